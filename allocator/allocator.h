@@ -1,0 +1,136 @@
+/*
+ * The allocator: every byte a rank uses in a tier goes through it, with a tag and
+ * a lifetime, under a budget that is never exceeded.
+ *
+ * Each tier is one reserved address range per lifetime class; memory is mapped
+ * granule by granule as it is needed and kept for reuse. What counts against the
+ * budget is what is mapped ("reserved"), so that holes count too. When a request
+ * would exceed the budget, idle granules of any class are unmapped first.
+ */
+#ifndef ZR_ALLOCATOR_ALLOCATOR_H
+#define ZR_ALLOCATOR_ALLOCATOR_H
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct zr_allocator zr_allocator_t;
+
+/** How long a tensor lives. The caller knows, so the caller says. */
+typedef enum zr_lifetime {
+    ZR_LIFETIME_PERSISTENT = 0,  /* until the runtime ends */
+    ZR_LIFETIME_STEP = 1,        /* within one optimizer step */
+    ZR_LIFETIME_MICRO_BATCH = 2, /* within one micro-batch: activations kept for backward */
+    ZR_LIFETIME_UNIT = 3,        /* while one unit computes: gathered parameters, workspaces */
+    ZR_LIFETIME_COLLECTIVE = 4   /* while one collective runs */
+} zr_lifetime_t;
+#define ZR_N_LIFETIMES 5
+
+/** What a tensor is for. */
+typedef enum zr_tag {
+    ZR_TAG_PARAMETERS = 0,          /* full at stages 0-2, shards at stage 3 */
+    ZR_TAG_GRADIENTS = 1,           /* full at stages 0-1, shards at stages 2-3 */
+    ZR_TAG_OPTIMIZER_STATE = 2,     /* master, m, v */
+    ZR_TAG_GATHERED_PARAMETERS = 3, /* full parameters of live units at stage 3 */
+    ZR_TAG_GRADIENT_BUCKETS = 4,    /* full gradients of live units at stages 2-3 */
+    ZR_TAG_ACTIVATIONS = 5,
+    ZR_TAG_WORKSPACE = 6,
+    ZR_TAG_STAGING = 7, /* buffers that copies between tiers pass through */
+    ZR_TAG_DATA = 8,    /* tokens */
+    ZR_TAG_OTHER = 9
+} zr_tag_t;
+#define ZR_N_TAGS 10
+
+/** "parameters", "optimizer_state", ... as in reports and JSON. */
+const char *zr_tag_name(zr_tag_t tag);
+/** "persistent", "step", "micro_batch", "unit", "collective". */
+const char *zr_lifetime_name(zr_lifetime_t lifetime);
+
+#define ZR_NO_BUDGET ((size_t)-1)
+
+typedef struct zr_allocator_options {
+    zr_log_t log;
+    size_t budget_bytes[ZR_N_TIERS]; /* ZR_NO_BUDGET: as much as the machine has */
+    const char *advice;              /* appended to out-of-memory errors: which option to change;
+                                        borrowed for the life of the allocator; NULL: none */
+} zr_allocator_options_t;
+
+/** No budgets, default log. */
+zr_allocator_options_t zr_allocator_options_default(void);
+
+/**
+ * Create the allocator of one rank.
+ *
+ * @param device  borrowed until zr_allocator_destroy
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET
+ *
+ * Ownership: destroy gives all memory back and logs, per tag, what was still live.
+ * Threads: thread-safe; its lock is the innermost one, held during no wait except
+ * that for pending frees under memory pressure.
+ */
+ZR_NODISCARD zr_status_t zr_allocator_create(zr_device_t *device,
+                                             const zr_allocator_options_t *options,
+                                             zr_allocator_t **allocator_p);
+void zr_allocator_destroy(zr_allocator_t **allocator);
+
+typedef struct zr_allocation_request {
+    size_t size_bytes; /* 0 is fine: the pointer is then unique and must not be followed */
+    zr_tier_t tier;    /* ZR_TIER_DEVICE or ZR_TIER_HOST */
+    zr_tag_t tag;
+    zr_lifetime_t lifetime;
+    const char *name; /* for messages: the unit or tensor; borrowed for the call; may be NULL */
+} zr_allocation_request_t;
+
+/**
+ * Allocate uninitialised memory, aligned to 256 bytes.
+ *
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY for metadata; ZR_ERR_BUDGET when it does not
+ *         fit: the log says what was asked for and by whom, the budget, what is live per tag,
+ *         whether the total or a hole is the cause, and the advice
+ */
+ZR_NODISCARD zr_status_t zr_allocate(zr_allocator_t *allocator,
+                                     const zr_allocation_request_t *request, void **pointer_p);
+
+/**
+ * Free an allocation, and set the pointer to NULL; *pointer == NULL is fine.
+ *
+ * @param stream  the stream whose work queued so far is the last to use the memory: it is
+ *                handed out again only after that work has passed. NULL: nothing uses it now.
+ *
+ * A pointer that is not live is logged as an error and otherwise ignored.
+ */
+void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream);
+
+/** Bytes of one kind. live <= peak; live counts requested bytes, exactly. */
+typedef struct zr_byte_count {
+    size_t live;
+    size_t peak; /* the largest live so far, of this kind alone */
+} zr_byte_count_t;
+
+typedef struct zr_tier_statistics {
+    size_t budget_bytes;
+    zr_byte_count_t live;     /* requested bytes of all tags */
+    zr_byte_count_t reserved; /* mapped bytes: what the budget limits */
+    zr_byte_count_t by_tag[ZR_N_TAGS];
+    zr_byte_count_t by_lifetime[ZR_N_LIFETIMES];
+    size_t n_live;            /* allocations */
+    size_t n_allocations;     /* since creation */
+    size_t n_map_calls;       /* calls into the device */
+    size_t n_unmap_calls;
+} zr_tier_statistics_t;
+
+/** Statistics of one tier since creation, or since the last reset of peaks. */
+void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
+                             zr_tier_statistics_t *statistics_p);
+/** Let every peak start again from what is live now. */
+void zr_allocator_reset_peaks(zr_allocator_t *allocator);
+
+/** Whether all invariants hold (every block, list and sum is walked); logs the first that fails. */
+bool zr_allocator_is_valid(zr_allocator_t *allocator);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,165 @@
+/*
+ * The device interface: memory, streams, events and copies.
+ *
+ * Work is queued on a stream and runs in the order of that stream; between
+ * streams only events order it. A caller may assume nothing more, so that the
+ * same schedule is right on CUDA, where streams run late, and on the host,
+ * whose streams run each piece of work before the queueing call returns.
+ *
+ * Memory comes as address ranges whose granules are mapped one by one; the
+ * allocator (allocator/allocator.h) is what turns them into tensors.
+ */
+#ifndef ZR_KERNELS_DEVICE_H
+#define ZR_KERNELS_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/dtype.h"
+#include "kernels/log.h"
+#include "kernels/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Where bytes live. */
+typedef enum zr_tier {
+    ZR_TIER_DEVICE = 0, /* the device's own memory */
+    ZR_TIER_HOST = 1,   /* host memory, pinned where the device can use that */
+    ZR_TIER_NVME = 2    /* files; never addresses */
+} zr_tier_t;
+#define ZR_N_TIERS 3
+
+/** "device", "host" or "nvme". */
+const char *zr_tier_name(zr_tier_t tier);
+
+typedef struct zr_device zr_device_t;
+typedef struct zr_stream zr_stream_t;
+typedef struct zr_event zr_event_t;
+
+typedef struct zr_device_options {
+    zr_log_t log;
+    int index;       /* which device of its kind, from 0 */
+    int n_threads;   /* host: threads that share one kernel's work; 0 means all cores */
+    const char *isa; /* host: "baseline", "avx2" or "avx512"; NULL means the best one here */
+} zr_device_options_t;
+
+typedef struct zr_device_info {
+    const char *backend;     /* "host", "cuda", ...; static */
+    char description[128];   /* model name, instruction set, threads: for people */
+    bool host_addressable;   /* the CPU may read and write device memory itself */
+    bool synchronous;        /* work is done when the queueing call returns */
+    size_t granule_bytes;    /* mapping unit of both tiers, a power of two */
+    size_t memory_bytes;     /* device memory of the machine, not what is free */
+    int n_threads;           /* host: threads in use; otherwise 0 */
+} zr_device_info_t;
+
+/** Options that mean: first device, all cores, best instruction set, default log. */
+zr_device_options_t zr_device_options_default(void);
+
+/**
+ * Open a device.
+ *
+ * @param name     "host" (and, where built, "cuda")
+ * @param options  NULL means the defaults; borrowed for the call
+ * @return ZR_OK; ZR_ERR_ARGUMENT for a name or option that is none;
+ *         ZR_ERR_UNSUPPORTED when this build or machine lacks it; ZR_ERR_MEMORY
+ *
+ * Ownership: close with zr_device_close after all its streams, events and ranges.
+ * Threads: a device, with everything made from it, belongs to one thread at a time.
+ */
+ZR_NODISCARD zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
+                                        zr_device_t **device_p);
+void zr_device_close(zr_device_t **device);
+
+/** Facts of the device; valid until it is closed. */
+const zr_device_info_t *zr_device_info(const zr_device_t *device);
+
+/** The log the device was opened with; valid until it is closed. */
+const zr_log_t *zr_device_log(const zr_device_t *device);
+
+/**
+ * Reserve a range of addresses without memory behind them.
+ *
+ * @param tier        ZR_TIER_DEVICE or ZR_TIER_HOST
+ * @param size_bytes  a multiple of the granule, > 0
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_BUDGET when there is no such range
+ *
+ * The start is aligned to the granule and to at least 4 KiB.
+ */
+ZR_NODISCARD zr_status_t zr_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
+                                          void **base_p);
+/** Give the addresses back, and whatever memory is still mapped; NULL is fine. */
+void zr_range_release(zr_device_t *device, zr_tier_t tier, void **base, size_t size_bytes);
+
+/**
+ * Put memory behind granules that have none; take it away from granules that have it.
+ * Freshly mapped memory holds unspecified values. Unmapping keeps the addresses reserved
+ * and requires that no queued work uses them.
+ *
+ * @param offset_bytes, size_bytes  multiples of the granule, inside the range
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_BUDGET when the machine has no more memory
+ *         (nothing has been mapped then)
+ */
+ZR_NODISCARD zr_status_t zr_range_map(zr_device_t *device, zr_tier_t tier, void *base,
+                                      size_t offset_bytes, size_t size_bytes);
+ZR_NODISCARD zr_status_t zr_range_unmap(zr_device_t *device, zr_tier_t tier, void *base,
+                                        size_t offset_bytes, size_t size_bytes);
+
+/**
+ * Create a queue of work.
+ *
+ * @param name  static string, for messages and traces: "compute", "comm", ...
+ * @return ZR_OK; ZR_ERR_MEMORY; ZR_ERR_DEVICE
+ *
+ * Ownership: destroy waits for the queued work and frees it.
+ */
+ZR_NODISCARD zr_status_t zr_stream_create(zr_device_t *device, const char *name,
+                                          zr_stream_t **stream_p);
+void zr_stream_destroy(zr_stream_t **stream);
+
+/** The device of a stream. */
+zr_device_t *zr_stream_device(const zr_stream_t *stream);
+
+/**
+ * Wait until all work queued on the stream is done.
+ *
+ * @return ZR_OK; ZR_ERR_DEVICE when some of it failed: the log names the work
+ */
+ZR_NODISCARD zr_status_t zr_stream_synchronize(zr_stream_t *stream);
+
+/** Create an event; one that was never recorded counts as passed. */
+ZR_NODISCARD zr_status_t zr_event_create(zr_device_t *device, zr_event_t **event_p);
+void zr_event_destroy(zr_event_t **event);
+
+/** The event passes when the work queued on `stream` up to now is done. May be recorded again. */
+ZR_NODISCARD zr_status_t zr_event_record(zr_event_t *event, zr_stream_t *stream);
+/** Work queued on `stream` from now on starts after the event's last record so far has passed. */
+ZR_NODISCARD zr_status_t zr_stream_wait(zr_stream_t *stream, zr_event_t *event);
+/** Block the calling thread until the event has passed. */
+ZR_NODISCARD zr_status_t zr_event_synchronize(zr_event_t *event);
+/** Whether the event has passed, without waiting. */
+ZR_NODISCARD zr_status_t zr_event_query(zr_event_t *event, bool *passed_p);
+
+typedef enum zr_copy {
+    ZR_COPY_HOST_TO_DEVICE = 0,
+    ZR_COPY_DEVICE_TO_HOST = 1,
+    ZR_COPY_DEVICE_TO_DEVICE = 2
+} zr_copy_t;
+
+/**
+ * Queue a copy.
+ *
+ * @param dst, src    must not overlap; host pointers may be any host memory, which
+ *                    must stay valid and unchanged until the stream has passed
+ * @param size_bytes  0 is fine
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_DEVICE
+ */
+ZR_NODISCARD zr_status_t zr_copy_async(zr_stream_t *stream, void *dst, const void *src,
+                                       size_t size_bytes, zr_copy_t kind);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

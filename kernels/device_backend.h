@@ -1,0 +1,80 @@
+/*
+ * For those who implement a device. Copy kernels/host/ to start one.
+ *
+ * kernels/device.c checks every argument, logs refusals and keeps the costs, so a
+ * backend sees valid calls only: sizes > 0, known dtypes, known tiers.
+ */
+#ifndef ZR_KERNELS_DEVICE_BACKEND_H
+#define ZR_KERNELS_DEVICE_BACKEND_H
+
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+#include "kernels/nn/nn.h"
+
+typedef struct zr_device_backend {
+    const char *name;
+
+    /* Create a device whose first member is a zr_device; fill its info. Logs its own failure. */
+    zr_status_t (*open)(const zr_device_options_t *options, zr_device_t **device_p);
+    void (*close)(zr_device_t *device);
+
+    /* Address ranges: see device.h. All four may be called with queued work elsewhere. */
+    zr_status_t (*range_reserve)(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
+                                 void **base_p);
+    void (*range_release)(zr_device_t *device, zr_tier_t tier, void *base, size_t size_bytes);
+    zr_status_t (*range_map)(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
+                             size_t size_bytes);
+    zr_status_t (*range_unmap)(zr_device_t *device, zr_tier_t tier, void *base,
+                               size_t offset_bytes, size_t size_bytes);
+
+    /* Streams and events: first member is a zr_stream or zr_event, which device.c fills. */
+    zr_status_t (*stream_create)(zr_device_t *device, const char *name, zr_stream_t **stream_p);
+    void (*stream_destroy)(zr_stream_t *stream);
+    zr_status_t (*stream_synchronize)(zr_stream_t *stream);
+    zr_status_t (*event_create)(zr_device_t *device, zr_event_t **event_p);
+    void (*event_destroy)(zr_event_t *event);
+    zr_status_t (*event_record)(zr_event_t *event, zr_stream_t *stream);
+    zr_status_t (*stream_wait)(zr_stream_t *stream, zr_event_t *event);
+    zr_status_t (*event_synchronize)(zr_event_t *event);
+    zr_status_t (*event_query)(zr_event_t *event, bool *passed_p);
+    zr_status_t (*copy_async)(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
+                              zr_copy_t kind);
+
+    /* The runtime's kernels: see kernels.h. */
+    zr_status_t (*adamw)(zr_stream_t *stream, const zr_adamw_t *args);
+    zr_status_t (*sum_of_squares)(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
+                                  size_t n_elems, double *result, void *workspace);
+    zr_status_t (*add)(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                       zr_dtype_t src_dtype, size_t n_elems);
+    zr_status_t (*scale)(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                         float factor);
+    zr_status_t (*cast)(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                        zr_dtype_t src_dtype, size_t n_elems);
+    zr_status_t (*fill)(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                        float value);
+    zr_status_t (*sum)(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
+                       zr_dtype_t dtype, size_t n_elems);
+
+    /* A transformer's kernels: see nn/nn.h. NULL: the device has none of them. */
+    const zr_nn_backend_t *nn;
+} zr_device_backend_t;
+
+struct zr_device {
+    const zr_device_backend_t *backend;
+    zr_log_t log;
+    zr_device_info_t info;
+};
+
+struct zr_stream {
+    zr_device_t *device;
+    const char *name;
+    zr_cost_t cost; /* queued so far */
+};
+
+struct zr_event {
+    zr_device_t *device;
+};
+
+extern const zr_device_backend_t zr_host_backend;
+
+#endif

@@ -1,0 +1,106 @@
+/*
+ * The runtime's own kernels: the update, sums, casts and fills that ZeRO needs.
+ *
+ * All of them queue work on a stream and take device pointers, aligned to their
+ * element. All backends and instruction sets give the same bits: element
+ * formulas use explicit fmaf without contraction, and sums have one fixed order,
+ * written down beside each. A count of 0 is fine everywhere.
+ *
+ * Each kernel states its cost, which is what a simulated device charges and what
+ * a benchmark divides by.
+ */
+#ifndef ZR_KERNELS_KERNELS_H
+#define ZR_KERNELS_KERNELS_H
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What a kernel costs: floating point operations, and bytes read plus written. */
+typedef struct zr_cost {
+    double operations;
+    double bytes;
+} zr_cost_t;
+
+/** Work queued on a stream since it was created, in the kernels' own accounting. */
+ZR_NODISCARD zr_status_t zr_stream_cost(const zr_stream_t *stream, zr_cost_t *cost_p);
+
+/**
+ * One AdamW step over a run of elements of one parameter group.
+ *
+ * g = grad * grad_scale (the product of unscale and clip factors);
+ * m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ * master -= lr (weight_decay master + (m / bias1) / (sqrt(v / bias2) + epsilon));
+ * param = master in the parameter dtype. The exact sequence of roundings is
+ * kernels/adamw_math.h.
+ *
+ * Source: Loshchilov and Hutter 2019, algorithm 2.
+ */
+typedef struct zr_adamw {
+    size_t n_elems;
+    float *master;    /* [n_elems] in and out */
+    float *m;         /* [n_elems] in and out, first moment */
+    float *v;         /* [n_elems] in and out, second moment */
+    const void *grad; /* [n_elems] of grad_dtype */
+    void *param;      /* [n_elems] of param_dtype, out */
+    zr_dtype_t grad_dtype;  /* F32 or BF16 */
+    zr_dtype_t param_dtype; /* F32 or BF16 */
+    float grad_scale;
+    float lr;
+    float beta1;
+    float beta2;
+    float epsilon;
+    float weight_decay;
+    int step; /* from 1: bias corrections are 1 - beta^step, computed in double */
+} zr_adamw_t;
+ZR_NODISCARD zr_status_t zr_kernel_adamw(zr_stream_t *stream, const zr_adamw_t *args);
+zr_cost_t zr_adamw_cost(const zr_adamw_t *args);
+
+/**
+ * result[0] = sum of squares of x, in double.
+ *
+ * The order of the sum is fixed (kernels/sum_of_squares_math.h), the same for any
+ * backend, instruction set and number of threads.
+ *
+ * @param result     [1] on the device, overwritten
+ * @param workspace  zr_sum_of_squares_workspace_bytes(n_elems) on the device, or NULL if 0
+ */
+ZR_NODISCARD zr_status_t zr_kernel_sum_of_squares(zr_stream_t *stream, const void *x,
+                                                  zr_dtype_t dtype, size_t n_elems, double *result,
+                                                  void *workspace);
+size_t zr_sum_of_squares_workspace_bytes(size_t n_elems);
+
+/** dst += src, added in fp32 and rounded once; dtypes F32 or BF16, in any mix. */
+ZR_NODISCARD zr_status_t zr_kernel_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype,
+                                       const void *src, zr_dtype_t src_dtype, size_t n_elems);
+
+/** x *= factor, in fp32 and rounded once; F32 or BF16. */
+ZR_NODISCARD zr_status_t zr_kernel_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype,
+                                         size_t n_elems, float factor);
+
+/** dst = src in another dtype (F32, BF16), round to nearest even; no overlap. */
+ZR_NODISCARD zr_status_t zr_kernel_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype,
+                                        const void *src, zr_dtype_t src_dtype, size_t n_elems);
+
+/** x = value (rounded to dtype); F32 or BF16. */
+ZR_NODISCARD zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype,
+                                        size_t n_elems, float value);
+
+#define ZR_MAX_SUM_SOURCES 1024
+
+/**
+ * dst[i] = sources[0][i] + sources[1][i] + ..., added in fp32 in that order, rounded once.
+ *
+ * @param sources    [n_sources] pointers to [n_elems] of dtype (F32 or BF16), borrowed for the
+ *                   call; dst may be one of them, otherwise no overlap
+ * @param n_sources  1 to ZR_MAX_SUM_SOURCES
+ */
+ZR_NODISCARD zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sources,
+                                       int n_sources, zr_dtype_t dtype, size_t n_elems);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,175 @@
+/*
+ * The communicator: collectives among ranks.
+ *
+ * Collectives are queued on a stream: they start when the stream reaches them and
+ * are done when it has passed them. All ranks of a communicator call the same
+ * collectives on the same tensors in the same order; a rank that does not, and a
+ * rank that is gone, end the call of every rank with an error that names it, within
+ * the time limit.
+ *
+ * Sums are made in fp32 in rank order and rounded once, so that they are the same
+ * bits on every backend and in every run.
+ */
+#ifndef ZR_ZERO_COMM_COMM_H
+#define ZR_ZERO_COMM_COMM_H
+
+#include <stdint.h>
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct zr_comm zr_comm_t;
+
+typedef enum zr_collective {
+    ZR_ALL_GATHER = 0,
+    ZR_REDUCE_SCATTER = 1,
+    ZR_ALL_REDUCE = 2,
+    ZR_BROADCAST = 3,
+    ZR_BARRIER = 4,
+    ZR_SPLIT = 5
+} zr_collective_t;
+#define ZR_N_COLLECTIVES 6
+
+/** "all_gather", "reduce_scatter", ... */
+const char *zr_collective_name(zr_collective_t collective);
+
+/** Traffic is counted apart by what it is for. */
+typedef enum zr_traffic {
+    ZR_TRAFFIC_MODEL = 0,  /* parameters and gradients */
+    ZR_TRAFFIC_CONTROL = 1 /* norms, losses, hashes, agreement */
+} zr_traffic_t;
+#define ZR_N_TRAFFICS 2
+
+/** What a collective works on; ranks that disagree in any of it get an error naming both. */
+typedef struct zr_message {
+    const char *tensor; /* name for checks and errors, borrowed for the call: "h.3 gradients" */
+    zr_dtype_t dtype;
+    zr_traffic_t traffic;
+} zr_message_t;
+
+typedef struct zr_comm_options {
+    zr_log_t log;      /* each rank's copy gets its rank */
+    int timeout_ms;    /* how long a rank waits for another; > 0 */
+} zr_comm_options_t;
+
+/** 60 s, default log. */
+zr_comm_options_t zr_comm_options_default(void);
+
+/**
+ * Make a communicator of ranks that are threads of this process.
+ *
+ * @param n_ranks  >= 1
+ * @param comms    [n_ranks], filled; comms[r] is for the thread of rank r
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY (nothing is created then)
+ *
+ * Ownership: each rank destroys its own with zr_comm_destroy.
+ */
+ZR_NODISCARD zr_status_t zr_comm_create_threads(int n_ranks, const zr_comm_options_t *options,
+                                                zr_comm_t **comms);
+
+/**
+ * Leave and free. A rank that leaves while others wait for it in a collective ends their
+ * calls with ZR_ERR_COMM. NULL and *comm == NULL are fine.
+ */
+void zr_comm_destroy(zr_comm_t **comm);
+
+/**
+ * End the communicator for every rank: calls now waiting and all later ones return
+ * ZR_ERR_COMM and say which rank gave up and why. For a rank that has failed elsewhere.
+ *
+ * @param reason  one line, copied
+ *
+ * Threads: may be called from any thread.
+ */
+void zr_comm_abort(zr_comm_t *comm, const char *reason);
+
+int zr_comm_rank(const zr_comm_t *comm);
+int zr_comm_n_ranks(const zr_comm_t *comm);
+/** "threads", "nccl", "mpi" or "sim"; static. */
+const char *zr_comm_backend_name(const zr_comm_t *comm);
+
+/**
+ * recv[r * n_elems .. ] = rank r's send, for every r.
+ *
+ * @param send     [n_elems] on the device; may be recv + rank * n_elems (in place)
+ * @param recv     [n_ranks * n_elems] on the device
+ * @param n_elems  per rank, the same on every rank; 0 is fine. Any dtype.
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_COMM (the communicator is then unusable: destroy it);
+ *         ZR_ERR_DEVICE
+ *
+ * Sends n_elems * (n_ranks - 1) elements per rank.
+ */
+ZR_NODISCARD zr_status_t zr_comm_all_gather(zr_comm_t *comm, const zr_message_t *message,
+                                            const void *send, void *recv, size_t n_elems,
+                                            zr_stream_t *stream);
+
+/**
+ * recv[i] = sum over ranks r, in rank order and fp32, of rank r's send[rank * n_elems + i].
+ *
+ * @param send  [n_ranks * n_elems] on the device, F32 or BF16; unchanged except when in place
+ * @param recv  [n_elems] on the device; may be send + rank * n_elems (in place)
+ *
+ * Errors as all_gather. Sends n_elems * (n_ranks - 1) elements per rank.
+ */
+ZR_NODISCARD zr_status_t zr_comm_reduce_scatter(zr_comm_t *comm, const zr_message_t *message,
+                                                const void *send, void *recv, size_t n_elems,
+                                                zr_stream_t *stream);
+
+/**
+ * buffer[i] = sum over ranks, in rank order and fp32, of buffer[i]; in place.
+ *
+ * @param buffer  [n_elems] on the device, F32 or BF16
+ *
+ * Errors as all_gather. Counted as reduce-scatter plus all-gather: 2 n (N-1) / N elements
+ * sent per rank when N divides n; otherwise rank r owns elements [n r / N, n (r+1) / N) and
+ * sends all that it does not own plus N-1 times what it owns.
+ */
+ZR_NODISCARD zr_status_t zr_comm_all_reduce(zr_comm_t *comm, const zr_message_t *message,
+                                            void *buffer, size_t n_elems, zr_stream_t *stream);
+
+/**
+ * Every rank's buffer becomes root's.
+ *
+ * @param buffer  [n_elems] on the device, any dtype
+ * @param root    the rank that gives, the same on every rank
+ *
+ * Errors as all_gather. Root sends n_elems * (n_ranks - 1) elements, the others none.
+ */
+ZR_NODISCARD zr_status_t zr_comm_broadcast(zr_comm_t *comm, const zr_message_t *message,
+                                           void *buffer, size_t n_elems, int root,
+                                           zr_stream_t *stream);
+
+/** Return when every rank has called it. `name` is checked like a tensor's. */
+ZR_NODISCARD zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name);
+
+/**
+ * Split into groups: ranks that give the same color form a new communicator, in order of
+ * (key, old rank). All ranks call it.
+ *
+ * @param color   >= 0; or -1: this rank joins no group and gets NULL
+ * @return ZR_OK; ZR_ERR_MEMORY (on every rank); ZR_ERR_COMM
+ */
+ZR_NODISCARD zr_status_t zr_comm_split(zr_comm_t *comm, int color, int key, zr_comm_t **group_p);
+
+typedef struct zr_comm_count {
+    uint64_t n_calls;
+    uint64_t elems_sent; /* by this rank */
+    uint64_t bytes_sent;
+} zr_comm_count_t;
+
+typedef struct zr_comm_statistics {
+    zr_comm_count_t count[ZR_N_TRAFFICS][ZR_N_COLLECTIVES];
+    double wait_seconds; /* blocked until other ranks arrived or were done */
+    double move_seconds; /* copying and adding */
+} zr_comm_statistics_t;
+
+/** What this rank has sent since creation. */
+void zr_comm_statistics(const zr_comm_t *comm, zr_comm_statistics_t *statistics_p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

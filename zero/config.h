@@ -1,0 +1,102 @@
+/*
+ * What a run is asked to do. A plain struct that the caller fills, or that is read
+ * from DeepSpeed's JSON; nothing in it is ever ignored or quietly changed.
+ */
+#ifndef ZR_ZERO_CONFIG_H
+#define ZR_ZERO_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/dtype.h"
+#include "kernels/log.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** When gradients are reduced over the ranks. */
+typedef enum zr_reduce {
+    ZR_REDUCE_AUTO = 0,             /* stages 0, 1: once per step; 2, 3: every micro-batch */
+    ZR_REDUCE_EVERY_MICRO_BATCH = 1 /* at every stage: bitwise the same at all four */
+} zr_reduce_t;
+
+/** How the learning rate moves; names and formulas are DeepSpeed's. */
+typedef enum zr_schedule_kind {
+    ZR_SCHEDULE_CONSTANT = 0,
+    ZR_SCHEDULE_WARMUP = 1,        /* WarmupLR */
+    ZR_SCHEDULE_WARMUP_DECAY = 2,  /* WarmupDecayLR */
+    ZR_SCHEDULE_WARMUP_COSINE = 3  /* WarmupCosineLR */
+} zr_schedule_kind_t;
+
+typedef struct zr_schedule {
+    zr_schedule_kind_t kind;
+    double warmup_min_lr;     /* WARMUP, WARMUP_DECAY: the rate at step 0 */
+    double warmup_max_lr;     /* WARMUP, WARMUP_DECAY: the rate after warm-up */
+    bool warmup_log;          /* WARMUP, WARMUP_DECAY: rise with the logarithm of the step */
+    size_t warmup_steps;
+    size_t total_steps;       /* WARMUP_DECAY, WARMUP_COSINE */
+    double warmup_min_ratio;  /* WARMUP_COSINE: of the optimizer's lr, at step 0 */
+    double cos_min_ratio;     /* WARMUP_COSINE: of the optimizer's lr, at the end */
+} zr_schedule_t;
+
+typedef struct zr_adamw_options {
+    double lr;
+    double beta1;
+    double beta2;
+    double epsilon;
+    double weight_decay;
+} zr_adamw_options_t;
+
+typedef struct zr_config {
+    int stage;                 /* 0 to 3 */
+    zr_dtype_t dtype;          /* of parameters and gradients: F32 or BF16 */
+    size_t train_batch;        /* sequences per step over all ranks; 0: micro * accum * ranks */
+    size_t micro_batch;        /* sequences per rank and micro-batch; 0: from train_batch, or 1 */
+    size_t grad_accum;         /* micro-batches per step; 0: from train_batch, or 1 */
+    zr_reduce_t reduce;
+    double clip;               /* largest global gradient norm; 0: no clipping */
+    zr_adamw_options_t adamw;
+    zr_schedule_t schedule;
+    size_t prefetch_elems;     /* stage 3: gather ahead at most so many parameters; 0: none */
+    bool overlap_comm;         /* gathers and reductions on a stream of their own */
+    size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
+    size_t host_memory_bytes;
+    bool wall_clock_breakdown; /* log the parts of each step */
+    size_t steps_per_print;    /* progress every so many steps */
+} zr_config_t;
+
+#define ZR_CONFIG_NO_BUDGET ((size_t)-1)
+
+/** Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
+ *  decay, no clipping, constant rate, prefetch of 50,000,000 elements, overlap, no budgets. */
+zr_config_t zr_config_default(void);
+
+/**
+ * Read DeepSpeed's JSON over what `config` holds. Keys that are "auto" leave it as it is.
+ *
+ * @param path    file to read
+ * @param config  in and out; unchanged on error
+ * @return ZR_OK; ZR_ERR_IO; ZR_ERR_FORMAT with line and column where it is no JSON;
+ *         ZR_ERR_UNSUPPORTED for a key of DeepSpeed's that does not exist here;
+ *         ZR_ERR_ARGUMENT for an unknown key (the message has the nearest known one) or a value
+ *         of the wrong type or out of range. Every wrong key is logged, not only the first.
+ */
+ZR_NODISCARD zr_status_t zr_config_read_json(const char *path, const zr_log_t *log,
+                                             zr_config_t *config);
+
+/**
+ * Check every field and fill in the batch sizes that are 0, as DeepSpeed does: two of
+ * train_batch, micro_batch and grad_accum give the third.
+ *
+ * @return ZR_OK; ZR_ERR_ARGUMENT, with field, value and what is allowed
+ */
+ZR_NODISCARD zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *log);
+
+/** Learning rate of a step, counted from 0. */
+double zr_config_lr(const zr_config_t *config, size_t step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

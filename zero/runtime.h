@@ -1,0 +1,217 @@
+/*
+ * The runtime of one rank: units of parameters, sharded by stage, and their life.
+ *
+ *   create -> add groups, units, parameters -> commit
+ *   for each micro-batch:
+ *     zr_runtime_begin_micro_batch
+ *     forward:   acquire(unit, ZR_FORWARD), compute, release
+ *     backward:  acquire(unit, ZR_BACKWARD), compute, reduce when its gradients are complete,
+ *                release
+ *   zr_runtime_step
+ *
+ * A unit may be acquired any number of times in a micro-batch, also while it is acquired:
+ * a tied parameter belongs to one unit, and whoever uses it acquires that unit. Its
+ * gradients add up until the one zr_unit_reduce of the micro-batch.
+ *
+ * All pointers are device memory, valid on the compute stream (zr_runtime_stream).
+ * Threads: a runtime and all that belongs to it: one thread, the rank's own.
+ */
+#ifndef ZR_ZERO_RUNTIME_H
+#define ZR_ZERO_RUNTIME_H
+
+#include "allocator/allocator.h"
+#include "zero/comm/comm.h"
+#include "zero/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct zr_runtime zr_runtime_t;
+typedef struct zr_unit zr_unit_t;   /* owned by its runtime */
+typedef struct zr_param zr_param_t; /* owned by its unit */
+
+/**
+ * Create the runtime of a rank.
+ *
+ * @param config  resolved (zr_config_resolve); copied; the same on every rank, which is checked
+ * @param comm    borrowed until destroy
+ * @param device  borrowed until destroy
+ * @param log     copied; NULL: default. The rank is set here.
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET; ZR_ERR_DEVICE;
+ *         ZR_ERR_COMM when the ranks' configurations differ
+ *
+ * An error of any call below leaves a runtime that can only be destroyed. The rank then has to
+ * call zr_comm_abort, so that the others do not wait for it.
+ */
+ZR_NODISCARD zr_status_t zr_runtime_create(const zr_config_t *config, zr_comm_t *comm,
+                                           zr_device_t *device, const zr_log_t *log,
+                                           zr_runtime_t **runtime_p);
+void zr_runtime_destroy(zr_runtime_t **runtime);
+
+/** Hyperparameters that a set of parameters shares. */
+typedef struct zr_group {
+    const char *name;    /* copied */
+    double weight_decay; /* decoupled */
+    double lr_scale;     /* times the learning rate of the step */
+} zr_group_t;
+
+/**
+ * Add a parameter group. Group 0 exists: config's weight decay, scale 1.
+ *
+ * @param group_p  its number, for zr_param_desc_t.group
+ */
+ZR_NODISCARD zr_status_t zr_runtime_add_group(zr_runtime_t *runtime, const zr_group_t *group,
+                                              int *group_p);
+
+/** Add a unit: parameters that are gathered, reduced and released together. */
+ZR_NODISCARD zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *name,
+                                             zr_unit_t **unit_p);
+
+/**
+ * Give initial values of elements [first, first + n_elems) of a parameter. Called during commit,
+ * in pieces, in any order; the values may depend on nothing but the arguments.
+ */
+typedef void (*zr_param_fill_fn)(void *context, size_t first, size_t n_elems, float *values);
+
+typedef struct zr_param_desc {
+    const char *name; /* copied; unique in the runtime */
+    int n_dims;       /* 0 to 4; 0: one element */
+    size_t dims[4];
+    int group;
+    bool frozen;           /* no gradient, no state; still sharded */
+    zr_param_fill_fn fill; /* NULL: zeros */
+    void *fill_context;    /* borrowed until commit returns */
+} zr_param_desc_t;
+
+/** Add a parameter to a unit, before commit. ZR_ERR_ARGUMENT also when its size overflows. */
+ZR_NODISCARD zr_status_t zr_unit_add_param(zr_unit_t *unit, const zr_param_desc_t *desc,
+                                           zr_param_t **param_p);
+
+/** Lay out, shard, allocate and fill everything; no unit or parameter can be added after. */
+ZR_NODISCARD zr_status_t zr_runtime_commit(zr_runtime_t *runtime);
+
+/** The next of config's grad_accum micro-batches; zr_runtime_step ends them. */
+ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime);
+
+typedef enum zr_pass {
+    ZR_FORWARD = 0,  /* parameters */
+    ZR_BACKWARD = 1, /* parameters and gradients */
+    ZR_GRADIENTS = 2 /* gradients only: nothing is gathered */
+} zr_pass_t;
+
+/**
+ * Make a unit's full parameters, gradients or both available to the compute stream.
+ *
+ * @return ZR_OK; ZR_ERR_STATE before commit, outside a micro-batch (ZR_FORWARD is allowed
+ *         there, for evaluation), or for gradients after zr_unit_reduce;
+ *         ZR_ERR_BUDGET; ZR_ERR_COMM
+ *
+ * Every acquire is paired with a release.
+ */
+ZR_NODISCARD zr_status_t zr_unit_acquire(zr_unit_t *unit, zr_pass_t pass);
+
+/**
+ * Give a unit back: the compute stream's work queued so far is its last use. Gathered
+ * parameters are freed; gradients stay until they are reduced.
+ */
+ZR_NODISCARD zr_status_t zr_unit_release(zr_unit_t *unit);
+
+/**
+ * Reduce a unit's gradients over the ranks and keep what the stage keeps: everything at stage
+ * 0, this rank's shard at stages 1 to 3. Once per unit and micro-batch, while it is acquired
+ * with gradients. Parameters whose gradient nobody asked for count as zero.
+ *
+ * @return ZR_OK; ZR_ERR_STATE; ZR_ERR_COMM
+ *
+ * Shapes: [n_elems padded to a multiple of ranks]. Source: Rajbhandari et al. 2020, section 5.2.
+ */
+ZR_NODISCARD zr_status_t zr_unit_reduce(zr_unit_t *unit);
+
+/** Full parameter, [dims] of config's dtype. NULL while its unit is not acquired with parameters. */
+const void *zr_param_data(const zr_param_t *param);
+
+/**
+ * Full gradient of a trainable parameter, [dims] of config's dtype.
+ *
+ * @param grad_p        device pointer
+ * @param accumulate_p  false: whoever asks has to overwrite every element; true: has to add.
+ *                      NULL: the gradient is zeroed first where it has to be, so adding is right
+ * @return ZR_OK; ZR_ERR_STATE when the unit is not acquired with gradients, or is frozen
+ */
+ZR_NODISCARD zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p);
+
+size_t zr_param_n_elems(const zr_param_t *param);
+bool zr_param_is_frozen(const zr_param_t *param);
+const char *zr_param_name(const zr_param_t *param);
+const char *zr_unit_name(const zr_unit_t *unit);
+
+typedef struct zr_step_report {
+    size_t step;          /* optimizer steps done, skipped ones included, from 1 */
+    double lr;            /* of this step */
+    double gradient_norm; /* global, of the averaged gradients, before clipping */
+    double clip_factor;   /* 1: not clipped */
+    bool skipped;         /* the norm was not finite: nothing was updated */
+    size_t n_skipped;     /* so far */
+} zr_step_report_t;
+
+/**
+ * End a step: global norm, clip, update where the state lives, publish new parameters.
+ * Gradients are averaged over ranks and micro-batches.
+ *
+ * @param report_p  may be NULL
+ * @return ZR_OK, also for a skipped step; ZR_ERR_STATE when micro-batches are missing or a unit
+ *         is still acquired or was not reduced; ZR_ERR_COMM; ZR_ERR_DEVICE
+ */
+ZR_NODISCARD zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p);
+
+/** Average of a value over the ranks (losses), summed in rank order. Traffic is control. */
+ZR_NODISCARD zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p);
+
+/**
+ * XXH3 (64 bits) of all parameters in registration order: fp32 master, or the fp32 value of
+ * frozen ones. Collective; the same number on every rank. Outside micro-batches only.
+ */
+ZR_NODISCARD zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p);
+
+/**
+ * Read elements [first, first + n_elems) of a parameter's fp32 master (frozen: its value) into
+ * host memory. Collective; outside micro-batches only.
+ */
+ZR_NODISCARD zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems,
+                                       float *values);
+
+/** The stream that a trainer's kernels go to. */
+zr_stream_t *zr_runtime_stream(zr_runtime_t *runtime);
+/** The rank's allocator: activations and workspaces come from it as well. */
+zr_allocator_t *zr_runtime_allocator(zr_runtime_t *runtime);
+zr_device_t *zr_runtime_device(zr_runtime_t *runtime);
+zr_comm_t *zr_runtime_comm(zr_runtime_t *runtime);
+const zr_config_t *zr_runtime_config(const zr_runtime_t *runtime);
+const zr_log_t *zr_runtime_log(const zr_runtime_t *runtime);
+
+/** What there is, in elements. Padding makes shards equal and aligned. */
+typedef struct zr_model_size {
+    size_t n_units;
+    size_t n_params;
+    size_t trainable_elems;
+    size_t frozen_elems;
+    size_t trainable_padded_elems; /* trainable plus padding: N shards of equal length */
+    size_t frozen_padded_elems;
+    size_t largest_unit_padded_elems; /* trainable and frozen of one unit */
+} zr_model_size_t;
+void zr_runtime_model_size(const zr_runtime_t *runtime, zr_model_size_t *size_p);
+
+typedef struct zr_runtime_time {
+    double comm_seconds;      /* moving data in collectives */
+    double stall_seconds;     /* waiting for other ranks */
+    double optimizer_seconds; /* norm and update, without their collectives */
+} zr_runtime_time_t;
+
+/** Times since creation. What is left of a step is the trainer's compute. */
+void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,32 @@
+/*
+ * libzero: a ZeRO-style sharded optimizer runtime. The one header to include.
+ */
+#ifndef ZR_ZERO_ZERO_H
+#define ZR_ZERO_ZERO_H
+
+#include "allocator/allocator.h"
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+#include "kernels/nn/nn.h"
+#include "zero/comm/comm.h"
+#include "zero/config.h"
+#include "zero/runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ZR_VERSION_MAJOR 0
+#define ZR_VERSION_MINOR 1
+#define ZR_VERSION_PATCH 0
+
+/** "0.1.0"; static. */
+const char *zr_version(void);
+
+/** How this library was built: "cuda", "nccl", ... found or not, for people; static. */
+const char *zr_build_description(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
