@@ -1,0 +1,15 @@
+# `cmake --install`: the library, its public headers with their folders kept (they include
+# each other as "kernels/..."), the programs and a pkg-config file.
+include(GNUInstallDirs)
+install(TARGETS zero ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(folder kernels allocator zero)
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/${folder}
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/libzero
+          FILES_MATCHING PATTERN "*.h")
+endforeach()
+if(TARGET zero-train)
+  install(TARGETS zero-train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+
+configure_file(${CMAKE_SOURCE_DIR}/cmake/libzero.pc.in ${CMAKE_BINARY_DIR}/libzero.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/libzero.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
