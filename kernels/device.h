@@ -46,13 +46,13 @@ typedef struct zr_device_options {
 } zr_device_options_t;
 
 typedef struct zr_device_info {
-    const char *backend;     /* "host", "cuda", ...; static */
-    char description[128];   /* model name, instruction set, threads: for people */
-    bool host_addressable;   /* the CPU may read and write device memory itself */
-    bool synchronous;        /* work is done when the queueing call returns */
-    size_t granule_bytes;    /* mapping unit of both tiers, a power of two */
-    size_t memory_bytes;     /* device memory of the machine, not what is free */
-    int n_threads;           /* host: threads in use; otherwise 0 */
+    const char *backend;   /* "host", "cuda", ...; static */
+    char description[128]; /* model name, instruction set, threads: for people */
+    bool host_addressable; /* the CPU may read and write device memory itself */
+    bool synchronous;      /* work is done when the queueing call returns */
+    size_t granule_bytes;  /* mapping unit of both tiers, a power of two */
+    size_t memory_bytes;   /* device memory of the machine, not what is free */
+    int n_threads;         /* host: threads in use; otherwise 0 */
 } zr_device_info_t;
 
 /** Options that mean: first device, all cores, best instruction set, default log. */

@@ -1,8 +1,9 @@
 /*
  * For those who implement a device. Copy kernels/host/ to start one.
  *
- * kernels/device.c checks every argument, logs refusals and keeps the costs, so a
- * backend sees valid calls only: sizes > 0, known dtypes, known tiers.
+ * kernels/device.c and kernels/kernels.c check every argument, log refusals and keep
+ * the costs, so a backend sees valid calls only: sizes > 0 (but sum_of_squares of 0
+ * elements, whose result is 0), known dtypes, known tiers, ranges that it reserved.
  */
 #ifndef ZR_KERNELS_DEVICE_BACKEND_H
 #define ZR_KERNELS_DEVICE_BACKEND_H
@@ -24,8 +25,8 @@ typedef struct zr_device_backend {
     void (*range_release)(zr_device_t *device, zr_tier_t tier, void *base, size_t size_bytes);
     zr_status_t (*range_map)(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
                              size_t size_bytes);
-    zr_status_t (*range_unmap)(zr_device_t *device, zr_tier_t tier, void *base,
-                               size_t offset_bytes, size_t size_bytes);
+    zr_status_t (*range_unmap)(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
+                               size_t size_bytes);
 
     /* Streams and events: first member is a zr_stream or zr_event, which device.c fills. */
     zr_status_t (*stream_create)(zr_device_t *device, const char *name, zr_stream_t **stream_p);
@@ -63,6 +64,7 @@ struct zr_device {
     const zr_device_backend_t *backend;
     zr_log_t log;
     zr_device_info_t info;
+    struct zr_device_range *ranges; /* reserved; kept by device.c */
 };
 
 struct zr_stream {
@@ -74,6 +76,12 @@ struct zr_stream {
 struct zr_event {
     zr_device_t *device;
 };
+
+/** Account for work that has been queued. */
+static inline void zr_stream_add_cost(zr_stream_t *stream, double operations, double bytes) {
+    stream->cost.operations += operations;
+    stream->cost.bytes += bytes;
+}
 
 extern const zr_device_backend_t zr_host_backend;
 

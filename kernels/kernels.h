@@ -40,11 +40,11 @@ ZR_NODISCARD zr_status_t zr_stream_cost(const zr_stream_t *stream, zr_cost_t *co
  */
 typedef struct zr_adamw {
     size_t n_elems;
-    float *master;    /* [n_elems] in and out */
-    float *m;         /* [n_elems] in and out, first moment */
-    float *v;         /* [n_elems] in and out, second moment */
-    const void *grad; /* [n_elems] of grad_dtype */
-    void *param;      /* [n_elems] of param_dtype, out */
+    float *master;          /* [n_elems] in and out */
+    float *m;               /* [n_elems] in and out, first moment */
+    float *v;               /* [n_elems] in and out, second moment */
+    const void *grad;       /* [n_elems] of grad_dtype */
+    void *param;            /* [n_elems] of param_dtype, out */
     zr_dtype_t grad_dtype;  /* F32 or BF16 */
     zr_dtype_t param_dtype; /* F32 or BF16 */
     float grad_scale;

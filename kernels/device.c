@@ -1,0 +1,285 @@
+/*
+ * What all devices share: arguments are checked and refusals logged here, once,
+ * so that a backend sees valid calls only; costs are counted here, so that every
+ * backend counts the same.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device_backend.h"
+
+/* A reserved range, kept so that mapping outside of it is refused. */
+struct zr_device_range {
+    struct zr_device_range *next;
+    zr_tier_t tier;
+    void *base;
+    size_t size_bytes;
+};
+
+static const zr_device_backend_t *const backends[] = {&zr_host_backend};
+/* Names that other builds know: refused as unsupported, not as unknown. */
+static const char *const backends_elsewhere[] = {"cuda"};
+
+#define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
+
+const char *zr_tier_name(zr_tier_t tier) {
+    switch (tier) {
+    case ZR_TIER_DEVICE:
+        return "device";
+    case ZR_TIER_HOST:
+        return "host";
+    case ZR_TIER_NVME:
+        return "nvme";
+    }
+    return "?";
+}
+
+/* ---- devices --------------------------------------------------------------- */
+
+zr_device_options_t zr_device_options_default(void) {
+    return (zr_device_options_t){.log = zr_log_default(), .index = 0, .n_threads = 0, .isa = NULL};
+}
+
+static zr_status_t refuse_name(const zr_log_t *log, const char *name) {
+    for (size_t i = 0; i < N_ELEMS(backends_elsewhere); i++) {
+        if (strcmp(backends_elsewhere[i], name) == 0)
+            return zr_fail(log, ZR_ERR_UNSUPPORTED,
+                           "device \"%s\" is not part of this build; use \"host\"", name);
+    }
+    return zr_fail(log, ZR_ERR_ARGUMENT, "device \"%s\" is unknown; known: \"host\", \"cuda\"",
+                   name);
+}
+
+zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
+                           zr_device_t **device_p) {
+    zr_device_options_t defaults = zr_device_options_default();
+    if (options == NULL)
+        options = &defaults;
+    if (name == NULL || device_p == NULL)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "opening a device needs a name and a place for the result");
+
+    const zr_device_backend_t *backend = NULL;
+    for (size_t i = 0; i < N_ELEMS(backends); i++) {
+        if (strcmp(backends[i]->name, name) == 0)
+            backend = backends[i];
+    }
+    if (backend == NULL)
+        return refuse_name(&options->log, name);
+
+    zr_device_t *device = NULL;
+    ZR_TRY(backend->open(options, &device));
+    device->backend = backend;
+    device->log = options->log;
+    device->info.backend = backend->name;
+    device->ranges = NULL;
+    *device_p = device;
+    return ZR_OK;
+}
+
+void zr_device_close(zr_device_t **device) {
+    if (device == NULL || *device == NULL)
+        return;
+    while ((*device)->ranges != NULL) {
+        void *base = (*device)->ranges->base;
+        zr_range_release(*device, (*device)->ranges->tier, &base, (*device)->ranges->size_bytes);
+    }
+    (*device)->backend->close(*device);
+    *device = NULL;
+}
+
+const zr_device_info_t *zr_device_info(const zr_device_t *device) {
+    return &device->info;
+}
+
+const zr_log_t *zr_device_log(const zr_device_t *device) {
+    return &device->log;
+}
+
+/* ---- address ranges ---------------------------------------------------------- */
+
+static struct zr_device_range **find_range(zr_device_t *device, zr_tier_t tier, const void *base) {
+    struct zr_device_range **link = &device->ranges;
+    while (*link != NULL && ((*link)->base != base || (*link)->tier != tier))
+        link = &(*link)->next;
+    return link;
+}
+
+zr_status_t zr_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
+                             void **base_p) {
+    if (tier != ZR_TIER_DEVICE && tier != ZR_TIER_HOST)
+        return zr_fail(&device->log, ZR_ERR_ARGUMENT,
+                       "tier %d has no addresses; only device and host have", (int)tier);
+    if (size_bytes == 0 || size_bytes % device->info.granule_bytes != 0 || base_p == NULL)
+        return zr_fail(&device->log, ZR_ERR_ARGUMENT,
+                       "%s memory: a range of %zu bytes is not a multiple of the %zu-byte granule",
+                       zr_tier_name(tier), size_bytes, device->info.granule_bytes);
+
+    struct zr_device_range *range = malloc(sizeof(*range));
+    if (range == NULL)
+        return zr_fail(&device->log, ZR_ERR_MEMORY, "no memory to note a range (%zu bytes)",
+                       sizeof(*range));
+    void *base = NULL;
+    zr_status_t status = device->backend->range_reserve(device, tier, size_bytes, &base);
+    if (status != ZR_OK) {
+        free(range);
+        return status;
+    }
+    *range = (struct zr_device_range){
+        .next = device->ranges, .tier = tier, .base = base, .size_bytes = size_bytes};
+    device->ranges = range;
+    *base_p = base;
+    return ZR_OK;
+}
+
+void zr_range_release(zr_device_t *device, zr_tier_t tier, void **base, size_t size_bytes) {
+    if (base == NULL || *base == NULL)
+        return;
+    struct zr_device_range **link = find_range(device, tier, *base);
+    struct zr_device_range *range = *link;
+    if (range == NULL || range->size_bytes != size_bytes) {
+        zr_log_write(&device->log, ZR_LOG_ERROR,
+                     "%s memory: %p with %zu bytes is no reserved range; nothing was released",
+                     zr_tier_name(tier), *base, size_bytes);
+        return;
+    }
+    device->backend->range_release(device, tier, *base, size_bytes);
+    *link = range->next;
+    free(range);
+    *base = NULL;
+}
+
+static zr_status_t check_granules(zr_device_t *device, zr_tier_t tier, const void *base,
+                                  size_t offset_bytes, size_t size_bytes, const char *verb) {
+    size_t granule = device->info.granule_bytes;
+    const struct zr_device_range *range = *find_range(device, tier, base);
+    if (range == NULL)
+        return zr_fail(&device->log, ZR_ERR_ARGUMENT,
+                       "%s memory: cannot %s in %p, which is no reserved range", zr_tier_name(tier),
+                       verb, base);
+    if (offset_bytes % granule != 0 || size_bytes % granule != 0 ||
+        offset_bytes > range->size_bytes || size_bytes > range->size_bytes - offset_bytes)
+        return zr_fail(&device->log, ZR_ERR_ARGUMENT,
+                       "%s memory: cannot %s %zu bytes at %zu: not whole granules of %zu bytes "
+                       "inside a range of %zu",
+                       zr_tier_name(tier), verb, size_bytes, offset_bytes, granule,
+                       range->size_bytes);
+    return ZR_OK;
+}
+
+zr_status_t zr_range_map(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
+                         size_t size_bytes) {
+    ZR_TRY(check_granules(device, tier, base, offset_bytes, size_bytes, "map"));
+    if (size_bytes == 0)
+        return ZR_OK;
+    return device->backend->range_map(device, tier, base, offset_bytes, size_bytes);
+}
+
+zr_status_t zr_range_unmap(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
+                           size_t size_bytes) {
+    ZR_TRY(check_granules(device, tier, base, offset_bytes, size_bytes, "unmap"));
+    if (size_bytes == 0)
+        return ZR_OK;
+    return device->backend->range_unmap(device, tier, base, offset_bytes, size_bytes);
+}
+
+/* ---- streams and events ------------------------------------------------------ */
+
+zr_status_t zr_stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
+    if (name == NULL || stream_p == NULL)
+        return zr_fail(&device->log, ZR_ERR_ARGUMENT,
+                       "creating a stream needs a name and a place for the result");
+    zr_stream_t *stream = NULL;
+    ZR_TRY(device->backend->stream_create(device, name, &stream));
+    stream->device = device;
+    stream->name = name;
+    stream->cost = (zr_cost_t){0};
+    *stream_p = stream;
+    return ZR_OK;
+}
+
+void zr_stream_destroy(zr_stream_t **stream) {
+    if (stream == NULL || *stream == NULL)
+        return;
+    (*stream)->device->backend->stream_destroy(*stream);
+    *stream = NULL;
+}
+
+zr_device_t *zr_stream_device(const zr_stream_t *stream) {
+    return stream->device;
+}
+
+zr_status_t zr_stream_synchronize(zr_stream_t *stream) {
+    return stream->device->backend->stream_synchronize(stream);
+}
+
+zr_status_t zr_stream_cost(const zr_stream_t *stream, zr_cost_t *cost_p) {
+    *cost_p = stream->cost;
+    return ZR_OK;
+}
+
+zr_status_t zr_event_create(zr_device_t *device, zr_event_t **event_p) {
+    zr_event_t *event = NULL;
+    ZR_TRY(device->backend->event_create(device, &event));
+    event->device = device;
+    *event_p = event;
+    return ZR_OK;
+}
+
+void zr_event_destroy(zr_event_t **event) {
+    if (event == NULL || *event == NULL)
+        return;
+    (*event)->device->backend->event_destroy(*event);
+    *event = NULL;
+}
+
+/* Peers of one process could share events some day; until a backend can, refuse. */
+static zr_status_t check_same_device(const zr_event_t *event, const zr_stream_t *stream) {
+    if (event->device != stream->device)
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "stream \"%s\": the event belongs to another device", stream->name);
+    return ZR_OK;
+}
+
+zr_status_t zr_event_record(zr_event_t *event, zr_stream_t *stream) {
+    ZR_TRY(check_same_device(event, stream));
+    return stream->device->backend->event_record(event, stream);
+}
+
+zr_status_t zr_stream_wait(zr_stream_t *stream, zr_event_t *event) {
+    ZR_TRY(check_same_device(event, stream));
+    return stream->device->backend->stream_wait(stream, event);
+}
+
+zr_status_t zr_event_synchronize(zr_event_t *event) {
+    return event->device->backend->event_synchronize(event);
+}
+
+zr_status_t zr_event_query(zr_event_t *event, bool *passed_p) {
+    return event->device->backend->event_query(event, passed_p);
+}
+
+/* ---- copies -------------------------------------------------------------------- */
+
+zr_status_t zr_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
+                          zr_copy_t kind) {
+    const zr_log_t *log = &stream->device->log;
+    if (kind != ZR_COPY_HOST_TO_DEVICE && kind != ZR_COPY_DEVICE_TO_HOST &&
+        kind != ZR_COPY_DEVICE_TO_DEVICE)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "stream \"%s\": copy kind %d is unknown", stream->name,
+                       (int)kind);
+    if (size_bytes == 0)
+        return ZR_OK;
+    if (dst == NULL || src == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "stream \"%s\": copying %zu bytes from %p to %p",
+                       stream->name, size_bytes, src, dst);
+    uintptr_t from = (uintptr_t)src, to = (uintptr_t)dst;
+    if (kind == ZR_COPY_DEVICE_TO_DEVICE && from < to + size_bytes && to < from + size_bytes)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "stream \"%s\": copying %zu bytes from %p to %p, which overlap",
+                       stream->name, size_bytes, src, dst);
+    ZR_TRY(stream->device->backend->copy_async(stream, dst, src, size_bytes, kind));
+    zr_stream_add_cost(stream, 0.0, 2.0 * (double)size_bytes);
+    return ZR_OK;
+}

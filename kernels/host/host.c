@@ -1,0 +1,218 @@
+/*
+ * The host device: memory of the process, and streams that run each piece of work
+ * before the queueing call returns. It is the reference for all others, and the
+ * one to copy when writing a new one.
+ *
+ * Both tiers are the process's memory. A reserved range is inaccessible pages;
+ * mapping makes granules accessible, and unmapping puts fresh inaccessible pages
+ * over them, which gives both the memory and the system's promise of it back.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels/host/host_device.h"
+
+#define ZR_HOST_MAX_THREADS 1024
+
+/* ---- the device ---------------------------------------------------------------- */
+
+void zr_host_parallel_for(zr_device_t *device, size_t n_tasks,
+                          void (*task)(void *context, size_t index), void *context) {
+    zr_host_pool_run(((zr_host_device_t *)device)->pool, n_tasks, task, context);
+}
+
+/* Cores that this process may use, which a container or taskset makes fewer than there are. */
+static int count_cores(void) {
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof(cores), &cores) == 0)
+        return CPU_COUNT(&cores);
+    long n_online = sysconf(_SC_NPROCESSORS_ONLN);
+    return n_online > 0 && n_online <= ZR_HOST_MAX_THREADS ? (int)n_online : 1;
+}
+
+static void host_close(zr_device_t *device) {
+    zr_host_device_t *host = (zr_host_device_t *)device;
+    zr_host_pool_destroy(&host->pool);
+    free(host);
+}
+
+static zr_status_t check_options(const zr_device_options_t *options) {
+    if (options->index != 0)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "host device: index %d; there is one host, with index 0", options->index);
+    if (options->n_threads < 0 || options->n_threads > ZR_HOST_MAX_THREADS)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "host device: %d threads; 0 (all cores) to %d are possible",
+                       options->n_threads, ZR_HOST_MAX_THREADS);
+    return ZR_OK;
+}
+
+static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **device_p) {
+    ZR_TRY(check_options(options));
+    zr_host_device_t *host = calloc(1, sizeof(*host));
+    if (host == NULL)
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "host device: no memory (%zu bytes)",
+                       sizeof(*host));
+    int n_threads = options->n_threads > 0 ? options->n_threads : count_cores();
+    zr_status_t status = zr_host_pool_create(&options->log, n_threads, &host->pool);
+    if (status != ZR_OK) {
+        free(host);
+        return status;
+    }
+    zr_device_info_t *info = &host->base.info;
+    info->host_addressable = true;
+    info->synchronous = true;
+    info->granule_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    info->memory_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    info->n_threads = n_threads;
+    snprintf(info->description, sizeof(info->description), "host, %d thread%s", n_threads,
+             n_threads == 1 ? "" : "s");
+    *device_p = &host->base;
+    return ZR_OK;
+}
+
+/* ---- address ranges -------------------------------------------------------------- */
+
+static zr_status_t host_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
+                                      void **base_p) {
+    void *base = mmap(NULL, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return zr_fail(&device->log, ZR_ERR_BUDGET,
+                       "%s memory: no range of %zu bytes of addresses: %s", zr_tier_name(tier),
+                       size_bytes, strerror(errno));
+    *base_p = base;
+    return ZR_OK;
+}
+
+static void host_range_release(zr_device_t *device, zr_tier_t tier, void *base, size_t size_bytes) {
+    if (munmap(base, size_bytes) != 0)
+        zr_log_write(&device->log, ZR_LOG_ERROR, "%s memory: releasing %zu bytes at %p: %s",
+                     zr_tier_name(tier), size_bytes, base, strerror(errno));
+}
+
+/* Fresh inaccessible pages over [address, address + size_bytes). */
+static int put_nothing_behind(void *address, size_t size_bytes) {
+    void *result =
+        mmap(address, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    return result == MAP_FAILED ? errno : 0;
+}
+
+static zr_status_t host_range_map(zr_device_t *device, zr_tier_t tier, void *base,
+                                  size_t offset_bytes, size_t size_bytes) {
+    char *address = (char *)base + offset_bytes;
+    if (mprotect(address, size_bytes, PROT_READ | PROT_WRITE) == 0)
+        return ZR_OK;
+    int error = errno;
+    put_nothing_behind(address, size_bytes); /* some pages may have been made accessible */
+    return zr_fail(&device->log, error == ENOMEM ? ZR_ERR_BUDGET : ZR_ERR_DEVICE,
+                   "%s memory: the machine has no %zu bytes more: %s", zr_tier_name(tier),
+                   size_bytes, strerror(error));
+}
+
+static zr_status_t host_range_unmap(zr_device_t *device, zr_tier_t tier, void *base,
+                                    size_t offset_bytes, size_t size_bytes) {
+    int error = put_nothing_behind((char *)base + offset_bytes, size_bytes);
+    if (error != 0)
+        return zr_fail(&device->log, error == ENOMEM ? ZR_ERR_BUDGET : ZR_ERR_DEVICE,
+                       "%s memory: giving back %zu bytes at offset %zu: %s", zr_tier_name(tier),
+                       size_bytes, offset_bytes, strerror(error));
+    return ZR_OK;
+}
+
+/* ---- streams and events: all work is done when its call returns -------------------- */
+
+static zr_status_t host_stream_create(zr_device_t *device, const char *name,
+                                      zr_stream_t **stream_p) {
+    zr_stream_t *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        return zr_fail(&device->log, ZR_ERR_MEMORY, "stream \"%s\": no memory (%zu bytes)", name,
+                       sizeof(*stream));
+    *stream_p = stream;
+    return ZR_OK;
+}
+
+static void host_stream_destroy(zr_stream_t *stream) {
+    free(stream);
+}
+
+static zr_status_t host_stream_synchronize(zr_stream_t *stream) {
+    (void)stream;
+    return ZR_OK;
+}
+
+static zr_status_t host_event_create(zr_device_t *device, zr_event_t **event_p) {
+    zr_event_t *event = calloc(1, sizeof(*event));
+    if (event == NULL)
+        return zr_fail(&device->log, ZR_ERR_MEMORY, "no memory for an event (%zu bytes)",
+                       sizeof(*event));
+    *event_p = event;
+    return ZR_OK;
+}
+
+static void host_event_destroy(zr_event_t *event) {
+    free(event);
+}
+
+static zr_status_t host_event_record(zr_event_t *event, zr_stream_t *stream) {
+    (void)event;
+    (void)stream;
+    return ZR_OK;
+}
+
+static zr_status_t host_stream_wait(zr_stream_t *stream, zr_event_t *event) {
+    (void)stream;
+    (void)event;
+    return ZR_OK;
+}
+
+static zr_status_t host_event_synchronize(zr_event_t *event) {
+    (void)event;
+    return ZR_OK;
+}
+
+static zr_status_t host_event_query(zr_event_t *event, bool *passed_p) {
+    (void)event;
+    *passed_p = true;
+    return ZR_OK;
+}
+
+static zr_status_t host_copy_async(zr_stream_t *stream, void *dst, const void *src,
+                                   size_t size_bytes, zr_copy_t kind) {
+    (void)stream;
+    (void)kind;
+    memcpy(dst, src, size_bytes);
+    return ZR_OK;
+}
+
+const zr_device_backend_t zr_host_backend = {
+    .name = "host",
+    .open = host_open,
+    .close = host_close,
+    .range_reserve = host_range_reserve,
+    .range_release = host_range_release,
+    .range_map = host_range_map,
+    .range_unmap = host_range_unmap,
+    .stream_create = host_stream_create,
+    .stream_destroy = host_stream_destroy,
+    .stream_synchronize = host_stream_synchronize,
+    .event_create = host_event_create,
+    .event_destroy = host_event_destroy,
+    .event_record = host_event_record,
+    .stream_wait = host_stream_wait,
+    .event_synchronize = host_event_synchronize,
+    .event_query = host_event_query,
+    .copy_async = host_copy_async,
+    .adamw = zr_host_adamw,
+    .sum_of_squares = zr_host_sum_of_squares,
+    .add = zr_host_add,
+    .scale = zr_host_scale,
+    .cast = zr_host_cast,
+    .fill = zr_host_fill,
+    .sum = zr_host_sum,
+    .nn = NULL,
+};

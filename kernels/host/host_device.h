@@ -1,0 +1,30 @@
+/*
+ * The host device: what its files share.
+ */
+#ifndef ZR_KERNELS_HOST_HOST_DEVICE_H
+#define ZR_KERNELS_HOST_HOST_DEVICE_H
+
+#include "kernels/device_backend.h"
+#include "kernels/host/host_pool.h"
+
+typedef struct zr_host_device {
+    zr_device_t base;
+    zr_host_pool_t *pool;
+} zr_host_device_t;
+
+/* Entries of the backend's table that are kernels (host_kernels.c). */
+zr_status_t zr_host_adamw(zr_stream_t *stream, const zr_adamw_t *args);
+zr_status_t zr_host_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
+                                   size_t n_elems, double *result, void *workspace);
+zr_status_t zr_host_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                        zr_dtype_t src_dtype, size_t n_elems);
+zr_status_t zr_host_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                          float factor);
+zr_status_t zr_host_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                         zr_dtype_t src_dtype, size_t n_elems);
+zr_status_t zr_host_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                         float value);
+zr_status_t zr_host_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
+                        zr_dtype_t dtype, size_t n_elems);
+
+#endif

@@ -1,0 +1,39 @@
+/*
+ * The threads of a host device, which share the work of one kernel.
+ */
+#ifndef ZR_KERNELS_HOST_HOST_POOL_H
+#define ZR_KERNELS_HOST_HOST_POOL_H
+
+#include <stddef.h>
+
+#include "kernels/device.h"
+
+/**
+ * Run task(context, 0) to task(context, n_tasks - 1) on the device's threads, the caller's
+ * among them, in any order; return when all are done.
+ *
+ * @param device  a host device
+ *
+ * Threads: the device's own; not from within a task. Allocates nothing. What the caller wrote
+ * before is visible to the tasks, and what they wrote to the caller afterwards.
+ */
+void zr_host_parallel_for(zr_device_t *device, size_t n_tasks,
+                          void (*task)(void *context, size_t index), void *context);
+
+/* ---- for the host device itself ------------------------------------------------ */
+
+typedef struct zr_host_pool zr_host_pool_t;
+
+/**
+ * Start n_threads - 1 threads; the caller of zr_host_pool_run is the last one.
+ *
+ * @return ZR_OK; ZR_ERR_MEMORY when the system refuses memory or a thread
+ */
+ZR_NODISCARD zr_status_t zr_host_pool_create(const zr_log_t *log, int n_threads,
+                                             zr_host_pool_t **pool_p);
+void zr_host_pool_destroy(zr_host_pool_t **pool);
+/** As zr_host_parallel_for. */
+void zr_host_pool_run(zr_host_pool_t *pool, size_t n_tasks,
+                      void (*task)(void *context, size_t index), void *context);
+
+#endif

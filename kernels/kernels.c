@@ -1,0 +1,173 @@
+/*
+ * Dispatch of the runtime's own kernels: checks, costs, and the call of the backend.
+ */
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <stdint.h>
+
+#include "kernels/device_backend.h"
+#include "kernels/sum_of_squares_math.h"
+
+static bool is_float_dtype(zr_dtype_t dtype) {
+    return dtype == ZR_DTYPE_F32 || dtype == ZR_DTYPE_BF16;
+}
+
+/* An array of a kernel: a known dtype, an address that fits it, a size that exists. */
+static zr_status_t check_array(const zr_stream_t *stream, const char *kernel, const char *array,
+                               const void *address, zr_dtype_t dtype, size_t n_elems) {
+    const zr_log_t *log = &stream->device->log;
+    if (!is_float_dtype(dtype))
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %s; only fp32 and bf16 are possible",
+                       kernel, array, zr_dtype_name(dtype));
+    if (n_elems > SIZE_MAX / sizeof(double))
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s has %zu elements, more than memory can hold",
+                       kernel, array, n_elems);
+    if (n_elems > 0 && address == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is NULL with %zu elements", kernel, array,
+                       n_elems);
+    if ((uintptr_t)address % zr_dtype_size(dtype) != 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s at %p is not aligned to its %zu-byte elements",
+                       kernel, array, address, zr_dtype_size(dtype));
+    return ZR_OK;
+}
+
+/* ---- AdamW ----------------------------------------------------------------------- */
+
+static zr_status_t check_adamw_factors(const zr_stream_t *stream, const zr_adamw_t *args) {
+    const struct {
+        const char *name;
+        float value, below;
+    } factors[] = {
+        {"lr", args->lr, INFINITY},
+        {"beta1", args->beta1, 1.0f},
+        {"beta2", args->beta2, 1.0f},
+        {"epsilon", args->epsilon, INFINITY},
+        {"weight_decay", args->weight_decay, INFINITY},
+    };
+    for (size_t i = 0; i < sizeof(factors) / sizeof(factors[0]); i++) {
+        if (!(factors[i].value >= 0.0f && factors[i].value < factors[i].below))
+            return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                           "adamw: %s is %g; it has to be at least 0 and less than %g",
+                           factors[i].name, (double)factors[i].value, (double)factors[i].below);
+    }
+    if (!isfinite(args->grad_scale))
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT, "adamw: grad_scale is %g",
+                       (double)args->grad_scale);
+    if (args->step < 1)
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT, "adamw: step is %d; it counts from 1",
+                       args->step);
+    return ZR_OK;
+}
+
+zr_status_t zr_kernel_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
+    size_t n_elems = args->n_elems;
+    ZR_TRY(check_array(stream, "adamw", "master", args->master, ZR_DTYPE_F32, n_elems));
+    ZR_TRY(check_array(stream, "adamw", "m", args->m, ZR_DTYPE_F32, n_elems));
+    ZR_TRY(check_array(stream, "adamw", "v", args->v, ZR_DTYPE_F32, n_elems));
+    ZR_TRY(check_array(stream, "adamw", "grad", args->grad, args->grad_dtype, n_elems));
+    ZR_TRY(check_array(stream, "adamw", "param", args->param, args->param_dtype, n_elems));
+    ZR_TRY(check_adamw_factors(stream, args));
+    if (n_elems == 0)
+        return ZR_OK;
+    ZR_TRY(stream->device->backend->adamw(stream, args));
+    zr_cost_t cost = zr_adamw_cost(args);
+    zr_stream_add_cost(stream, cost.operations, cost.bytes);
+    return ZR_OK;
+}
+
+zr_cost_t zr_adamw_cost(const zr_adamw_t *args) {
+    /* Of the element formula, with fma as two; master, m and v are read and written. */
+    const double operations_per_elem = 15.0;
+    double bytes_per_elem = 3.0 * 2.0 * sizeof(float) + (double)zr_dtype_size(args->grad_dtype) +
+                            (double)zr_dtype_size(args->param_dtype);
+    return (zr_cost_t){.operations = operations_per_elem * (double)args->n_elems,
+                       .bytes = bytes_per_elem * (double)args->n_elems};
+}
+
+/* ---- sums -------------------------------------------------------------------------- */
+
+size_t zr_sum_of_squares_workspace_bytes(size_t n_elems) {
+    size_t n_blocks = zr_sum_of_squares_n_blocks(n_elems);
+    return n_blocks > 1 ? n_blocks * sizeof(double) : 0;
+}
+
+zr_status_t zr_kernel_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
+                                     size_t n_elems, double *result, void *workspace) {
+    ZR_TRY(check_array(stream, "sum_of_squares", "x", x, dtype, n_elems));
+    size_t workspace_bytes = zr_sum_of_squares_workspace_bytes(n_elems);
+    if (result == NULL || (uintptr_t)result % sizeof(double) != 0)
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "sum_of_squares: result at %p is no place for a double", (void *)result);
+    if (workspace_bytes > 0 && (workspace == NULL || (uintptr_t)workspace % sizeof(double) != 0))
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "sum_of_squares: workspace at %p is no place for %zu bytes of doubles",
+                       workspace, workspace_bytes);
+    ZR_TRY(stream->device->backend->sum_of_squares(stream, x, dtype, n_elems, result, workspace));
+    zr_stream_add_cost(stream, 2.0 * (double)n_elems,
+                       (double)zr_dtype_size(dtype) * (double)n_elems);
+    return ZR_OK;
+}
+
+zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
+                          zr_dtype_t dtype, size_t n_elems) {
+    if (n_sources < 1 || n_sources > ZR_MAX_SUM_SOURCES || sources == NULL)
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "sum: %d sources; 1 to %d are possible", n_sources, ZR_MAX_SUM_SOURCES);
+    ZR_TRY(check_array(stream, "sum", "dst", dst, dtype, n_elems));
+    for (int i = 0; i < n_sources; i++)
+        ZR_TRY(check_array(stream, "sum", "a source", sources[i], dtype, n_elems));
+    if (n_elems == 0)
+        return ZR_OK;
+    ZR_TRY(stream->device->backend->sum(stream, dst, sources, n_sources, dtype, n_elems));
+    zr_stream_add_cost(stream, (double)(n_sources - 1) * (double)n_elems,
+                       (double)zr_dtype_size(dtype) * (n_sources + 1.0) * (double)n_elems);
+    return ZR_OK;
+}
+
+/* ---- element by element -------------------------------------------------------------- */
+
+zr_status_t zr_kernel_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                          zr_dtype_t src_dtype, size_t n_elems) {
+    ZR_TRY(check_array(stream, "add", "dst", dst, dst_dtype, n_elems));
+    ZR_TRY(check_array(stream, "add", "src", src, src_dtype, n_elems));
+    if (n_elems == 0)
+        return ZR_OK;
+    ZR_TRY(stream->device->backend->add(stream, dst, dst_dtype, src, src_dtype, n_elems));
+    size_t bytes_per_elem = 2 * zr_dtype_size(dst_dtype) + zr_dtype_size(src_dtype);
+    zr_stream_add_cost(stream, (double)n_elems, (double)bytes_per_elem * (double)n_elems);
+    return ZR_OK;
+}
+
+zr_status_t zr_kernel_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                            float factor) {
+    ZR_TRY(check_array(stream, "scale", "x", x, dtype, n_elems));
+    if (n_elems == 0)
+        return ZR_OK;
+    ZR_TRY(stream->device->backend->scale(stream, x, dtype, n_elems, factor));
+    zr_stream_add_cost(stream, (double)n_elems,
+                       2.0 * (double)zr_dtype_size(dtype) * (double)n_elems);
+    return ZR_OK;
+}
+
+zr_status_t zr_kernel_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                           zr_dtype_t src_dtype, size_t n_elems) {
+    ZR_TRY(check_array(stream, "cast", "dst", dst, dst_dtype, n_elems));
+    ZR_TRY(check_array(stream, "cast", "src", src, src_dtype, n_elems));
+    if (n_elems == 0)
+        return ZR_OK;
+    ZR_TRY(stream->device->backend->cast(stream, dst, dst_dtype, src, src_dtype, n_elems));
+    size_t bytes_per_elem = zr_dtype_size(dst_dtype) + zr_dtype_size(src_dtype);
+    zr_stream_add_cost(stream, 0.0, (double)bytes_per_elem * (double)n_elems);
+    return ZR_OK;
+}
+
+zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                           float value) {
+    ZR_TRY(check_array(stream, "fill", "x", x, dtype, n_elems));
+    if (n_elems == 0)
+        return ZR_OK;
+    ZR_TRY(stream->device->backend->fill(stream, x, dtype, n_elems, value));
+    zr_stream_add_cost(stream, 0.0, (double)zr_dtype_size(dtype) * (double)n_elems);
+    return ZR_OK;
+}
