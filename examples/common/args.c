@@ -1,0 +1,294 @@
+/*
+ * The command line is looked through once before argp sees it, because argp writes its own
+ * message for an unknown option and knows no nearest one. The look-through follows getopt's
+ * rules: unique prefixes are options, and an option that takes a value may have it behind '='
+ * or as the next word, whatever that begins with.
+ */
+#include "examples/common/args.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Longer words than this are compared by their beginning. */
+#define LONGEST_WORD 63
+
+static size_t edit_distance(const char *a, const char *b) {
+    size_t n = strnlen(b, LONGEST_WORD);
+    size_t row[LONGEST_WORD + 1];
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0' && i <= LONGEST_WORD; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+const char *args_nearest(const char *word, const char *const *names, size_t n_names) {
+    const char *nearest = NULL;
+    size_t least = SIZE_MAX;
+    for (size_t i = 0; i < n_names; i++) {
+        size_t distance = edit_distance(word, names[i]);
+        if (distance < least) {
+            least = distance;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+/* ---- the look-through ------------------------------------------------------------------- */
+
+static bool is_last(const struct argp_option *option) {
+    return option->name == NULL && option->key == 0 && option->doc == NULL && option->group == 0;
+}
+
+static const char *nearest_option(const struct argp_option *options, const char *word) {
+    const char *nearest = "";
+    size_t least = SIZE_MAX;
+    for (const struct argp_option *o = options; !is_last(o); o++) {
+        size_t distance = o->name == NULL ? SIZE_MAX : edit_distance(word, o->name);
+        if (distance < least) {
+            least = distance;
+            nearest = o->name;
+        }
+    }
+    return nearest;
+}
+
+/* The option that `word` (of `length` characters) names, whole or by a unique beginning. */
+static zr_status_t find_option(const struct argp_option *options, const char *word, size_t length,
+                               const zr_log_t *log, const struct argp_option **option_p) {
+    const struct argp_option *found = NULL, *other = NULL;
+    for (const struct argp_option *o = options; !is_last(o); o++) {
+        if (o->name == NULL || strncmp(o->name, word, length) != 0)
+            continue;
+        if (o->name[length] == '\0') {
+            *option_p = o;
+            return ZR_OK;
+        }
+        other = found;
+        found = o;
+    }
+    if (other != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "option --%.*s is ambiguous: --%s or --%s?",
+                       (int)length, word, other->name, found->name);
+    if (found == NULL) {
+        char name[LONGEST_WORD + 1];
+        size_t n = length < LONGEST_WORD ? length : LONGEST_WORD;
+        memcpy(name, word, n);
+        name[n] = '\0';
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "unknown option --%.*s; the nearest is --%s (--help lists all)", (int)length,
+                       word, nearest_option(options, name));
+    }
+    *option_p = found;
+    return ZR_OK;
+}
+
+static zr_status_t check_words(const struct argp_option *options, int argc, char **argv,
+                               const zr_log_t *log) {
+    for (int i = 1; i < argc; i++) {
+        const char *word = argv[i];
+        if (strcmp(word, "--") == 0)
+            break;
+        if (word[0] != '-' || word[1] == '\0')
+            continue;
+        if (word[1] != '-')
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "unknown option %s: options begin with two dashes; the nearest is --%s",
+                           word, nearest_option(options, word + 1));
+        const struct argp_option *option = NULL;
+        const char *end = strchr(word, '=');
+        size_t length = end == NULL ? strlen(word + 2) : (size_t)(end - word - 2);
+        ZR_TRY(find_option(options, word + 2, length, log, &option));
+        if (option->arg == NULL && end != NULL)
+            return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s takes no value, but got \"%s\"",
+                           option->name, end + 1);
+        if (option->arg != NULL && end == NULL && ++i == argc)
+            return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s needs a value: --%s %s", option->name,
+                           option->name, option->arg);
+    }
+    return ZR_OK;
+}
+
+zr_status_t args_parse(const struct argp *argp, int argc, char **argv, const zr_log_t *log,
+                       void *input) {
+    ZR_TRY(check_words(argp->options, argc, argv, log));
+    switch (argp_parse(argp, argc, argv, ARGP_NO_EXIT | ARGP_NO_ERRS | ARGP_NO_HELP, NULL, input)) {
+    case 0:
+        return ZR_OK;
+    case ENOMEM:
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory to parse %d arguments", argc);
+    default:
+        return ZR_ERR_ARGUMENT;
+    }
+}
+
+/* ---- values ----------------------------------------------------------------------------- */
+
+static bool is_digits(const char *text) {
+    if (*text == '\0')
+        return false;
+    for (; *text != '\0'; text++)
+        if (!isdigit((unsigned char)*text))
+            return false;
+    return true;
+}
+
+/* The closest of names that are all numbers, for a value that is one too. */
+static const char *nearest_number(const char *value, const char *const *names, size_t n_names) {
+    char *end;
+    double wanted = strtod(value, &end), least = INFINITY;
+    const char *nearest = NULL;
+    if (end == value || *end != '\0')
+        return NULL;
+    for (size_t i = 0; i < n_names; i++) {
+        if (!is_digits(names[i]))
+            return NULL;
+        double distance = fabs(strtod(names[i], NULL) - wanted);
+        if (distance < least) {
+            least = distance;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+zr_status_t args_choice(const char *key, const char *value, const char *const *names,
+                        size_t n_names, const zr_log_t *log, size_t *choice_p) {
+    char allowed[256] = "";
+    for (size_t i = 0; i < n_names; i++) {
+        if (strcmp(value, names[i]) == 0) {
+            *choice_p = i;
+            return ZR_OK;
+        }
+        size_t used = strlen(allowed);
+        snprintf(allowed + used, sizeof(allowed) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
+    }
+    const char *nearest = nearest_number(value, names, n_names);
+    if (nearest == NULL)
+        nearest = args_nearest(value, names, n_names);
+    return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %s; the nearest is %s", key, value,
+                   allowed, nearest);
+}
+
+zr_status_t args_u64(const char *key, const char *value, const zr_log_t *log, uint64_t *value_p) {
+    bool hexadecimal = value[0] == '0' && (value[1] == 'x' || value[1] == 'X');
+    char *end = NULL;
+    errno = 0;
+    unsigned long long number = strtoull(value, &end, hexadecimal ? 16 : 10);
+    if (errno == ERANGE)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s %s: too large; allowed are 0 to %llu; the nearest is %llu", key, value,
+                       (unsigned long long)UINT64_MAX, (unsigned long long)UINT64_MAX);
+    if (!isdigit((unsigned char)value[0]) || *end != '\0')
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s %s: not a whole number; allowed are 0 to %llu; the nearest is %d", key,
+                       value, (unsigned long long)UINT64_MAX, 0);
+    *value_p = number;
+    return ZR_OK;
+}
+
+zr_status_t args_count(const char *key, const char *value, size_t least, size_t most,
+                       const zr_log_t *log, size_t *count_p) {
+    char *end = NULL;
+    errno = 0;
+    const char *digits = value[0] == '-' ? value + 1 : value;
+    unsigned long long number = strtoull(digits, &end, 10);
+    if (!is_digits(digits))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s %s: not a whole number; allowed are %zu to %zu; the nearest is %zu", key,
+                       value, least, most, least);
+    bool below = value[0] == '-' || number < least;
+    if (below || errno == ERANGE || number > most)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %zu to %zu; the nearest is %zu",
+                       key, value, least, most, below ? least : most);
+    *count_p = (size_t)number;
+    return ZR_OK;
+}
+
+zr_status_t args_number(const char *key, const char *value, double least, double most,
+                        const zr_log_t *log, double *number_p) {
+    char *end = NULL;
+    double number = strtod(value, &end);
+    if (end == value || *end != '\0' || !isfinite(number))
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: not a number; allowed are %g to %g", key,
+                       value, least, most);
+    if (number < least || number > most)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %g to %g; the nearest is %g", key,
+                       value, least, most, number < least ? least : most);
+    *number_p = number;
+    return ZR_OK;
+}
+
+typedef struct size_unit {
+    const char *name;
+    size_t bytes;
+} size_unit_t;
+
+static const size_unit_t size_units[] = {
+    {"", 1},
+    {"B", 1},
+    {"KiB", (size_t)1 << 10},
+    {"MiB", (size_t)1 << 20},
+    {"GiB", (size_t)1 << 30},
+    {"TiB", (size_t)1 << 40},
+    {"kB", 1000},
+    {"MB", 1000 * 1000},
+    {"GB", 1000 * 1000 * 1000},
+    {"TB", (size_t)1000 * 1000 * 1000 * 1000},
+};
+#define N_SIZE_UNITS (sizeof(size_units) / sizeof(size_units[0]))
+
+static zr_status_t find_size_unit(const char *key, const char *value, const char *unit,
+                                  const zr_log_t *log, size_t *bytes_p) {
+    const char *names[N_SIZE_UNITS];
+    for (size_t i = 0; i < N_SIZE_UNITS; i++) {
+        names[i] = size_units[i].name;
+        if (strcasecmp(unit, names[i]) == 0) {
+            *bytes_p = size_units[i].bytes;
+            return ZR_OK;
+        }
+    }
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "%s %s: unknown unit \"%s\"; allowed are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB; "
+                   "the nearest is %s",
+                   key, value, unit, args_nearest(unit, names + 2, N_SIZE_UNITS - 2));
+}
+
+zr_status_t args_size(const char *key, const char *value, const zr_log_t *log,
+                      size_t *size_bytes_p) {
+    char *end = NULL;
+    size_t unit_bytes = 1;
+    errno = 0;
+    unsigned long long number = strtoull(value, &end, 10);
+    if (!isdigit((unsigned char)value[0]))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s %s: not a size; allowed is a whole number with or without a unit, such "
+                       "as 512MiB or 16GB",
+                       key, value);
+    if (*end == ' ')
+        end++;
+    ZR_TRY(find_size_unit(key, value, end, log, &unit_bytes));
+    if (errno == ERANGE || number > (SIZE_MAX - 1) / unit_bytes)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s %s: the size overflows; allowed are at most %zu bytes; the nearest is "
+                       "%zuTiB",
+                       key, value, SIZE_MAX - 1, (SIZE_MAX - 1) / ((size_t)1 << 40));
+    *size_bytes_p = (size_t)number * unit_bytes;
+    return ZR_OK;
+}

@@ -1,0 +1,49 @@
+/*
+ * Options of the programs: argp does the parsing and the help; this adds what it lacks.
+ * An unknown option is answered with the nearest known one, and a value that is not allowed
+ * with its key, what is allowed and the nearest allowed value. Nothing here ends the process:
+ * the message goes to the log, and the caller exits with 2.
+ */
+#ifndef EXAMPLES_COMMON_ARGS_H
+#define EXAMPLES_COMMON_ARGS_H
+
+#include <argp.h>
+
+#include "zero/zero.h"
+
+/**
+ * Parse a command line.
+ *
+ * @param argp   its options have long names; its parser returns 0, or EINVAL after it has
+ *               logged what is wrong
+ * @param input  handed to the parser
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY. What is wrong has been logged.
+ */
+ZR_NODISCARD zr_status_t args_parse(const struct argp *argp, int argc, char **argv,
+                                    const zr_log_t *log, void *input);
+
+/** Which of `names` is closest to `word` in single-character edits; NULL when there are none. */
+const char *args_nearest(const char *word, const char *const *names, size_t n_names);
+
+/*
+ * Values. `key` is the option as the user wrote it ("--stage"). All return ZR_OK, or
+ * ZR_ERR_ARGUMENT after logging key, value, what is allowed and the nearest allowed value.
+ */
+
+/** One of some words; their place in `names`. */
+ZR_NODISCARD zr_status_t args_choice(const char *key, const char *value, const char *const *names,
+                                     size_t n_names, const zr_log_t *log, size_t *choice_p);
+/** A whole number from `least` to `most`. */
+ZR_NODISCARD zr_status_t args_count(const char *key, const char *value, size_t least, size_t most,
+                                    const zr_log_t *log, size_t *count_p);
+/** A whole number of 64 bits, decimal or 0x and hexadecimal. */
+ZR_NODISCARD zr_status_t args_u64(const char *key, const char *value, const zr_log_t *log,
+                                  uint64_t *value_p);
+/** A finite number from `least` to `most`, both included. */
+ZR_NODISCARD zr_status_t args_number(const char *key, const char *value, double least, double most,
+                                     const zr_log_t *log, double *number_p);
+/** Bytes: 1024, 512MiB, 16GB; KiB, MiB, GiB, TiB are powers of 1024, kB, MB, GB, TB of 1000. */
+ZR_NODISCARD zr_status_t args_size(const char *key, const char *value, const zr_log_t *log,
+                                   size_t *size_bytes_p);
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * Numbers are printed with nine significant digits: enough to tell any two floats apart.
+ */
+#include "examples/common/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+bool json_put(json_t *object, const char *key, json_t *value) {
+    if (object == NULL) {
+        json_decref(value);
+        return false;
+    }
+    return json_object_set_new(object, key, value) == 0;
+}
+
+json_t *json_number(double value) {
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *json_count(uint64_t value) {
+    return json_integer((json_int_t)value);
+}
+
+json_t *json_hex(uint64_t value) {
+    return json_sprintf("%016" PRIx64, value);
+}
+
+bool json_print(const json_t *object, bool indented, FILE *file) {
+    size_t flags = JSON_REAL_PRECISION(9) | (indented ? JSON_INDENT(2) : 0);
+    if (object == NULL || json_dumpf(object, file, flags) != 0)
+        return false;
+    return fputc('\n', file) != EOF && fflush(file) == 0;
+}

@@ -1,0 +1,25 @@
+/*
+ * Building and printing JSON objects with jansson, without a check per field: a value that
+ * could not be made is remembered by json_put's result, and numbers that JSON does not have
+ * (nan, infinity) become null.
+ */
+#ifndef EXAMPLES_COMMON_JSON_H
+#define EXAMPLES_COMMON_JSON_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/** Put a value into an object, which takes it over; false when either is NULL or memory ends. */
+bool json_put(json_t *object, const char *key, json_t *value);
+/** A number; null when it is not finite. */
+json_t *json_number(double value);
+/** A count or size. */
+json_t *json_count(uint64_t value);
+/** 16 hexadecimal digits, as a string. */
+json_t *json_hex(uint64_t value);
+/** Write an object on one line, or indented, with a newline; false when that failed. */
+bool json_print(const json_t *object, bool indented, FILE *file);
+
+#endif

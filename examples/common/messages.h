@@ -1,0 +1,34 @@
+/*
+ * What a program says to people, on standard error: messages of the library and of the
+ * program itself, and a progress line that is rewritten in place on a terminal. Ranks often
+ * meet the same error together; it is printed once and the others are counted.
+ */
+#ifndef EXAMPLES_COMMON_MESSAGES_H
+#define EXAMPLES_COMMON_MESSAGES_H
+
+#include "zero/zero.h"
+
+typedef struct messages messages_t;
+
+/**
+ * @param program  stands before each message; borrowed until destroy
+ * @return NULL when there is no memory
+ *
+ * Threads: thread-safe.
+ */
+messages_t *messages_create(const char *program);
+/** Ends the progress line, and says how many messages were repetitions. NULL is fine. */
+void messages_destroy(messages_t **messages);
+
+/** A log that writes here. */
+zr_log_t messages_log(messages_t *messages, zr_log_level_t level);
+
+/** Replace the progress line, where standard error is a terminal. */
+void messages_progress(messages_t *messages, const char *format, ...) ZR_PRINTF(2, 3);
+/** End the progress line: what is printed next stands below it. */
+void messages_end_progress(messages_t *messages);
+
+/** The first error that was written, "" before; valid until destroy. After all threads ended. */
+const char *messages_first_error(const messages_t *messages);
+
+#endif

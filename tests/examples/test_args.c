@@ -1,0 +1,211 @@
+/*
+ * Options and values: what is accepted, and that a message names key, value and the nearest
+ * valid one.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "examples/common/args.h"
+#include "tests/examples/captured_log.h"
+
+static captured_log_t captured;
+
+static void assert_said(const char *part) {
+    if (strstr(captured.text, part) == NULL)
+        fail_msg("\"%s\" is not in: %s", part, captured.text);
+}
+
+static void sizes_with_units(void **state) {
+    static const struct {
+        const char *text;
+        size_t bytes;
+    } cases[] = {
+        {"0", 0},
+        {"1024", 1024},
+        {"7B", 7},
+        {"512MiB", (size_t)512 << 20},
+        {"512 MiB", (size_t)512 << 20},
+        {"16GB", 16000000000u},
+        {"3kib", 3072},
+        {"2kB", 2000},
+        {"4TiB", (size_t)4 << 40},
+        {"16777215TiB", (size_t)16777215 << 40},
+        {"18446744073709551614", SIZE_MAX - 1},
+    };
+    zr_log_t log = captured_log(&captured);
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t bytes = 1;
+        assert_int_equal(args_size("--device-memory", cases[i].text, &log, &bytes), ZR_OK);
+        assert_int_equal(bytes, cases[i].bytes);
+    }
+}
+
+static void wrong_sizes(void **state) {
+    static const struct {
+        const char *text;
+        const char *said;
+    } cases[] = {
+        {"", "not a size"},
+        {"-1", "not a size"},
+        {" 1", "not a size"},
+        {"MiB", "not a size"},
+        {"1.5GiB", "unknown unit \".5GiB\""},
+        {"512MB!", "nearest is MB"},
+        {"512Mi", "nearest is MiB"},
+        {"16777216TiB", "overflows"},
+        {"18446744073709551615", "overflows"}, /* would mean: no budget */
+        {"99999999999999999999999", "overflows"},
+        {"18446744073709551616B", "overflows"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t bytes = 77;
+        zr_log_t log = captured_log(&captured);
+        assert_int_equal(args_size("--device-memory", cases[i].text, &log, &bytes),
+                         ZR_ERR_ARGUMENT);
+        assert_int_equal(bytes, 77);
+        assert_said("--device-memory");
+        assert_said(cases[i].text);
+        assert_said(cases[i].said);
+    }
+}
+
+static void counts_and_numbers(void **state) {
+    size_t count = 0;
+    double number = 0;
+    uint64_t value = 0;
+    zr_log_t log = captured_log(&captured);
+    (void)state;
+    assert_int_equal(args_count("--ranks", "8", 1, 1024, &log, &count), ZR_OK);
+    assert_int_equal(count, 8);
+    assert_int_equal(args_number("--lr", "3e-4", 0, 1, &log, &number), ZR_OK);
+    assert_true(number == 3e-4);
+    assert_int_equal(args_u64("--seed", "0xffffffffffffffff", &log, &value), ZR_OK);
+    assert_true(value == UINT64_MAX);
+    assert_int_equal(args_u64("--seed", "12", &log, &value), ZR_OK);
+    assert_true(value == 12);
+    assert_string_equal(captured.text, "");
+
+    assert_int_equal(args_count("--ranks", "0", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
+    assert_said("--ranks 0: allowed are 1 to 1024; the nearest is 1\n");
+    assert_int_equal(args_count("--ranks", "-3", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
+    assert_said("--ranks -3: allowed are 1 to 1024; the nearest is 1\n");
+    assert_int_equal(args_count("--ranks", "1025", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
+    assert_said("--ranks 1025: allowed are 1 to 1024; the nearest is 1024\n");
+    assert_int_equal(args_count("--ranks", "99999999999999999999", 1, 1024, &log, &count),
+                     ZR_ERR_ARGUMENT);
+    assert_said("--ranks 99999999999999999999: allowed");
+    assert_int_equal(args_count("--ranks", "2x", 1, 1024, &log, &count), ZR_ERR_ARGUMENT);
+    assert_said("--ranks 2x: not a whole number");
+    assert_int_equal(args_number("--lr", "nan", 0, 1, &log, &number), ZR_ERR_ARGUMENT);
+    assert_said("--lr nan: not a number");
+    assert_int_equal(args_number("--lr", "2", 0, 1, &log, &number), ZR_ERR_ARGUMENT);
+    assert_said("--lr 2: allowed are 0 to 1; the nearest is 1\n");
+    assert_int_equal(args_u64("--seed", "-1", &log, &value), ZR_ERR_ARGUMENT);
+    assert_said("--seed -1: not a whole number");
+    assert_int_equal(args_u64("--seed", "99999999999999999999", &log, &value), ZR_ERR_ARGUMENT);
+    assert_said("--seed 99999999999999999999: too large");
+}
+
+static void choices(void **state) {
+    static const char *const stages[] = {"0", "1", "2", "3"};
+    static const char *const dtypes[] = {"fp32", "bf16"};
+    size_t choice = 9;
+    zr_log_t log = captured_log(&captured);
+    (void)state;
+    assert_int_equal(args_choice("--stage", "2", stages, 4, &log, &choice), ZR_OK);
+    assert_int_equal(choice, 2);
+    assert_int_equal(args_choice("--stage", "4", stages, 4, &log, &choice), ZR_ERR_ARGUMENT);
+    assert_said("--stage 4: allowed are 0, 1, 2, 3; the nearest is 3\n");
+    assert_int_equal(args_choice("--dtype", "b16", dtypes, 2, &log, &choice), ZR_ERR_ARGUMENT);
+    assert_said("--dtype b16: allowed are fp32, bf16; the nearest is bf16\n");
+}
+
+static void nearest_name(void **state) {
+    static const char *const names[] = {"steps", "stage", "seed"};
+    (void)state;
+    assert_string_equal(args_nearest("sage", names, 3), "stage");
+    assert_string_equal(args_nearest("step", names, 3), "steps");
+    assert_string_equal(args_nearest("eed", names, 3), "seed");
+    assert_null(args_nearest("x", names, 0));
+}
+
+/* ---- whole command lines ---------------------------------------------------------------- */
+
+static const struct argp_option options[] = {
+    {"grad-accum", 1, "K", 0, "", 0},
+    {"grad-clip", 2, "NORM", 0, "", 0},
+    {"json", 3, NULL, 0, "", 0},
+    {"stage", 4, "0|1|2|3", 0, "", 0},
+    {0},
+};
+static char seen[256];
+
+static error_t see(int key, char *argument, struct argp_state *state) {
+    size_t used = strlen(seen);
+    (void)state;
+    if (key >= 1 && key <= 4)
+        snprintf(seen + used, sizeof(seen) - used, "%d=%s ", key, argument ? argument : "");
+    else if (key == ARGP_KEY_ARG)
+        snprintf(seen + used, sizeof(seen) - used, "arg=%s ", argument);
+    else
+        return ARGP_ERR_UNKNOWN;
+    return 0;
+}
+
+static zr_status_t parse(const char *line) {
+    static const struct argp argp = {.options = options, .parser = see};
+    char copy[256], *words[16] = {"program"};
+    int n = 1;
+    zr_log_t log = captured_log(&captured);
+    snprintf(copy, sizeof(copy), "%s", line);
+    for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " "))
+        words[n++] = word;
+    seen[0] = '\0';
+    return args_parse(&argp, n, words, &log, NULL);
+}
+
+static void command_lines(void **state) {
+    static const struct {
+        const char *line;
+        const char *seen; /* NULL: refused, and this was said: */
+        const char *said;
+    } cases[] = {
+        {"--stage 3 --json", "4=3 3= ", ""},
+        {"--stage=3 data", "4=3 arg=data ", ""},
+        {"--st 3", "4=3 ", ""},
+        {"--grad-accum --json", "1=--json ", ""},
+        {"-- --stage", "arg=--stage ", ""},
+        {"--sage 3", NULL, "unknown option --sage; the nearest is --stage"},
+        {"--jsn", NULL, "unknown option --jsn; the nearest is --json"},
+        {"--stages=3", NULL, "unknown option --stages; the nearest is --stage"},
+        {"--grad 3", NULL, "option --grad is ambiguous: --grad-accum or --grad-clip?"},
+        {"--stage", NULL, "option --stage needs a value: --stage 0|1|2|3"},
+        {"--json=yes", NULL, "option --json takes no value, but got \"yes\""},
+        {"-stage 3", NULL,
+         "unknown option -stage: options begin with two dashes; the nearest is "
+         "--stage"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        zr_status_t status = parse(cases[i].line);
+        assert_int_equal(status, cases[i].seen != NULL ? ZR_OK : ZR_ERR_ARGUMENT);
+        if (cases[i].seen != NULL)
+            assert_string_equal(seen, cases[i].seen);
+        else
+            assert_said(cases[i].said);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_with_units),   cmocka_unit_test(wrong_sizes),
+        cmocka_unit_test(counts_and_numbers), cmocka_unit_test(choices),
+        cmocka_unit_test(nearest_name),       cmocka_unit_test(command_lines),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

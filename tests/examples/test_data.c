@@ -1,0 +1,419 @@
+/*
+ * The data: what is read, in which order, and what is refused with which message.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "examples/data.h"
+#include "tests/examples/captured_log.h"
+
+static captured_log_t captured;
+static char folder[] = "/tmp/zr-test-data-XXXXXX";
+
+static const char *path_of(const char *name) {
+    static char path[4][512];
+    static int next;
+    next = (next + 1) % 4;
+    snprintf(path[next], sizeof(path[next]), "%s/%s", folder, name);
+    return path[next];
+}
+
+static void write_file(const char *name, const void *bytes, size_t n) {
+    FILE *file = fopen(path_of(name), "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* A token file; wrong on purpose where the arguments disagree. */
+static void write_tokens(const char *name, int32_t magic, int32_t version, int32_t n_said,
+                         const uint16_t *tokens, size_t n) {
+    static unsigned char bytes[1024 + 2 * 4096];
+    int32_t header[256] = {magic, version, n_said};
+    memcpy(bytes, header, sizeof(header));
+    for (size_t i = 0; i < n; i++) {
+        bytes[1024 + 2 * i] = (unsigned char)(tokens[i] & 255);
+        bytes[1024 + 2 * i + 1] = (unsigned char)(tokens[i] >> 8);
+    }
+    write_file(name, bytes, 1024 + 2 * n);
+}
+
+static zr_status_t open_paths(const char *const *paths, size_t n_paths, size_t seq, size_t vocab,
+                              uint64_t seed, data_t **data_p) {
+    data_options_t options = {.paths = paths,
+                              .n_paths = n_paths,
+                              .seq = seq,
+                              .vocab = vocab,
+                              .seed = seed,
+                              .log = captured_log(&captured)};
+    return data_open(&options, data_p);
+}
+
+static data_t *open_one(const char *name, size_t seq, size_t vocab, uint64_t seed) {
+    const char *path = path_of(name);
+    data_t *data = NULL;
+    zr_status_t status = open_paths(&path, 1, seq, vocab, seed, &data);
+    if (status != ZR_OK)
+        fail_msg("%s: %s", name, captured.text);
+    return data;
+}
+
+static void assert_said(const char *part) {
+    if (strstr(captured.text, part) == NULL)
+        fail_msg("\"%s\" is not in: %s", part, captured.text);
+}
+
+static void assert_refused(const char *name, size_t seq, size_t vocab, zr_status_t expected,
+                           const char *said) {
+    const char *path = path_of(name);
+    data_t *data = NULL;
+    assert_int_equal(open_paths(&path, 1, seq, vocab, 1, &data), expected);
+    assert_null(data);
+    assert_said(name);
+    assert_said(said);
+}
+
+/* Text whose bytes tell their own place: byte i is i modulo 251. */
+static void write_counting(const char *name, size_t first, size_t n) {
+    unsigned char bytes[4096];
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (unsigned char)((first + i) % 251);
+    write_file(name, bytes, n);
+}
+
+static int prepare(void **state) {
+    uint16_t tokens[600];
+    (void)state;
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    for (size_t i = 0; i < 600; i++)
+        tokens[i] = (uint16_t)(i * 80);
+    write_counting("text", 0, 1000);
+    write_counting("one", 0, 1);
+    write_file("empty", "", 0);
+    write_tokens("train.bin", 20240520, 1, 600, tokens, 600);
+    write_tokens("no-suffix", 20240520, 1, 600, tokens, 600);
+    write_tokens("short.bin", 20240520, 1, 601, tokens, 600);
+    write_tokens("long.bin", 20240520, 1, 599, tokens, 600);
+    write_tokens("version.bin", 20240520, 7, 600, tokens, 600);
+    write_tokens("magic.bin", 20240801, 1, 600, tokens, 600);
+    write_tokens("none.bin", 20240520, 1, 0, tokens, 0);
+    write_tokens("negative.bin", 20240520, 1, -5, tokens, 600);
+    int32_t magic = 20240520;
+    write_file("stump.bin", &magic, sizeof(magic));
+    mkdir(path_of("tree"), 0777);
+    mkdir(path_of("tree/b"), 0777);
+    mkdir(path_of("tree/b/deep"), 0777);
+    write_counting("tree/a", 0, 100);
+    write_file("tree/b/a-empty", "", 0);
+    write_counting("tree/b/deep/x", 100, 200);
+    write_counting("tree/b/z", 300, 33);
+    write_counting("tree/c", 333, 67);
+    write_file("tree/.hidden", "hidden", 6);
+    mkdir(path_of("bare"), 0777);
+    mkdir(path_of("mixed"), 0777);
+    write_counting("mixed/text", 0, 10);
+    write_tokens("mixed/tokens.bin", 20240520, 1, 10, tokens, 10);
+    int failed = symlink("../text", path_of("bare/.link")) | symlink("a", path_of("tree/d-again")) |
+                 symlink("..", path_of("tree/b/loop")) | mkfifo(path_of("fifo"), 0600);
+    return failed;
+}
+
+static int clean(void **state) {
+    char command[256];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    return system(command);
+}
+
+/* ---- what is read ----------------------------------------------------------------------- */
+
+static void read_all(const data_t *data, const data_part_t *part, size_t seq, int32_t *tokens,
+                     int32_t *targets) {
+    data_reader_t *reader = NULL;
+    size_t n = part->micro_batch * seq;
+    assert_int_equal(data_reader_create(data, part, &reader), ZR_OK);
+    for (uint64_t i = 0; i < part->n_micro_batches; i++) {
+        const int32_t *from = NULL, *to = NULL;
+        assert_int_equal(data_reader_next(reader, &from, &to), ZR_OK);
+        memcpy(tokens + i * n, from, n * sizeof(*tokens));
+        memcpy(targets + i * n, to, n * sizeof(*targets));
+    }
+    data_reader_destroy(&reader);
+    assert_null(reader);
+}
+
+/* Every window once per epoch, with the right bytes, and another order in the next epoch. */
+static void check_epochs(const char *name, size_t seq, size_t n_tokens) {
+    data_t *data = open_one(name, seq, 256, 5);
+    size_t n_windows = (n_tokens - 1) / seq, n_same = 0;
+    int32_t *tokens = calloc(2 * n_windows * seq, sizeof(*tokens));
+    int32_t *targets = calloc(2 * n_windows * seq, sizeof(*targets));
+    unsigned char *count = calloc(n_windows, 1);
+    assert_int_equal(data_n_tokens(data), n_tokens);
+    assert_int_equal(data_n_windows(data), n_windows);
+    data_part_t part = {
+        .n_ranks = 1, .micro_batch = 1, .grad_accum = 1, .n_micro_batches = 2 * n_windows};
+    read_all(data, &part, seq, tokens, targets);
+    for (size_t i = 0; i < 2 * n_windows; i++) {
+        size_t window = data_window(data, i);
+        assert_in_range(window, 0, n_windows - 1);
+        assert_int_equal(count[window], i / n_windows);
+        count[window]++;
+        n_same += i >= n_windows && window == data_window(data, i - n_windows);
+        for (size_t j = 0; j < seq; j++) {
+            assert_int_equal(tokens[i * seq + j], (window * seq + j) % 251);
+            assert_int_equal(targets[i * seq + j], (window * seq + j + 1) % 251);
+        }
+    }
+    if (n_windows > 8)
+        assert_true(n_same < n_windows / 2);
+    free(count);
+    free(targets);
+    free(tokens);
+    data_close(&data);
+}
+
+static void every_window_once(void **state) {
+    static const size_t seqs[] = {1, 2, 3, 7, 10, 64, 111, 333, 500, 998, 999};
+    (void)state;
+    for (size_t i = 0; i < sizeof(seqs) / sizeof(seqs[0]); i++)
+        check_epochs("text", seqs[i], 1000);
+}
+
+static void folders_are_one_row(void **state) {
+    (void)state;
+    check_epochs("tree", 9, 400);
+    data_t *data = open_one("tree", 9, 256, 1);
+    assert_int_equal(data_n_files(data), 5);
+    assert_int_equal(data_n_duplicates(data), 1);
+    assert_string_equal(data_kind(data), "text");
+    data_close(&data);
+}
+
+static void token_files(void **state) {
+    static const char *const names[] = {"train.bin", "no-suffix"};
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        data_t *data = open_one(names[k], 50, 50257, 1);
+        assert_string_equal(data_kind(data), "tokens");
+        assert_int_equal(data_n_tokens(data), 600);
+        assert_int_equal(data_n_windows(data), 11);
+        int32_t tokens[11 * 50], targets[11 * 50];
+        data_part_t part = {.n_ranks = 1, .micro_batch = 11, .grad_accum = 1, .n_micro_batches = 1};
+        read_all(data, &part, 50, tokens, targets);
+        for (size_t i = 0; i < 11 * 50; i++) {
+            size_t place = data_window(data, i / 50) * 50 + i % 50;
+            assert_int_equal(tokens[i], place * 80);
+            assert_int_equal(targets[i], (place + 1) * 80);
+        }
+        data_close(&data);
+    }
+}
+
+/* Several paths are one row in the order they are given. */
+static void several_paths(void **state) {
+    const char *paths[] = {path_of("tree/c"), path_of("tree/a"), path_of("tree/c")};
+    data_t *data = NULL;
+    (void)state;
+    assert_int_equal(open_paths(paths, 3, 1, 256, 1, &data), ZR_OK);
+    assert_int_equal(data_n_tokens(data), 167);
+    assert_int_equal(data_n_duplicates(data), 1);
+    data_close(&data);
+}
+
+/* ---- the order -------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The first tokens of all sequences of each step, sorted: what the step sees. */
+static void steps_of(const data_t *data, int n_ranks, size_t micro_batch, size_t grad_accum,
+                     size_t n_steps, int32_t *firsts) {
+    enum { SEQ = 3 };
+    size_t batch = (size_t)n_ranks * micro_batch * grad_accum, n_filled[64] = {0};
+    int32_t tokens[4096], targets[4096];
+    for (int rank = 0; rank < n_ranks; rank++) {
+        data_part_t part = {.rank = rank,
+                            .n_ranks = n_ranks,
+                            .micro_batch = micro_batch,
+                            .grad_accum = grad_accum,
+                            .n_micro_batches = n_steps * grad_accum};
+        read_all(data, &part, SEQ, tokens, targets);
+        for (size_t i = 0; i < n_steps * grad_accum * micro_batch; i++) {
+            size_t step = i / (grad_accum * micro_batch);
+            firsts[step * batch + n_filled[step]++] = tokens[i * SEQ];
+        }
+    }
+    for (size_t step = 0; step < n_steps; step++) {
+        assert_int_equal(n_filled[step], batch);
+        qsort(firsts + step * batch, batch, sizeof(*firsts), by_value);
+    }
+}
+
+static void order_is_independent_of_ranks(void **state) {
+    static const struct {
+        int n_ranks;
+        size_t micro_batch, grad_accum;
+    } splits[] = {{1, 24, 1}, {1, 1, 24}, {2, 4, 3}, {3, 8, 1}, {8, 1, 3}, {24, 1, 1}, {4, 3, 2}};
+    enum { STEPS = 20, BATCH = 24 }; /* 480 sequences: more than an epoch of 333 */
+    int32_t expected[STEPS * BATCH], firsts[STEPS * BATCH];
+    data_t *data = open_one("text", 3, 256, 42);
+    (void)state;
+    steps_of(data, 1, 24, 1, STEPS, expected);
+    for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
+        steps_of(data, splits[i].n_ranks, splits[i].micro_batch, splits[i].grad_accum, STEPS,
+                 firsts);
+        assert_memory_equal(firsts, expected, sizeof(expected));
+    }
+    data_close(&data);
+
+    data = open_one("text", 3, 256, 43);
+    steps_of(data, 1, 24, 1, STEPS, firsts);
+    assert_memory_not_equal(firsts, expected, sizeof(expected));
+    data_close(&data);
+}
+
+/* A run that goes on later, with other ranks, sees what it would have seen. */
+static void order_goes_on(void **state) {
+    int32_t whole[48], tokens[48], targets[48];
+    data_t *data = open_one("text", 1, 256, 7);
+    data_part_t part = {.n_ranks = 1, .micro_batch = 6, .grad_accum = 1, .n_micro_batches = 8};
+    (void)state;
+    read_all(data, &part, 1, whole, targets);
+    for (int rank = 0; rank < 3; rank++) {
+        data_part_t rest = {.rank = rank,
+                            .n_ranks = 3,
+                            .micro_batch = 2,
+                            .grad_accum = 1,
+                            .first_index = 12,
+                            .n_micro_batches = 6};
+        read_all(data, &rest, 1, tokens, targets);
+        for (size_t i = 0; i < 12; i++)
+            assert_int_equal(tokens[i], whole[12 + i / 2 * 6 + (size_t)rank * 2 + i % 2]);
+    }
+    data_close(&data);
+}
+
+static void reader_ends(void **state) {
+    data_t *data = open_one("text", 10, 256, 1);
+    data_part_t part = {.n_ranks = 1, .micro_batch = 2, .grad_accum = 1, .n_micro_batches = 3};
+    data_reader_t *reader = NULL;
+    const int32_t *tokens = NULL, *targets = NULL;
+    (void)state;
+    assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_OK);
+    assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_ERR_STATE);
+    assert_true(data_reader_wait_seconds(reader) >= 0);
+    data_reader_destroy(&reader);
+    part.n_micro_batches = 1000; /* more than it may read ahead; destroyed in the middle */
+    assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
+    assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_OK);
+    data_reader_destroy(&reader);
+    data_reader_destroy(&reader);
+    part.micro_batch = SIZE_MAX / 40;
+    assert_int_equal(data_reader_create(data, &part, &reader), ZR_ERR_ARGUMENT);
+    assert_said("overflows");
+    data_close(&data);
+}
+
+/* ---- what is refused -------------------------------------------------------------------- */
+
+static void refused_files(void **state) {
+    (void)state;
+    assert_refused("absent", 8, 256, ZR_ERR_IO, "No such file");
+    assert_refused("empty", 8, 256, ZR_ERR_FORMAT, "is empty");
+    assert_refused("bare", 8, 256, ZR_ERR_FORMAT, "holds no files");
+    assert_refused("fifo", 8, 256, ZR_ERR_FORMAT, "neither a regular file nor a folder");
+    assert_refused("short.bin", 8, 50257, ZR_ERR_FORMAT,
+                   "truncated: the header says 601 tokens, which makes 2226 bytes, but the file "
+                   "has 2224");
+    assert_refused("long.bin", 8, 50257, ZR_ERR_FORMAT, "too long: the header says 599 tokens");
+    assert_refused("stump.bin", 8, 50257, ZR_ERR_FORMAT, "truncated");
+    assert_refused("version.bin", 8, 50257, ZR_ERR_FORMAT, "version 7");
+    assert_refused("magic.bin", 8, 50257, ZR_ERR_FORMAT, "20240801 and not the magic number");
+    assert_refused("none.bin", 8, 50257, ZR_ERR_FORMAT, "0 tokens");
+    assert_refused("negative.bin", 8, 50257, ZR_ERR_FORMAT, "-5 tokens");
+    assert_refused("mixed", 8, 50257, ZR_ERR_FORMAT, "mixed");
+    assert_said("mixed/text is text");
+    assert_said("tokens.bin has tokens");
+    if (geteuid() != 0) { /* root reads everything */
+        chmod(path_of("one"), 0);
+        assert_refused("one", 1, 256, ZR_ERR_IO, "Permission denied");
+        chmod(path_of("one"), 0600);
+    }
+}
+
+static void refused_tokens(void **state) {
+    (void)state;
+    assert_refused("text", 8, 100, ZR_ERR_ARGUMENT,
+                   "token 100 is 100, outside the vocabulary of "
+                   "100 (0 to 99)");
+    assert_refused("train.bin", 8, 40000, ZR_ERR_ARGUMENT, "token 500 is 40000, outside");
+    assert_refused("tree", 8, 240, ZR_ERR_ARGUMENT, "tree/b/deep/x: token 140 is 240, outside");
+}
+
+static void refused_lengths(void **state) {
+    const char *path = path_of("text");
+    data_t *data = NULL;
+    (void)state;
+    assert_int_equal(open_paths(&path, 1, 1000, 256, 1, &data), ZR_ERR_ARGUMENT);
+    assert_said("1000 tokens, but a sequence of 1000 and its last target need 1001");
+    assert_int_equal(open_paths(&path, 1, 0, 256, 1, &data), ZR_ERR_ARGUMENT);
+    assert_int_equal(open_paths(&path, 1, SIZE_MAX, 256, 1, &data), ZR_ERR_ARGUMENT);
+    assert_int_equal(open_paths(&path, 1, 8, 0, 1, &data), ZR_ERR_ARGUMENT);
+    assert_int_equal(open_paths(&path, 0, 8, 256, 1, &data), ZR_ERR_ARGUMENT);
+    assert_said("--data");
+    path = "";
+    assert_int_equal(open_paths(&path, 1, 8, 256, 1, &data), ZR_ERR_ARGUMENT);
+    assert_null(data);
+}
+
+/* A file that changes under the run ends it; nobody waits for ever, and nothing is made up. */
+static void truncated_meanwhile(void **state) {
+    write_counting("shrinking", 0, 1000);
+    data_t *data = open_one("shrinking", 100, 256, 1);
+    data_part_t part = {.n_ranks = 1, .micro_batch = 1, .grad_accum = 1, .n_micro_batches = 9};
+    data_reader_t *reader = NULL;
+    const int32_t *tokens = NULL, *targets = NULL;
+    zr_status_t status = ZR_OK;
+    (void)state;
+    assert_int_equal(truncate(path_of("shrinking"), 10), 0);
+    assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
+    for (size_t i = 0; i < 9 && status == ZR_OK; i++)
+        status = data_reader_next(reader, &tokens, &targets);
+    assert_int_equal(status, ZR_ERR_FORMAT);
+    assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_ERR_FORMAT);
+    data_reader_destroy(&reader);
+    data_close(&data);
+    assert_said("truncated meanwhile");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_window_once),
+        cmocka_unit_test(folders_are_one_row),
+        cmocka_unit_test(token_files),
+        cmocka_unit_test(several_paths),
+        cmocka_unit_test(order_is_independent_of_ranks),
+        cmocka_unit_test(order_goes_on),
+        cmocka_unit_test(reader_ends),
+        cmocka_unit_test(refused_files),
+        cmocka_unit_test(refused_tokens),
+        cmocka_unit_test(refused_lengths),
+        cmocka_unit_test(truncated_meanwhile),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
