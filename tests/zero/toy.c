@@ -1,0 +1,327 @@
+/* The toy model: see toy.h. */
+#include "tests/zero/toy.h"
+
+#include <assert.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Sizes 0, 1, 7, primes, and one larger than the staging buffer; -1 ends a unit. */
+static const long unit_sizes[][6] = {
+    {101, 1, 7, -1}, {0, 1009, 64, -1}, {1, -1}, {17, 0, 3, 251, -1}, {20011, 2, -1}, {0, -1}};
+#define N_UNITS 6
+#define MAX_PARAMS 5
+
+typedef struct rank_state {
+    const toy_options_t *options;
+    toy_result_t *result;
+    zr_comm_t *comm;
+    int rank;
+    zr_device_t *device;
+    zr_runtime_t *runtime;
+    zr_unit_t *units[N_UNITS];
+    zr_param_t *params[N_UNITS][MAX_PARAMS];
+    int n_params[N_UNITS];
+    float *values;
+    void *raw;
+    size_t step;
+    size_t micro_batch;
+    size_t n_gathers;
+    uint64_t hash;
+    zr_step_report_t last;
+} rank_state_t;
+
+#define MAX_ELEMS 20011
+
+toy_options_t toy_options_default(int stage, int n_ranks) {
+    toy_options_t options = {.config = zr_config_default(),
+                             .n_ranks = n_ranks,
+                             .device = "host",
+                             .n_steps = 4,
+                             .flip_rank = -1,
+                             .nan_step = -1,
+                             .reorder_step = -1,
+                             .stray_rank = -1};
+    options.config.stage = stage;
+    options.config.adamw.lr = 0.02;
+    options.config.adamw.weight_decay = 0.1;
+    options.config.micro_batch = 1;
+    options.config.grad_accum = 1;
+    return options;
+}
+
+/* ---- numbers ---- */
+
+static uint64_t mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static float unit_noise(uint64_t key, size_t i) {
+    return (float)((double)(mix(key * 1000003u + i) >> 11) * 0x1p-53 - 0.5);
+}
+
+static void fill(void *context, size_t first, size_t n_elems, float *values) {
+    uint64_t key = (uint64_t)(uintptr_t)context;
+    for (size_t i = 0; i < n_elems; i++)
+        values[i] = unit_noise(key, first + i);
+}
+
+static float load(const void *raw, zr_dtype_t dtype, size_t i) {
+    return dtype == ZR_DTYPE_F32 ? ((const float *)raw)[i]
+                                 : zr_bf16_to_f32(((const zr_bf16_t *)raw)[i]);
+}
+
+static void store(void *raw, zr_dtype_t dtype, size_t i, float value) {
+    if (dtype == ZR_DTYPE_F32)
+        ((float *)raw)[i] = value;
+    else
+        ((zr_bf16_t *)raw)[i] = zr_bf16_from_f32(value);
+}
+
+/* ---- model ---- */
+
+static zr_status_t add_param(rank_state_t *state, int unit, int index, long size, int group) {
+    char name[32];
+    snprintf(name, sizeof(name), "u%d.p%d", unit, index);
+    zr_param_desc_t desc = {.name = name,
+                            .n_dims = 1,
+                            .dims = {(size_t)size},
+                            .group = (unit + index) % 2 ? group : 0,
+                            .frozen = state->options->frozen && (index == 1 || unit == 3),
+                            .fill = fill,
+                            .fill_context = (void *)(uintptr_t)(100 * unit + index + 1)};
+    state->n_params[unit] = index + 1;
+    return zr_unit_add_param(state->units[unit], &desc, &state->params[unit][index]);
+}
+
+static zr_status_t build(rank_state_t *state) {
+    zr_group_t no_decay = {.name = "no_decay", .weight_decay = 0, .lr_scale = 0.5};
+    int group = 0;
+    ZR_TRY(zr_runtime_add_group(state->runtime, &no_decay, &group));
+    for (int unit = 0; unit < N_UNITS; unit++) {
+        char name[32];
+        snprintf(name, sizeof(name), "u%d", unit);
+        ZR_TRY(zr_runtime_add_unit(state->runtime, name, &state->units[unit]));
+        for (int i = 0; unit_sizes[unit][i] >= 0; i++)
+            ZR_TRY(add_param(state, unit, i, unit_sizes[unit][i], group));
+    }
+    return zr_runtime_commit(state->runtime);
+}
+
+static zr_status_t read_params(rank_state_t *state, zr_param_t *param) {
+    zr_stream_t *stream = zr_runtime_stream(state->runtime);
+    size_t n_elems = zr_param_n_elems(param);
+    zr_dtype_t dtype = state->options->config.dtype;
+    if (n_elems == 0)
+        return ZR_OK;
+    assert(zr_param_data(param) != NULL);
+    ZR_TRY(zr_copy_async(stream, state->raw, zr_param_data(param), n_elems * zr_dtype_size(dtype),
+                         ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_stream_synchronize(stream));
+    for (size_t i = 0; i < n_elems; i++)
+        state->values[i] = load(state->raw, dtype, i);
+    return ZR_OK;
+}
+
+static float gradient(const rank_state_t *state, int unit, int index, size_t i) {
+    const toy_options_t *options = state->options;
+    uint64_t key = (uint64_t)(unit * 100 + index);
+    key = key * 64 + state->step;
+    key = key * 16 + state->micro_batch;
+    key = key * 16 + (uint64_t)state->rank;
+    float value = 0.05f * unit_noise(key, i) + 0.1f * state->values[i];
+    if (options->flip_rank == state->rank && i == 0 && unit == 0 && index == 0 && state->step == 0)
+        value = nextafterf(value, 2.0f);
+    if (options->nan_step == (int)state->step && i == 0 && unit == 4 && index == 0)
+        value = NAN;
+    return value;
+}
+
+static zr_status_t write_grad(rank_state_t *state, int unit, int index) {
+    zr_param_t *param = state->params[unit][index];
+    zr_stream_t *stream = zr_runtime_stream(state->runtime);
+    zr_dtype_t dtype = state->options->config.dtype;
+    size_t n_elems = zr_param_n_elems(param);
+    size_t size_bytes = n_elems * zr_dtype_size(dtype);
+    void *grad;
+    bool accumulate;
+    ZR_TRY(zr_param_grad(param, &grad, &accumulate));
+    for (size_t i = 0; i < n_elems; i++)
+        store(state->raw, dtype, i, gradient(state, unit, index, i));
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
+                                       .tier = ZR_TIER_DEVICE,
+                                       .tag = ZR_TAG_WORKSPACE,
+                                       .lifetime = ZR_LIFETIME_UNIT,
+                                       .name = "toy"};
+    void *device_grad = NULL;
+    ZR_TRY(zr_allocate(zr_runtime_allocator(state->runtime), &request, &device_grad));
+    zr_status_t status =
+        zr_copy_async(stream, device_grad, state->raw, size_bytes, ZR_COPY_HOST_TO_DEVICE);
+    if (status == ZR_OK && accumulate)
+        status = zr_kernel_add(stream, grad, dtype, device_grad, dtype, n_elems);
+    if (status == ZR_OK && !accumulate)
+        status = zr_copy_async(stream, grad, device_grad, size_bytes, ZR_COPY_DEVICE_TO_DEVICE);
+    if (status == ZR_OK)
+        status = zr_stream_synchronize(stream);
+    zr_free(zr_runtime_allocator(state->runtime), &device_grad, NULL);
+    return status;
+}
+
+static zr_status_t backward_unit(rank_state_t *state, int unit) {
+    for (int i = 0; i < state->n_params[unit]; i++) {
+        zr_param_t *param = state->params[unit][i];
+        if (zr_param_is_frozen(param) || (state->options->skip_some && unit == 4 && i == 1))
+            continue;
+        ZR_TRY(read_params(state, param));
+        ZR_TRY(write_grad(state, unit, i));
+    }
+    return ZR_OK;
+}
+
+/* The first unit's first parameter is used once more, before the others' backward. */
+static zr_status_t tied_use(rank_state_t *state) {
+    ZR_TRY(zr_unit_acquire(state->units[0], ZR_BACKWARD));
+    ZR_TRY(read_params(state, state->params[0][0]));
+    ZR_TRY(write_grad(state, 0, 0));
+    ZR_TRY(zr_unit_release(state->units[0]));
+    state->n_gathers++;
+    return ZR_OK;
+}
+
+static int unit_at(const rank_state_t *state, int position) {
+    const toy_options_t *options = state->options;
+    bool other = options->stray_rank == state->rank && state->step == 1;
+    other = other || (options->reorder_step >= 0 && (int)state->step >= options->reorder_step);
+    if (other && (position == 1 || position == 2))
+        return 3 - position;
+    return position;
+}
+
+static zr_status_t micro_batch(rank_state_t *state) {
+    ZR_TRY(zr_runtime_begin_micro_batch(state->runtime));
+    state->n_gathers = 0;
+    for (int i = 0; i < N_UNITS; i++) {
+        zr_unit_t *unit = state->units[unit_at(state, i)];
+        ZR_TRY(zr_unit_acquire(unit, ZR_FORWARD));
+        ZR_TRY(zr_unit_release(unit));
+        state->n_gathers++;
+    }
+    if (state->options->tied)
+        ZR_TRY(tied_use(state));
+    for (int i = N_UNITS - 1; i >= 0; i--) {
+        int unit = unit_at(state, i);
+        ZR_TRY(zr_unit_acquire(state->units[unit], ZR_BACKWARD));
+        ZR_TRY(backward_unit(state, unit));
+        ZR_TRY(zr_unit_reduce(state->units[unit]));
+        ZR_TRY(zr_unit_release(state->units[unit]));
+        state->n_gathers++;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t steps(rank_state_t *state) {
+    for (state->step = 0; state->step < state->options->n_steps; state->step++) {
+        for (state->micro_batch = 0; state->micro_batch < state->options->config.grad_accum;
+             state->micro_batch++)
+            ZR_TRY(micro_batch(state));
+        ZR_TRY(zr_runtime_step(state->runtime, &state->last));
+    }
+    return ZR_OK;
+}
+
+static void subtract(zr_comm_statistics_t *after, const zr_comm_statistics_t *before) {
+    for (int t = 0; t < ZR_N_TRAFFICS; t++)
+        for (int c = 0; c < ZR_N_COLLECTIVES; c++) {
+            after->count[t][c].n_calls -= before->count[t][c].n_calls;
+            after->count[t][c].elems_sent -= before->count[t][c].elems_sent;
+            after->count[t][c].bytes_sent -= before->count[t][c].bytes_sent;
+        }
+}
+
+static zr_status_t train(rank_state_t *state) {
+    zr_comm_statistics_t before, after;
+    ZR_TRY(build(state));
+    zr_comm_statistics(state->comm, &before);
+    ZR_TRY(steps(state));
+    zr_comm_statistics(state->comm, &after);
+    subtract(&after, &before);
+    if (state->rank == 0) {
+        state->result->traffic = after;
+        zr_allocator_statistics(zr_runtime_allocator(state->runtime), ZR_TIER_DEVICE,
+                                &state->result->device_memory);
+        zr_runtime_model_size(state->runtime, &state->result->size);
+        state->result->n_gathers = state->n_gathers;
+        state->result->step = state->last;
+    }
+    return zr_runtime_weights_xxh3(state->runtime, &state->hash);
+}
+
+/* ---- ranks ---- */
+
+static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    rank_state_t *state = context;
+    if (level == ZR_LOG_ERROR)
+        snprintf(state->result->last_error[state->rank], sizeof(state->result->last_error[0]),
+                 "%s", message);
+    if (!state->options->quiet)
+        fprintf(stderr, "rank %d: %s: %s\n", rank, zr_log_level_name(level), message);
+}
+
+static zr_status_t open_and_train(rank_state_t *state) {
+    zr_log_t log = {.sink = keep_error, .context = state, .level = ZR_LOG_WARNING, .rank = -1};
+    zr_device_options_t device_options = zr_device_options_default();
+    device_options.n_threads = 1;
+    device_options.log = log;
+    ZR_TRY(zr_device_open(state->options->device, &device_options, &state->device));
+    ZR_TRY(zr_runtime_create(&state->options->config, state->comm, state->device, &log,
+                             &state->runtime));
+    return train(state);
+}
+
+static void *rank_main(void *argument) {
+    rank_state_t *state = argument;
+    zr_status_t status = open_and_train(state);
+    if (status != ZR_OK)
+        zr_comm_abort(state->comm, state->result->last_error[state->rank]);
+    state->result->status[state->rank] = status;
+    zr_runtime_destroy(&state->runtime);
+    zr_device_close(&state->device);
+    zr_comm_destroy(&state->comm);
+    return NULL;
+}
+
+void toy_train(const toy_options_t *options, toy_result_t *result) {
+    zr_comm_t *comms[TOY_MAX_RANKS];
+    rank_state_t *states = calloc((size_t)options->n_ranks, sizeof(*states));
+    pthread_t threads[TOY_MAX_RANKS];
+    zr_comm_options_t comm_options = zr_comm_options_default();
+    *result = (toy_result_t){0};
+    if (options->quiet)
+        comm_options.log.level = (zr_log_level_t)-1;
+    if (zr_comm_create_threads(options->n_ranks, &comm_options, comms) != ZR_OK)
+        abort();
+    for (int r = 0; r < options->n_ranks; r++) {
+        states[r] = (rank_state_t){.options = options, .result = result, .comm = comms[r],
+                                   .rank = r};
+        states[r].values = calloc(MAX_ELEMS, sizeof(float));
+        states[r].raw = calloc(MAX_ELEMS, sizeof(float));
+        if (pthread_create(&threads[r], NULL, rank_main, &states[r]) != 0)
+            abort();
+    }
+    bool all_ok = true;
+    for (int r = 0; r < options->n_ranks; r++) {
+        pthread_join(threads[r], NULL);
+        free(states[r].values);
+        free(states[r].raw);
+        all_ok = all_ok && result->status[r] == ZR_OK;
+    }
+    for (int r = 1; r < options->n_ranks && all_ok; r++)
+        if (states[r].hash != states[0].hash)
+            abort();
+    result->hash = states[0].hash;
+    free(states);
+}

@@ -1,0 +1,45 @@
+/*
+ * A toy model for tests of the runtime: units of parameters of awkward sizes, whose gradients
+ * are a function of the parameters, the rank and the micro-batch. It reads and writes device
+ * memory through copies alone, so it runs on every device.
+ */
+#ifndef ZR_TESTS_ZERO_TOY_H
+#define ZR_TESTS_ZERO_TOY_H
+
+#include "zero/zero.h"
+
+#define TOY_MAX_RANKS 8
+
+typedef struct toy_options {
+    zr_config_t config;
+    int n_ranks;
+    const char *device;
+    size_t n_steps;
+    bool frozen;         /* some parameters are frozen */
+    bool tied;           /* a parameter is used by two units */
+    bool skip_some;      /* nobody asks for the gradient of one parameter */
+    int flip_rank;       /* this rank's first gradient is one ulp off; -1: none */
+    int nan_step;        /* the gradients of this step are not finite; -1: none */
+    int reorder_step;    /* all ranks visit the units in another order from this step; -1: none */
+    int stray_rank;      /* this rank visits the units in another order; -1: none */
+    int quiet;           /* expected errors are not printed */
+} toy_options_t;
+
+/* What every rank reports; rank 0's unless stated. */
+typedef struct toy_result {
+    zr_status_t status[TOY_MAX_RANKS];
+    char last_error[TOY_MAX_RANKS][512];
+    uint64_t hash;
+    zr_step_report_t step; /* the last one */
+    zr_model_size_t size;
+    zr_tier_statistics_t device_memory;
+    zr_comm_statistics_t traffic; /* of the steps alone, without commit and hash */
+    size_t n_gathers; /* units acquired with parameters, per micro-batch */
+} toy_result_t;
+
+toy_options_t toy_options_default(int stage, int n_ranks);
+
+/* Train; every rank is a thread. Asserts that all ranks end with the same hash when all succeed. */
+void toy_train(const toy_options_t *options, toy_result_t *result);
+
+#endif

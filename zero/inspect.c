@@ -1,0 +1,144 @@
+/*
+ * Looking at the model from outside a step: parameter values, their hash, averages of scalars.
+ *
+ * A parameter is read in pieces that fit a small staging buffer: the rank that owns a piece of
+ * the fp32 master gives it to all. So reading the largest model needs no memory of its own, and
+ * it is traffic of the control kind.
+ */
+#include "zero/runtime_internal.h"
+
+#include <stdlib.h>
+
+#include <xxhash.h>
+
+/* ---- parameters ---- */
+
+/* Elements [first, first + n_elems) of the flat buffer, which rank `owner` holds, to staging. */
+static zr_status_t stage_piece(zr_unit_t *unit, int kind, size_t first, size_t n_elems) {
+    zr_runtime_t *runtime = unit->runtime;
+    if (kind == FLAT_TRAINABLE) {
+        const float *master = unit->state + (first - zr_rt_state_range(unit).first);
+        return zr_copy_async(runtime->compute, runtime->staging_device, master,
+                             n_elems * sizeof(float), ZR_COPY_DEVICE_TO_DEVICE);
+    }
+    bool full = zr_rt_keeps_full_params(runtime);
+    size_t own_first = full ? 0 : (size_t)runtime->rank * unit->flat[kind].shard_elems;
+    return zr_kernel_cast(runtime->compute, runtime->staging_device, ZR_DTYPE_F32,
+                          zr_rt_at(runtime, unit->data[kind].own, first - own_first),
+                          runtime->config.dtype, n_elems);
+}
+
+static bool is_local(const zr_unit_t *unit, int kind) {
+    const zr_runtime_t *runtime = unit->runtime;
+    if (kind == FLAT_TRAINABLE)
+        return runtime->config.stage == 0 || runtime->n_ranks == 1;
+    return zr_rt_keeps_full_params(runtime);
+}
+
+static zr_status_t read_piece(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
+                              float *values) {
+    zr_runtime_t *runtime = unit->runtime;
+    int owner = (int)(first / unit->flat[kind].shard_elems);
+    bool local = is_local(unit, kind);
+    if (local || owner == runtime->rank)
+        ZR_TRY(stage_piece(unit, kind, first, n_elems));
+    zr_message_t message = {unit->params_tensor, ZR_DTYPE_F32, ZR_TRAFFIC_CONTROL};
+    if (!local)
+        ZR_TRY(zr_comm_broadcast(runtime->comm, &message, runtime->staging_device, n_elems, owner,
+                                 runtime->compute));
+    ZR_TRY(zr_copy_async(runtime->compute, values, runtime->staging_device,
+                         n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
+    return zr_stream_synchronize(runtime->compute);
+}
+
+static size_t piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left) {
+    size_t shard_elems = unit->flat[kind].shard_elems;
+    size_t to_shard_end = shard_elems - first % shard_elems;
+    size_t length = n_left < to_shard_end ? n_left : to_shard_end;
+    return length < ZR_STAGING_ELEMS ? length : ZR_STAGING_ELEMS;
+}
+
+static zr_status_t read_param(zr_param_t *param, size_t first, size_t n_elems, float *values) {
+    zr_unit_t *unit = param->unit;
+    int kind = param->layout.frozen ? FLAT_FROZEN : FLAT_TRAINABLE;
+    size_t position = param->layout.offset_elems + first;
+    size_t end = position + n_elems;
+    while (position < end) {
+        size_t length = piece_length(unit, kind, position, end - position);
+        ZR_TRY(read_piece(unit, kind, position, length, values));
+        values += length;
+        position += length;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t check_outside(zr_runtime_t *runtime, const char *call) {
+    ZR_TRY(zr_rt_check_ready(runtime, call));
+    if (runtime->in_micro_batch)
+        return zr_fail(&runtime->log, ZR_ERR_STATE, "%s inside a micro-batch; step first", call);
+    return ZR_OK;
+}
+
+zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float *values) {
+    zr_runtime_t *runtime = param->unit->runtime;
+    ZR_TRY(check_outside(runtime, "zr_param_read"));
+    if (first > param->layout.n_elems || n_elems > param->layout.n_elems - first)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "elements %zu to %zu of parameter \"%s\", which has %zu", first,
+                       first + n_elems, param->name, param->layout.n_elems);
+    return zr_rt_note(runtime, read_param(param, first, n_elems, values));
+}
+
+/* ---- hash ---- */
+
+static zr_status_t hash_params(zr_runtime_t *runtime, XXH3_state_t *state) {
+    for (size_t i = 0; i < runtime->n_params; i++) {
+        zr_param_t *param = runtime->params[i];
+        for (size_t first = 0; first < param->layout.n_elems; first += ZR_STAGING_ELEMS) {
+            size_t n_left = param->layout.n_elems - first;
+            size_t n_elems = n_left < ZR_STAGING_ELEMS ? n_left : ZR_STAGING_ELEMS;
+            ZR_TRY(read_param(param, first, n_elems, runtime->staging_host));
+            XXH3_64bits_update(state, runtime->staging_host, n_elems * sizeof(float));
+        }
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p) {
+    ZR_TRY(check_outside(runtime, "zr_runtime_weights_xxh3"));
+    XXH3_state_t *state = XXH3_createState();
+    if (state == NULL)
+        return zr_rt_note(runtime, zr_fail(&runtime->log, ZR_ERR_MEMORY,
+                                           "the system has no memory for a hash"));
+    XXH3_64bits_reset(state);
+    zr_status_t status = hash_params(runtime, state);
+    if (status == ZR_OK)
+        *hash_p = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return zr_rt_note(runtime, status);
+}
+
+/* ---- averages ---- */
+
+static zr_status_t gather_scalar(zr_runtime_t *runtime, double value) {
+    double *own = runtime->scalars_device + runtime->rank;
+    runtime->scalars_host[runtime->rank] = value;
+    ZR_TRY(zr_copy_async(runtime->compute, own, runtime->scalars_host + runtime->rank,
+                         sizeof(double), ZR_COPY_HOST_TO_DEVICE));
+    zr_message_t message = {"average", ZR_DTYPE_F64, ZR_TRAFFIC_CONTROL};
+    ZR_TRY(zr_comm_all_gather(runtime->comm, &message, own, runtime->scalars_device, 1,
+                              runtime->compute));
+    ZR_TRY(zr_copy_async(runtime->compute, runtime->scalars_host, runtime->scalars_device,
+                         (size_t)runtime->n_ranks * sizeof(double), ZR_COPY_DEVICE_TO_HOST));
+    return zr_stream_synchronize(runtime->compute);
+}
+
+zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p) {
+    ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_average"));
+    ZR_TRY(zr_rt_note(runtime, gather_scalar(runtime, value)));
+    double sum = 0;
+    for (int rank = 0; rank < runtime->n_ranks; rank++)
+        sum += runtime->scalars_host[rank];
+    *average_p = sum / runtime->n_ranks;
+    return ZR_OK;
+}

@@ -1,0 +1,75 @@
+/* Layout of flat buffers: see layout.h. */
+#include "zero/layout.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+
+/* Offsets are multiplied by at most 12 bytes of state and 2^16 ranks; this leaves room for both. */
+#define MAX_FLAT_ELEMS (SIZE_MAX >> 24)
+
+static bool round_up(size_t value, size_t multiple, size_t *result_p) {
+    size_t remainder = value % multiple;
+    size_t add = remainder ? multiple - remainder : 0;
+    if (value > MAX_FLAT_ELEMS - add)
+        return false;
+    *result_p = value + add;
+    return true;
+}
+
+static zr_status_t append_param(zr_flat_t *flat, zr_layout_param_t *param, size_t *end) {
+    size_t start;
+    if (!round_up(*end, ZR_LAYOUT_ALIGN_ELEMS, &start) || param->n_elems > MAX_FLAT_ELEMS - start)
+        return ZR_ERR_ARGUMENT;
+    param->offset_elems = start;
+    zr_segment_t *last = flat->n_segments ? &flat->segments[flat->n_segments - 1] : NULL;
+    if (param->n_elems != 0 && (last == NULL || last->group != param->group)) {
+        if (last != NULL)
+            last->n_elems = start - last->first;
+        flat->segments[flat->n_segments++] = (zr_segment_t){.first = start, .group = param->group};
+    }
+    *end = start + param->n_elems;
+    flat->used_elems += param->n_elems;
+    return ZR_OK;
+}
+
+static int largest_group(zr_layout_param_t *const *params, size_t n_params) {
+    int largest = 0;
+    for (size_t i = 0; i < n_params; i++)
+        if (params[i]->group > largest)
+            largest = params[i]->group;
+    return largest;
+}
+
+zr_status_t zr_flat_build(zr_layout_param_t *const *params, size_t n_params, bool frozen,
+                          int n_ranks, zr_flat_t *flat_p) {
+    zr_flat_t flat = {0};
+    flat.segments = calloc(n_params + 1, sizeof(*flat.segments));
+    if (flat.segments == NULL)
+        return ZR_ERR_MEMORY;
+    zr_status_t status = ZR_OK;
+    size_t end = 0;
+    int n_groups = largest_group(params, n_params) + 1;
+    for (int group = 0; group < n_groups && status == ZR_OK; group++)
+        for (size_t i = 0; i < n_params && status == ZR_OK; i++)
+            if (params[i]->frozen == frozen && params[i]->group == group)
+                status = append_param(&flat, params[i], &end);
+    if (status == ZR_OK &&
+        !round_up(end, ZR_LAYOUT_ALIGN_ELEMS * (size_t)n_ranks, &flat.padded_elems))
+        status = ZR_ERR_ARGUMENT;
+    if (status != ZR_OK) {
+        zr_flat_clear(&flat);
+        return status;
+    }
+    if (flat.n_segments != 0) {
+        zr_segment_t *last = &flat.segments[flat.n_segments - 1];
+        last->n_elems = flat.padded_elems - last->first;
+    }
+    flat.shard_elems = flat.padded_elems / (size_t)n_ranks;
+    *flat_p = flat;
+    return ZR_OK;
+}
+
+void zr_flat_clear(zr_flat_t *flat) {
+    free(flat->segments);
+    *flat = (zr_flat_t){0};
+}

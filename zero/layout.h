@@ -1,0 +1,56 @@
+/*
+ * Where the parameters of a unit lie in its flat buffers, and which slice of them a rank owns.
+ *
+ * A unit has two flat buffers, one of trainable and one of frozen parameters. Within a buffer,
+ * parameters are ordered by group, then by registration, so that a shard meets few changes of
+ * hyperparameters; each starts at a multiple of ZR_LAYOUT_ALIGN_ELEMS. The buffer is padded so
+ * that every rank's shard has the same length, a multiple of ZR_LAYOUT_ALIGN_ELEMS as well. The
+ * layout is a function of the parameters and the number of ranks alone: it is the same at every
+ * stage and for every dtype, which is what makes the stages agree bit for bit.
+ */
+#ifndef ZR_ZERO_LAYOUT_H
+#define ZR_ZERO_LAYOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/status.h"
+
+#define ZR_LAYOUT_ALIGN_ELEMS ((size_t)32)
+
+/** What the layout needs to know of a parameter, and what it decides. */
+typedef struct zr_layout_param {
+    size_t n_elems;
+    int group;
+    bool frozen;
+    size_t offset_elems; /* out: in its flat buffer */
+} zr_layout_param_t;
+
+/** Elements [first, first + n_elems) of a flat buffer that share a group; gaps belong to them. */
+typedef struct zr_segment {
+    size_t first;
+    size_t n_elems;
+    int group;
+} zr_segment_t;
+
+typedef struct zr_flat {
+    size_t used_elems;    /* sum of the parameters, without gaps and padding */
+    size_t padded_elems;  /* shard_elems * n_ranks */
+    size_t shard_elems;   /* rank r owns [r * shard_elems, (r + 1) * shard_elems) */
+    zr_segment_t *segments; /* [n_segments], ascending, cover [0, padded_elems); owned */
+    size_t n_segments;
+} zr_flat_t;
+
+/**
+ * Lay out one flat buffer: the parameters whose `frozen` equals the argument.
+ *
+ * @param params  [n_params]; their offsets are set
+ * @return ZR_OK; ZR_ERR_ARGUMENT when the sizes overflow; ZR_ERR_MEMORY
+ *
+ * Ownership: free with zr_flat_clear.
+ */
+ZR_NODISCARD zr_status_t zr_flat_build(zr_layout_param_t *const *params, size_t n_params,
+                                       bool frozen, int n_ranks, zr_flat_t *flat_p);
+void zr_flat_clear(zr_flat_t *flat);
+
+#endif

@@ -1,0 +1,652 @@
+/*
+ * The life of a runtime: create, groups, units and parameters, commit, destroy. What happens in
+ * a step is in unit.c and step.c.
+ *
+ * Everything that can differ between ranks and would end in a wrong sum or a hang is agreed on
+ * in commit: configuration, groups, units, names, sizes.
+ */
+#include "zero/runtime_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <xxhash.h>
+
+/* ---- helpers ---- */
+
+double zr_rt_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+zr_status_t zr_rt_note(zr_runtime_t *runtime, zr_status_t status) {
+    if (status != ZR_OK && runtime->failed == ZR_OK)
+        runtime->failed = status;
+    return status;
+}
+
+zr_status_t zr_rt_check_ready(zr_runtime_t *runtime, const char *call) {
+    if (runtime->failed != ZR_OK)
+        return zr_fail(&runtime->log, ZR_ERR_STATE,
+                       "%s: the runtime has failed before (%s) and can only be destroyed", call,
+                       zr_status_name(runtime->failed));
+    if (!runtime->committed)
+        return zr_fail(&runtime->log, ZR_ERR_STATE, "%s before zr_runtime_commit", call);
+    return ZR_OK;
+}
+
+static zr_status_t check_building(zr_runtime_t *runtime, const char *call) {
+    if (runtime->failed != ZR_OK || runtime->committed)
+        return zr_fail(&runtime->log, ZR_ERR_STATE, "%s after %s", call,
+                       runtime->committed ? "zr_runtime_commit" : "an error");
+    return ZR_OK;
+}
+
+zr_status_t zr_rt_order(zr_runtime_t *runtime, zr_stream_t *earlier, zr_stream_t *later) {
+    if (earlier == later)
+        return ZR_OK;
+    ZR_TRY(zr_event_record(runtime->order, earlier));
+    return zr_stream_wait(later, runtime->order);
+}
+
+zr_status_t zr_rt_allocate(zr_runtime_t *runtime, size_t size_bytes, zr_tag_t tag,
+                           zr_lifetime_t lifetime, const char *name, void **pointer_p) {
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
+                                       .tier = ZR_TIER_DEVICE,
+                                       .tag = tag,
+                                       .lifetime = lifetime,
+                                       .name = name};
+    return zr_allocate(runtime->allocator, &request, pointer_p);
+}
+
+static zr_status_t out_of_memory(const zr_runtime_t *runtime, const char *what) {
+    return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s", what);
+}
+
+/* Grow an array by one element. */
+static zr_status_t append_pointer(zr_runtime_t *runtime, void *array, size_t n, void *element) {
+    void ***pointers = array;
+    void **grown = realloc(*pointers, (n + 1) * sizeof(void *));
+    if (grown == NULL)
+        return out_of_memory(runtime, "a list");
+    grown[n] = element;
+    *pointers = grown;
+    return ZR_OK;
+}
+
+static char *concatenate(const char *first, const char *second) {
+    size_t size = strlen(first) + strlen(second) + 1;
+    char *text = malloc(size);
+    if (text != NULL)
+        snprintf(text, size, "%s%s", first, second);
+    return text;
+}
+
+/* ---- create and destroy ---- */
+
+static zr_status_t check_config(const zr_config_t *config, int n_ranks, const zr_log_t *log) {
+    zr_config_t resolved = *config;
+    ZR_TRY(zr_config_resolve(&resolved, n_ranks, log));
+    if (resolved.micro_batch != config->micro_batch || resolved.grad_accum != config->grad_accum)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "the configuration has open batch sizes: call zr_config_resolve first");
+    return ZR_OK;
+}
+
+static const char *advice_for(const zr_config_t *config) {
+    static const char *const advice[] = {
+        "try --stage 1, 2 or 3, a smaller --micro-batch, or --recompute unit",
+        "try --stage 2 or 3, a smaller --micro-batch, or --recompute unit",
+        "try --stage 3, a smaller --micro-batch, or --recompute unit",
+        "try more --ranks, a smaller --micro-batch, --recompute unit, or --prefetch 0"};
+    return advice[config->stage];
+}
+
+static zr_status_t create_streams(zr_runtime_t *runtime) {
+    ZR_TRY(zr_stream_create(runtime->device, "compute", &runtime->compute));
+    if (runtime->config.overlap_comm)
+        ZR_TRY(zr_stream_create(runtime->device, "comm", &runtime->transfer));
+    else
+        runtime->transfer = runtime->compute;
+    return zr_event_create(runtime->device, &runtime->order);
+}
+
+static zr_status_t create_parts(zr_runtime_t *runtime) {
+    zr_allocator_options_t options = zr_allocator_options_default();
+    options.log = runtime->log;
+    options.budget_bytes[ZR_TIER_DEVICE] = runtime->config.device_memory_bytes;
+    options.budget_bytes[ZR_TIER_HOST] = runtime->config.host_memory_bytes;
+    options.advice = advice_for(&runtime->config);
+    ZR_TRY(zr_allocator_create(runtime->device, &options, &runtime->allocator));
+    ZR_TRY(create_streams(runtime));
+    zr_group_t group = {.name = "default",
+                        .weight_decay = runtime->config.adamw.weight_decay,
+                        .lr_scale = 1.0};
+    int number;
+    return zr_runtime_add_group(runtime, &group, &number);
+}
+
+zr_status_t zr_runtime_create(const zr_config_t *config, zr_comm_t *comm, zr_device_t *device,
+                              const zr_log_t *log, zr_runtime_t **runtime_p) {
+    zr_log_t own_log = log ? *log : zr_log_default();
+    if (config == NULL || comm == NULL || device == NULL)
+        return zr_fail(&own_log, ZR_ERR_ARGUMENT,
+                       "zr_runtime_create needs a configuration, a communicator and a device");
+    own_log.rank = zr_comm_rank(comm);
+    ZR_TRY(check_config(config, zr_comm_n_ranks(comm), &own_log));
+    zr_runtime_t *runtime = calloc(1, sizeof(*runtime));
+    if (runtime == NULL)
+        return zr_fail(&own_log, ZR_ERR_MEMORY, "the system has no memory for a runtime");
+    runtime->config = *config;
+    runtime->comm = comm;
+    runtime->device = device;
+    runtime->log = own_log;
+    runtime->rank = zr_comm_rank(comm);
+    runtime->n_ranks = zr_comm_n_ranks(comm);
+    zr_status_t status = create_parts(runtime);
+    if (status != ZR_OK) {
+        zr_runtime_destroy(&runtime);
+        return status;
+    }
+    *runtime_p = runtime;
+    return ZR_OK;
+}
+
+static void destroy_param(zr_param_t *param) {
+    free(param->name);
+    free(param);
+}
+
+static void destroy_unit(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_allocator_t *allocator = runtime->allocator;
+    for (int kind = 0; kind < N_FLATS; kind++) {
+        if (unit->data[kind].full != unit->data[kind].own)
+            zr_free(allocator, &unit->data[kind].full, NULL);
+        zr_free(allocator, &unit->data[kind].own, NULL);
+        zr_flat_clear(&unit->flat[kind]);
+    }
+    zr_free(allocator, &unit->grad_full, NULL);
+    zr_free(allocator, &unit->grad_shard, NULL);
+    zr_free(allocator, (void **)&unit->state, NULL);
+    zr_event_destroy(&unit->gathered);
+    for (size_t i = 0; i < unit->n_params; i++)
+        destroy_param(unit->params[i]);
+    free(unit->params);
+    free(unit->name);
+    free(unit->params_tensor);
+    free(unit->grads_tensor);
+    free(unit);
+}
+
+/* Nothing may run on memory that is given back; that some of it failed is known already. */
+static void drain(zr_stream_t *stream) {
+    if (stream != NULL && zr_stream_synchronize(stream) != ZR_OK)
+        return;
+}
+
+void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
+    if (runtime_pp == NULL || *runtime_pp == NULL)
+        return;
+    zr_runtime_t *runtime = *runtime_pp;
+    drain(runtime->compute);
+    if (runtime->transfer != runtime->compute)
+        drain(runtime->transfer);
+    for (size_t i = 0; i < runtime->n_units; i++)
+        destroy_unit(runtime->units[i]);
+    zr_free(runtime->allocator, (void **)&runtime->norms_device, NULL);
+    zr_free(runtime->allocator, (void **)&runtime->scalars_device, NULL);
+    zr_free(runtime->allocator, (void **)&runtime->norm_workspace, NULL);
+    zr_free(runtime->allocator, (void **)&runtime->staging_device, NULL);
+    zr_free(runtime->allocator, (void **)&runtime->staging_host, NULL);
+    zr_event_destroy(&runtime->order);
+    if (runtime->transfer != runtime->compute)
+        zr_stream_destroy(&runtime->transfer);
+    zr_stream_destroy(&runtime->compute);
+    zr_allocator_destroy(&runtime->allocator);
+    for (int i = 0; i < runtime->n_groups; i++)
+        free((char *)runtime->groups[i].name);
+    free(runtime->groups);
+    free(runtime->units);
+    free(runtime->params);
+    free(runtime->order_units);
+    free(runtime->norms_host);
+    free(runtime->scalars_host);
+    free(runtime);
+    *runtime_pp = NULL;
+}
+
+/* ---- groups, units, parameters ---- */
+
+zr_status_t zr_runtime_add_group(zr_runtime_t *runtime, const zr_group_t *group, int *group_p) {
+    ZR_TRY(check_building(runtime, "zr_runtime_add_group"));
+    if (group == NULL || group->name == NULL || !(group->weight_decay >= 0) ||
+        !(group->lr_scale >= 0))
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "a parameter group needs a name, weight_decay >= 0 and lr_scale >= 0");
+    zr_group_t *grown = realloc(runtime->groups, (size_t)(runtime->n_groups + 1) * sizeof(*grown));
+    if (grown == NULL)
+        return zr_rt_note(runtime, out_of_memory(runtime, "a parameter group"));
+    runtime->groups = grown;
+    zr_group_t copy = *group;
+    copy.name = strdup(group->name);
+    if (copy.name == NULL)
+        return zr_rt_note(runtime, out_of_memory(runtime, "a parameter group"));
+    grown[runtime->n_groups] = copy;
+    *group_p = runtime->n_groups++;
+    return ZR_OK;
+}
+
+static zr_status_t check_unit_name(const zr_runtime_t *runtime, const char *name) {
+    if (name == NULL || name[0] == '\0')
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "a unit needs a name");
+    for (size_t i = 0; i < runtime->n_units; i++)
+        if (strcmp(runtime->units[i]->name, name) == 0)
+            return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "there is a unit \"%s\" already", name);
+    return ZR_OK;
+}
+
+zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *name, zr_unit_t **unit_p) {
+    ZR_TRY(check_building(runtime, "zr_runtime_add_unit"));
+    ZR_TRY(check_unit_name(runtime, name));
+    zr_unit_t *unit = calloc(1, sizeof(*unit));
+    if (unit == NULL)
+        return zr_rt_note(runtime, out_of_memory(runtime, "a unit"));
+    unit->runtime = runtime;
+    unit->index = runtime->n_units;
+    unit->name = strdup(name);
+    unit->params_tensor = concatenate(name, " parameters");
+    unit->grads_tensor = concatenate(name, " gradients");
+    zr_status_t status = ZR_OK;
+    if (unit->name == NULL || unit->params_tensor == NULL || unit->grads_tensor == NULL)
+        status = out_of_memory(runtime, "a unit");
+    if (status == ZR_OK)
+        status = append_pointer(runtime, &runtime->units, runtime->n_units, unit);
+    if (status != ZR_OK) {
+        destroy_unit(unit);
+        return zr_rt_note(runtime, status);
+    }
+    runtime->n_units++;
+    *unit_p = unit;
+    return ZR_OK;
+}
+
+static zr_status_t count_elems(const zr_runtime_t *runtime, const zr_param_desc_t *desc,
+                               size_t *n_elems_p) {
+    size_t n_elems = 1;
+    for (int i = 0; i < desc->n_dims; i++)
+        if (__builtin_mul_overflow(n_elems, desc->dims[i], &n_elems))
+            return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                           "parameter \"%s\": its size overflows at dimension %d (%zu)", desc->name,
+                           i, desc->dims[i]);
+    *n_elems_p = n_elems;
+    return ZR_OK;
+}
+
+static zr_status_t check_desc(const zr_runtime_t *runtime, const zr_param_desc_t *desc) {
+    if (desc == NULL || desc->name == NULL || desc->name[0] == '\0')
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "a parameter needs a name");
+    if (desc->n_dims < 0 || desc->n_dims > 4)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "parameter \"%s\" has %d dimensions; allowed are 0 to 4", desc->name,
+                       desc->n_dims);
+    if (desc->group < 0 || desc->group >= runtime->n_groups)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "parameter \"%s\" is of group %d; there are groups 0 to %d", desc->name,
+                       desc->group, runtime->n_groups - 1);
+    for (size_t i = 0; i < runtime->n_params; i++)
+        if (strcmp(runtime->params[i]->name, desc->name) == 0)
+            return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                           "there is a parameter \"%s\" already, in unit \"%s\"", desc->name,
+                           runtime->params[i]->unit->name);
+    return ZR_OK;
+}
+
+zr_status_t zr_unit_add_param(zr_unit_t *unit, const zr_param_desc_t *desc, zr_param_t **param_p) {
+    zr_runtime_t *runtime = unit->runtime;
+    ZR_TRY(check_building(runtime, "zr_unit_add_param"));
+    ZR_TRY(check_desc(runtime, desc));
+    size_t n_elems = 0;
+    ZR_TRY(count_elems(runtime, desc, &n_elems));
+    zr_param_t *param = calloc(1, sizeof(*param));
+    if (param == NULL)
+        return zr_rt_note(runtime, out_of_memory(runtime, "a parameter"));
+    param->unit = unit;
+    param->name = strdup(desc->name);
+    param->n_dims = desc->n_dims;
+    memcpy(param->dims, desc->dims, sizeof(param->dims));
+    param->layout = (zr_layout_param_t){
+        .n_elems = n_elems, .group = desc->group, .frozen = desc->frozen};
+    param->fill = desc->fill;
+    param->fill_context = desc->fill_context;
+    zr_status_t status = param->name ? ZR_OK : out_of_memory(runtime, "a parameter");
+    if (status == ZR_OK)
+        status = append_pointer(runtime, &runtime->params, runtime->n_params, param);
+    if (status == ZR_OK)
+        status = append_pointer(runtime, &unit->params, unit->n_params, param);
+    if (status != ZR_OK) {
+        destroy_param(param);
+        return zr_rt_note(runtime, status);
+    }
+    runtime->n_params++;
+    unit->n_params++;
+    *param_p = param;
+    return ZR_OK;
+}
+
+/* ---- commit: layout ---- */
+
+static zr_status_t lay_out_unit(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_layout_param_t **layouts = calloc(unit->n_params + 1, sizeof(*layouts));
+    if (layouts == NULL)
+        return out_of_memory(runtime, "a layout");
+    for (size_t i = 0; i < unit->n_params; i++)
+        layouts[i] = &unit->params[i]->layout;
+    zr_status_t status = ZR_OK;
+    for (int kind = 0; kind < N_FLATS && status == ZR_OK; kind++)
+        status = zr_flat_build(layouts, unit->n_params, kind == FLAT_FROZEN, runtime->n_ranks,
+                               &unit->flat[kind]);
+    free(layouts);
+    if (status == ZR_ERR_MEMORY)
+        return out_of_memory(runtime, "a layout");
+    if (status != ZR_OK)
+        return zr_fail(&runtime->log, status,
+                       "unit \"%s\": its parameters are too large to lay out over %d ranks",
+                       unit->name, runtime->n_ranks);
+    return ZR_OK;
+}
+
+/* ---- commit: agreement ---- */
+
+static void hash_text(XXH3_state_t *state, const char *text) {
+    XXH3_64bits_update(state, text, strlen(text) + 1);
+}
+
+static void hash_model(const zr_runtime_t *runtime, XXH3_state_t *state) {
+    for (int i = 0; i < runtime->n_groups; i++) {
+        const zr_group_t *group = &runtime->groups[i];
+        double numbers[] = {group->weight_decay, group->lr_scale};
+        hash_text(state, group->name);
+        XXH3_64bits_update(state, numbers, sizeof(numbers));
+    }
+    for (size_t i = 0; i < runtime->n_params; i++) {
+        const zr_param_t *param = runtime->params[i];
+        size_t numbers[] = {param->layout.n_elems, (size_t)param->layout.group,
+                            param->layout.frozen, param->unit->index};
+        hash_text(state, param->name);
+        hash_text(state, param->unit->name);
+        XXH3_64bits_update(state, numbers, sizeof(numbers));
+    }
+}
+
+static void hash_config(const zr_config_t *config, XXH3_state_t *state) {
+    double numbers[] = {
+        config->stage, config->dtype, (double)config->micro_batch, (double)config->grad_accum,
+        config->reduce, config->clip, config->adamw.lr, config->adamw.beta1, config->adamw.beta2,
+        config->adamw.epsilon, config->adamw.weight_decay, config->schedule.kind,
+        config->schedule.warmup_min_lr, config->schedule.warmup_max_lr,
+        config->schedule.warmup_log, (double)config->schedule.warmup_steps,
+        (double)config->schedule.total_steps, config->schedule.warmup_min_ratio,
+        config->schedule.cos_min_ratio, (double)config->prefetch_elems};
+    XXH3_64bits_update(state, numbers, sizeof(numbers));
+}
+
+/* Two words of control traffic: one for the configuration, one for the model. */
+static zr_status_t gather_words(zr_runtime_t *runtime, uint64_t words[2], uint64_t *all) {
+    void *buffer = NULL;
+    size_t own_bytes = 2 * sizeof(uint64_t);
+    ZR_TRY(zr_rt_allocate(runtime, own_bytes * (size_t)runtime->n_ranks, ZR_TAG_WORKSPACE,
+                          ZR_LIFETIME_COLLECTIVE, "agreement", &buffer));
+    char *own = (char *)buffer + own_bytes * (size_t)runtime->rank;
+    zr_message_t message = {"agreement on model and configuration", ZR_DTYPE_U8,
+                            ZR_TRAFFIC_CONTROL};
+    zr_status_t status =
+        zr_copy_async(runtime->compute, own, words, own_bytes, ZR_COPY_HOST_TO_DEVICE);
+    if (status == ZR_OK)
+        status = zr_comm_all_gather(runtime->comm, &message, own, buffer, own_bytes,
+                                    runtime->compute);
+    if (status == ZR_OK)
+        status = zr_copy_async(runtime->compute, all, buffer, own_bytes * (size_t)runtime->n_ranks,
+                               ZR_COPY_DEVICE_TO_HOST);
+    if (status == ZR_OK)
+        status = zr_stream_synchronize(runtime->compute);
+    zr_free(runtime->allocator, &buffer, NULL);
+    return status;
+}
+
+static zr_status_t agree(zr_runtime_t *runtime) {
+    XXH3_state_t *state = XXH3_createState();
+    uint64_t *all = calloc(2 * (size_t)runtime->n_ranks, sizeof(*all));
+    if (state == NULL || all == NULL) {
+        XXH3_freeState(state);
+        free(all);
+        return out_of_memory(runtime, "the agreement of ranks");
+    }
+    uint64_t words[2];
+    XXH3_64bits_reset(state);
+    hash_config(&runtime->config, state);
+    words[0] = XXH3_64bits_digest(state);
+    XXH3_64bits_reset(state);
+    hash_model(runtime, state);
+    words[1] = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    zr_status_t status = gather_words(runtime, words, all);
+    for (int rank = 1; rank < runtime->n_ranks && status == ZR_OK; rank++)
+        for (int word = 0; word < 2 && status == ZR_OK; word++)
+            if (all[2 * rank + word] != all[word])
+                status = zr_fail(&runtime->log, ZR_ERR_COMM,
+                                 "rank %d has another %s than rank 0 (hash %016" PRIx64
+                                 ", rank 0 has %016" PRIx64 "): start all ranks alike",
+                                 rank, word == 0 ? "configuration" : "model", all[2 * rank + word],
+                                 all[word]);
+    free(all);
+    return status;
+}
+
+/* ---- commit: memory ---- */
+
+static zr_status_t allocate_params(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    for (int kind = 0; kind < N_FLATS; kind++) {
+        const zr_flat_t *flat = &unit->flat[kind];
+        if (flat->padded_elems == 0)
+            continue;
+        bool full = zr_rt_keeps_full_params(runtime);
+        size_t n_elems = full ? flat->padded_elems : flat->shard_elems;
+        ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, n_elems), ZR_TAG_PARAMETERS,
+                              ZR_LIFETIME_PERSISTENT, unit->params_tensor, &unit->data[kind].own));
+        if (full)
+            unit->data[kind].full = unit->data[kind].own;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t allocate_training(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
+    if (flat->padded_elems == 0)
+        return ZR_OK;
+    if (zr_rt_keeps_full_grads(runtime)) {
+        ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->padded_elems), ZR_TAG_GRADIENTS,
+                              ZR_LIFETIME_PERSISTENT, unit->grads_tensor, &unit->grad_full));
+        /* Gaps and padding are never written again; they must not disturb the norm. */
+        ZR_TRY(zr_kernel_fill(runtime->compute, unit->grad_full, runtime->config.dtype,
+                              flat->padded_elems, 0.0f));
+    }
+    if (zr_rt_keeps_grad_shard(runtime))
+        ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->shard_elems), ZR_TAG_GRADIENTS,
+                              ZR_LIFETIME_PERSISTENT, unit->grads_tensor, &unit->grad_shard));
+    size_t state_elems = zr_rt_state_range(unit).n_elems;
+    ZR_TRY(zr_rt_allocate(runtime, 3 * state_elems * sizeof(float), ZR_TAG_OPTIMIZER_STATE,
+                          ZR_LIFETIME_PERSISTENT, unit->name, (void **)&unit->state));
+    return zr_kernel_fill(runtime->compute, unit->state, ZR_DTYPE_F32, 3 * state_elems, 0.0f);
+}
+
+static zr_status_t allocate_norms(zr_runtime_t *runtime) {
+    size_t workspace_bytes = 0;
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        size_t need = zr_sum_of_squares_workspace_bytes(
+            runtime->units[i]->flat[FLAT_TRAINABLE].shard_elems);
+        workspace_bytes = need > workspace_bytes ? need : workspace_bytes;
+    }
+    size_t n_ranks = (size_t)runtime->n_ranks;
+    size_t n_norms = n_ranks * runtime->n_units;
+    runtime->norms_host = calloc(n_norms + 1, sizeof(double));
+    runtime->scalars_host = calloc(n_ranks, sizeof(double));
+    if (runtime->norms_host == NULL || runtime->scalars_host == NULL)
+        return out_of_memory(runtime, "norms");
+    ZR_TRY(zr_rt_allocate(runtime, n_norms * sizeof(double), ZR_TAG_WORKSPACE,
+                          ZR_LIFETIME_PERSISTENT, "norms", (void **)&runtime->norms_device));
+    ZR_TRY(zr_rt_allocate(runtime, n_ranks * sizeof(double), ZR_TAG_WORKSPACE,
+                          ZR_LIFETIME_PERSISTENT, "averages", (void **)&runtime->scalars_device));
+    return zr_rt_allocate(runtime, workspace_bytes, ZR_TAG_WORKSPACE, ZR_LIFETIME_PERSISTENT,
+                          "norm workspace", &runtime->norm_workspace);
+}
+
+static zr_status_t allocate_staging(zr_runtime_t *runtime) {
+    zr_allocation_request_t host = {.size_bytes = ZR_STAGING_ELEMS * sizeof(float),
+                                    .tier = ZR_TIER_HOST,
+                                    .tag = ZR_TAG_STAGING,
+                                    .lifetime = ZR_LIFETIME_PERSISTENT,
+                                    .name = "staging"};
+    ZR_TRY(zr_allocate(runtime->allocator, &host, (void **)&runtime->staging_host));
+    return zr_rt_allocate(runtime, ZR_STAGING_ELEMS * sizeof(float), ZR_TAG_STAGING,
+                          ZR_LIFETIME_PERSISTENT, "staging", (void **)&runtime->staging_device);
+}
+
+/* ---- commit: initial values ---- */
+
+/* Elements [first, first + n_elems) of a flat buffer, from the parameters' fill functions. */
+static void fill_values(const zr_unit_t *unit, int kind, size_t first, size_t n_elems,
+                        float *values) {
+    memset(values, 0, n_elems * sizeof(float));
+    for (size_t i = 0; i < unit->n_params; i++) {
+        const zr_param_t *param = unit->params[i];
+        const zr_layout_param_t *layout = &param->layout;
+        if (layout->frozen != (kind == FLAT_FROZEN) || param->fill == NULL)
+            continue;
+        size_t begin = layout->offset_elems > first ? layout->offset_elems : first;
+        size_t end = layout->offset_elems + layout->n_elems;
+        end = end < first + n_elems ? end : first + n_elems;
+        if (begin < end)
+            param->fill(param->fill_context, begin - layout->offset_elems, end - begin,
+                        values + (begin - first));
+    }
+}
+
+/* The part of [first, first + n_elems) that is in [from, from + length). */
+static zr_state_range_t overlap(size_t first, size_t n_elems, size_t from, size_t length) {
+    size_t begin = first > from ? first : from;
+    size_t end = first + n_elems < from + length ? first + n_elems : from + length;
+    return (zr_state_range_t){begin, begin < end ? end - begin : 0};
+}
+
+static zr_status_t place_chunk(zr_unit_t *unit, int kind, size_t own_first, size_t first,
+                               size_t n_elems) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_stream_t *stream = runtime->compute;
+    fill_values(unit, kind, first, n_elems, runtime->staging_host);
+    ZR_TRY(zr_copy_async(stream, runtime->staging_device, runtime->staging_host,
+                         n_elems * sizeof(float), ZR_COPY_HOST_TO_DEVICE));
+    ZR_TRY(zr_kernel_cast(stream, zr_rt_at(runtime, unit->data[kind].own, first - own_first),
+                          runtime->config.dtype, runtime->staging_device, ZR_DTYPE_F32, n_elems));
+    if (kind == FLAT_TRAINABLE) {
+        zr_state_range_t state = zr_rt_state_range(unit);
+        zr_state_range_t part = overlap(first, n_elems, state.first, state.n_elems);
+        if (part.n_elems != 0)
+            ZR_TRY(zr_copy_async(stream, unit->state + (part.first - state.first),
+                                 runtime->staging_device + (part.first - first),
+                                 part.n_elems * sizeof(float), ZR_COPY_DEVICE_TO_DEVICE));
+    }
+    return zr_stream_synchronize(stream); /* the staging buffer is filled again */
+}
+
+static zr_status_t place_values(zr_unit_t *unit, int kind) {
+    zr_runtime_t *runtime = unit->runtime;
+    const zr_flat_t *flat = &unit->flat[kind];
+    bool full = zr_rt_keeps_full_params(runtime);
+    size_t own_first = full ? 0 : (size_t)runtime->rank * flat->shard_elems;
+    size_t end = own_first + (full ? flat->padded_elems : flat->shard_elems);
+    for (size_t first = own_first; first < end; first += ZR_STAGING_ELEMS) {
+        size_t n_elems = end - first < ZR_STAGING_ELEMS ? end - first : ZR_STAGING_ELEMS;
+        ZR_TRY(place_chunk(unit, kind, own_first, first, n_elems));
+    }
+    return ZR_OK;
+}
+
+static zr_status_t commit(zr_runtime_t *runtime) {
+    for (size_t i = 0; i < runtime->n_units; i++)
+        ZR_TRY(lay_out_unit(runtime->units[i]));
+    ZR_TRY(agree(runtime));
+    ZR_TRY(allocate_staging(runtime));
+    ZR_TRY(allocate_norms(runtime));
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        zr_unit_t *unit = runtime->units[i];
+        ZR_TRY(allocate_params(unit));
+        ZR_TRY(allocate_training(unit));
+        ZR_TRY(zr_event_create(runtime->device, &unit->gathered));
+        for (int kind = 0; kind < N_FLATS; kind++)
+            ZR_TRY(place_values(unit, kind));
+    }
+    runtime->committed = true;
+    return zr_stream_synchronize(runtime->compute);
+}
+
+zr_status_t zr_runtime_commit(zr_runtime_t *runtime) {
+    ZR_TRY(check_building(runtime, "zr_runtime_commit"));
+    return zr_rt_note(runtime, commit(runtime));
+}
+
+/* ---- facts ---- */
+
+zr_stream_t *zr_runtime_stream(zr_runtime_t *runtime) {
+    return runtime->compute;
+}
+
+zr_allocator_t *zr_runtime_allocator(zr_runtime_t *runtime) {
+    return runtime->allocator;
+}
+
+zr_device_t *zr_runtime_device(zr_runtime_t *runtime) {
+    return runtime->device;
+}
+
+zr_comm_t *zr_runtime_comm(zr_runtime_t *runtime) {
+    return runtime->comm;
+}
+
+const zr_config_t *zr_runtime_config(const zr_runtime_t *runtime) {
+    return &runtime->config;
+}
+
+const zr_log_t *zr_runtime_log(const zr_runtime_t *runtime) {
+    return &runtime->log;
+}
+
+void zr_runtime_model_size(const zr_runtime_t *runtime, zr_model_size_t *size_p) {
+    zr_model_size_t size = {.n_units = runtime->n_units, .n_params = runtime->n_params};
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        const zr_flat_t *trainable = &runtime->units[i]->flat[FLAT_TRAINABLE];
+        const zr_flat_t *frozen = &runtime->units[i]->flat[FLAT_FROZEN];
+        size.trainable_elems += trainable->used_elems;
+        size.frozen_elems += frozen->used_elems;
+        size.trainable_padded_elems += trainable->padded_elems;
+        size.frozen_padded_elems += frozen->padded_elems;
+        size_t unit_elems = trainable->padded_elems + frozen->padded_elems;
+        if (unit_elems > size.largest_unit_padded_elems)
+            size.largest_unit_padded_elems = unit_elems;
+    }
+    *size_p = size;
+}
+
+void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p) {
+    zr_comm_statistics_t comm;
+    zr_comm_statistics(runtime->comm, &comm);
+    *time_p = (zr_runtime_time_t){.comm_seconds = comm.move_seconds,
+                                  .stall_seconds = comm.wait_seconds,
+                                  .optimizer_seconds = runtime->optimizer_seconds};
+}

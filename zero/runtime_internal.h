@@ -1,0 +1,175 @@
+/*
+ * The runtime's own structures, shared by the files that implement runtime.h:
+ * runtime.c (life of the object), unit.c (acquire, release, reduce), step.c (norm, update,
+ * publish), inspect.c (hash, read).
+ */
+#ifndef ZR_ZERO_RUNTIME_INTERNAL_H
+#define ZR_ZERO_RUNTIME_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/kernels.h"
+#include "zero/layout.h"
+#include "zero/runtime.h"
+
+enum { FLAT_TRAINABLE = 0, FLAT_FROZEN = 1, N_FLATS = 2 };
+
+struct zr_param {
+    zr_unit_t *unit;
+    char *name;
+    int n_dims;
+    size_t dims[4];
+    zr_layout_param_t layout;
+    zr_param_fill_fn fill;
+    void *fill_context;
+    bool grad_written; /* this step's (or micro-batch's) gradient was asked for: add from now on */
+};
+
+/* Parameters of one flat buffer on this rank. */
+typedef struct unit_params {
+    void *own;  /* full at stages 0-2 and for one rank, otherwise this rank's shard */
+    void *full; /* == own where that is full; otherwise the gathered buffer or NULL */
+} unit_params_t;
+
+struct zr_unit {
+    zr_runtime_t *runtime;
+    char *name;
+    char *params_tensor; /* "<name> parameters", as in collectives */
+    char *grads_tensor;  /* "<name> gradients" */
+    size_t index;
+    zr_param_t **params; /* in order of registration; owned */
+    size_t n_params;
+
+    zr_flat_t flat[N_FLATS];
+    unit_params_t data[N_FLATS];
+    /* Trainable only. grad_full: persistent at stages 0-1, a bucket that lives from the first
+     * acquire with gradients to reduce at stages 2-3. grad_shard: this rank's accumulated sum,
+     * where the stage keeps one apart from grad_full, else NULL. */
+    void *grad_full;
+    void *grad_shard;
+    float *state; /* master, m, v: [3][state_elems] */
+
+    int n_acquired;       /* acquires without release */
+    bool has_params;      /* one of them asked for parameters */
+    bool has_grads;       /* one of them asked for gradients */
+    bool reduced;         /* in this micro-batch */
+    zr_event_t *gathered; /* passes when the gathered parameters are there */
+};
+
+struct zr_runtime {
+    zr_config_t config;
+    zr_comm_t *comm;
+    zr_device_t *device;
+    zr_log_t log;
+    zr_allocator_t *allocator;
+    int rank;
+    int n_ranks;
+    bool committed;
+    zr_status_t failed; /* the first error: nothing but destroy is allowed after it */
+
+    zr_stream_t *compute;
+    zr_stream_t *transfer; /* collectives; == compute without overlap_comm */
+    zr_event_t *order;     /* scratch: orders one stream behind another */
+
+    zr_group_t *groups; /* owned, with their names */
+    int n_groups;
+    zr_unit_t **units; /* owned */
+    size_t n_units;
+    zr_param_t **params; /* in order of registration, over all units; borrowed from the units */
+    size_t n_params;
+
+    size_t micro_batch; /* begun in this step */
+    bool in_micro_batch;
+    size_t n_steps;   /* done, with skipped ones */
+    size_t n_updates; /* done */
+
+    /* Acquires with parameters of a micro-batch, in order: recorded, then prefetched along. */
+    zr_unit_t **order_units;
+    size_t n_order;
+    size_t order_capacity;
+    size_t order_position;
+
+    double *norms_device; /* [n_ranks][n_units]: partial sums of squares */
+    double *norms_host;
+    void *norm_workspace;
+    double *scalars_device; /* [n_ranks]: zr_runtime_average */
+    double *scalars_host;
+    float *staging_device; /* [ZR_STAGING_ELEMS] */
+    float *staging_host;
+
+    double optimizer_seconds;
+};
+
+#define ZR_STAGING_ELEMS ((size_t)16384)
+
+/* ---- small helpers ---- */
+
+/** Bytes of n elements of the parameters' dtype. */
+static inline size_t zr_rt_bytes(const zr_runtime_t *runtime, size_t n_elems) {
+    return n_elems * zr_dtype_size(runtime->config.dtype);
+}
+
+static inline bool zr_rt_keeps_full_params(const zr_runtime_t *runtime) {
+    return runtime->config.stage < 3 || runtime->n_ranks == 1;
+}
+
+static inline bool zr_rt_keeps_full_grads(const zr_runtime_t *runtime) {
+    return runtime->config.stage < 2;
+}
+
+/** Whether gradients meet the other ranks' in every micro-batch, not in the last one alone. */
+static inline bool zr_rt_reduces_every_micro_batch(const zr_runtime_t *runtime) {
+    return runtime->config.stage >= 2 ||
+           (runtime->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH &&
+            runtime->config.grad_accum > 1);
+}
+
+/** Whether a shard of summed gradients is kept apart from the full ones. */
+static inline bool zr_rt_keeps_grad_shard(const zr_runtime_t *runtime) {
+    return zr_rt_reduces_every_micro_batch(runtime);
+}
+
+static inline bool zr_rt_is_last_micro_batch(const zr_runtime_t *runtime) {
+    return runtime->micro_batch == runtime->config.grad_accum;
+}
+
+/** The slice of a unit's trainable flat buffer whose state and update are this rank's. */
+typedef struct zr_state_range {
+    size_t first;
+    size_t n_elems;
+} zr_state_range_t;
+
+static inline zr_state_range_t zr_rt_state_range(const zr_unit_t *unit) {
+    const zr_runtime_t *runtime = unit->runtime;
+    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
+    if (runtime->config.stage == 0)
+        return (zr_state_range_t){0, flat->padded_elems};
+    return (zr_state_range_t){(size_t)runtime->rank * flat->shard_elems, flat->shard_elems};
+}
+
+static inline void *zr_rt_at(const zr_runtime_t *runtime, void *base, size_t elem) {
+    return (char *)base + zr_rt_bytes(runtime, elem);
+}
+
+/** Work queued on `later` from now on runs after what is queued on `earlier` now. */
+ZR_NODISCARD zr_status_t zr_rt_order(zr_runtime_t *runtime, zr_stream_t *earlier,
+                                     zr_stream_t *later);
+
+/** Keep the first error; hand the status on. */
+zr_status_t zr_rt_note(zr_runtime_t *runtime, zr_status_t status) ZR_NODISCARD;
+
+/** ZR_OK when the runtime is committed and has not failed; otherwise logs `call`. */
+ZR_NODISCARD zr_status_t zr_rt_check_ready(zr_runtime_t *runtime, const char *call);
+
+/** Allocate device memory of this unit or runtime. */
+ZR_NODISCARD zr_status_t zr_rt_allocate(zr_runtime_t *runtime, size_t size_bytes, zr_tag_t tag,
+                                        zr_lifetime_t lifetime, const char *name, void **pointer_p);
+
+/** unit.c: give back gathered parameters that were prefetched and never acquired. */
+void zr_unit_drop_gathered(zr_unit_t *unit);
+
+/** Seconds of the monotonic clock. */
+double zr_rt_now(void);
+
+#endif

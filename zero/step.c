@@ -1,0 +1,199 @@
+/*
+ * The end of a step: global norm, clip, update where the state lives, publish.
+ *
+ * The norm has one fixed order at every stage: each rank squares and adds the slices that are
+ * its shards, unit by unit (also at stage 0, where it holds everything), all ranks exchange
+ * these partial sums, and each adds them by rank, then unit, in double. Reading the sum back
+ * is the one place where a step waits for the device.
+ */
+#include "zero/runtime_internal.h"
+
+#include <math.h>
+
+/* This rank's shard of a unit's summed gradients. */
+static void *own_grads(const zr_unit_t *unit) {
+    const zr_runtime_t *runtime = unit->runtime;
+    if (unit->grad_shard != NULL)
+        return unit->grad_shard;
+    size_t first = (size_t)runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
+    return zr_rt_at(runtime, unit->grad_full, first);
+}
+
+static zr_status_t queue_norms(zr_runtime_t *runtime) {
+    double *own = runtime->norms_device + (size_t)runtime->rank * runtime->n_units;
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        const zr_unit_t *unit = runtime->units[i];
+        size_t n_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
+        ZR_TRY(zr_kernel_sum_of_squares(runtime->compute, n_elems ? own_grads(unit) : NULL,
+                                        runtime->config.dtype, n_elems, own + i,
+                                        runtime->norm_workspace));
+    }
+    zr_message_t message = {"gradient norm", ZR_DTYPE_F64, ZR_TRAFFIC_CONTROL};
+    return zr_comm_all_gather(runtime->comm, &message, own, runtime->norms_device,
+                              runtime->n_units, runtime->compute);
+}
+
+static zr_status_t global_norm(zr_runtime_t *runtime, double *norm_p) {
+    ZR_TRY(queue_norms(runtime));
+    size_t n_norms = (size_t)runtime->n_ranks * runtime->n_units;
+    ZR_TRY(zr_copy_async(runtime->compute, runtime->norms_host, runtime->norms_device,
+                         n_norms * sizeof(double), ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_stream_synchronize(runtime->compute));
+    double sum = 0;
+    for (size_t i = 0; i < n_norms; i++)
+        sum += runtime->norms_host[i];
+    double n_addends = (double)runtime->n_ranks * (double)runtime->config.grad_accum;
+    *norm_p = sqrt(sum) / n_addends;
+    return ZR_OK;
+}
+
+static zr_adamw_t adamw_args(const zr_runtime_t *runtime, double lr, double grad_scale) {
+    const zr_adamw_options_t *options = &runtime->config.adamw;
+    return (zr_adamw_t){.grad_dtype = runtime->config.dtype,
+                        .param_dtype = runtime->config.dtype,
+                        .grad_scale = (float)grad_scale,
+                        .lr = (float)lr,
+                        .beta1 = (float)options->beta1,
+                        .beta2 = (float)options->beta2,
+                        .epsilon = (float)options->epsilon,
+                        .step = (int)runtime->n_updates + 1};
+}
+
+/* Elements [first, first + n_elems) of the flat buffer, all of one group. */
+static zr_status_t update_run(zr_unit_t *unit, const zr_adamw_t *common, double lr,
+                              const zr_segment_t *run) {
+    zr_runtime_t *runtime = unit->runtime;
+    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
+    zr_state_range_t state = zr_rt_state_range(unit);
+    const zr_group_t *group = &runtime->groups[run->group];
+    size_t in_state = run->first - state.first;
+    size_t shard_first = (size_t)runtime->rank * flat->shard_elems;
+    bool full = zr_rt_keeps_full_params(runtime);
+    zr_adamw_t args = *common;
+    args.n_elems = run->n_elems;
+    args.master = unit->state + in_state;
+    args.m = args.master + state.n_elems;
+    args.v = args.m + state.n_elems;
+    args.grad = runtime->config.stage == 0
+                    ? zr_rt_at(runtime, unit->grad_full, run->first)
+                    : zr_rt_at(runtime, own_grads(unit), run->first - shard_first);
+    args.param = zr_rt_at(runtime, unit->data[FLAT_TRAINABLE].own,
+                          full ? run->first : run->first - shard_first);
+    args.lr = (float)(lr * group->lr_scale);
+    args.weight_decay = (float)group->weight_decay;
+    return zr_kernel_adamw(runtime->compute, &args);
+}
+
+static zr_status_t update_unit(zr_unit_t *unit, const zr_adamw_t *common, double lr) {
+    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
+    zr_state_range_t state = zr_rt_state_range(unit);
+    size_t state_end = state.first + state.n_elems;
+    for (size_t i = 0; i < flat->n_segments; i++) {
+        zr_segment_t run = flat->segments[i];
+        size_t end = run.first + run.n_elems;
+        run.first = run.first > state.first ? run.first : state.first;
+        end = end < state_end ? end : state_end;
+        if (run.first >= end)
+            continue;
+        run.n_elems = end - run.first;
+        ZR_TRY(update_run(unit, common, lr, &run));
+    }
+    return ZR_OK;
+}
+
+/* Stages 1 and 2: every rank has updated its slice of the full parameters. */
+static zr_status_t publish_unit(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
+    if (runtime->config.stage == 0 || runtime->config.stage == 3)
+        return ZR_OK;
+    ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
+    zr_message_t message = {unit->params_tensor, runtime->config.dtype, ZR_TRAFFIC_MODEL};
+    void *full = unit->data[FLAT_TRAINABLE].own;
+    void *own = zr_rt_at(runtime, full, (size_t)runtime->rank * flat->shard_elems);
+    return zr_comm_all_gather(runtime->comm, &message, own, full, flat->shard_elems,
+                              runtime->transfer);
+}
+
+static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scale) {
+    zr_adamw_t common = adamw_args(runtime, lr, grad_scale);
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        zr_unit_t *unit = runtime->units[i];
+        if (unit->flat[FLAT_TRAINABLE].padded_elems == 0)
+            continue;
+        ZR_TRY(update_unit(unit, &common, lr));
+        ZR_TRY(publish_unit(unit));
+    }
+    runtime->n_updates++;
+    return ZR_OK;
+}
+
+/* The next micro-batch computes with, and gathers from, what this step has written. */
+static zr_status_t order_next_step(zr_runtime_t *runtime) {
+    ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
+    return zr_rt_order(runtime, runtime->transfer, runtime->compute);
+}
+
+static zr_status_t check_complete(zr_runtime_t *runtime) {
+    if (runtime->micro_batch != runtime->config.grad_accum)
+        return zr_fail(&runtime->log, ZR_ERR_STATE,
+                       "zr_runtime_step after %zu of %zu micro-batches", runtime->micro_batch,
+                       runtime->config.grad_accum);
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        const zr_unit_t *unit = runtime->units[i];
+        if (unit->n_acquired != 0)
+            return zr_fail(&runtime->log, ZR_ERR_STATE,
+                           "zr_runtime_step while unit \"%s\" is acquired", unit->name);
+        if (unit->flat[FLAT_TRAINABLE].padded_elems != 0 && !unit->reduced)
+            return zr_fail(&runtime->log, ZR_ERR_STATE,
+                           "unit \"%s\" was not reduced in micro-batch %zu", unit->name,
+                           runtime->micro_batch);
+    }
+    return ZR_OK;
+}
+
+static double clip_factor(double clip, double norm) {
+    double factor = clip / (norm + 1e-6);
+    return clip > 0 && factor < 1 ? factor : 1;
+}
+
+static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) {
+    ZR_TRY(zr_rt_order(runtime, runtime->transfer, runtime->compute));
+    report->lr = zr_config_lr(&runtime->config, runtime->n_updates);
+    ZR_TRY(global_norm(runtime, &report->gradient_norm));
+    report->clip_factor = clip_factor(runtime->config.clip, report->gradient_norm);
+    report->skipped = !isfinite(report->gradient_norm);
+    double n_addends = (double)runtime->n_ranks * (double)runtime->config.grad_accum;
+    if (report->skipped)
+        zr_log_write(&runtime->log, ZR_LOG_WARNING,
+                     "step %zu is skipped: the norm of its gradients is %g (%zu skipped so far)",
+                     runtime->n_steps + 1, report->gradient_norm,
+                     runtime->n_steps + 1 - runtime->n_updates);
+    else
+        ZR_TRY(update_all(runtime, report->lr, report->clip_factor / n_addends));
+    return order_next_step(runtime);
+}
+
+zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
+    ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_step"));
+    ZR_TRY(check_complete(runtime));
+    zr_runtime_time_t before, after;
+    zr_runtime_time(runtime, &before);
+    double start = zr_rt_now();
+    zr_step_report_t report = {0};
+    ZR_TRY(zr_rt_note(runtime, finish_step(runtime, &report)));
+    zr_runtime_time(runtime, &after);
+    runtime->optimizer_seconds += zr_rt_now() - start -
+                                  (after.comm_seconds - before.comm_seconds) -
+                                  (after.stall_seconds - before.stall_seconds);
+    for (size_t i = 0; i < runtime->n_units; i++)
+        zr_unit_drop_gathered(runtime->units[i]);
+    runtime->micro_batch = 0;
+    runtime->in_micro_batch = false;
+    runtime->n_steps++;
+    report.step = runtime->n_steps;
+    report.n_skipped = runtime->n_steps - runtime->n_updates;
+    if (report_p != NULL)
+        *report_p = report;
+    return ZR_OK;
+}
