@@ -27,7 +27,6 @@ typedef struct rank_state {
     void *raw;
     size_t step;
     size_t micro_batch;
-    size_t n_gathers;
     uint64_t hash;
     zr_step_report_t last;
 } rank_state_t;
@@ -64,6 +63,25 @@ static float unit_noise(uint64_t key, size_t i) {
     return (float)((double)(mix(key * 1000003u + i) >> 11) * 0x1p-53 - 0.5);
 }
 
+const toy_sample_t toy_samples[TOY_N_SAMPLES] = {{0, 0, 0}, {1, 2, 1}, {4, 0, 0}};
+
+static uint64_t fill_key(int unit, int index) {
+    return (uint64_t)(100 * unit + index + 1);
+}
+
+float toy_initial_value(int unit, int index, size_t elem) {
+    return unit_noise(fill_key(unit, index), elem);
+}
+
+float toy_gradient(int unit, int index, size_t step, size_t micro_batch, int rank, size_t elem,
+                   float value) {
+    uint64_t key = (uint64_t)(unit * 100 + index);
+    key = key * 64 + step;
+    key = key * 16 + micro_batch;
+    key = key * 16 + (uint64_t)rank;
+    return 0.05f * unit_noise(key, elem) + 0.1f * value;
+}
+
 static void fill(void *context, size_t first, size_t n_elems, float *values) {
     uint64_t key = (uint64_t)(uintptr_t)context;
     for (size_t i = 0; i < n_elems; i++)
@@ -93,7 +111,7 @@ static zr_status_t add_param(rank_state_t *state, int unit, int index, long size
                             .group = (unit + index) % 2 ? group : 0,
                             .frozen = state->options->frozen && (index == 1 || unit == 3),
                             .fill = fill,
-                            .fill_context = (void *)(uintptr_t)(100 * unit + index + 1)};
+                            .fill_context = (void *)(uintptr_t)fill_key(unit, index)};
     state->n_params[unit] = index + 1;
     return zr_unit_add_param(state->units[unit], &desc, &state->params[unit][index]);
 }
@@ -129,11 +147,8 @@ static zr_status_t read_params(rank_state_t *state, zr_param_t *param) {
 
 static float gradient(const rank_state_t *state, int unit, int index, size_t i) {
     const toy_options_t *options = state->options;
-    uint64_t key = (uint64_t)(unit * 100 + index);
-    key = key * 64 + state->step;
-    key = key * 16 + state->micro_batch;
-    key = key * 16 + (uint64_t)state->rank;
-    float value = 0.05f * unit_noise(key, i) + 0.1f * state->values[i];
+    float value = toy_gradient(unit, index, state->step, state->micro_batch, state->rank, i,
+                               state->values[i]);
     if (options->flip_rank == state->rank && i == 0 && unit == 0 && index == 0 && state->step == 0)
         value = nextafterf(value, 2.0f);
     if (options->nan_step == (int)state->step && i == 0 && unit == 4 && index == 0)
@@ -188,7 +203,6 @@ static zr_status_t tied_use(rank_state_t *state) {
     ZR_TRY(read_params(state, state->params[0][0]));
     ZR_TRY(write_grad(state, 0, 0));
     ZR_TRY(zr_unit_release(state->units[0]));
-    state->n_gathers++;
     return ZR_OK;
 }
 
@@ -203,13 +217,11 @@ static int unit_at(const rank_state_t *state, int position) {
 
 static zr_status_t micro_batch(rank_state_t *state) {
     ZR_TRY(zr_runtime_begin_micro_batch(state->runtime));
-    state->n_gathers = 0;
     for (int i = 0; i < N_UNITS; i++) {
         zr_unit_t *unit = state->units[unit_at(state, i)];
         ZR_TRY(zr_unit_acquire(unit, ZR_FORWARD));
         ZR_TRY(zr_unit_release(unit));
-        state->n_gathers++;
-    }
+        }
     if (state->options->tied)
         ZR_TRY(tied_use(state));
     for (int i = N_UNITS - 1; i >= 0; i--) {
@@ -218,8 +230,7 @@ static zr_status_t micro_batch(rank_state_t *state) {
         ZR_TRY(backward_unit(state, unit));
         ZR_TRY(zr_unit_reduce(state->units[unit]));
         ZR_TRY(zr_unit_release(state->units[unit]));
-        state->n_gathers++;
-    }
+        }
     return ZR_OK;
 }
 
@@ -242,6 +253,16 @@ static void subtract(zr_comm_statistics_t *after, const zr_comm_statistics_t *be
         }
 }
 
+static zr_status_t read_samples(rank_state_t *state) {
+    for (int i = 0; i < TOY_N_SAMPLES; i++) {
+        zr_param_t *param = state->params[toy_samples[i].unit][toy_samples[i].index];
+        ZR_TRY(zr_param_read(param, 0, TOY_SAMPLE_ELEMS, state->values));
+        if (state->rank == 0)
+            memcpy(state->result->sample[i], state->values, sizeof(state->result->sample[i]));
+    }
+    return ZR_OK;
+}
+
 static zr_status_t train(rank_state_t *state) {
     zr_comm_statistics_t before, after;
     ZR_TRY(build(state));
@@ -254,9 +275,9 @@ static zr_status_t train(rank_state_t *state) {
         zr_allocator_statistics(zr_runtime_allocator(state->runtime), ZR_TIER_DEVICE,
                                 &state->result->device_memory);
         zr_runtime_model_size(state->runtime, &state->result->size);
-        state->result->n_gathers = state->n_gathers;
         state->result->step = state->last;
     }
+    ZR_TRY(read_samples(state));
     return zr_runtime_weights_xxh3(state->runtime, &state->hash);
 }
 

@@ -9,6 +9,8 @@
 #include "zero/zero.h"
 
 #define TOY_MAX_RANKS 8
+#define TOY_N_SAMPLES 3
+#define TOY_SAMPLE_ELEMS 64
 
 typedef struct toy_options {
     zr_config_t config;
@@ -34,8 +36,21 @@ typedef struct toy_result {
     zr_model_size_t size;
     zr_tier_statistics_t device_memory;
     zr_comm_statistics_t traffic; /* of the steps alone, without commit and hash */
-    size_t n_gathers; /* units acquired with parameters, per micro-batch */
+    float sample[TOY_N_SAMPLES][TOY_SAMPLE_ELEMS]; /* first elements of toy_samples */
 } toy_result_t;
+
+/* Parameters whose final values are reported: unit, index, parameter group. */
+typedef struct toy_sample {
+    int unit;
+    int index;
+    int group;
+} toy_sample_t;
+extern const toy_sample_t toy_samples[TOY_N_SAMPLES];
+
+/* The toy's initial values and gradients, for oracles. */
+float toy_initial_value(int unit, int index, size_t elem);
+float toy_gradient(int unit, int index, size_t step, size_t micro_batch, int rank, size_t elem,
+                   float value);
 
 toy_options_t toy_options_default(int stage, int n_ranks);
 

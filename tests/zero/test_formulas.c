@@ -1,0 +1,161 @@
+/*
+ * The design's two tables as tests: model states in memory per stage, and elements sent per
+ * collective and step. Both are computed here from the sizes of the model, not from the runtime.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "tests/zero/toy.h"
+
+static void run(const toy_options_t *options, toy_result_t *result) {
+    toy_train(options, result);
+    for (int r = 0; r < options->n_ranks; r++)
+        assert_int_equal(result->status[r], ZR_OK);
+}
+
+/* Sum of all parameters in toy.c, so that the report of the runtime is checked too. */
+#define TOY_ELEMS (101 + 1 + 7 + 0 + 1009 + 64 + 1 + 17 + 0 + 3 + 251 + 20011 + 2 + 0)
+
+static void expect_states(const toy_options_t *options) {
+    toy_result_t result;
+    run(options, &result);
+    size_t n = (size_t)options->n_ranks;
+    int stage = options->config.stage;
+    size_t width = zr_dtype_size(options->config.dtype);
+    size_t trainable = result.size.trainable_padded_elems;
+    size_t all = trainable + result.size.frozen_padded_elems;
+    assert_int_equal(result.size.trainable_elems + result.size.frozen_elems, TOY_ELEMS);
+    assert_int_equal(trainable % n, 0);
+    assert_true(trainable >= result.size.trainable_elems);
+    /* Padding: less than 32 elements per parameter, and 32 per rank, unit and buffer. */
+    assert_true(all <= TOY_ELEMS + 32 * result.size.n_params + 64 * n * result.size.n_units);
+
+    const zr_byte_count_t *tag = result.device_memory.by_tag;
+    assert_int_equal(tag[ZR_TAG_PARAMETERS].peak, width * (stage == 3 ? all / n : all));
+    size_t accumulated =
+        options->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH && stage < 2 ? trainable / n : 0;
+    assert_int_equal(tag[ZR_TAG_GRADIENTS].peak,
+                     width * ((stage >= 2 ? trainable / n : trainable) + accumulated));
+    assert_int_equal(tag[ZR_TAG_OPTIMIZER_STATE].peak,
+                     12 * (stage >= 1 ? trainable / n : trainable));
+    bool gathers = stage == 3 && n > 1;
+    size_t live = gathers ? width * result.size.largest_unit_padded_elems : 0;
+    size_t prefetched = options->config.prefetch_elems != 0 ? live : 0;
+    assert_true(tag[ZR_TAG_GATHERED_PARAMETERS].peak >= live);
+    assert_true(tag[ZR_TAG_GATHERED_PARAMETERS].peak <= live + prefetched);
+    assert_int_equal(tag[ZR_TAG_GATHERED_PARAMETERS].live, 0);
+    assert_int_equal(tag[ZR_TAG_GRADIENT_BUCKETS].live, 0);
+    if (stage < 2)
+        assert_int_equal(
+            tag[ZR_TAG_GRADIENT_BUCKETS].peak > 0,
+            options->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH); /* the sum to be added */
+}
+
+static void states_follow_the_table(void **state) {
+    (void)state;
+    const int rank_counts[] = {1, 2, 3, 4, 8};
+    for (int i = 0; i < 5; i++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (int flags = 0; flags < 16; flags++) {
+                toy_options_t options = toy_options_default(stage, rank_counts[i]);
+                options.n_steps = 2;
+                options.config.dtype = flags & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
+                options.frozen = (flags & 2) != 0;
+                options.config.prefetch_elems = flags & 4 ? 0 : 50000000;
+                options.config.grad_accum = flags & 8 ? 2 : 1;
+                options.config.reduce =
+                    flags & 8 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+                expect_states(&options);
+            }
+}
+
+typedef struct traffic {
+    uint64_t all_gather;
+    uint64_t reduce_scatter;
+    uint64_t all_reduce;
+} traffic_t;
+
+/* Elements sent per rank and step: the design's formulas, with what the options add. */
+static traffic_t expected_traffic(const toy_options_t *options, const toy_result_t *result) {
+    uint64_t n = (uint64_t)options->n_ranks;
+    uint64_t k = options->config.grad_accum;
+    uint64_t trainable = result->size.trainable_padded_elems * (n - 1) / n;
+    uint64_t all = trainable + result->size.frozen_padded_elems * (n - 1) / n;
+    bool every = options->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH && k > 1;
+    switch (options->config.stage) {
+    case 0:
+        return every ? (traffic_t){trainable, k * trainable, 0} : (traffic_t){0, 0, 2 * trainable};
+    case 1:
+        return (traffic_t){trainable, every ? k * trainable : trainable, 0};
+    case 2:
+        return (traffic_t){trainable, k * trainable, 0};
+    default: /* forward and backward */
+        return (traffic_t){k * 2 * all, k * trainable, 0};
+    }
+}
+
+static void expect_traffic(const toy_options_t *options) {
+    toy_result_t result;
+    run(options, &result);
+    traffic_t expected = expected_traffic(options, &result);
+    const zr_comm_count_t *count = result.traffic.count[ZR_TRAFFIC_MODEL];
+    uint64_t steps = options->n_steps;
+    uint64_t width = zr_dtype_size(options->config.dtype);
+    assert_int_equal(count[ZR_ALL_GATHER].elems_sent, steps * expected.all_gather);
+    assert_int_equal(count[ZR_REDUCE_SCATTER].elems_sent, steps * expected.reduce_scatter);
+    assert_int_equal(count[ZR_ALL_REDUCE].elems_sent, steps * expected.all_reduce);
+    assert_int_equal(count[ZR_BROADCAST].elems_sent, 0);
+    assert_int_equal(count[ZR_ALL_GATHER].bytes_sent, width * count[ZR_ALL_GATHER].elems_sent);
+    assert_int_equal(count[ZR_REDUCE_SCATTER].bytes_sent,
+                     width * count[ZR_REDUCE_SCATTER].elems_sent);
+    assert_int_equal(count[ZR_ALL_REDUCE].bytes_sent, width * count[ZR_ALL_REDUCE].elems_sent);
+    /* The norm: one double per unit, to every other rank. */
+    assert_int_equal(result.traffic.count[ZR_TRAFFIC_CONTROL][ZR_ALL_GATHER].elems_sent,
+                     steps * result.size.n_units * (uint64_t)(options->n_ranks - 1));
+}
+
+static void traffic_follows_the_formulas(void **state) {
+    (void)state;
+    const int rank_counts[] = {1, 2, 3, 4, 8};
+    for (int i = 0; i < 5; i++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (int flags = 0; flags < 16; flags++) {
+                toy_options_t options = toy_options_default(stage, rank_counts[i]);
+                options.n_steps = 2;
+                options.config.dtype = flags & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
+                options.frozen = (flags & 2) != 0;
+                options.config.grad_accum = flags & 4 ? 3 : 1;
+                options.config.reduce =
+                    flags & 8 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+                expect_traffic(&options);
+            }
+}
+
+static void a_budget_is_hard(void **state) {
+    (void)state;
+    toy_options_t options = toy_options_default(0, 4);
+    options.config.overlap_comm = true;
+    options.quiet = 1;
+    options.config.device_memory_bytes = 320 * 1024; /* states at stage 0: 430 KB */
+    toy_result_t result;
+    toy_train(&options, &result);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(result.status[r], ZR_ERR_BUDGET);
+        assert_non_null(strstr(result.last_error[r], "--stage"));
+    }
+    options.config.stage = 3;
+    run(&options, &result);
+    assert_true(result.device_memory.reserved.peak <= options.config.device_memory_bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(states_follow_the_table),
+        cmocka_unit_test(traffic_follows_the_formulas),
+        cmocka_unit_test(a_budget_is_hard),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,187 @@
+/*
+ * The recorded order of units, ranks that leave it, and calls that do not fit the state.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "tests/zero/toy.h"
+
+static void a_common_new_order_is_recorded_again(void **state) {
+    (void)state;
+    for (int n_ranks = 1; n_ranks <= 3; n_ranks++) {
+        toy_options_t options = toy_options_default(3, n_ranks);
+        toy_result_t result;
+        toy_train(&options, &result);
+        uint64_t reference = result.hash;
+        options.reorder_step = 2;
+        toy_train(&options, &result);
+        for (int r = 0; r < n_ranks; r++)
+            assert_int_equal(result.status[r], ZR_OK);
+        assert_true(result.hash == reference); /* the toy's sums do not depend on the order */
+        assert_int_equal(result.device_memory.by_tag[ZR_TAG_GATHERED_PARAMETERS].live, 0);
+    }
+}
+
+static void a_stray_rank_ends_all_with_names(void **state) {
+    (void)state;
+    for (int stage = 1; stage <= 3; stage++)
+        for (int prefetch = 0; prefetch < 2; prefetch++) {
+            toy_options_t options = toy_options_default(stage, 3);
+            options.config.prefetch_elems = prefetch ? 50000000 : 0;
+            options.stray_rank = 1;
+            options.quiet = 1;
+            toy_result_t result;
+            toy_train(&options, &result);
+            for (int r = 0; r < 3; r++)
+                assert_int_equal(result.status[r], ZR_ERR_COMM);
+        }
+}
+
+/* ---- one rank, called by hand ---- */
+
+typedef struct fixture {
+    zr_comm_t *comm;
+    zr_device_t *device;
+    zr_runtime_t *runtime;
+    zr_unit_t *unit;
+    zr_param_t *param;
+    zr_param_t *frozen;
+    char message[1024];
+} fixture_t;
+
+static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)level;
+    (void)rank;
+    snprintf(((fixture_t *)context)->message, sizeof(((fixture_t *)context)->message), "%s",
+             message);
+}
+
+static void open_fixture(fixture_t *f, int stage) {
+    *f = (fixture_t){0};
+    zr_comm_options_t comm_options = zr_comm_options_default();
+    zr_config_t config = zr_config_default();
+    zr_log_t log = {.sink = keep, .context = f, .level = ZR_LOG_DEBUG, .rank = -1};
+    config.stage = stage;
+    config.grad_accum = 2;
+    assert_int_equal(zr_config_resolve(&config, 1, NULL), ZR_OK);
+    assert_int_equal(zr_comm_create_threads(1, &comm_options, &f->comm), ZR_OK);
+    assert_int_equal(zr_device_open("host", NULL, &f->device), ZR_OK);
+    assert_int_equal(zr_runtime_create(&config, f->comm, f->device, &log, &f->runtime), ZR_OK);
+}
+
+static void close_fixture(fixture_t *f) {
+    zr_runtime_destroy(&f->runtime);
+    zr_device_close(&f->device);
+    zr_comm_destroy(&f->comm);
+}
+
+static void build_fixture(fixture_t *f) {
+    zr_param_desc_t desc = {.name = "w", .n_dims = 2, .dims = {3, 5}};
+    assert_int_equal(zr_runtime_add_unit(f->runtime, "layer", &f->unit), ZR_OK);
+    assert_int_equal(zr_unit_add_param(f->unit, &desc, &f->param), ZR_OK);
+    desc.name = "f";
+    desc.frozen = true;
+    assert_int_equal(zr_unit_add_param(f->unit, &desc, &f->frozen), ZR_OK);
+    assert_int_equal(zr_runtime_commit(f->runtime), ZR_OK);
+}
+
+static void expect_message(const fixture_t *f, const char *part) {
+    if (strstr(f->message, part) == NULL)
+        fail_msg("the message is \"%s\", without \"%s\"", f->message, part);
+}
+
+static void calls_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        fixture_t f;
+        void *grad;
+        open_fixture(&f, stage);
+        assert_int_equal(zr_runtime_begin_micro_batch(f.runtime), ZR_ERR_STATE);
+        expect_message(&f, "before zr_runtime_commit");
+        build_fixture(&f);
+        assert_null(zr_param_data(f.param));
+        assert_int_equal(zr_unit_release(f.unit), ZR_ERR_STATE);
+        assert_int_equal(zr_unit_reduce(f.unit), ZR_ERR_STATE);
+        assert_int_equal(zr_runtime_step(f.runtime, NULL), ZR_ERR_STATE);
+        expect_message(&f, "0 of 2 micro-batches");
+        assert_int_equal(zr_param_grad(f.param, &grad, NULL), ZR_ERR_STATE);
+        assert_int_equal(zr_unit_acquire(f.unit, ZR_FORWARD), ZR_OK); /* evaluation */
+        assert_non_null(zr_param_data(f.param));
+        assert_int_equal(zr_param_grad(f.frozen, &grad, NULL), ZR_ERR_STATE);
+        expect_message(&f, "frozen");
+        assert_int_equal(zr_unit_release(f.unit), ZR_OK);
+        assert_null(zr_param_data(f.param));
+        assert_int_equal(zr_runtime_begin_micro_batch(f.runtime), ZR_OK);
+        assert_int_equal(zr_unit_acquire(f.unit, ZR_BACKWARD), ZR_OK);
+        assert_int_equal(zr_param_grad(f.param, &grad, NULL), ZR_OK);
+        assert_int_equal(zr_unit_reduce(f.unit), ZR_OK);
+        assert_int_equal(zr_unit_reduce(f.unit), ZR_ERR_STATE);
+        expect_message(&f, "twice");
+        assert_int_equal(zr_unit_release(f.unit), ZR_OK);
+        assert_int_equal(zr_runtime_begin_micro_batch(f.runtime), ZR_OK);
+        assert_int_equal(zr_runtime_begin_micro_batch(f.runtime), ZR_ERR_STATE);
+        assert_int_equal(zr_runtime_step(f.runtime, NULL), ZR_ERR_STATE);
+        expect_message(&f, "not reduced in micro-batch 2");
+        close_fixture(&f);
+    }
+}
+
+static void wrong_declarations_are_refused(void **state) {
+    (void)state;
+    fixture_t f;
+    zr_unit_t *unit;
+    zr_param_t *param;
+    open_fixture(&f, 1);
+    assert_int_equal(zr_runtime_add_unit(f.runtime, "", &unit), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_runtime_add_unit(f.runtime, "a", &unit), ZR_OK);
+    assert_int_equal(zr_runtime_add_unit(f.runtime, "a", &unit), ZR_ERR_ARGUMENT);
+    expect_message(&f, "\"a\" already");
+    zr_param_desc_t desc = {.name = "w", .n_dims = 2, .dims = {(size_t)1 << 40, (size_t)1 << 40}};
+    assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_ERR_ARGUMENT);
+    expect_message(&f, "overflows");
+    desc.n_dims = 5;
+    assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_ERR_ARGUMENT);
+    desc.n_dims = 1;
+    desc.group = 1;
+    assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_ERR_ARGUMENT);
+    desc.group = 0;
+    assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_OK); /* 2^40: legal alone */
+    desc.dims[0] = 1;
+    assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_ERR_ARGUMENT);
+    expect_message(&f, "\"w\" already");
+    desc.name = "v";
+    desc.dims[0] = (size_t)1 << 62;
+    assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_OK);
+    assert_int_equal(zr_runtime_commit(f.runtime), ZR_ERR_ARGUMENT);
+    expect_message(&f, "too large");
+    assert_int_equal(zr_runtime_commit(f.runtime), ZR_ERR_STATE);
+    close_fixture(&f);
+}
+
+static void parameters_can_be_read(void **state) {
+    (void)state;
+    fixture_t f;
+    float values[15];
+    open_fixture(&f, 2);
+    build_fixture(&f);
+    assert_int_equal(zr_param_read(f.param, 4, 11, values), ZR_OK);
+    for (int i = 0; i < 11; i++)
+        assert_true(values[i] == 0.0f);
+    assert_int_equal(zr_param_read(f.param, 5, 11, values), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_param_read(f.frozen, 0, 15, values), ZR_OK);
+    close_fixture(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_common_new_order_is_recorded_again),
+        cmocka_unit_test(a_stray_rank_ends_all_with_names),
+        cmocka_unit_test(calls_that_do_not_fit_are_refused),
+        cmocka_unit_test(wrong_declarations_are_refused),
+        cmocka_unit_test(parameters_can_be_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,137 @@
+/*
+ * Promise 1: with the same number of ranks every stage ends in bitwise the same parameters;
+ * and the promise that this test would notice if one rounding changed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+#include "tests/zero/toy.h"
+
+static const int rank_counts[] = {1, 2, 3, 4, 8};
+#define N_RANK_COUNTS 5
+
+static uint64_t hash_of(const toy_options_t *options) {
+    toy_result_t result;
+    toy_train(options, &result);
+    for (int r = 0; r < options->n_ranks; r++)
+        assert_int_equal(result.status[r], ZR_OK);
+    return result.hash;
+}
+
+static uint64_t hash_at_stage(const toy_options_t *options, int stage) {
+    toy_options_t copy = *options;
+    copy.config.stage = stage;
+    return hash_of(&copy);
+}
+
+static void expect_same(const toy_options_t *options, int first_stage, int last_stage,
+                        const char *what) {
+    uint64_t reference = hash_at_stage(options, first_stage);
+    for (int stage = first_stage + 1; stage <= last_stage; stage++) {
+        uint64_t hash = hash_at_stage(options, stage);
+        if (hash != reference)
+            fail_msg("%s, %d ranks, %s: stage %d ends in %016llx, stage %d in %016llx", what,
+                     options->n_ranks, zr_dtype_name(options->config.dtype), first_stage,
+                     (unsigned long long)reference, stage, (unsigned long long)hash);
+    }
+}
+
+static toy_options_t variant(int n_ranks, zr_dtype_t dtype, unsigned flags) {
+    toy_options_t options = toy_options_default(0, n_ranks);
+    options.config.dtype = dtype;
+    options.config.clip = flags & 1 ? 0.05 : 0;
+    options.tied = (flags & 2) != 0;
+    options.frozen = (flags & 4) != 0;
+    options.skip_some = (flags & 8) != 0;
+    return options;
+}
+
+static void all_stages_agree(void **state) {
+    (void)state;
+    for (int i = 0; i < N_RANK_COUNTS; i++)
+        for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+            for (unsigned flags = 0; flags < 16; flags++) {
+                toy_options_t options = variant(rank_counts[i], (zr_dtype_t)dtype, flags);
+                options.n_steps = 3;
+                expect_same(&options, 0, 3, "one micro-batch");
+            }
+}
+
+static void accumulation_agrees_in_pairs(void **state) {
+    (void)state;
+    for (int i = 0; i < N_RANK_COUNTS; i++)
+        for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+            for (unsigned flags = 0; flags < 16; flags += 3) {
+                toy_options_t options = variant(rank_counts[i], (zr_dtype_t)dtype, flags);
+                options.config.grad_accum = 3;
+                expect_same(&options, 0, 1, "accumulation");
+                expect_same(&options, 2, 3, "accumulation");
+                options.config.reduce = ZR_REDUCE_EVERY_MICRO_BATCH;
+                expect_same(&options, 0, 3, "accumulation, every micro-batch");
+            }
+}
+
+static void prefetch_and_overlap_change_nothing(void **state) {
+    (void)state;
+    toy_options_t options = variant(3, ZR_DTYPE_BF16, 7);
+    options.config.stage = 3;
+    uint64_t reference = hash_of(&options);
+    options.config.prefetch_elems = 0;
+    assert_true(hash_of(&options) == reference);
+    options.config.overlap_comm = false;
+    assert_true(hash_of(&options) == reference);
+}
+
+static void one_ulp_is_noticed(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_options_t options = toy_options_default(stage, 3);
+        uint64_t reference = hash_of(&options);
+        options.flip_rank = 1;
+        assert_true(hash_of(&options) != reference);
+    }
+}
+
+static void options_matter(void **state) {
+    (void)state;
+    uint64_t seen[16];
+    for (unsigned flags = 0; flags < 16; flags++) {
+        toy_options_t options = variant(2, ZR_DTYPE_F32, flags);
+        seen[flags] = hash_of(&options);
+        for (unsigned other = 0; other < flags; other++)
+            assert_true(seen[flags] != seen[other]);
+    }
+}
+
+static void a_step_that_is_not_finite_is_skipped(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_options_t options = toy_options_default(stage, 2);
+        options.quiet = 1;
+        options.n_steps = 1;
+        uint64_t after_one = hash_of(&options);
+        options.n_steps = 2;
+        options.nan_step = 1;
+        toy_result_t result;
+        toy_train(&options, &result);
+        assert_int_equal(result.status[0], ZR_OK);
+        assert_true(result.hash == after_one);
+        assert_true(result.step.skipped);
+        assert_int_equal(result.step.n_skipped, 1);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_stages_agree),
+        cmocka_unit_test(accumulation_agrees_in_pairs),
+        cmocka_unit_test(prefetch_and_overlap_change_nothing),
+        cmocka_unit_test(one_ulp_is_noticed),
+        cmocka_unit_test(options_matter),
+        cmocka_unit_test(a_step_that_is_not_finite_is_skipped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
