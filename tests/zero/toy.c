@@ -149,7 +149,7 @@ static float gradient(const rank_state_t *state, int unit, int index, size_t i) 
     const toy_options_t *options = state->options;
     float value = toy_gradient(unit, index, state->step, state->micro_batch, state->rank, i,
                                state->values[i]);
-    if (options->flip_rank == state->rank && i == 0 && unit == 0 && index == 0 && state->step == 0)
+    if (options->flip_rank == state->rank && unit == 4 && index == 0 && state->step == 1)
         value = nextafterf(value, 2.0f);
     if (options->nan_step == (int)state->step && i == 0 && unit == 4 && index == 0)
         value = NAN;
@@ -189,7 +189,7 @@ static zr_status_t write_grad(rank_state_t *state, int unit, int index) {
 static zr_status_t backward_unit(rank_state_t *state, int unit) {
     for (int i = 0; i < state->n_params[unit]; i++) {
         zr_param_t *param = state->params[unit][i];
-        if (zr_param_is_frozen(param) || (state->options->skip_some && unit == 4 && i == 1))
+        if (zr_param_is_frozen(param) || (state->options->skip_some && unit == 1 && i == 2))
             continue;
         ZR_TRY(read_params(state, param));
         ZR_TRY(write_grad(state, unit, i));

@@ -20,7 +20,7 @@ typedef struct toy_options {
     bool frozen;         /* some parameters are frozen */
     bool tied;           /* a parameter is used by two units */
     bool skip_some;      /* nobody asks for the gradient of one parameter */
-    int flip_rank;       /* this rank's first gradient is one ulp off; -1: none */
+    int flip_rank;       /* in one step, this rank's gradients of u4.p0 are one ulp off; -1: none */
     int nan_step;        /* the gradients of this step are not finite; -1: none */
     int reorder_step;    /* all ranks visit the units in another order from this step; -1: none */
     int stray_rank;      /* this rank visits the units in another order; -1: none */
