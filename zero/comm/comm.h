@@ -9,6 +9,12 @@
  *
  * Sums are made in fp32 in rank order and rounded once, so that they are the same
  * bits on every backend and in every run.
+ *
+ * After ZR_ERR_COMM or ZR_ERR_DEVICE a communicator is dead on every rank: each later
+ * call returns ZR_ERR_COMM at once. A call refused with ZR_ERR_ARGUMENT was not seen by
+ * the others: they wait for this rank, which calls again, or gives up (zr_comm_abort).
+ *
+ * Threads: a handle belongs to the thread of its rank, zr_comm_abort excepted.
  */
 #ifndef ZR_ZERO_COMM_COMM_H
 #define ZR_ZERO_COMM_COMM_H
@@ -51,8 +57,8 @@ typedef struct zr_message {
 } zr_message_t;
 
 typedef struct zr_comm_options {
-    zr_log_t log;      /* each rank's copy gets its rank */
-    int timeout_ms;    /* how long a rank waits for another; > 0 */
+    zr_log_t log;   /* each rank's copy gets its rank */
+    int timeout_ms; /* how long a rank that has called waits for one that has not; > 0 */
 } zr_comm_options_t;
 
 /** 60 s, default log. */
@@ -61,9 +67,13 @@ zr_comm_options_t zr_comm_options_default(void);
 /**
  * Make a communicator of ranks that are threads of this process.
  *
- * @param n_ranks  >= 1
+ * @param n_ranks  1 to ZR_MAX_SUM_SOURCES
+ * @param options  NULL means the defaults; borrowed for the call
  * @param comms    [n_ranks], filled; comms[r] is for the thread of rank r
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY (nothing is created then)
+ *
+ * Each rank uses streams of one device, the same kind of device on every rank. Where
+ * devices are asynchronous, tensors must be memory that every rank's device can read.
  *
  * Ownership: each rank destroys its own with zr_comm_destroy.
  */
@@ -72,17 +82,19 @@ ZR_NODISCARD zr_status_t zr_comm_create_threads(int n_ranks, const zr_comm_optio
 
 /**
  * Leave and free. A rank that leaves while others wait for it in a collective ends their
- * calls with ZR_ERR_COMM. NULL and *comm == NULL are fine.
+ * calls with ZR_ERR_COMM, and so do later calls of theirs. NULL and *comm == NULL are fine.
+ * Destroy a communicator before the device whose streams it was used with is closed.
  */
 void zr_comm_destroy(zr_comm_t **comm);
 
 /**
  * End the communicator for every rank: calls now waiting and all later ones return
  * ZR_ERR_COMM and say which rank gave up and why. For a rank that has failed elsewhere.
+ * Groups split from this communicator, and the one it was split from, go on.
  *
  * @param reason  one line, copied
  *
- * Threads: may be called from any thread.
+ * Threads: may be called from any thread while the handle exists.
  */
 void zr_comm_abort(zr_comm_t *comm, const char *reason);
 
@@ -94,7 +106,8 @@ const char *zr_comm_backend_name(const zr_comm_t *comm);
 /**
  * recv[r * n_elems .. ] = rank r's send, for every r.
  *
- * @param send     [n_elems] on the device; may be recv + rank * n_elems (in place)
+ * @param send     [n_elems] on the device; may be recv + rank * n_elems (in place), otherwise
+ *                 apart from recv; aligned to its element, as all tensors here
  * @param recv     [n_ranks * n_elems] on the device
  * @param n_elems  per rank, the same on every rank; 0 is fine. Any dtype.
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_COMM (the communicator is then unusable: destroy it);
@@ -110,7 +123,8 @@ ZR_NODISCARD zr_status_t zr_comm_all_gather(zr_comm_t *comm, const zr_message_t 
  * recv[i] = sum over ranks r, in rank order and fp32, of rank r's send[rank * n_elems + i].
  *
  * @param send  [n_ranks * n_elems] on the device, F32 or BF16; unchanged except when in place
- * @param recv  [n_elems] on the device; may be send + rank * n_elems (in place)
+ * @param recv  [n_elems] on the device; may be send + rank * n_elems (in place), otherwise
+ *              apart from send
  *
  * Errors as all_gather. Sends n_elems * (n_ranks - 1) elements per rank.
  */
@@ -147,10 +161,12 @@ ZR_NODISCARD zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name);
 
 /**
  * Split into groups: ranks that give the same color form a new communicator, in order of
- * (key, old rank). All ranks call it.
+ * (key, old rank). All ranks call it. A group keeps the log (with the first communicator's
+ * rank) and the time limit, and lives and ends apart from what it was split from.
  *
  * @param color   >= 0; or -1: this rank joins no group and gets NULL
- * @return ZR_OK; ZR_ERR_MEMORY (on every rank); ZR_ERR_COMM
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY (on every rank; nothing is created and this
+ *         communicator goes on); ZR_ERR_COMM
  */
 ZR_NODISCARD zr_status_t zr_comm_split(zr_comm_t *comm, int color, int key, zr_comm_t **group_p);
 
@@ -163,7 +179,7 @@ typedef struct zr_comm_count {
 typedef struct zr_comm_statistics {
     zr_comm_count_t count[ZR_N_TRAFFICS][ZR_N_COLLECTIVES];
     double wait_seconds; /* blocked until other ranks arrived or were done */
-    double move_seconds; /* copying and adding */
+    double move_seconds; /* copying and adding; queueing that, on asynchronous devices */
 } zr_comm_statistics_t;
 
 /** What this rank has sent since creation. */

@@ -1,0 +1,606 @@
+/* See comm_suite.h. */
+#include "tests/zero/comm/comm_suite.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/zero/comm/comm_cases.h"
+
+enum { LONG_MS = 60000, SHORT_MS = 200 };
+
+static const int rank_counts[] = {1, 2, 3, 5, 8};
+#define N_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* What a cmocka test gets: which backend, how many ranks. */
+typedef struct setting {
+    const comm_suite_t *suite;
+    int n_ranks;
+} setting_t;
+
+static void run(void **state, int timeout_ms, rank_fn body, const void *context) {
+    const setting_t *setting = *state;
+    run_ranks(setting->suite, setting->n_ranks, timeout_ms, body, context);
+}
+
+/* ---- values ---- */
+
+static void every_collective(rank_t *self) {
+    static const size_t sizes[] = {0, 1, 7, 64, 1021, 65537};
+    for (int collective = ZR_ALL_GATHER; collective <= ZR_BROADCAST; collective++) {
+        for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_U8; dtype++) {
+            if (is_summed((zr_collective_t)collective) && dtype > ZR_DTYPE_BF16)
+                continue;
+            for (size_t i = 0; i < 2 * N_OF(sizes); i++) {
+                comm_case_t wanted = {.collective = (zr_collective_t)collective,
+                                      .dtype = (zr_dtype_t)dtype,
+                                      .n_elems = sizes[i / 2],
+                                      .root = (int)i % self->n_ranks,
+                                      .in_place = i % 2 == 1,
+                                      .seed = i};
+                run_case(self, self->comm, &wanted);
+                if (self->failure[0] != '\0')
+                    return;
+            }
+        }
+    }
+}
+
+static void test_every_collective(void **state) {
+    run(state, LONG_MS, every_collective, NULL);
+}
+
+static comm_case_t random_case(uint64_t seed, int n_ranks) {
+    uint64_t bits = mix_bits(seed);
+    comm_case_t wanted = {
+        .collective = (zr_collective_t)(bits % 5),
+        .dtype = (zr_dtype_t)(bits / 5 % 5),
+        .n_elems = (size_t)(bits >> 16) % 3000,
+        .root = (int)((bits >> 32) % (uint64_t)n_ranks),
+        .in_place = bits >> 63,
+        .seed = seed,
+    };
+    if (is_summed(wanted.collective))
+        wanted.dtype = (zr_dtype_t)(wanted.dtype % 2);
+    return wanted;
+}
+
+static void random_sequence(rank_t *self) {
+    const uint64_t *seed = self->context;
+    for (uint64_t i = 0; i < 150; i++) {
+        comm_case_t wanted = random_case(*seed * 1000 + i, self->n_ranks);
+        run_case(self, self->comm, &wanted);
+        if (self->failure[0] != '\0')
+            return;
+    }
+}
+
+static void test_random_sequences(void **state) {
+    for (uint64_t seed = 1; seed <= 4; seed++)
+        run(state, LONG_MS, random_sequence, &seed);
+}
+
+/* ---- traffic ---- */
+
+static void expect_count(rank_t *self, zr_collective_t collective, zr_traffic_t traffic,
+                         uint64_t n_calls, uint64_t elems_sent, uint64_t bytes_sent) {
+    zr_comm_statistics_t statistics;
+    zr_comm_statistics(self->comm, &statistics);
+    const zr_comm_count_t *count = &statistics.count[traffic][collective];
+    CHECK(self, count->n_calls == n_calls);
+    CHECK(self, count->elems_sent == elems_sent);
+    CHECK(self, count->bytes_sent == bytes_sent);
+}
+
+static void exact_traffic(rank_t *self) {
+    uint64_t n = (uint64_t)self->n_ranks;
+    uint64_t r = (uint64_t)self->rank;
+    zr_message_t model = {"model", ZR_DTYPE_BF16, ZR_TRAFFIC_MODEL};
+    zr_message_t control = {"control", ZR_DTYPE_F32, ZR_TRAFFIC_CONTROL};
+    zr_stream_t *stream = self->stream;
+    char *whole = device_take(self, n * 2 * 1000);
+    char *part = device_take(self, 4 * 1000);
+    CHECK(self, zr_comm_all_gather(self->comm, &model, part, whole, 1000, stream) == ZR_OK);
+    CHECK(self, zr_comm_all_gather(self->comm, &model, part, whole, 11, stream) == ZR_OK);
+    CHECK(self, zr_comm_reduce_scatter(self->comm, &model, whole, part, 999, stream) == ZR_OK);
+    CHECK(self, zr_comm_all_reduce(self->comm, &control, part, 1000, stream) == ZR_OK);
+    CHECK(self, zr_comm_all_reduce(self->comm, &control, part, 3, stream) == ZR_OK);
+    CHECK(self, zr_comm_broadcast(self->comm, &model, part, 17, self->n_ranks - 1, stream) == 0);
+    CHECK(self, zr_comm_barrier(self->comm, "barrier") == ZR_OK);
+
+    expect_count(self, ZR_ALL_GATHER, ZR_TRAFFIC_MODEL, 2, 1011 * (n - 1), 2 * 1011 * (n - 1));
+    expect_count(self, ZR_REDUCE_SCATTER, ZR_TRAFFIC_MODEL, 1, 999 * (n - 1), 2 * 999 * (n - 1));
+    uint64_t reduced = 0;
+    static const uint64_t sizes[] = {1000, 3};
+    for (int i = 0; i < 2; i++) {
+        uint64_t owned = sizes[i] * (r + 1) / n - sizes[i] * r / n;
+        reduced += sizes[i] - owned + (n - 1) * owned;
+    }
+    expect_count(self, ZR_ALL_REDUCE, ZR_TRAFFIC_CONTROL, 2, reduced, 4 * reduced);
+    uint64_t given = r == n - 1 ? 17 * (n - 1) : 0;
+    expect_count(self, ZR_BROADCAST, ZR_TRAFFIC_MODEL, 1, given, 2 * given);
+    expect_count(self, ZR_BARRIER, ZR_TRAFFIC_CONTROL, 1, 0, 0);
+    expect_count(self, ZR_ALL_GATHER, ZR_TRAFFIC_CONTROL, 0, 0, 0);
+    expect_count(self, ZR_ALL_REDUCE, ZR_TRAFFIC_MODEL, 0, 0, 0);
+    expect_count(self, ZR_SPLIT, ZR_TRAFFIC_CONTROL, 0, 0, 0);
+}
+
+static void test_exact_traffic(void **state) {
+    run(state, LONG_MS, exact_traffic, NULL);
+}
+
+/* ---- groups ---- */
+
+/* Ranks 0, 2, ... and 1, 3, ..., each in reverse order of rank. */
+static void split_in_two(rank_t *self, zr_comm_t **group_p) {
+    int color = self->rank % 2;
+    CHECK(self, zr_comm_split(self->comm, color, -self->rank, group_p) == ZR_OK);
+    int n_members = (self->n_ranks + 1 - color) / 2;
+    CHECK(self, zr_comm_n_ranks(*group_p) == n_members);
+    CHECK(self, zr_comm_rank(*group_p) == n_members - 1 - self->rank / 2);
+    CHECK(self, strcmp(zr_comm_backend_name(*group_p), zr_comm_backend_name(self->comm)) == 0);
+}
+
+static void groups_and_parent(rank_t *self) {
+    zr_comm_t *group = NULL, *alone = NULL;
+    split_in_two(self, &group);
+    if (self->failure[0] == '\0' && zr_comm_split(group, zr_comm_rank(group), 0, &alone) != ZR_OK)
+        note_failure(self, __FILE__, __LINE__, "a group of one rank");
+    for (uint64_t i = 0; i < 60 && self->failure[0] == '\0'; i++) {
+        comm_case_t wanted = random_case(7000 + i, self->n_ranks);
+        run_case(self, self->comm, &wanted);
+        wanted = random_case(8000 + i, zr_comm_n_ranks(group));
+        if (self->failure[0] == '\0')
+            run_case(self, group, &wanted);
+        wanted = random_case(9000 + i, 1);
+        if (self->failure[0] == '\0')
+            run_case(self, alone, &wanted);
+    }
+    zr_comm_destroy(&alone);
+    zr_comm_destroy(&group);
+    CHECK(self, self->failure[0] == '\0');
+    CHECK(self, zr_comm_barrier(self->comm, "after its groups") == ZR_OK);
+}
+
+static void test_groups_and_parent(void **state) {
+    run(state, LONG_MS, groups_and_parent, NULL);
+}
+
+/* Rank 0 joins no group; equal keys keep the old order. */
+static void split_without_rank_0(rank_t *self) {
+    zr_comm_t *group = NULL;
+    CHECK(self, zr_comm_split(self->comm, self->rank == 0 ? -1 : 5, 3, &group) == ZR_OK);
+    if (self->rank == 0) {
+        CHECK(self, group == NULL);
+    } else {
+        CHECK(self, zr_comm_n_ranks(group) == self->n_ranks - 1);
+        CHECK(self, zr_comm_rank(group) == self->rank - 1);
+        CHECK(self, zr_comm_barrier(group, "without rank 0") == ZR_OK);
+    }
+    CHECK(self, zr_comm_barrier(self->comm, "with rank 0") == ZR_OK);
+    zr_comm_destroy(&group);
+}
+
+static void test_split_without_rank_0(void **state) {
+    run(state, LONG_MS, split_without_rank_0, NULL);
+}
+
+/* A group that ends leaves its parent alive, and the other way round. */
+static void ends_apart(rank_t *self) {
+    zr_comm_t *group = NULL, *other = NULL;
+    CHECK(self, zr_comm_split(self->comm, 0, 0, &group) == ZR_OK);
+    CHECK(self, zr_comm_split(self->comm, 0, 0, &other) == ZR_OK);
+    if (self->rank == self->n_ranks - 1)
+        zr_comm_abort(group, "the group's end");
+    if (self->rank == self->n_ranks - 1 || self->n_ranks == 1)
+        CHECK(self, zr_comm_barrier(group, "dead") == ZR_ERR_COMM);
+    CHECK(self, zr_comm_barrier(self->comm, "parent") == ZR_OK);
+    CHECK(self, zr_comm_barrier(group, "dead") == ZR_ERR_COMM);
+    CHECK(self, strstr(self->log, "of its group (rank ") != NULL);
+    CHECK(self, zr_comm_barrier(other, "before the parent's end") == ZR_OK);
+    zr_comm_abort(self->comm, "the parent's end");
+    CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
+    CHECK(self, zr_comm_barrier(other, "after the parent's end") == ZR_OK);
+    zr_comm_destroy(&group);
+    zr_comm_destroy(&other);
+}
+
+static void test_ends_apart(void **state) {
+    run(state, LONG_MS, ends_apart, NULL);
+}
+
+/* ---- ranks that differ ---- */
+
+/* Two calls that differ in one thing, and how a message shows each. */
+typedef struct mismatch {
+    zr_collective_t collective[2];
+    const char *tensor[2];
+    zr_dtype_t dtype[2];
+    zr_traffic_t traffic[2];
+    size_t n_elems[2];
+    int root[2];
+    const char *shown[2];
+    bool odd_is_first; /* rank 0 makes the second call, otherwise the last rank */
+} mismatch_t;
+
+#define SAME(value)                                                                                \
+    { value, value }
+static const char *const parameters = "h.3 parameters";
+
+static zr_status_t make_call(rank_t *self, const mismatch_t *mismatch, int which) {
+    zr_message_t message = {mismatch->tensor[which], mismatch->dtype[which],
+                            mismatch->traffic[which]};
+    size_t n_elems = mismatch->n_elems[which];
+    char *part = device_take(self, 4096);
+    char *whole = device_take(self, 4096 * (size_t)self->n_ranks);
+    switch (mismatch->collective[which]) {
+    case ZR_ALL_GATHER:
+        return zr_comm_all_gather(self->comm, &message, part, whole, n_elems, self->stream);
+    case ZR_REDUCE_SCATTER:
+        return zr_comm_reduce_scatter(self->comm, &message, whole, part, n_elems, self->stream);
+    case ZR_ALL_REDUCE:
+        return zr_comm_all_reduce(self->comm, &message, part, n_elems, self->stream);
+    case ZR_BROADCAST:
+        return zr_comm_broadcast(self->comm, &message, part, n_elems, mismatch->root[which],
+                                 self->stream);
+    case ZR_BARRIER:
+        return zr_comm_barrier(self->comm, message.tensor);
+    case ZR_SPLIT: {
+        zr_comm_t *group;
+        return zr_comm_split(self->comm, 0, 0, &group);
+    }
+    }
+    return ZR_OK;
+}
+
+static void differ(rank_t *self) {
+    const mismatch_t *mismatch = self->context;
+    int odd = mismatch->odd_is_first ? 0 : self->n_ranks - 1;
+    CHECK(self, zr_comm_barrier(self->comm, "start") == ZR_OK);
+    CHECK(self, make_call(self, mismatch, self->rank == odd) == ZR_ERR_COMM);
+    char odd_text[32], usual_text[32];
+    snprintf(odd_text, sizeof(odd_text), "rank %d", odd);
+    snprintf(usual_text, sizeof(usual_text), "rank %d", odd == 0 ? 1 : 0);
+    CHECK(self, strstr(self->log, odd_text) != NULL);
+    CHECK(self, strstr(self->log, usual_text) != NULL);
+    CHECK(self, strstr(self->log, mismatch->shown[0]) != NULL);
+    CHECK(self, strstr(self->log, mismatch->shown[1]) != NULL);
+    CHECK(self, zr_comm_barrier(self->comm, "after") == ZR_ERR_COMM);
+}
+
+static const mismatch_t mismatches[] = {
+    {.collective = {ZR_ALL_GATHER, ZR_REDUCE_SCATTER},
+     .tensor = SAME("h.3 parameters"),
+     .dtype = SAME(ZR_DTYPE_BF16),
+     .n_elems = SAME(64),
+     .shown = {"all_gather of \"h.3 parameters\" (bf16, 64 elements, model, call 2)",
+               "reduce_scatter of \"h.3 parameters\" (bf16, 64 elements, model, call 2)"}},
+    {.collective = {ZR_ALL_REDUCE, ZR_BARRIER},
+     .tensor = SAME("norm"),
+     .n_elems = SAME(1),
+     .shown = {"all_reduce of \"norm\" (fp32, 1 elements, model, call 2)",
+               "barrier \"norm\" (call 2)"}},
+    {.collective = {ZR_BARRIER, ZR_SPLIT},
+     .tensor = SAME("norm"),
+     .shown = {"barrier \"norm\" (call 2)", "split \"groups\" (call 2)"}},
+    {.collective = SAME(ZR_REDUCE_SCATTER),
+     .tensor = {"h.3 gradients", "h.4 gradients"},
+     .n_elems = SAME(64),
+     .shown = {"\"h.3 gradients\"", "\"h.4 gradients\""}},
+    {.collective = SAME(ZR_BARRIER),
+     .tensor = {"first", "second"},
+     .shown = {"barrier \"first\"", "barrier \"second\""}},
+    {.collective = SAME(ZR_ALL_REDUCE),
+     .tensor = SAME("x"),
+     .dtype = {ZR_DTYPE_F32, ZR_DTYPE_BF16},
+     .n_elems = SAME(64),
+     .shown = {"(fp32, ", "(bf16, "}},
+    {.collective = SAME(ZR_ALL_GATHER),
+     .tensor = SAME("x"),
+     .n_elems = {64, 63},
+     .shown = {"64 elements", "63 elements"}},
+    {.collective = SAME(ZR_ALL_GATHER),
+     .tensor = SAME("x"),
+     .n_elems = {64, 0},
+     .shown = {"64 elements", " 0 elements"}},
+    {.collective = SAME(ZR_ALL_GATHER),
+     .tensor = SAME("x"),
+     .n_elems = SAME(64),
+     .traffic = {ZR_TRAFFIC_MODEL, ZR_TRAFFIC_CONTROL},
+     .shown = {", model, ", ", control, "}},
+    {.collective = SAME(ZR_BROADCAST),
+     .tensor = SAME("x"),
+     .n_elems = SAME(64),
+     .root = {0, 1},
+     .shown = {"root 0", "root 1"}},
+};
+
+static void test_differing_ranks(void **state) {
+    const setting_t *setting = *state;
+    for (size_t i = 0; setting->n_ranks > 1 && i < N_OF(mismatches); i++) {
+        for (int first = 0; first < 2; first++) {
+            mismatch_t mismatch = mismatches[i];
+            mismatch.odd_is_first = first;
+            run(state, LONG_MS, differ, &mismatch);
+        }
+    }
+}
+
+/* Names that are the same as far as a message shows them. */
+static void test_differing_long_names(void **state) {
+    const setting_t *setting = *state;
+    char names[2][400];
+    for (int i = 0; i < 2; i++) {
+        memset(names[i], 'x', sizeof(names[i]) - 1);
+        names[i][398] = (char)('1' + i);
+        names[i][399] = '\0';
+    }
+    mismatch_t mismatch = {.collective = SAME(ZR_BARRIER),
+                           .tensor = {names[0], names[1]},
+                           .shown = {"barrier \"xxx", "barrier \"xxx"}};
+    if (setting->n_ranks > 1)
+        run(state, LONG_MS, differ, &mismatch);
+}
+
+/* ---- ranks that are gone ---- */
+
+/* The calls of one who waits for the last rank, which does something else. */
+static void expect_end(rank_t *self, const char *cause) {
+    zr_message_t message = {parameters, ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    char *part = device_take(self, 400);
+    char *whole = device_take(self, 400 * (size_t)self->n_ranks);
+    CHECK(self,
+          zr_comm_all_gather(self->comm, &message, part, whole, 100, self->stream) == ZR_ERR_COMM);
+    CHECK(self, strstr(self->log, "all_gather of \"h.3 parameters\" (fp32, 100 elements, model, "
+                                  "call 2)") != NULL);
+    CHECK(self, strstr(self->log, cause) != NULL);
+    clear_log(self);
+    zr_comm_t *group = (zr_comm_t *)self;
+    CHECK(self, zr_comm_all_reduce(self->comm, &message, part, 1, self->stream) == ZR_ERR_COMM);
+    CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
+    CHECK(self, zr_comm_split(self->comm, 0, 0, &group) == ZR_ERR_COMM);
+    CHECK(self, group == (zr_comm_t *)self);
+    CHECK(self, strstr(self->log, cause) != NULL);
+}
+
+/* Leave: before the others call, or (most likely) while they wait. */
+static void one_leaves(rank_t *self) {
+    const bool *at_once = self->context;
+    CHECK(self, zr_comm_barrier(self->comm, "start") == ZR_OK);
+    if (self->rank == self->n_ranks - 1) {
+        for (int i = 0; !*at_once && i < 1000; i++)
+            sched_yield();
+        zr_comm_destroy(&self->comm);
+        CHECK(self, self->comm == NULL);
+        return;
+    }
+    char cause[64];
+    snprintf(cause, sizeof(cause), "rank %d has left", self->n_ranks - 1);
+    expect_end(self, cause);
+}
+
+static void test_rank_that_leaves(void **state) {
+    bool at_once = true;
+    run(state, LONG_MS, one_leaves, &at_once);
+    at_once = false;
+    run(state, LONG_MS, one_leaves, &at_once);
+}
+
+static void one_gives_up(rank_t *self) {
+    CHECK(self, zr_comm_barrier(self->comm, "start") == ZR_OK);
+    if (self->rank == self->n_ranks - 1) {
+        zr_comm_abort(self->comm, "no bytes left on the device");
+        zr_comm_abort(self->comm, "the first reason stays");
+    }
+    char cause[96];
+    snprintf(cause, sizeof(cause), "rank %d gave up: no bytes left on the device",
+             self->n_ranks - 1);
+    if (self->n_ranks > 1 || self->rank == self->n_ranks - 1)
+        expect_end(self, cause);
+}
+
+static void test_rank_that_gives_up(void **state) {
+    run(state, LONG_MS, one_gives_up, NULL);
+}
+
+static void *abort_from_elsewhere(void *argument) {
+    rank_t *self = argument;
+    for (int i = 0; i < 1000; i++)
+        sched_yield();
+    zr_comm_abort(self->comm, "told from elsewhere");
+    return NULL;
+}
+
+/* Rank 0 waits for ranks that do not come, and another thread ends that. */
+static void ended_from_elsewhere(rank_t *self) {
+    CHECK(self, zr_comm_barrier(self->comm, "start") == ZR_OK);
+    if (self->rank != 0)
+        return;
+    pthread_t thread;
+    CHECK(self, pthread_create(&thread, NULL, abort_from_elsewhere, self) == 0);
+    expect_end(self, "rank 0 gave up: told from elsewhere");
+    pthread_join(thread, NULL);
+}
+
+static void test_abort_from_another_thread(void **state) {
+    const setting_t *setting = *state;
+    if (setting->n_ranks > 1) /* a single rank waits for nobody */
+        run(state, LONG_MS, ended_from_elsewhere, NULL);
+}
+
+/* The last rank, or the last two, never come. */
+static void some_never_come(rank_t *self) {
+    const int *n_absent = self->context;
+    CHECK(self, zr_comm_barrier(self->comm, "start") == ZR_OK);
+    if (self->rank >= self->n_ranks - *n_absent)
+        return;
+    for (int absent = self->n_ranks - *n_absent; absent < self->n_ranks; absent++) {
+        char cause[64];
+        snprintf(cause, sizeof(cause), "rank %d (latest: barrier \"start\" (call 1))", absent);
+        expect_end(self, cause);
+        if (self->failure[0] != '\0' || *n_absent > 1)
+            break;
+    }
+}
+
+static void test_rank_that_never_comes(void **state) {
+    const setting_t *setting = *state;
+    for (int n_absent = 1; n_absent <= 2 && n_absent < setting->n_ranks; n_absent++)
+        run(state, SHORT_MS, some_never_come, &n_absent);
+}
+
+/* A device fails under one rank in the middle of a call. */
+static void one_device_fails(rank_t *self) {
+    zr_message_t message = {parameters, ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    char *part = device_take(self, 400);
+    char *whole = device_take(self, 400 * (size_t)self->n_ranks);
+    CHECK(self, zr_comm_barrier(self->comm, "start") == ZR_OK);
+    bool is_odd = self->rank == self->n_ranks - 1;
+    if (is_odd)
+        self->suite->fail_copy(self->stream);
+    zr_status_t status = zr_comm_all_gather(self->comm, &message, part, whole, 100, self->stream);
+    CHECK(self, status == (is_odd ? ZR_ERR_DEVICE : ZR_ERR_COMM));
+    CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
+    char cause[64];
+    snprintf(cause, sizeof(cause), "rank %d failed with ZR_ERR_DEVICE in all_gather of",
+             self->n_ranks - 1);
+    CHECK(self, strstr(self->log, cause) != NULL);
+}
+
+static void test_device_that_fails(void **state) {
+    const setting_t *setting = *state;
+    if (setting->suite->fail_copy == NULL)
+        skip();
+    run(state, LONG_MS, one_device_fails, NULL);
+}
+
+/* ---- arguments ---- */
+
+static void refused_arguments(rank_t *self) {
+    zr_comm_t *comm = self->comm;
+    zr_stream_t *stream = self->stream;
+    size_t n = (size_t)self->n_ranks;
+    zr_message_t good = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    zr_message_t nameless = {NULL, ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    zr_message_t no_dtype = {"x", (zr_dtype_t)77, ZR_TRAFFIC_MODEL};
+    zr_message_t no_traffic = {"x", ZR_DTYPE_F32, (zr_traffic_t)7};
+    zr_message_t numbers = {"x", ZR_DTYPE_I32, ZR_TRAFFIC_MODEL};
+    char *a = device_take(self, 400 * n + 4);
+    char *b = device_take(self, 400 * n);
+    zr_comm_t *group = NULL;
+    CHECK(self, zr_comm_all_gather(comm, NULL, a, b, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_all_gather(comm, &nameless, a, b, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_all_gather(comm, &no_dtype, a, b, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_all_gather(comm, &no_traffic, a, b, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_all_gather(comm, &good, a, b, 100, NULL) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_all_gather(comm, &good, NULL, b, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_all_gather(comm, &good, a, NULL, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_all_gather(comm, &good, a + 1, b, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self,
+          zr_comm_all_gather(comm, &good, a, b, SIZE_MAX / 4 / n + 1, stream) == ZR_ERR_ARGUMENT);
+    char *askew = a + 400 * (size_t)self->rank + 4;
+    CHECK(self, zr_comm_all_gather(comm, &good, askew, a, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_reduce_scatter(comm, &numbers, a, b, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self,
+          zr_comm_reduce_scatter(comm, &good, a, a + 400 * n - 4, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_all_reduce(comm, &numbers, a, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_all_reduce(comm, &good, NULL, 100, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_broadcast(comm, &good, a, 100, -1, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_broadcast(comm, &good, a, 100, self->n_ranks, stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_barrier(comm, NULL) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_split(comm, -2, 0, &group) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_split(comm, 0, 0, NULL) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_barrier(NULL, "x") == ZR_ERR_ARGUMENT);
+    /* None of these has been seen by another rank. */
+    CHECK(self, zr_comm_all_gather(comm, &good, a, b, 100, stream) == ZR_OK);
+    CHECK(self, zr_comm_all_reduce(comm, &good, NULL, 0, stream) == ZR_OK);
+}
+
+static void test_refused_arguments(void **state) {
+    run(state, LONG_MS, refused_arguments, NULL);
+}
+
+/* A rank works on one device. */
+static void second_device(rank_t *self) {
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    char *buffer = device_take(self, 400);
+    CHECK(self, zr_comm_all_reduce(self->comm, &message, buffer, 100, self->stream) == ZR_OK);
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 1;
+    zr_device_t *device = NULL;
+    zr_stream_t *stream = NULL;
+    CHECK(self, zr_device_open("host", &options, &device) == ZR_OK);
+    CHECK(self, zr_stream_create(device, "other", &stream) == ZR_OK);
+    CHECK(self, zr_comm_all_reduce(self->comm, &message, buffer, 100, stream) == ZR_ERR_ARGUMENT);
+    zr_stream_destroy(&stream);
+    zr_device_close(&device);
+    CHECK(self, zr_comm_all_reduce(self->comm, &message, buffer, 100, self->stream) == ZR_OK);
+}
+
+static void test_second_device(void **state) {
+    run(state, LONG_MS, second_device, NULL);
+}
+
+static void drop_message(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+static void test_refused_options(void **state) {
+    const setting_t *setting = *state;
+    zr_comm_options_t options = zr_comm_options_default();
+    options.log.sink = drop_message;
+    zr_comm_t *comms[MAX_TEST_RANKS] = {NULL};
+    assert_int_equal(setting->suite->create(0, &options, comms), ZR_ERR_ARGUMENT);
+    assert_int_equal(setting->suite->create(-1, &options, comms), ZR_ERR_ARGUMENT);
+    assert_int_equal(setting->suite->create(1025, &options, comms), ZR_ERR_ARGUMENT);
+    options.timeout_ms = 0;
+    assert_int_equal(setting->suite->create(setting->n_ranks, &options, comms), ZR_ERR_ARGUMENT);
+    assert_null(comms[0]);
+    zr_comm_destroy(NULL);
+    zr_comm_destroy(&comms[0]);
+}
+
+/* ---- all of them ---- */
+
+static const struct {
+    const char *name;
+    CMUnitTestFunction function;
+} cases[] = {
+    {"every collective", test_every_collective},
+    {"random sequences", test_random_sequences},
+    {"exact traffic", test_exact_traffic},
+    {"groups and parent", test_groups_and_parent},
+    {"split without rank 0", test_split_without_rank_0},
+    {"ends apart", test_ends_apart},
+    {"differing ranks", test_differing_ranks},
+    {"differing long names", test_differing_long_names},
+    {"rank that leaves", test_rank_that_leaves},
+    {"rank that gives up", test_rank_that_gives_up},
+    {"abort from another thread", test_abort_from_another_thread},
+    {"rank that never comes", test_rank_that_never_comes},
+    {"device that fails", test_device_that_fails},
+    {"refused arguments", test_refused_arguments},
+    {"second device", test_second_device},
+    {"refused options", test_refused_options},
+};
+
+int run_comm_suite(const comm_suite_t *suite) {
+    enum { N_TESTS = N_OF(cases) * N_OF(rank_counts) };
+    static struct CMUnitTest tests[N_TESTS];
+    static char names[N_TESTS][64];
+    static setting_t settings[N_TESTS];
+    for (size_t i = 0; i < N_TESTS; i++) {
+        size_t which = i / N_OF(rank_counts);
+        settings[i] = (setting_t){suite, rank_counts[i % N_OF(rank_counts)]};
+        snprintf(names[i], sizeof(names[i]), "%s, %d ranks", cases[which].name,
+                 settings[i].n_ranks);
+        tests[i] = (struct CMUnitTest){names[i], cases[which].function, NULL, NULL, &settings[i]};
+    }
+    return cmocka_run_group_tests_name(suite->name, tests, NULL, NULL);
+}

@@ -1,0 +1,178 @@
+/* See ranks.h. */
+#include "tests/zero/comm/ranks.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { ARENA_BYTES = 48 << 20, GUARD_BYTES = 64, GUARD = 0xa5 };
+
+typedef struct block {
+    struct block *next;
+    max_align_t data[];
+} block_t;
+
+void note_failure(rank_t *self, const char *file, int line, const char *what) {
+    if (self->failure[0] == '\0')
+        snprintf(self->failure, sizeof(self->failure), "rank %d of %d: %s:%d: %s", self->rank,
+                 self->n_ranks, file, line, what);
+}
+
+/* Each rank's messages come from its own thread, so that each has its own place. */
+static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
+    rank_t *ranks = context;
+    if (rank < 0 || rank >= MAX_TEST_RANKS || level != ZR_LOG_ERROR)
+        return;
+    char *log = ranks[rank].log;
+    size_t length = strlen(log);
+    snprintf(log + length, LOG_BYTES - length, "%s\n", message);
+}
+
+void clear_log(rank_t *self) {
+    self->log[0] = '\0';
+}
+
+void *host_take(rank_t *self, size_t size_bytes) {
+    block_t *block = malloc(sizeof(*block) + size_bytes);
+    if (block == NULL)
+        abort();
+    block->next = self->host_blocks;
+    self->host_blocks = block;
+    return block->data;
+}
+
+void upload(rank_t *self, void *device, const void *host, size_t size_bytes) {
+    if (zr_copy_async(self->stream, device, host, size_bytes, ZR_COPY_HOST_TO_DEVICE) != ZR_OK)
+        note_failure(self, __FILE__, __LINE__, "upload");
+}
+
+void download(rank_t *self, void *host, const void *device, size_t size_bytes) {
+    if (zr_copy_async(self->stream, host, device, size_bytes, ZR_COPY_DEVICE_TO_HOST) != ZR_OK)
+        note_failure(self, __FILE__, __LINE__, "download");
+}
+
+void *device_take(rank_t *self, size_t size_bytes) {
+    size_t begin = self->arena_used + GUARD_BYTES;
+    size_t end = begin + size_bytes;
+    size_t used = (end + GUARD_BYTES - 1) / GUARD_BYTES * GUARD_BYTES;
+    if (used + GUARD_BYTES > self->arena_bytes || self->n_takes == MAX_TAKES)
+        abort();
+    size_t pattern_bytes = size_bytes + 2 * GUARD_BYTES;
+    void *pattern = host_take(self, pattern_bytes);
+    memset(pattern, GUARD, pattern_bytes);
+    upload(self, (char *)self->arena + begin - GUARD_BYTES, pattern, pattern_bytes);
+    self->arena_used = used;
+    self->takes[self->n_takes][0] = begin;
+    self->takes[self->n_takes][1] = end;
+    self->n_takes++;
+    return (char *)self->arena + begin;
+}
+
+static bool is_guard(const unsigned char *bytes) {
+    for (size_t i = 0; i < GUARD_BYTES; i++)
+        if (bytes[i] != GUARD)
+            return false;
+    return true;
+}
+
+/* A guard that a later neighbour has laid anew holds the same pattern. */
+static void check_guards(rank_t *self) {
+    unsigned char *guards = host_take(self, 2 * GUARD_BYTES * MAX_TAKES);
+    for (int i = 0; i < self->n_takes; i++) {
+        const char *arena = self->arena;
+        unsigned char *pair = guards + (size_t)i * 2 * GUARD_BYTES;
+        download(self, pair, arena + self->takes[i][0] - GUARD_BYTES, GUARD_BYTES);
+        download(self, pair + GUARD_BYTES, arena + self->takes[i][1], GUARD_BYTES);
+    }
+    if (zr_stream_synchronize(self->stream) != ZR_OK)
+        note_failure(self, __FILE__, __LINE__, "the stream failed");
+    for (int i = 0; i < 2 * self->n_takes; i++)
+        if (!is_guard(guards + (size_t)i * GUARD_BYTES))
+            note_failure(self, __FILE__, __LINE__, "a tensor's surroundings were written");
+}
+
+void release_memory(rank_t *self) {
+    check_guards(self);
+    while (self->host_blocks != NULL) {
+        block_t *block = self->host_blocks;
+        self->host_blocks = block->next;
+        free(block);
+    }
+    self->arena_used = 0;
+    self->n_takes = 0;
+}
+
+static void *run_rank(void *argument) {
+    rank_t *self = argument;
+    self->body(self);
+    if (self->failure[0] != '\0')
+        zr_comm_abort(self->comm, self->failure);
+    pthread_barrier_wait(self->together); /* leaving is for tests of leaving */
+    release_memory(self);
+    zr_comm_destroy(&self->comm);
+    pthread_barrier_wait(self->together); /* the last that could read this rank's memory */
+    return NULL;
+}
+
+static void open_rank(rank_t *self) {
+    assert_int_equal(self->suite->open_device(&self->device), ZR_OK);
+    assert_int_equal(zr_stream_create(self->device, "comm", &self->stream), ZR_OK);
+    size_t granule = zr_device_info(self->device)->granule_bytes;
+    self->arena_bytes = (ARENA_BYTES + granule - 1) / granule * granule;
+    assert_int_equal(
+        zr_range_reserve(self->device, ZR_TIER_DEVICE, self->arena_bytes, &self->arena), ZR_OK);
+    assert_int_equal(zr_range_map(self->device, ZR_TIER_DEVICE, self->arena, 0, self->arena_bytes),
+                     ZR_OK);
+}
+
+static void close_rank(rank_t *self) {
+    zr_stream_destroy(&self->stream);
+    zr_range_release(self->device, ZR_TIER_DEVICE, &self->arena, self->arena_bytes);
+    self->suite->close_device(&self->device);
+}
+
+void run_ranks(const comm_suite_t *suite, int n_ranks, int timeout_ms, rank_fn body,
+               const void *context) {
+    assert_true(n_ranks <= MAX_TEST_RANKS);
+    rank_t *ranks = calloc(MAX_TEST_RANKS, sizeof(*ranks));
+    assert_non_null(ranks);
+    zr_comm_options_t options = zr_comm_options_default();
+    options.log =
+        (zr_log_t){.sink = keep_message, .context = ranks, .level = ZR_LOG_WARNING, .rank = -1};
+    options.timeout_ms = timeout_ms;
+    zr_comm_t *comms[MAX_TEST_RANKS];
+    assert_int_equal(suite->create(n_ranks, &options, comms), ZR_OK);
+    pthread_barrier_t together;
+    pthread_barrier_init(&together, NULL, (unsigned)n_ranks);
+    for (int r = 0; r < n_ranks; r++) {
+        ranks[r] = (rank_t){.rank = r, .n_ranks = n_ranks, .comm = comms[r], .suite = suite};
+        ranks[r].context = context;
+        ranks[r].ranks = ranks;
+        ranks[r].together = &together;
+        ranks[r].body = body;
+        open_rank(&ranks[r]);
+    }
+    pthread_t threads[MAX_TEST_RANKS];
+    for (int r = 0; r < n_ranks; r++)
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
+    for (int r = 0; r < n_ranks; r++)
+        pthread_join(threads[r], NULL);
+    pthread_barrier_destroy(&together);
+    bool failed = false;
+    for (int r = 0; r < n_ranks; r++) {
+        if (ranks[r].failure[0] != '\0') {
+            print_error("%s; it logged:\n%s", ranks[r].failure, ranks[r].log);
+            failed = true;
+        }
+        close_rank(&ranks[r]);
+    }
+    free(ranks);
+    if (failed)
+        fail_msg("%s with %d ranks", suite->name, n_ranks);
+}

@@ -1,0 +1,77 @@
+/*
+ * Ranks for tests of communicators: threads with a device, a stream, some device memory and
+ * the messages they logged. A check that fails notes where, makes the communicator end for
+ * the others, and fails the test from the main thread once all ranks are back.
+ */
+#ifndef ZR_TESTS_ZERO_COMM_RANKS_H
+#define ZR_TESTS_ZERO_COMM_RANKS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "zero/comm/comm.h"
+
+/** What a communicator has to be tried with. */
+typedef struct comm_suite {
+    const char *name;
+    zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
+    zr_status_t (*open_device)(zr_device_t **device_p); /* one per rank */
+    void (*close_device)(zr_device_t **device);
+    /* The next copy on the stream's device fails; NULL: the device cannot be made to. */
+    void (*fail_copy)(zr_stream_t *stream);
+} comm_suite_t;
+
+typedef struct rank rank_t;
+typedef void (*rank_fn)(rank_t *self);
+
+enum { MAX_TEST_RANKS = 16, LOG_BYTES = 4096, FAILURE_BYTES = 256, MAX_TAKES = 16 };
+
+struct rank {
+    int rank;
+    int n_ranks;
+    zr_comm_t *comm; /* a body may destroy it */
+    zr_device_t *device;
+    zr_stream_t *stream;
+    const comm_suite_t *suite;
+    const void *context;         /* the test's, shared */
+    rank_t *ranks;               /* all of them */
+    pthread_barrier_t *together; /* of the test, outside of what is tested */
+    rank_fn body;
+    char log[LOG_BYTES];         /* errors since the last clear_log */
+    char failure[FAILURE_BYTES]; /* first check that failed, "" without one */
+    void *arena;
+    size_t arena_bytes;
+    size_t arena_used;
+    size_t takes[MAX_TAKES][2]; /* begin and end in the arena, of what device_take gave */
+    int n_takes;
+    void *host_blocks; /* list of what host_take gave */
+};
+
+/** Run `body` on every rank of a new communicator; fails the test when a check did. */
+void run_ranks(const comm_suite_t *suite, int n_ranks, int timeout_ms, rank_fn body,
+               const void *context);
+
+void note_failure(rank_t *self, const char *file, int line, const char *what);
+
+/** Inside a body, or a function of it that returns nothing. */
+#define CHECK(self, condition)                                                                     \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            note_failure(self, __FILE__, __LINE__, #condition);                                    \
+            return;                                                                                \
+        }                                                                                          \
+    } while (0)
+
+void clear_log(rank_t *self);
+
+/** Host memory until release_memory. */
+void *host_take(rank_t *self, size_t size_bytes);
+/** Device memory until release_memory, between guards; the bytes are queued to be 0xa5. */
+void *device_take(rank_t *self, size_t size_bytes);
+/** Wait for the stream, check the guards, then give all of it back. */
+void release_memory(rank_t *self);
+/** Queue copies; host memory is from host_take. */
+void upload(rank_t *self, void *device, const void *host, size_t size_bytes);
+void download(rank_t *self, void *host, const void *device, size_t size_bytes);
+
+#endif

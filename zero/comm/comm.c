@@ -1,0 +1,318 @@
+/*
+ * The communicator's front: what every backend shares.
+ *
+ * Arguments are checked here once, so that a rank's own mistake is refused on that rank
+ * with its numbers before any other rank hears of the call; traffic is counted here, so
+ * that it is the same formula for every backend.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/kernels.h"
+#include "zero/comm/comm_backend.h"
+
+const char *zr_collective_name(zr_collective_t collective) {
+    switch (collective) {
+    case ZR_ALL_GATHER:
+        return "all_gather";
+    case ZR_REDUCE_SCATTER:
+        return "reduce_scatter";
+    case ZR_ALL_REDUCE:
+        return "all_reduce";
+    case ZR_BROADCAST:
+        return "broadcast";
+    case ZR_BARRIER:
+        return "barrier";
+    case ZR_SPLIT:
+        return "split";
+    }
+    return "?";
+}
+
+zr_comm_options_t zr_comm_options_default(void) {
+    return (zr_comm_options_t){.log = zr_log_default(), .timeout_ms = 60000};
+}
+
+zr_status_t zr_comm_check_options(const zr_comm_options_t *options, int n_ranks) {
+    if (n_ranks < 1 || n_ranks > ZR_MAX_SUM_SOURCES)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "communicator: %d ranks; 1 to %d are possible", n_ranks, ZR_MAX_SUM_SOURCES);
+    if (options->timeout_ms <= 0)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "communicator: a time limit of %d ms; it has to be at least 1 ms",
+                       options->timeout_ms);
+    return ZR_OK;
+}
+
+void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
+                  const zr_comm_options_t *options, int rank, int n_ranks) {
+    comm->backend = backend;
+    comm->options = *options;
+    comm->rank = rank;
+    comm->n_ranks = n_ranks;
+    comm->device = NULL;
+    comm->n_calls = 0;
+    comm->statistics = (zr_comm_statistics_t){0};
+}
+
+void zr_comm_destroy(zr_comm_t **comm) {
+    if (comm == NULL || *comm == NULL)
+        return;
+    (*comm)->backend->destroy(*comm);
+    *comm = NULL;
+}
+
+void zr_comm_abort(zr_comm_t *comm, const char *reason) {
+    if (comm != NULL)
+        comm->backend->abort(comm, reason != NULL ? reason : "no reason given");
+}
+
+int zr_comm_rank(const zr_comm_t *comm) {
+    return comm->rank;
+}
+
+int zr_comm_n_ranks(const zr_comm_t *comm) {
+    return comm->n_ranks;
+}
+
+const char *zr_comm_backend_name(const zr_comm_t *comm) {
+    return comm->backend->name;
+}
+
+void zr_comm_statistics(const zr_comm_t *comm, zr_comm_statistics_t *statistics_p) {
+    *statistics_p = comm->statistics;
+}
+
+double zr_comm_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+size_t zr_comm_slice_begin(size_t n_elems, int rank, int n_ranks) {
+    size_t r = (size_t)rank;
+    size_t n = (size_t)n_ranks;
+    return n_elems / n * r + n_elems % n * r / n;
+}
+
+bool zr_comm_call_matches(const zr_comm_call_t *a, const zr_comm_call_t *b) {
+    return a->collective == b->collective && strcmp(a->message.tensor, b->message.tensor) == 0 &&
+           a->message.dtype == b->message.dtype && a->message.traffic == b->message.traffic &&
+           a->n_elems == b->n_elems && a->root == b->root && a->sequence == b->sequence;
+}
+
+void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_bytes) {
+    const zr_message_t *message = &call->message;
+    const char *name = zr_collective_name(call->collective);
+    unsigned long long sequence = (unsigned long long)call->sequence;
+    if (call->collective == ZR_BARRIER || call->collective == ZR_SPLIT) {
+        snprintf(text, text_bytes, "%s \"%.128s\" (call %llu)", name, message->tensor, sequence);
+        return;
+    }
+    char root[32] = "";
+    if (call->collective == ZR_BROADCAST)
+        snprintf(root, sizeof(root), "root %d, ", call->root);
+    snprintf(text, text_bytes, "%s of \"%.128s\" (%s, %zu elements, %s%s, call %llu)", name,
+             message->tensor, zr_dtype_name(message->dtype), call->n_elems, root,
+             message->traffic == ZR_TRAFFIC_CONTROL ? "control" : "model", sequence);
+}
+
+/* Elements that this rank sends in a call: the formulas of comm.h. */
+static uint64_t call_elems_sent(const zr_comm_t *comm, const zr_comm_call_t *call) {
+    uint64_t n_elems = call->n_elems;
+    uint64_t n_peers = (uint64_t)comm->n_ranks - 1;
+    switch (call->collective) {
+    case ZR_ALL_GATHER:
+    case ZR_REDUCE_SCATTER:
+        return n_elems * n_peers;
+    case ZR_ALL_REDUCE: {
+        uint64_t owned = zr_comm_slice_begin(call->n_elems, comm->rank + 1, comm->n_ranks) -
+                         zr_comm_slice_begin(call->n_elems, comm->rank, comm->n_ranks);
+        return n_elems - owned + n_peers * owned;
+    }
+    case ZR_BROADCAST:
+        return comm->rank == call->root ? n_elems * n_peers : 0;
+    case ZR_BARRIER:
+    case ZR_SPLIT:
+        return 0;
+    }
+    return 0;
+}
+
+/* Number the call, hand it to the backend, and count it when it was made. */
+static zr_status_t run_call(zr_comm_t *comm, zr_comm_call_t *call,
+                            zr_status_t (*entry)(zr_comm_t *, const zr_comm_call_t *)) {
+    if (comm->device == NULL && call->stream != NULL)
+        comm->device = zr_stream_device(call->stream);
+    call->sequence = ++comm->n_calls;
+    ZR_TRY(entry(comm, call));
+    zr_comm_count_t *count = &comm->statistics.count[call->message.traffic][call->collective];
+    uint64_t elems_sent = call_elems_sent(comm, call);
+    count->n_calls += 1;
+    count->elems_sent += elems_sent;
+    count->bytes_sent += elems_sent * zr_dtype_size(call->message.dtype);
+    return ZR_OK;
+}
+
+/* Whether an address fits the dtype, and is there at all when there are elements. */
+static bool tensor_is_valid(const void *tensor, const zr_comm_call_t *call) {
+    size_t elem_bytes = zr_dtype_size(call->message.dtype);
+    return call->n_elems == 0 || (tensor != NULL && (uintptr_t)tensor % elem_bytes == 0);
+}
+
+/* Whether [a, a + a_bytes) and [b, b + b_bytes) share bytes. */
+static bool ranges_overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+    uintptr_t a_begin = (uintptr_t)a;
+    uintptr_t b_begin = (uintptr_t)b;
+    return a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
+}
+
+static zr_status_t check_comm(const zr_comm_t *comm, zr_collective_t collective) {
+    if (comm == NULL)
+        return zr_fail(NULL, ZR_ERR_ARGUMENT, "%s: no communicator (NULL)",
+                       zr_collective_name(collective));
+    return ZR_OK;
+}
+
+/* What holds for every collective that moves data. */
+static zr_status_t check_call(const zr_comm_t *comm, const zr_comm_call_t *call) {
+    const zr_log_t *log = &comm->options.log;
+    const zr_message_t *message = &call->message;
+    const char *name = zr_collective_name(call->collective);
+    if (message->tensor == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: the tensor has no name (NULL)", name);
+    if (zr_dtype_size(message->dtype) == 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": %d is no dtype", name, message->tensor,
+                       (int)message->dtype);
+    if ((int)message->traffic < 0 || (int)message->traffic >= ZR_N_TRAFFICS)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": %d is no kind of traffic", name,
+                       message->tensor, (int)message->traffic);
+    if (call->stream == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": no stream (NULL)", name,
+                       message->tensor);
+    if (comm->device != NULL && comm->device != zr_stream_device(call->stream))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s of \"%s\": the stream is of another device than in this "
+                       "communicator's earlier calls; a rank uses one device",
+                       name, message->tensor);
+    size_t most_elems = SIZE_MAX / zr_dtype_size(message->dtype) / (size_t)comm->n_ranks;
+    if (call->n_elems > most_elems)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s of \"%s\": %zu elements of %s on %d ranks overflow; %zu are possible",
+                       name, message->tensor, call->n_elems, zr_dtype_name(message->dtype),
+                       comm->n_ranks, most_elems);
+    if (!tensor_is_valid(call->send, call) || !tensor_is_valid(call->recv, call))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s of \"%s\": send %p, recv %p: not set, or not aligned to %s", name,
+                       message->tensor, call->send, call->recv, zr_dtype_name(message->dtype));
+    return ZR_OK;
+}
+
+/* Sums exist in fp32 only, of what converts to it. */
+static zr_status_t check_summable(const zr_comm_t *comm, const zr_comm_call_t *call) {
+    zr_dtype_t dtype = call->message.dtype;
+    if (dtype == ZR_DTYPE_F32 || dtype == ZR_DTYPE_BF16)
+        return ZR_OK;
+    return zr_fail(
+        &comm->options.log, ZR_ERR_ARGUMENT, "%s of \"%s\": sums are of fp32 or bf16, not of %s",
+        zr_collective_name(call->collective), call->message.tensor, zr_dtype_name(dtype));
+}
+
+/* `part` is either block `rank` of `whole` (in place), or shares nothing with it. */
+static zr_status_t check_in_place(const zr_comm_t *comm, const zr_comm_call_t *call,
+                                  const void *part, const void *whole) {
+    size_t part_bytes = call->n_elems * zr_dtype_size(call->message.dtype);
+    const char *own = (const char *)whole + (size_t)comm->rank * part_bytes;
+    if (part_bytes == 0 || part == (const void *)own ||
+        !ranges_overlap(part, part_bytes, whole, part_bytes * (size_t)comm->n_ranks))
+        return ZR_OK;
+    return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
+                   "%s of \"%s\": the %zu bytes at %p overlap the %d x %zu bytes at %p; in place "
+                   "on rank %d they have to start at %p",
+                   zr_collective_name(call->collective), call->message.tensor, part_bytes, part,
+                   comm->n_ranks, part_bytes, whole, comm->rank, (const void *)own);
+}
+
+static zr_comm_call_t make_call(zr_collective_t collective, const zr_message_t *message,
+                                const void *send, void *recv, size_t n_elems, zr_stream_t *stream) {
+    return (zr_comm_call_t){
+        .collective = collective,
+        .message = message != NULL ? *message : (zr_message_t){0},
+        .send = send,
+        .recv = recv,
+        .n_elems = n_elems,
+        .stream = stream,
+    };
+}
+
+zr_status_t zr_comm_all_gather(zr_comm_t *comm, const zr_message_t *message, const void *send,
+                               void *recv, size_t n_elems, zr_stream_t *stream) {
+    zr_comm_call_t call = make_call(ZR_ALL_GATHER, message, send, recv, n_elems, stream);
+    ZR_TRY(check_comm(comm, call.collective));
+    ZR_TRY(check_call(comm, &call));
+    ZR_TRY(check_in_place(comm, &call, send, recv));
+    return run_call(comm, &call, comm->backend->all_gather);
+}
+
+zr_status_t zr_comm_reduce_scatter(zr_comm_t *comm, const zr_message_t *message, const void *send,
+                                   void *recv, size_t n_elems, zr_stream_t *stream) {
+    zr_comm_call_t call = make_call(ZR_REDUCE_SCATTER, message, send, recv, n_elems, stream);
+    ZR_TRY(check_comm(comm, call.collective));
+    ZR_TRY(check_call(comm, &call));
+    ZR_TRY(check_summable(comm, &call));
+    ZR_TRY(check_in_place(comm, &call, recv, send));
+    return run_call(comm, &call, comm->backend->reduce_scatter);
+}
+
+zr_status_t zr_comm_all_reduce(zr_comm_t *comm, const zr_message_t *message, void *buffer,
+                               size_t n_elems, zr_stream_t *stream) {
+    zr_comm_call_t call = make_call(ZR_ALL_REDUCE, message, buffer, buffer, n_elems, stream);
+    ZR_TRY(check_comm(comm, call.collective));
+    ZR_TRY(check_call(comm, &call));
+    ZR_TRY(check_summable(comm, &call));
+    return run_call(comm, &call, comm->backend->all_reduce);
+}
+
+zr_status_t zr_comm_broadcast(zr_comm_t *comm, const zr_message_t *message, void *buffer,
+                              size_t n_elems, int root, zr_stream_t *stream) {
+    zr_comm_call_t call = make_call(ZR_BROADCAST, message, buffer, buffer, n_elems, stream);
+    call.root = root;
+    ZR_TRY(check_comm(comm, call.collective));
+    ZR_TRY(check_call(comm, &call));
+    if (root < 0 || root >= comm->n_ranks)
+        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
+                       "broadcast of \"%s\": root %d; the ranks are 0 to %d", message->tensor, root,
+                       comm->n_ranks - 1);
+    return run_call(comm, &call, comm->backend->broadcast);
+}
+
+/* A call without data, known by its name. */
+static zr_comm_call_t make_control_call(zr_collective_t collective, const char *name) {
+    return (zr_comm_call_t){
+        .collective = collective,
+        .message = {.tensor = name, .dtype = ZR_DTYPE_U8, .traffic = ZR_TRAFFIC_CONTROL},
+    };
+}
+
+zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name) {
+    zr_comm_call_t call = make_control_call(ZR_BARRIER, name);
+    ZR_TRY(check_comm(comm, call.collective));
+    if (name == NULL)
+        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT, "barrier: it has no name (NULL)");
+    return run_call(comm, &call, comm->backend->barrier);
+}
+
+zr_status_t zr_comm_split(zr_comm_t *comm, int color, int key, zr_comm_t **group_p) {
+    zr_comm_call_t call = make_control_call(ZR_SPLIT, "groups");
+    ZR_TRY(check_comm(comm, call.collective));
+    if (color < -1 || group_p == NULL)
+        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
+                       "split: color %d (a group is 0 or more, none is -1), result at %p", color,
+                       (void *)group_p);
+    call.color = color;
+    call.key = key;
+    call.group_p = group_p;
+    return run_call(comm, &call, comm->backend->split);
+}

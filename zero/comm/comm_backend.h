@@ -1,0 +1,99 @@
+/*
+ * For those who implement a communicator. Copy comm_threads.c to start one.
+ *
+ * zero/comm/comm.c checks every argument, numbers the calls and counts the traffic, so
+ * a backend sees valid calls only: known dtypes, tensors aligned and either in place or
+ * apart, sizes whose bytes fit a size_t, streams of one device. A backend moves data through the
+ * device of the call's stream and never touches device memory itself.
+ *
+ * Events cross ranks here: a backend whose ranks are threads of one process may call
+ * zr_stream_wait(own stream, another rank's event). A device, with its events, belongs to
+ * one thread, so this is allowed only while the event's owner is held in the same
+ * collective call: it records before the ranks meet and leaves after they have met again.
+ */
+#ifndef ZR_ZERO_COMM_COMM_BACKEND_H
+#define ZR_ZERO_COMM_COMM_BACKEND_H
+
+#include "zero/comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** One rank's part in a collective. Ranks must agree in all above the line, and on nothing below.
+ */
+typedef struct zr_comm_call {
+    zr_collective_t collective;
+    zr_message_t message; /* barrier and split: name, U8, ZR_TRAFFIC_CONTROL */
+    size_t n_elems;       /* as in the public call; 0 for barrier and split */
+    int root;             /* broadcast; otherwise 0 */
+    uint64_t sequence;    /* this communicator's calls, from 1 */
+    /* ---- */
+    const void *send;    /* all_reduce and broadcast: the buffer, in both */
+    void *recv;          /* NULL is possible where n_elems is 0 */
+    zr_stream_t *stream; /* NULL for barrier and split */
+    int color;           /* split */
+    int key;             /* split */
+    zr_comm_t **group_p; /* split: set on success */
+} zr_comm_call_t;
+
+/*
+ * An entry returns ZR_OK only when the collective has been queued, or made, on every rank.
+ * Otherwise it logs the call (zr_comm_call_describe) and the cause, and the communicator
+ * is dead. No entry may block for longer than the time limit when a rank does not come, and
+ * none may return while another rank can still read or write this rank's tensors outside
+ * the order of this rank's stream: after an error the caller frees them.
+ */
+typedef struct zr_comm_backend {
+    const char *name; /* static */
+
+    /* Leave, tell the other ranks, free. After this no rank waits for this one. */
+    void (*destroy)(zr_comm_t *comm);
+    /* Make all calls, waiting and later, fail with this rank and reason. From any thread. */
+    void (*abort)(zr_comm_t *comm, const char *reason);
+
+    /* The collectives of comm.h. Sums: fp32, in rank order, rounded once (zr_kernel_sum). */
+    zr_status_t (*all_gather)(zr_comm_t *comm, const zr_comm_call_t *call);
+    zr_status_t (*reduce_scatter)(zr_comm_t *comm, const zr_comm_call_t *call);
+    zr_status_t (*all_reduce)(zr_comm_t *comm, const zr_comm_call_t *call);
+    zr_status_t (*broadcast)(zr_comm_t *comm, const zr_comm_call_t *call);
+    zr_status_t (*barrier)(zr_comm_t *comm, const zr_comm_call_t *call);
+    /* The only one that may fail, with ZR_ERR_MEMORY on every rank, and leave comm alive. */
+    zr_status_t (*split)(zr_comm_t *comm, const zr_comm_call_t *call);
+} zr_comm_backend_t;
+
+/** First member of every backend's handle. */
+struct zr_comm {
+    const zr_comm_backend_t *backend;
+    zr_comm_options_t options; /* log: with the rank in the first communicator, not in a group */
+    int rank;
+    int n_ranks;
+    zr_device_t *device;             /* of the first call's stream, and so of every call's */
+    uint64_t n_calls;                /* sequence of the latest call */
+    zr_comm_statistics_t statistics; /* counts by comm.c, seconds by the backend */
+};
+
+/** Fill the common part of a handle that a backend has made. */
+void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
+                  const zr_comm_options_t *options, int rank, int n_ranks);
+
+/** ZR_OK when a communicator can have these; otherwise logged, ZR_ERR_ARGUMENT. */
+ZR_NODISCARD zr_status_t zr_comm_check_options(const zr_comm_options_t *options, int n_ranks);
+
+/** Whether two ranks' calls are the same collective on the same tensor. */
+bool zr_comm_call_matches(const zr_comm_call_t *a, const zr_comm_call_t *b);
+
+/** `all_gather of "h.3 parameters" (bf16, 1024 elements, model, call 17)`; cut to fit. */
+void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_bytes);
+#define ZR_COMM_DESCRIPTION_BYTES 256
+
+/** First element of all_reduce's slice of a rank: n_elems * rank / n_ranks without overflow. */
+size_t zr_comm_slice_begin(size_t n_elems, int rank, int n_ranks);
+
+/** Seconds of a clock that only goes forward, for the statistics. */
+double zr_comm_clock(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
