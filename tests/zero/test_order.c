@@ -40,6 +40,19 @@ static void a_stray_rank_ends_all_with_names(void **state) {
         }
 }
 
+static void a_rank_with_another_configuration_is_refused(void **state) {
+    (void)state;
+    toy_options_t options = toy_options_default(2, 3);
+    options.other_rank = 2;
+    options.quiet = 1;
+    toy_result_t result;
+    toy_train(&options, &result);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(result.status[r], ZR_ERR_COMM);
+        assert_non_null(strstr(result.last_error[r], "rank 2 has another configuration"));
+    }
+}
+
 /* ---- one rank, called by hand ---- */
 
 typedef struct fixture {
@@ -179,6 +192,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_common_new_order_is_recorded_again),
         cmocka_unit_test(a_stray_rank_ends_all_with_names),
+        cmocka_unit_test(a_rank_with_another_configuration_is_refused),
         cmocka_unit_test(calls_that_do_not_fit_are_refused),
         cmocka_unit_test(wrong_declarations_are_refused),
         cmocka_unit_test(parameters_can_be_read),

@@ -41,7 +41,8 @@ toy_options_t toy_options_default(int stage, int n_ranks) {
                              .flip_rank = -1,
                              .nan_step = -1,
                              .reorder_step = -1,
-                             .stray_rank = -1};
+                             .stray_rank = -1,
+                             .other_rank = -1};
     options.config.stage = stage;
     options.config.adamw.lr = 0.02;
     options.config.adamw.weight_decay = 0.1;
@@ -298,7 +299,10 @@ static zr_status_t open_and_train(rank_state_t *state) {
     device_options.n_threads = 1;
     device_options.log = log;
     ZR_TRY(zr_device_open(state->options->device, &device_options, &state->device));
-    ZR_TRY(zr_runtime_create(&state->options->config, state->comm, state->device, &log,
+    zr_config_t config = state->options->config;
+    if (state->options->other_rank == state->rank)
+        config.adamw.lr *= 2;
+    ZR_TRY(zr_runtime_create(&config, state->comm, state->device, &log,
                              &state->runtime));
     return train(state);
 }

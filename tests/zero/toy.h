@@ -24,6 +24,7 @@ typedef struct toy_options {
     int nan_step;        /* the gradients of this step are not finite; -1: none */
     int reorder_step;    /* all ranks visit the units in another order from this step; -1: none */
     int stray_rank;      /* this rank visits the units in another order; -1: none */
+    int other_rank;      /* this rank has another learning rate; -1: none */
     int quiet;           /* expected errors are not printed */
 } toy_options_t;
 
