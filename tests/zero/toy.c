@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,7 +17,6 @@ typedef struct rank_state {
     toy_result_t *result;
     zr_comm_t *comm;
     int rank;
-    zr_device_t *device;
     zr_runtime_t *runtime;
     zr_unit_t *units[N_UNITS];
     zr_param_t *params[N_UNITS][MAX_PARAMS];
@@ -284,69 +282,49 @@ static zr_status_t train(rank_state_t *state) {
 
 /* ---- ranks ---- */
 
-static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
-    rank_state_t *state = context;
-    if (level == ZR_LOG_ERROR)
-        snprintf(state->result->last_error[state->rank], sizeof(state->result->last_error[0]),
-                 "%s", message);
-    if (!state->options->quiet)
-        fprintf(stderr, "rank %d: %s: %s\n", rank, zr_log_level_name(level), message);
-}
+typedef struct toy_run {
+    const toy_options_t *options;
+    toy_result_t *result;
+    uint64_t hash[TEST_MAX_RANKS];
+} toy_run_t;
 
-static zr_status_t open_and_train(rank_state_t *state) {
-    zr_log_t log = {.sink = keep_error, .context = state, .level = ZR_LOG_WARNING, .rank = -1};
-    zr_device_options_t device_options = zr_device_options_default();
-    device_options.n_threads = 1;
-    device_options.log = log;
-    ZR_TRY(zr_device_open(state->options->device, &device_options, &state->device));
+static zr_status_t create_and_train(rank_state_t *state, test_rank_t *rank) {
     zr_config_t config = state->options->config;
     if (state->options->other_rank == state->rank)
         config.adamw.lr *= 2;
-    ZR_TRY(zr_runtime_create(&config, state->comm, state->device, &log,
-                             &state->runtime));
+    ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &state->runtime));
     return train(state);
 }
 
-static void *rank_main(void *argument) {
-    rank_state_t *state = argument;
-    zr_status_t status = open_and_train(state);
-    if (status != ZR_OK)
-        zr_comm_abort(state->comm, state->result->last_error[state->rank]);
-    state->result->status[state->rank] = status;
-    zr_runtime_destroy(&state->runtime);
-    zr_device_close(&state->device);
-    zr_comm_destroy(&state->comm);
-    return NULL;
+static zr_status_t run_rank(test_rank_t *rank) {
+    toy_run_t *run = rank->context;
+    rank_state_t state = {.options = run->options,
+                          .result = run->result,
+                          .comm = rank->comm,
+                          .rank = rank->rank,
+                          .values = calloc(MAX_ELEMS, sizeof(float)),
+                          .raw = calloc(MAX_ELEMS, sizeof(float))};
+    zr_status_t status = create_and_train(&state, rank);
+    run->hash[rank->rank] = state.hash;
+    zr_runtime_destroy(&state.runtime);
+    free(state.values);
+    free(state.raw);
+    return status;
 }
 
 void toy_train(const toy_options_t *options, toy_result_t *result) {
-    zr_comm_t *comms[TOY_MAX_RANKS];
-    rank_state_t *states = calloc((size_t)options->n_ranks, sizeof(*states));
-    pthread_t threads[TOY_MAX_RANKS];
-    zr_comm_options_t comm_options = zr_comm_options_default();
+    toy_run_t run = {.options = options, .result = result};
+    test_ranks_t ranks = {.n_ranks = options->n_ranks,
+                          .device = options->device,
+                          .quiet = options->quiet,
+                          .run = run_rank,
+                          .context = &run};
     *result = (toy_result_t){0};
-    if (options->quiet)
-        comm_options.log.level = (zr_log_level_t)-1;
-    if (zr_comm_create_threads(options->n_ranks, &comm_options, comms) != ZR_OK)
-        abort();
-    for (int r = 0; r < options->n_ranks; r++) {
-        states[r] = (rank_state_t){.options = options, .result = result, .comm = comms[r],
-                                   .rank = r};
-        states[r].values = calloc(MAX_ELEMS, sizeof(float));
-        states[r].raw = calloc(MAX_ELEMS, sizeof(float));
-        if (pthread_create(&threads[r], NULL, rank_main, &states[r]) != 0)
+    test_run_ranks(&ranks);
+    memcpy(result->status, ranks.status, sizeof(result->status));
+    memcpy(result->last_error, ranks.last_error, sizeof(result->last_error));
+    result->hash = run.hash[0];
+    for (int r = 0; r < options->n_ranks; r++)
+        if (ranks.status[r] == ZR_OK && run.hash[r] != run.hash[0])
             abort();
-    }
-    bool all_ok = true;
-    for (int r = 0; r < options->n_ranks; r++) {
-        pthread_join(threads[r], NULL);
-        free(states[r].values);
-        free(states[r].raw);
-        all_ok = all_ok && result->status[r] == ZR_OK;
-    }
-    for (int r = 1; r < options->n_ranks && all_ok; r++)
-        if (states[r].hash != states[0].hash)
-            abort();
-    result->hash = states[0].hash;
-    free(states);
 }

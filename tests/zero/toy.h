@@ -6,9 +6,9 @@
 #ifndef ZR_TESTS_ZERO_TOY_H
 #define ZR_TESTS_ZERO_TOY_H
 
+#include "tests/common/ranks.h"
 #include "zero/zero.h"
 
-#define TOY_MAX_RANKS 8
 #define TOY_N_SAMPLES 3
 #define TOY_SAMPLE_ELEMS 64
 
@@ -25,13 +25,13 @@ typedef struct toy_options {
     int reorder_step;    /* all ranks visit the units in another order from this step; -1: none */
     int stray_rank;      /* this rank visits the units in another order; -1: none */
     int other_rank;      /* this rank has another learning rate; -1: none */
-    int quiet;           /* expected errors are not printed */
+    bool quiet;          /* expected errors are not printed */
 } toy_options_t;
 
 /* What every rank reports; rank 0's unless stated. */
 typedef struct toy_result {
-    zr_status_t status[TOY_MAX_RANKS];
-    char last_error[TOY_MAX_RANKS][512];
+    zr_status_t status[TEST_MAX_RANKS];
+    char last_error[TEST_MAX_RANKS][512];
     uint64_t hash;
     zr_step_report_t step; /* the last one */
     zr_model_size_t size;

@@ -1,0 +1,63 @@
+/* Ranks as threads: see ranks.h. */
+#include "tests/common/ranks.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct rank_thread {
+    test_ranks_t *ranks;
+    test_rank_t rank;
+    pthread_t thread;
+} rank_thread_t;
+
+static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    rank_thread_t *thread = context;
+    test_ranks_t *ranks = thread->ranks;
+    if (level == ZR_LOG_ERROR)
+        snprintf(ranks->last_error[thread->rank.rank], sizeof(ranks->last_error[0]), "%s",
+                 message);
+    if (!ranks->quiet)
+        fprintf(stderr, "rank %d: %s: %s\n", rank, zr_log_level_name(level), message);
+}
+
+static zr_status_t open_and_run(rank_thread_t *thread) {
+    const char *device = thread->ranks->device;
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 1;
+    options.log = thread->rank.log;
+    ZR_TRY(zr_device_open(device ? device : "host", &options, &thread->rank.device));
+    return thread->ranks->run(&thread->rank);
+}
+
+static void *rank_main(void *argument) {
+    rank_thread_t *thread = argument;
+    int rank = thread->rank.rank;
+    zr_status_t status = open_and_run(thread);
+    if (status != ZR_OK)
+        zr_comm_abort(thread->rank.comm, thread->ranks->last_error[rank]);
+    thread->ranks->status[rank] = status;
+    zr_device_close(&thread->rank.device);
+    zr_comm_destroy(&thread->rank.comm);
+    return NULL;
+}
+
+void test_run_ranks(test_ranks_t *ranks) {
+    zr_comm_t *comms[TEST_MAX_RANKS];
+    rank_thread_t threads[TEST_MAX_RANKS];
+    zr_comm_options_t options = zr_comm_options_default();
+    if (ranks->quiet)
+        options.log.level = (zr_log_level_t)-1;
+    if (zr_comm_create_threads(ranks->n_ranks, &options, comms) != ZR_OK)
+        abort();
+    for (int r = 0; r < ranks->n_ranks; r++) {
+        threads[r] = (rank_thread_t){
+            .ranks = ranks, .rank = {.rank = r, .comm = comms[r], .context = ranks->context}};
+        threads[r].rank.log = (zr_log_t){
+            .sink = keep_error, .context = &threads[r], .level = ZR_LOG_WARNING, .rank = r};
+        if (pthread_create(&threads[r].thread, NULL, rank_main, &threads[r]) != 0)
+            abort();
+    }
+    for (int r = 0; r < ranks->n_ranks; r++)
+        pthread_join(threads[r].thread, NULL);
+}
