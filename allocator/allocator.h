@@ -66,7 +66,10 @@ zr_allocator_options_t zr_allocator_options_default(void);
  * @param device  borrowed until zr_allocator_destroy
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET
  *
- * Ownership: destroy gives all memory back and logs, per tag, what was still live.
+ * @param options  NULL means the defaults; borrowed for the call, but for `advice`
+ *
+ * Ownership: destroy waits for pending frees, gives all memory back and logs, per tag, what
+ * was still live.
  * Threads: thread-safe; its lock is the innermost one, held during no wait except
  * that for pending frees under memory pressure.
  */
@@ -88,7 +91,8 @@ typedef struct zr_allocation_request {
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY for metadata; ZR_ERR_BUDGET when it does not
  *         fit: the log says what was asked for and by whom, the budget, what is live per tag,
- *         whether the total or a hole is the cause, and the advice
+ *         whether the total or a hole is the cause, and the advice; ZR_ERR_DEVICE when work
+ *         that pending frees wait for has failed. Nothing is lost whatever it returns.
  */
 ZR_NODISCARD zr_status_t zr_allocate(zr_allocator_t *allocator,
                                      const zr_allocation_request_t *request, void **pointer_p);
@@ -99,11 +103,24 @@ ZR_NODISCARD zr_status_t zr_allocate(zr_allocator_t *allocator,
  * @param stream  the stream whose work queued so far is the last to use the memory: it is
  *                handed out again only after that work has passed. NULL: nothing uses it now.
  *
- * A pointer that is not live is logged as an error and otherwise ignored.
+ * Cannot fail: should there be no event to wait for, it waits for the stream itself.
+ * A pointer that is not live is logged as an error and otherwise ignored, also in value.
  */
 void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream);
 
-/** Bytes of one kind. live <= peak; live counts requested bytes, exactly. */
+/**
+ * Give idle memory back to the machine: unmap every granule of the tier that no allocation
+ * touches. Never needed to stay within the budget; it helps others, and waits for nothing.
+ *
+ * @return ZR_OK; ZR_ERR_MEMORY; ZR_ERR_BUDGET or ZR_ERR_DEVICE when the machine refuses
+ */
+ZR_NODISCARD zr_status_t zr_allocator_trim(zr_allocator_t *allocator, zr_tier_t tier);
+
+/**
+ * Bytes of one kind. live <= peak; live counts requested bytes, exactly, from zr_allocate to
+ * zr_free: what a stream does later changes no count of this kind, so that they are the same
+ * on every device.
+ */
 typedef struct zr_byte_count {
     size_t live;
     size_t peak; /* the largest live so far, of this kind alone */
@@ -113,18 +130,19 @@ typedef struct zr_tier_statistics {
     size_t budget_bytes;
     zr_byte_count_t live;     /* requested bytes of all tags */
     zr_byte_count_t reserved; /* mapped bytes: what the budget limits */
+    zr_byte_count_t pending;  /* requested bytes of what is freed but in use by a stream */
     zr_byte_count_t by_tag[ZR_N_TAGS];
     zr_byte_count_t by_lifetime[ZR_N_LIFETIMES];
-    size_t n_live;            /* allocations */
-    size_t n_allocations;     /* since creation */
-    size_t n_map_calls;       /* calls into the device */
+    size_t n_live;        /* allocations */
+    size_t n_allocations; /* since creation */
+    size_t n_map_calls;   /* calls into the device, since creation */
     size_t n_unmap_calls;
 } zr_tier_statistics_t;
 
 /** Statistics of one tier since creation, or since the last reset of peaks. */
 void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
                              zr_tier_statistics_t *statistics_p);
-/** Let every peak start again from what is live now. */
+/** Let every peak, of all tiers, start again from what is live now. */
 void zr_allocator_reset_peaks(zr_allocator_t *allocator);
 
 /** Whether all invariants hold (every block, list and sum is walked); logs the first that fails. */

@@ -1,0 +1,469 @@
+/*
+ * Allocating and freeing: the counts, the table of live blocks, and what is done under
+ * pressure, over one arena per lifetime class and tier.
+ */
+#include <assert.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "allocator/internal.h"
+
+/*
+ * Addresses of a class: several times what it may hold, so that holes in one place never
+ * keep a large piece from another. Addresses cost nothing, but a process has only 2^47 of
+ * them, and all ranks of a process share those: beyond USUAL a class gets no more than it
+ * may hold. ThreadSanitizer leaves a process 2^40, and ends it when it takes others.
+ */
+#define RANGE_FACTOR 4
+#if defined(__SANITIZE_THREAD__)
+#define USUAL_RANGE_BYTES ((size_t)4 << 30)
+#define MAX_RANGE_BYTES ((size_t)4 << 30)
+#else
+#define USUAL_RANGE_BYTES ((size_t)256 << 30)
+#define MAX_RANGE_BYTES ((size_t)1 << 44)
+#endif
+/* What is still worth having when addresses are scarce. */
+#define MIN_RANGE_BYTES ((size_t)1 << 30)
+#define SLACK_GRANULES 64
+#define EMPTY_RANGE_BYTES ((size_t)64 << 20)
+
+/* Blocks taken from the pool by one map call and one allocation, at most. */
+#define BLOCKS_PER_STEP 2
+
+static size_t min_size(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+static size_t max_size(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+/* ---- creation ------------------------------------------------------------------------- */
+
+zr_allocator_options_t zr_allocator_options_default(void) {
+    zr_allocator_options_t options = {.log = zr_log_default(), .advice = NULL};
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        options.budget_bytes[tier] = ZR_NO_BUDGET;
+    return options;
+}
+
+/* What a tier may come to hold: what the machine has, or the budget where that is less. */
+static size_t tier_capacity(const zr_device_info_t *info, zr_tier_t tier, size_t budget_bytes) {
+    size_t machine_bytes = info->memory_bytes;
+    long n_pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    if (tier == ZR_TIER_HOST && n_pages > 0 && page_bytes > 0)
+        machine_bytes = max_size(machine_bytes, (size_t)n_pages * (size_t)page_bytes);
+    return min_size(min_size(budget_bytes, machine_bytes), MAX_RANGE_BYTES);
+}
+
+static size_t whole_granules(size_t size_bytes, size_t granule_bytes) {
+    return (size_bytes + granule_bytes - 1) & ~(granule_bytes - 1);
+}
+
+static zr_status_t init_arenas(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
+    const zr_device_info_t *info = zr_device_info(allocator->device);
+    size_t granule = info->granule_bytes, slack = SLACK_GRANULES * granule;
+    size_t capacity = tier_capacity(info, memory->tier, memory->statistics.budget_bytes);
+    size_t usual = max_size(capacity, min_size(RANGE_FACTOR * capacity, USUAL_RANGE_BYTES));
+    size_t size = whole_granules(usual + slack, granule);
+    size_t least = whole_granules(min_size(capacity, MIN_RANGE_BYTES) + slack, granule);
+    for (int i = 0; i < ZR_N_LIFETIMES; i++)
+        ZR_TRY(zr_arena_init(&memory->arenas[i], allocator->device, &allocator->pool, memory->tier,
+                             zr_lifetime_name((zr_lifetime_t)i), true, size, least));
+    size = whole_granules(EMPTY_RANGE_BYTES, granule);
+    return zr_arena_init(&memory->arenas[ZR_ARENA_EMPTY], allocator->device, &allocator->pool,
+                         memory->tier, "empty", false, size, granule);
+}
+
+static void release(zr_allocator_t *allocator) {
+    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
+        for (int k = 0; k < ZR_N_ARENAS; k++)
+            zr_arena_release_range(&allocator->tiers[i].arenas[k]);
+    }
+    zr_event_pool_clear(&allocator->events);
+    zr_block_table_clear(&allocator->table);
+    zr_block_pool_clear(&allocator->pool);
+    pthread_mutex_destroy(&allocator->lock);
+    free(allocator);
+}
+
+zr_status_t zr_allocator_create(zr_device_t *device, const zr_allocator_options_t *options,
+                                zr_allocator_t **allocator_p) {
+    zr_allocator_options_t defaults = zr_allocator_options_default();
+    if (options == NULL)
+        options = &defaults;
+    if (device == NULL || allocator_p == NULL)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "creating an allocator needs a device and a place for the result");
+
+    zr_allocator_t *allocator = calloc(1, sizeof(*allocator));
+    if (allocator == NULL)
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for an allocator (%zu bytes)",
+                       sizeof(*allocator));
+    if (pthread_mutex_init(&allocator->lock, NULL) != 0) {
+        free(allocator);
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for an allocator's lock");
+    }
+    allocator->device = device;
+    allocator->log = options->log;
+    allocator->advice = options->advice;
+    allocator->events.device = device;
+    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
+        zr_tier_memory_t *memory = &allocator->tiers[i];
+        memory->tier = (zr_tier_t)i;
+        memory->statistics.budget_bytes = options->budget_bytes[i];
+        zr_status_t status = init_arenas(allocator, memory);
+        if (status != ZR_OK) {
+            release(allocator);
+            return status;
+        }
+    }
+    *allocator_p = allocator;
+    return ZR_OK;
+}
+
+/* ---- counts ---------------------------------------------------------------------------- */
+
+static void count_up(zr_byte_count_t *count, size_t size_bytes) {
+    count->live += size_bytes;
+    if (count->live > count->peak)
+        count->peak = count->live;
+}
+
+static void count_live(zr_tier_memory_t *memory, const zr_block_t *block) {
+    zr_tier_statistics_t *statistics = &memory->statistics;
+    count_up(&statistics->live, block->requested_bytes);
+    count_up(&statistics->by_tag[block->tag], block->requested_bytes);
+    count_up(&statistics->by_lifetime[block->lifetime], block->requested_bytes);
+    statistics->n_live++;
+    statistics->n_allocations++;
+}
+
+static void count_freed(zr_tier_memory_t *memory, const zr_block_t *block) {
+    zr_tier_statistics_t *statistics = &memory->statistics;
+    statistics->live.live -= block->requested_bytes;
+    statistics->by_tag[block->tag].live -= block->requested_bytes;
+    statistics->by_lifetime[block->lifetime].live -= block->requested_bytes;
+    statistics->n_live--;
+}
+
+size_t zr_tier_headroom(const zr_tier_memory_t *memory) {
+    return memory->statistics.budget_bytes - memory->statistics.reserved.live;
+}
+
+/* ---- pressure --------------------------------------------------------------------------- */
+
+static void end_pending(zr_tier_memory_t *memory, zr_block_t *block) {
+    memory->statistics.pending.live -= block->requested_bytes;
+    zr_arena_give(block->arena, block);
+}
+
+/* Make blocks free whose events have passed, without waiting. */
+static zr_status_t poll_pending(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
+    for (int i = 0; memory->pending.n_blocks > 0 && i < ZR_N_PENDING_QUEUES; i++) {
+        for (;;) {
+            zr_block_t *block = NULL;
+            ZR_TRY(zr_pending_take_passed(&memory->pending, &allocator->events, i, &block));
+            if (block == NULL)
+                break;
+            end_pending(memory, block);
+        }
+    }
+    return ZR_OK;
+}
+
+static zr_status_t wait_for_oldest(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
+    zr_block_t *block = NULL;
+    ZR_TRY(zr_pending_take_oldest(&memory->pending, &allocator->events, &block));
+    if (block != NULL)
+        end_pending(memory, block);
+    return ZR_OK;
+}
+
+/* Unmap idle granules of an arena, up to what is still needed, and count them. */
+static zr_status_t trim(zr_tier_memory_t *memory, zr_arena_t *arena, size_t size_bytes,
+                        const zr_growth_t *keep, size_t *freed) {
+    size_t part = 0;
+    zr_status_t status = ZR_OK;
+    if (*freed < size_bytes)
+        status = zr_arena_trim(arena, size_bytes - *freed, keep, &part);
+    memory->statistics.reserved.live -= part;
+    *freed += part;
+    return status;
+}
+
+/*
+ * Unmap idle granules for a growth that needs size_bytes more than there are: those of other
+ * classes, the longest lives first because they will be missed last; then those of its own
+ * outside the place it grows into. Should that be too little, all of its own go, once: then
+ * no place looks cheaper than it is, and the next plan is the one that needs the least.
+ */
+static zr_status_t make_headroom(zr_attempt_t *attempt, const zr_growth_t *growth,
+                                 size_t size_bytes) {
+    size_t freed = 0;
+    for (int i = 0; i < ZR_N_LIFETIMES; i++) {
+        zr_arena_t *arena = &attempt->memory->arenas[i];
+        if (arena != attempt->arena)
+            ZR_TRY(trim(attempt->memory, arena, size_bytes, NULL, &freed));
+    }
+    ZR_TRY(trim(attempt->memory, attempt->arena, size_bytes, growth, &freed));
+    if (freed >= size_bytes)
+        return ZR_OK;
+    if (attempt->is_trimmed)
+        return ZR_ERR_BUDGET;
+    attempt->is_trimmed = true;
+    return trim(attempt->memory, attempt->arena, SIZE_MAX, NULL, &freed);
+}
+
+/* One step towards a fit: map a piece, or else wait for a pending free, or else unmap. */
+static zr_status_t make_room(zr_allocator_t *allocator, zr_attempt_t *attempt) {
+    zr_tier_memory_t *memory = attempt->memory;
+    zr_growth_t growth;
+    size_t missing = 0;
+    attempt->has_no_addresses = !zr_arena_plan_growth(attempt->arena, attempt->size_bytes, &growth);
+    if (!attempt->has_no_addresses) {
+        size_t headroom = zr_tier_headroom(memory);
+        if (growth.cost_bytes <= headroom) {
+            zr_status_t status = zr_arena_map(attempt->arena, &growth);
+            if (status == ZR_OK)
+                count_up(&memory->statistics.reserved, growth.size_bytes);
+            if (status != ZR_ERR_BUDGET)
+                return status;
+            attempt->is_machine_full = true;
+            missing = growth.cost_bytes;
+        } else {
+            missing = growth.cost_bytes - headroom;
+        }
+    }
+    if (memory->pending.n_blocks > 0)
+        return wait_for_oldest(allocator, memory);
+    if (attempt->has_no_addresses)
+        return ZR_ERR_BUDGET;
+    return make_headroom(attempt, &growth, missing);
+}
+
+/* ---- allocating -------------------------------------------------------------------------- */
+
+static zr_status_t find_or_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt,
+                                     zr_block_t **block_p) {
+    ZR_TRY(zr_block_table_reserve(&allocator->table));
+    if (attempt->memory->pending.n_blocks > 0)
+        ZR_TRY(poll_pending(allocator, attempt->memory));
+    for (;;) {
+        ZR_TRY(zr_block_pool_reserve(&allocator->pool, BLOCKS_PER_STEP));
+        *block_p = zr_arena_find(attempt->arena, attempt->size_bytes);
+        if (*block_p != NULL)
+            return ZR_OK;
+        ZR_TRY(make_room(allocator, attempt));
+    }
+}
+
+static void *take(zr_allocator_t *allocator, const zr_attempt_t *attempt, zr_block_t *block) {
+    const zr_allocation_request_t *request = attempt->request;
+    zr_arena_take(attempt->arena, block, attempt->size_bytes, request->size_bytes);
+    block->tag = request->tag;
+    block->lifetime = request->lifetime;
+    void *pointer = attempt->arena->base + block->offset_bytes;
+    zr_block_table_add(&allocator->table, pointer, block);
+    count_live(attempt->memory, block);
+    return pointer;
+}
+
+static zr_status_t check_request(const zr_allocator_t *allocator,
+                                 const zr_allocation_request_t *request, void **pointer_p) {
+    if (request == NULL || pointer_p == NULL)
+        return zr_fail(&allocator->log, ZR_ERR_ARGUMENT,
+                       "allocating needs a request and a place for the pointer");
+    const char *name = zr_request_name(request);
+    if ((unsigned)request->tier >= ZR_N_MEMORY_TIERS)
+        return zr_fail(&allocator->log, ZR_ERR_ARGUMENT,
+                       "allocating \"%s\": tier %d has no addresses; only device and host have",
+                       name, (int)request->tier);
+    if ((unsigned)request->tag >= ZR_N_TAGS || (unsigned)request->lifetime >= ZR_N_LIFETIMES)
+        return zr_fail(&allocator->log, ZR_ERR_ARGUMENT,
+                       "allocating \"%s\": tag %d (0 to %d) or lifetime %d (0 to %d) is unknown",
+                       name, (int)request->tag, ZR_N_TAGS - 1, (int)request->lifetime,
+                       ZR_N_LIFETIMES - 1);
+    return ZR_OK;
+}
+
+/* Multiples of the alignment; what is too large for that is too large for any range, too. */
+static size_t block_size(size_t requested_bytes) {
+    if (requested_bytes == 0)
+        return ZR_BLOCK_ALIGNMENT;
+    if (requested_bytes > SIZE_MAX - ZR_BLOCK_ALIGNMENT)
+        return SIZE_MAX - ZR_BLOCK_ALIGNMENT + 1;
+    return (requested_bytes + ZR_BLOCK_ALIGNMENT - 1) / ZR_BLOCK_ALIGNMENT * ZR_BLOCK_ALIGNMENT;
+}
+
+/* Log a refusal, without the lock: the sink is the caller's. */
+static zr_status_t refuse(const zr_allocator_t *allocator, const zr_allocation_request_t *request,
+                          zr_status_t status, const char *text) {
+    if (status == ZR_ERR_BUDGET)
+        return zr_fail(&allocator->log, status, "%s", text);
+    if (status == ZR_ERR_MEMORY)
+        return zr_fail(&allocator->log, status,
+                       "%s memory: %zu bytes for \"%s\": the system has no memory for metadata",
+                       zr_tier_name(request->tier), request->size_bytes, zr_request_name(request));
+    return status; /* the device has logged it */
+}
+
+zr_status_t zr_allocate(zr_allocator_t *allocator, const zr_allocation_request_t *request,
+                        void **pointer_p) {
+    ZR_TRY(check_request(allocator, request, pointer_p));
+    zr_tier_memory_t *memory = &allocator->tiers[request->tier];
+    int arena = request->size_bytes == 0 ? ZR_ARENA_EMPTY : (int)request->lifetime;
+    zr_attempt_t attempt = {.request = request,
+                            .memory = memory,
+                            .arena = &memory->arenas[arena],
+                            .size_bytes = block_size(request->size_bytes)};
+
+    pthread_mutex_lock(&allocator->lock);
+    zr_block_t *block = NULL;
+    zr_status_t status = find_or_make_room(allocator, &attempt, &block);
+    if (status == ZR_OK) {
+        *pointer_p = take(allocator, &attempt, block);
+        pthread_mutex_unlock(&allocator->lock);
+        return ZR_OK;
+    }
+    char text[ZR_REPORT_BYTES];
+    if (status == ZR_ERR_BUDGET)
+        zr_report_out_of_memory(allocator, &attempt, text, sizeof(text));
+    pthread_mutex_unlock(&allocator->lock);
+    return refuse(allocator, request, status, text);
+}
+
+/* ---- freeing ------------------------------------------------------------------------------ */
+
+static zr_tier_memory_t *memory_of(zr_allocator_t *allocator, const zr_block_t *block) {
+    return &allocator->tiers[block->arena->tier];
+}
+
+/* Let the block wait for the stream; without an event, wait here. Never loses the block. */
+static zr_status_t free_after(zr_allocator_t *allocator, zr_tier_memory_t *memory,
+                              zr_block_t *block, zr_stream_t *stream) {
+    size_t requested_bytes = block->requested_bytes;
+    zr_status_t status =
+        zr_pending_push(&memory->pending, &allocator->events, block, stream, ++allocator->n_frees);
+    if (status == ZR_OK) {
+        count_up(&memory->statistics.pending, requested_bytes);
+        return ZR_OK;
+    }
+    /* Work that failed never runs again, so that the memory is free either way. */
+    zr_status_t waited = zr_stream_synchronize(stream);
+    zr_arena_give(block->arena, block);
+    return waited == ZR_OK ? status : waited;
+}
+
+void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream) {
+    if (pointer == NULL || *pointer == NULL)
+        return;
+    pthread_mutex_lock(&allocator->lock);
+    zr_block_t *block = zr_block_table_remove(&allocator->table, *pointer);
+    if (block == NULL) {
+        pthread_mutex_unlock(&allocator->lock);
+        zr_log_write(&allocator->log, ZR_LOG_ERROR,
+                     "freeing %p, which is not live: freed before, or never allocated here",
+                     *pointer);
+        return;
+    }
+    zr_tier_memory_t *memory = memory_of(allocator, block);
+    zr_status_t status = ZR_OK;
+    count_freed(memory, block);
+    if (stream == NULL || zr_device_info(allocator->device)->synchronous)
+        zr_arena_give(block->arena, block);
+    else
+        status = free_after(allocator, memory, block, stream);
+    pthread_mutex_unlock(&allocator->lock);
+    if (status != ZR_OK)
+        zr_log_write(&allocator->log, ZR_LOG_WARNING,
+                     "%s memory: no event for the free of %p (%s); waited for its stream instead",
+                     zr_tier_name(memory->tier), *pointer, zr_status_name(status));
+    *pointer = NULL;
+}
+
+zr_status_t zr_allocator_trim(zr_allocator_t *allocator, zr_tier_t tier) {
+    if ((unsigned)tier >= ZR_N_MEMORY_TIERS)
+        return zr_fail(&allocator->log, ZR_ERR_ARGUMENT,
+                       "trimming tier %d, which has no addresses; only device and host have",
+                       (int)tier);
+    zr_tier_memory_t *memory = &allocator->tiers[tier];
+    pthread_mutex_lock(&allocator->lock);
+    zr_status_t status = poll_pending(allocator, memory);
+    size_t freed = 0;
+    for (int i = 0; status == ZR_OK && i < ZR_N_LIFETIMES; i++)
+        status = trim(memory, &memory->arenas[i], SIZE_MAX, NULL, &freed);
+    pthread_mutex_unlock(&allocator->lock);
+    if (status == ZR_ERR_MEMORY)
+        return zr_fail(&allocator->log, status, "%s memory: no metadata to unmap idle memory with",
+                       zr_tier_name(tier));
+    return status;
+}
+
+/* ---- statistics ----------------------------------------------------------------------------- */
+
+void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
+                             zr_tier_statistics_t *statistics_p) {
+    *statistics_p = (zr_tier_statistics_t){0};
+    if ((unsigned)tier >= ZR_N_MEMORY_TIERS)
+        return;
+    const zr_tier_memory_t *memory = &allocator->tiers[tier];
+    pthread_mutex_lock(&allocator->lock);
+    *statistics_p = memory->statistics;
+    for (int i = 0; i < ZR_N_ARENAS; i++) {
+        statistics_p->n_map_calls += memory->arenas[i].n_map_calls;
+        statistics_p->n_unmap_calls += memory->arenas[i].n_unmap_calls;
+    }
+    pthread_mutex_unlock(&allocator->lock);
+}
+
+void zr_allocator_reset_peaks(zr_allocator_t *allocator) {
+    pthread_mutex_lock(&allocator->lock);
+    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
+        zr_tier_statistics_t *statistics = &allocator->tiers[i].statistics;
+        statistics->live.peak = statistics->live.live;
+        statistics->reserved.peak = statistics->reserved.live;
+        statistics->pending.peak = statistics->pending.live;
+        for (int k = 0; k < ZR_N_TAGS; k++)
+            statistics->by_tag[k].peak = statistics->by_tag[k].live;
+        for (int k = 0; k < ZR_N_LIFETIMES; k++)
+            statistics->by_lifetime[k].peak = statistics->by_lifetime[k].live;
+    }
+    pthread_mutex_unlock(&allocator->lock);
+}
+
+bool zr_allocator_is_valid(zr_allocator_t *allocator) {
+    pthread_mutex_lock(&allocator->lock);
+    bool is_valid = zr_allocator_check(allocator);
+    pthread_mutex_unlock(&allocator->lock);
+    return is_valid;
+}
+
+/* ---- destruction ------------------------------------------------------------------------------
+ */
+
+/* Wait for what is pending. Work that failed never runs again, so its memory may go as well. */
+static void drain(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
+    while (memory->pending.n_blocks > 0) {
+        zr_status_t status = wait_for_oldest(allocator, memory);
+        if (status == ZR_OK)
+            continue;
+        zr_log_write(&allocator->log, ZR_LOG_ERROR,
+                     "%s memory: given back although %zu frees wait for a stream that failed (%s)",
+                     zr_tier_name(memory->tier), memory->pending.n_blocks, zr_status_name(status));
+        zr_pending_drop(&memory->pending, &allocator->events);
+    }
+}
+
+void zr_allocator_destroy(zr_allocator_t **allocator) {
+    if (allocator == NULL || *allocator == NULL)
+        return;
+#if defined(ZR_ALLOCATOR_POISON)
+    assert(zr_allocator_check(*allocator));
+#endif
+    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++)
+        drain(*allocator, &(*allocator)->tiers[i]);
+    zr_report_leaks(*allocator);
+    release(*allocator);
+    *allocator = NULL;
+}

@@ -1,0 +1,92 @@
+/*
+ * An arena: one reserved address range, that of one lifetime class in one tier.
+ *
+ * Blocks cover the range without gaps. Each is unmapped (whole granules of addresses
+ * only), free (mapped), live or pending. Neighbours that are both free, or both
+ * unmapped, are merged at once, so that every hole is as large as it can be. Free
+ * blocks stand in bins of two levels, powers of two in 32 steps each; a fit is found
+ * there in constant time and needs no mapping. Only when there is none does the
+ * arena look for the place that needs the least new mapping (zr_arena_plan_growth).
+ *
+ * The same calls in the same order always end in the same offsets.
+ *
+ * Threads: externally locked, by the allocator.
+ */
+#ifndef ZR_ALLOCATOR_ARENA_H
+#define ZR_ALLOCATOR_ARENA_H
+
+#include "allocator/block.h"
+
+#define ZR_BIN_STEPS 32
+#define ZR_BIN_POWERS 44 /* sizes up to 2^56 */
+/* Free blocks looked at per bin before a good fit is taken for the best one. */
+#define ZR_BIN_PROBES 32
+
+struct zr_arena {
+    zr_device_t *device; /* borrowed */
+    zr_block_pool_t *pool;
+    zr_tier_t tier;
+    const char *name; /* static: of the class, for messages */
+    char *base;
+    size_t size_bytes;
+    size_t granule_bytes;
+    bool is_backed;      /* false: of empty allocations; never mapped, its blocks count as free */
+    bool is_addressable; /* the CPU may touch what is mapped: it is poisoned in debug builds */
+
+    zr_block_t *first, *last; /* by address */
+    zr_block_t *unmapped;     /* UNMAPPED blocks, by list_next; empty when not backed */
+    zr_block_t *bins[ZR_BIN_POWERS][ZR_BIN_STEPS]; /* FREE blocks, by list_next */
+    uint32_t bin_steps[ZR_BIN_POWERS];             /* bit set: the bin is not empty */
+    uint64_t bin_powers;                           /* bit set: some bin of that power is not */
+
+    size_t mapped_bytes; /* sum over blocks that are not UNMAPPED; 0 when not backed */
+    size_t n_map_calls, n_unmap_calls;
+};
+
+/**
+ * Reserve an arena's addresses, halving the size down to `min_bytes` while there are none.
+ *
+ * @param device, pool, name  borrowed until zr_arena_release_range
+ * @return ZR_OK; ZR_ERR_MEMORY; ZR_ERR_BUDGET
+ */
+ZR_NODISCARD zr_status_t zr_arena_init(zr_arena_t *arena, zr_device_t *device,
+                                       zr_block_pool_t *pool, zr_tier_t tier, const char *name,
+                                       bool is_backed, size_t size_bytes, size_t min_bytes);
+/** Give the addresses and all that is mapped back. The blocks stay with the pool. */
+void zr_arena_release_range(zr_arena_t *arena);
+
+/** The free block that a request of size_bytes should be cut from; NULL: none is large enough. */
+zr_block_t *zr_arena_find(const zr_arena_t *arena, size_t size_bytes);
+
+/** Cut a live block off the start of a free one. Takes one block from the pool at most. */
+void zr_arena_take(zr_arena_t *arena, zr_block_t *block, size_t size_bytes, size_t requested_bytes);
+/** Make a live or pending block free. */
+void zr_arena_give(zr_arena_t *arena, zr_block_t *block);
+
+/* What has to be mapped so that a request fits. */
+typedef struct zr_growth {
+    size_t cost_bytes;               /* all of it */
+    zr_block_t *block;               /* the unmapped block to begin with, */
+    size_t offset_bytes, size_bytes; /* and the part of it to map */
+    size_t begin_bytes, end_bytes;   /* where the request then fits: not worth unmapping for it */
+} zr_growth_t;
+
+/** Find the place that needs the least mapping; false: the addresses have no hole so large. */
+bool zr_arena_plan_growth(const zr_arena_t *arena, size_t size_bytes, zr_growth_t *growth_p);
+
+/** Map one piece of a plan. Takes two blocks from the pool at most. Changes nothing on failure. */
+ZR_NODISCARD zr_status_t zr_arena_map(zr_arena_t *arena, const zr_growth_t *growth);
+
+/**
+ * Unmap idle granules, from the highest address down, until size_bytes are unmapped.
+ *
+ * @param keep     the place that a plan wants to keep; NULL: none
+ * @param freed_p  what was unmapped, also on failure: less than size_bytes when no more is idle
+ */
+ZR_NODISCARD zr_status_t zr_arena_trim(zr_arena_t *arena, size_t size_bytes,
+                                       const zr_growth_t *keep, size_t *freed_p);
+
+/** Power and step of the bin for a size. */
+void zr_arena_bin_of(size_t size_bytes, int *power_p, int *step_p);
+
+#endif

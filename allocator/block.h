@@ -1,0 +1,85 @@
+/*
+ * Blocks: what the allocator knows about each stretch of a class's addresses. They
+ * lie in ordinary memory, never in the memory they describe, which may be a device's.
+ *
+ * All metadata that a free will need exists before an allocation succeeds, so that
+ * freeing cannot fail: a free returns blocks to the pool and never takes one.
+ */
+#ifndef ZR_ALLOCATOR_BLOCK_H
+#define ZR_ALLOCATOR_BLOCK_H
+
+#include <stdint.h>
+
+#include "allocator/allocator.h"
+
+#define ZR_BLOCK_ALIGNMENT 256
+
+typedef struct zr_arena zr_arena_t;
+typedef struct zr_block zr_block_t;
+
+typedef enum zr_block_state {
+    ZR_BLOCK_UNMAPPED, /* addresses only; whole granules */
+    ZR_BLOCK_FREE,     /* mapped, and nobody's */
+    ZR_BLOCK_LIVE,     /* a tensor */
+    ZR_BLOCK_PENDING   /* freed by the caller, in use by work queued on a stream */
+} zr_block_state_t;
+
+struct zr_block {
+    zr_block_t *prev, *next;           /* neighbours; together they cover the range, in order */
+    zr_block_t *list_prev, *list_next; /* of the state: bin, unmapped list, queue, or pool */
+    zr_arena_t *arena;
+    size_t offset_bytes;    /* in the range, a multiple of ZR_BLOCK_ALIGNMENT */
+    size_t size_bytes;      /* likewise, > 0 */
+    size_t requested_bytes; /* LIVE and PENDING: what was asked for, <= size_bytes */
+    zr_event_t *event;      /* PENDING: passes when the memory may be used again */
+    size_t sequence;        /* PENDING: order of the frees */
+    zr_block_state_t state;
+    zr_tag_t tag;           /* LIVE and PENDING, as is lifetime */
+    zr_lifetime_t lifetime; /* differs from the arena's for empty allocations only */
+};
+
+/* ---- the pool of unused blocks ------------------------------------------------- */
+
+typedef struct zr_block_chunk zr_block_chunk_t;
+
+typedef struct zr_block_pool {
+    zr_block_t *spare; /* by list_next */
+    size_t n_spare;
+    size_t n_blocks; /* spare or in an arena */
+    zr_block_chunk_t *chunks;
+} zr_block_pool_t;
+
+/** Have at least `n_blocks` spare. ZR_ERR_MEMORY changes nothing. */
+ZR_NODISCARD zr_status_t zr_block_pool_reserve(zr_block_pool_t *pool, size_t n_blocks);
+/** Take a spare block, zeroed; one must be there. */
+zr_block_t *zr_block_pool_take(zr_block_pool_t *pool);
+void zr_block_pool_give(zr_block_pool_t *pool, zr_block_t *block);
+/** Free all blocks, in use or not. */
+void zr_block_pool_clear(zr_block_pool_t *pool);
+
+/* ---- the table of live blocks, by address --------------------------------------- */
+
+typedef struct zr_block_entry {
+    const void *pointer; /* NULL: empty */
+    zr_block_t *block;
+} zr_block_entry_t;
+
+/* Open addressing with linear probing; at most half full; no tombstones. */
+typedef struct zr_block_table {
+    zr_block_entry_t *entries;
+    size_t capacity; /* 0 or a power of two */
+    size_t n_blocks;
+    int shift; /* 64 - log2(capacity) */
+} zr_block_table_t;
+
+/** Have room for one block more. ZR_ERR_MEMORY changes nothing. */
+ZR_NODISCARD zr_status_t zr_block_table_reserve(zr_block_table_t *table);
+/** Add a block; room must have been reserved and the pointer must not be there. */
+void zr_block_table_add(zr_block_table_t *table, const void *pointer, zr_block_t *block);
+/** The block of a pointer, or NULL. */
+zr_block_t *zr_block_table_find(const zr_block_table_t *table, const void *pointer);
+/** Take the block of a pointer out, or return NULL. */
+zr_block_t *zr_block_table_remove(zr_block_table_t *table, const void *pointer);
+void zr_block_table_clear(zr_block_table_t *table);
+
+#endif

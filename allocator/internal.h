@@ -1,0 +1,75 @@
+/*
+ * The allocator itself, for the files of this folder.
+ *
+ * zr_allocate looks for a fit among what is mapped; when there is none, it maps; when
+ * that would exceed the budget, it waits for pending frees, then unmaps idle granules,
+ * and only then refuses. A plan of offsets, once there is one, stands before the first
+ * of these steps and hands to it whatever it does not cover.
+ */
+#ifndef ZR_ALLOCATOR_INTERNAL_H
+#define ZR_ALLOCATOR_INTERNAL_H
+
+#include <pthread.h>
+
+#include "allocator/arena.h"
+#include "allocator/pending.h"
+
+/* Tiers that have addresses: device and host. */
+#define ZR_N_MEMORY_TIERS 2
+/* An arena per lifetime, and one of addresses alone for allocations of size 0. */
+#define ZR_ARENA_EMPTY ZR_N_LIFETIMES
+#define ZR_N_ARENAS (ZR_N_LIFETIMES + 1)
+
+typedef struct zr_tier_memory {
+    zr_tier_t tier;
+    zr_arena_t arenas[ZR_N_ARENAS]; /* by lifetime */
+    zr_pending_t pending;
+    /* reserved.live is the sum of the arenas' mapped bytes and never above the budget. The
+     * map counts are not kept here but summed up from the arenas when asked for. */
+    zr_tier_statistics_t statistics;
+} zr_tier_memory_t;
+
+struct zr_allocator {
+    pthread_mutex_t lock; /* innermost: only device calls and the device's log are made under it */
+    zr_device_t *device;  /* borrowed */
+    zr_log_t log;
+    const char *advice; /* borrowed; may be NULL */
+    zr_block_pool_t pool;
+    zr_block_table_t table; /* exactly the live blocks, by address */
+    zr_event_pool_t events;
+    size_t n_frees; /* numbers pending blocks */
+    zr_tier_memory_t tiers[ZR_N_MEMORY_TIERS];
+};
+
+/* How one request has gone so far, for its message. */
+typedef struct zr_attempt {
+    const zr_allocation_request_t *request;
+    zr_tier_memory_t *memory;
+    zr_arena_t *arena;
+    size_t size_bytes;     /* of the block it needs */
+    bool has_no_addresses; /* the class's range has no hole so large, mapped or not */
+    bool is_machine_full;  /* mapping was refused by the machine, not by the budget */
+    bool is_trimmed;       /* nothing idle is left in its own arena */
+} zr_attempt_t;
+
+/** Bytes that may be mapped before the budget is reached. */
+size_t zr_tier_headroom(const zr_tier_memory_t *memory);
+
+/* ---- report.c -------------------------------------------------------------------- */
+
+#define ZR_REPORT_BYTES 3072
+
+/** The request's name, for messages. */
+const char *zr_request_name(const zr_allocation_request_t *request);
+/** Write the message of a request that does not fit. */
+void zr_report_out_of_memory(const zr_allocator_t *allocator, const zr_attempt_t *attempt,
+                             char *text, size_t size);
+/** Log what is live, per tag. */
+void zr_report_leaks(const zr_allocator_t *allocator);
+
+/* ---- validate.c -------------------------------------------------------------------- */
+
+/** zr_allocator_is_valid with the lock held. */
+bool zr_allocator_check(const zr_allocator_t *allocator);
+
+#endif

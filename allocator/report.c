@@ -1,0 +1,175 @@
+/*
+ * What the allocator tells people: names, the out-of-memory message, leaks.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "allocator/internal.h"
+
+#define MIB (1024.0 * 1024.0)
+
+const char *zr_tag_name(zr_tag_t tag) {
+    static const char *const names[ZR_N_TAGS] = {"parameters",
+                                                 "gradients",
+                                                 "optimizer_state",
+                                                 "gathered_parameters",
+                                                 "gradient_buckets",
+                                                 "activations",
+                                                 "workspace",
+                                                 "staging",
+                                                 "data",
+                                                 "other"};
+    return (unsigned)tag < ZR_N_TAGS ? names[tag] : "?";
+}
+
+const char *zr_lifetime_name(zr_lifetime_t lifetime) {
+    static const char *const names[ZR_N_LIFETIMES] = {"persistent", "step", "micro_batch", "unit",
+                                                      "collective"};
+    return (unsigned)lifetime < ZR_N_LIFETIMES ? names[lifetime] : "?";
+}
+
+const char *zr_request_name(const zr_allocation_request_t *request) {
+    return request->name != NULL ? request->name : "a tensor without a name";
+}
+
+/* ---- text ------------------------------------------------------------------------- */
+
+/* A message in the making; what does not fit is cut. */
+typedef struct text {
+    char *at;
+    size_t left;
+} text_t;
+
+static void say(text_t *text, const char *format, ...) ZR_PRINTF(2, 3);
+
+static void say(text_t *text, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(text->at, text->left, format, arguments);
+    va_end(arguments);
+    size_t used = n < 0 ? 0 : (size_t)n;
+    if (used >= text->left)
+        used = text->left - 1;
+    text->at += used;
+    text->left -= used;
+}
+
+static void say_size(text_t *text, size_t size_bytes) {
+    say(text, "%.1f MiB (%zu bytes)", (double)size_bytes / MIB, size_bytes);
+}
+
+/* "(parameters 124.0 MiB, data 96 bytes)"; nothing when nothing is live. */
+static void say_tags(text_t *text, const zr_byte_count_t *by_tag) {
+    const char *separator = " (";
+    for (int i = 0; i < ZR_N_TAGS; i++) {
+        size_t live = by_tag[i].live;
+        if (live == 0)
+            continue;
+        if ((double)live >= 0.05 * MIB)
+            say(text, "%s%s %.1f MiB", separator, zr_tag_name((zr_tag_t)i), (double)live / MIB);
+        else
+            say(text, "%s%s %zu bytes", separator, zr_tag_name((zr_tag_t)i), live);
+        separator = ", ";
+    }
+    if (separator[0] == ',')
+        say(text, ")");
+}
+
+/* ---- out of memory ------------------------------------------------------------------ */
+
+static bool would_fit(const zr_attempt_t *attempt, size_t size_bytes) {
+    if (zr_arena_find(attempt->arena, size_bytes) != NULL)
+        return true;
+    size_t headroom = attempt->is_machine_full ? 0 : zr_tier_headroom(attempt->memory);
+    zr_growth_t growth;
+    return zr_arena_plan_growth(attempt->arena, size_bytes, &growth) &&
+           growth.cost_bytes <= headroom;
+}
+
+/* The largest request that would fit in place of this one. */
+static size_t largest_fit(const zr_attempt_t *attempt) {
+    size_t fits = 0, fails = attempt->size_bytes / ZR_BLOCK_ALIGNMENT;
+    while (fails - fits > 1) {
+        size_t middle = fits + (fails - fits) / 2;
+        if (would_fit(attempt, middle * ZR_BLOCK_ALIGNMENT))
+            fits = middle;
+        else
+            fails = middle;
+    }
+    return fits * ZR_BLOCK_ALIGNMENT;
+}
+
+static void say_cause(text_t *text, const zr_attempt_t *attempt, size_t largest_bytes) {
+    const zr_tier_statistics_t *statistics = &attempt->memory->statistics;
+    size_t asked = attempt->request->size_bytes, budget = statistics->budget_bytes;
+    size_t not_live = budget - statistics->live.live;
+    if (asked > not_live && budget != ZR_NO_BUDGET) {
+        say(text, "; the total is the cause: it is ");
+        say_size(text, asked - not_live);
+        say(text, " over the budget");
+    } else if (attempt->has_no_addresses) {
+        say(text, "; the addresses are the cause: class \"%s\" has ", attempt->arena->name);
+        say_size(text, attempt->arena->size_bytes);
+        say(text, " of them");
+    } else if (attempt->is_machine_full) {
+        say(text, "; the machine is the cause: it has no more memory than is reserved");
+    } else {
+        say(text, "; a hole is the cause: ");
+        say_size(text, not_live);
+        say(text, " of the budget are not live, but the largest hole that class \"%s\" can use is ",
+            attempt->arena->name);
+        say_size(text, largest_bytes);
+    }
+}
+
+void zr_report_out_of_memory(const zr_allocator_t *allocator, const zr_attempt_t *attempt,
+                             char *buffer, size_t size) {
+    const zr_allocation_request_t *request = attempt->request;
+    const zr_tier_statistics_t *statistics = &attempt->memory->statistics;
+    size_t largest = largest_fit(attempt);
+    text_t text = {.at = buffer, .left = size};
+    buffer[0] = '\0';
+
+    say(&text, "%s memory: ", zr_tier_name(request->tier));
+    say_size(&text, request->size_bytes);
+    say(&text, " for \"%.200s\" (%s, lifetime %s) does not fit: ", zr_request_name(request),
+        zr_tag_name(request->tag), zr_lifetime_name(request->lifetime));
+    if (statistics->budget_bytes != ZR_NO_BUDGET) {
+        say_size(&text, statistics->budget_bytes);
+        say(&text, " budget, ");
+    } else {
+        say(&text, "no budget, ");
+    }
+    say_size(&text, statistics->live.live);
+    say(&text, " live");
+    say_tags(&text, statistics->by_tag);
+    say(&text, ", ");
+    say_size(&text, statistics->reserved.live);
+    say(&text, " reserved, largest hole ");
+    say_size(&text, largest);
+    say_cause(&text, attempt, largest);
+    if (allocator->advice != NULL)
+        say(&text, "; %.1000s", allocator->advice);
+}
+
+/* ---- leaks ---------------------------------------------------------------------------- */
+
+void zr_report_leaks(const zr_allocator_t *allocator) {
+    size_t n_leaks[ZR_N_MEMORY_TIERS][ZR_N_TAGS] = {{0}};
+    for (size_t i = 0; i < allocator->table.capacity; i++) {
+        const zr_block_t *block = allocator->table.entries[i].block;
+        if (block != NULL)
+            n_leaks[block->arena->tier][block->tag]++;
+    }
+    for (int tier = 0; tier < ZR_N_MEMORY_TIERS; tier++) {
+        for (int tag = 0; tag < ZR_N_TAGS; tag++) {
+            if (n_leaks[tier][tag] == 0)
+                continue;
+            size_t live = allocator->tiers[tier].statistics.by_tag[tag].live;
+            zr_log_write(&allocator->log, ZR_LOG_WARNING,
+                         "%s memory: %zu allocations of %s, %.1f MiB (%zu bytes), were never freed",
+                         zr_tier_name((zr_tier_t)tier), n_leaks[tier][tag],
+                         zr_tag_name((zr_tag_t)tag), (double)live / MIB, live);
+        }
+    }
+}

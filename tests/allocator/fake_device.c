@@ -1,0 +1,282 @@
+/*
+ * The fake device. It keeps its own picture of what is mapped, so that the allocator's
+ * idea of it can be held against something.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "tests/allocator/fake_device.h"
+
+struct fake_stream {
+    zr_stream_t base;
+    fake_stream_t *next;
+    size_t n_queued, n_passed;
+};
+
+typedef struct fake_event {
+    zr_event_t base;
+    fake_stream_t *stream; /* NULL: never recorded */
+    size_t ticket;         /* pieces that must have passed */
+} fake_event_t;
+
+static fake_t *fake_of(const zr_device_t *device) {
+    return (fake_t *)((char *)(uintptr_t)device->backend - offsetof(fake_t, backend));
+}
+
+/* ---- memory ---------------------------------------------------------------------- */
+
+static zr_status_t range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
+                                 void **base_p) {
+    fake_t *fake = fake_of(device);
+    if (size_bytes > fake->max_range_bytes)
+        return ZR_ERR_BUDGET;
+    assert_true(fake->n_ranges < FAKE_MAX_RANGES);
+    fake_range_t *range = &fake->ranges[fake->n_ranges];
+    range->is_mapped = calloc(size_bytes / device->info.granule_bytes, 1);
+    if (range->is_mapped == NULL)
+        return ZR_ERR_MEMORY;
+    zr_status_t status = zr_host_backend.range_reserve(device, tier, size_bytes, base_p);
+    if (status != ZR_OK) {
+        free(range->is_mapped);
+        return status;
+    }
+    range->tier = tier;
+    range->base = *base_p;
+    range->size_bytes = size_bytes;
+    fake->n_ranges++;
+    return ZR_OK;
+}
+
+fake_range_t *fake_range_of(fake_t *fake, const void *pointer) {
+    for (int i = 0; i < fake->n_ranges; i++) {
+        fake_range_t *range = &fake->ranges[i];
+        if (range->base != NULL && (const char *)pointer >= range->base &&
+            (const char *)pointer < range->base + range->size_bytes)
+            return range;
+    }
+    return NULL;
+}
+
+/* Flip granules from one state to the other; those in a wrong state are violations. */
+static void flip(fake_t *fake, void *base, size_t offset, size_t size, unsigned char to) {
+    fake_range_t *range = fake_range_of(fake, base);
+    size_t granule = fake->device->info.granule_bytes;
+    assert_non_null(range);
+    assert_ptr_equal(range->base, base);
+    for (size_t i = offset / granule; i < (offset + size) / granule; i++) {
+        fake->n_violations += range->is_mapped[i] == to;
+        range->is_mapped[i] = to;
+    }
+    if (to)
+        fake->mapped_bytes[range->tier] += size;
+    else
+        fake->mapped_bytes[range->tier] -= size;
+}
+
+static void range_release(zr_device_t *device, zr_tier_t tier, void *base, size_t size_bytes) {
+    fake_t *fake = fake_of(device);
+    size_t granule = device->info.granule_bytes;
+    fake_range_t *range = fake_range_of(fake, base);
+    for (size_t i = 0; i < size_bytes / granule; i++)
+        fake->mapped_bytes[tier] -= range->is_mapped[i] ? granule : 0;
+    free(range->is_mapped);
+    *range = (fake_range_t){0};
+    zr_host_backend.range_release(device, tier, base, size_bytes);
+}
+
+static zr_status_t range_map(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
+                             size_t size_bytes) {
+    fake_t *fake = fake_of(device);
+    fake->n_maps++;
+    if (fake->fail_map_at > 0 && --fake->fail_map_at == 0)
+        return ZR_ERR_BUDGET;
+    if (fake->mapped_bytes[tier] + size_bytes > fake->machine_bytes)
+        return ZR_ERR_BUDGET;
+    ZR_TRY(zr_host_backend.range_map(device, tier, base, offset_bytes, size_bytes));
+    flip(fake, base, offset_bytes, size_bytes, 1);
+    return ZR_OK;
+}
+
+static zr_status_t range_unmap(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
+                               size_t size_bytes) {
+    fake_t *fake = fake_of(device);
+    fake->n_unmaps++;
+    if (fake->fail_unmap)
+        return ZR_ERR_DEVICE;
+    ZR_TRY(zr_host_backend.range_unmap(device, tier, base, offset_bytes, size_bytes));
+    flip(fake, base, offset_bytes, size_bytes, 0);
+    return ZR_OK;
+}
+
+bool fake_is_mapped(fake_t *fake, const void *pointer, size_t size_bytes) {
+    const fake_range_t *range = fake_range_of(fake, pointer);
+    size_t granule = fake->device->info.granule_bytes;
+    if (range == NULL || size_bytes == 0)
+        return range != NULL;
+    size_t offset = (size_t)((const char *)pointer - range->base);
+    for (size_t i = offset / granule; i <= (offset + size_bytes - 1) / granule; i++) {
+        if (!range->is_mapped[i])
+            return false;
+    }
+    return true;
+}
+
+/* ---- streams and events ------------------------------------------------------------ */
+
+static zr_status_t stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
+    (void)name;
+    fake_stream_t *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        return ZR_ERR_MEMORY;
+    stream->next = fake_of(device)->streams; /* kept until the device closes: events refer to it */
+    fake_of(device)->streams = stream;
+    *stream_p = &stream->base;
+    return ZR_OK;
+}
+
+static zr_status_t stream_synchronize(zr_stream_t *stream) {
+    fake_t *fake = fake_of(stream->device);
+    fake_stream_t *late = (fake_stream_t *)stream;
+    fake->n_waits++;
+    if (fake->fail_waits)
+        return ZR_ERR_DEVICE;
+    late->n_passed = late->n_queued;
+    return ZR_OK;
+}
+
+static void stream_destroy(zr_stream_t *stream) {
+    fake_stream_t *late = (fake_stream_t *)stream;
+    late->n_passed = late->n_queued;
+}
+
+size_t fake_stream_queue(zr_stream_t *stream) {
+    return ++((fake_stream_t *)stream)->n_queued;
+}
+
+void fake_stream_pass(zr_stream_t *stream, size_t n) {
+    fake_stream_t *late = (fake_stream_t *)stream;
+    size_t left = late->n_queued - late->n_passed;
+    late->n_passed += n < left ? n : left;
+}
+
+size_t fake_stream_n_passed(const zr_stream_t *stream) {
+    return ((const fake_stream_t *)stream)->n_passed;
+}
+
+static zr_status_t event_create(zr_device_t *device, zr_event_t **event_p) {
+    fake_event_t *event = fake_of(device)->fail_event_create ? NULL : calloc(1, sizeof(*event));
+    if (event == NULL)
+        return ZR_ERR_MEMORY;
+    fake_of(device)->n_events++;
+    *event_p = &event->base;
+    return ZR_OK;
+}
+
+static void event_destroy(zr_event_t *event) {
+    fake_of(event->device)->n_events--;
+    free(event);
+}
+
+static zr_status_t event_record(zr_event_t *event, zr_stream_t *stream) {
+    fake_event_t *late = (fake_event_t *)event;
+    if (fake_of(event->device)->fail_event_record)
+        return ZR_ERR_DEVICE;
+    late->stream = (fake_stream_t *)stream;
+    late->ticket = late->stream->n_queued;
+    return ZR_OK;
+}
+
+static zr_status_t event_synchronize(zr_event_t *event) {
+    fake_t *fake = fake_of(event->device);
+    const fake_event_t *late = (const fake_event_t *)event;
+    fake->n_waits++;
+    if (fake->fail_waits)
+        return ZR_ERR_DEVICE;
+    if (late->stream != NULL && late->stream->n_passed < late->ticket)
+        late->stream->n_passed = late->ticket;
+    return ZR_OK;
+}
+
+static zr_status_t event_query(zr_event_t *event, bool *passed_p) {
+    const fake_event_t *late = (const fake_event_t *)event;
+    if (fake_of(event->device)->fail_queries)
+        return ZR_ERR_DEVICE;
+    *passed_p = late->stream == NULL || late->stream->n_passed >= late->ticket;
+    return ZR_OK;
+}
+
+/* ---- the log ------------------------------------------------------------------------- */
+
+static void sink(void *context, zr_log_level_t level, int rank, const char *message) {
+    fake_t *fake = context;
+    (void)rank;
+    pthread_mutex_lock(&fake->log_lock);
+    size_t used = strlen(fake->text);
+    snprintf(fake->text + used, sizeof(fake->text) - used, "%s\n", message);
+    fake->n_logged[level]++;
+    pthread_mutex_unlock(&fake->log_lock);
+}
+
+zr_log_t fake_log(fake_t *fake) {
+    return (zr_log_t){.sink = sink, .context = fake, .level = ZR_LOG_DEBUG, .rank = -1};
+}
+
+void fake_log_clear(fake_t *fake) {
+    pthread_mutex_lock(&fake->log_lock);
+    fake->text[0] = '\0';
+    memset(fake->n_logged, 0, sizeof(fake->n_logged));
+    pthread_mutex_unlock(&fake->log_lock);
+}
+
+/* ---- the device ------------------------------------------------------------------------ */
+
+fake_t *fake_open(size_t granule_bytes, bool is_late) {
+    fake_t *fake = calloc(1, sizeof(*fake));
+    assert_non_null(fake);
+    pthread_mutex_init(&fake->log_lock, NULL);
+    zr_device_options_t options = zr_device_options_default();
+    options.log = fake_log(fake);
+    options.n_threads = 1;
+    assert_int_equal(zr_device_open("host", &options, &fake->device), ZR_OK);
+    fake->backend = zr_host_backend;
+    fake->backend.range_reserve = range_reserve;
+    fake->backend.range_release = range_release;
+    fake->backend.range_map = range_map;
+    fake->backend.range_unmap = range_unmap;
+    fake->backend.stream_create = stream_create;
+    fake->backend.stream_destroy = stream_destroy;
+    fake->backend.stream_synchronize = stream_synchronize;
+    fake->backend.event_create = event_create;
+    fake->backend.event_destroy = event_destroy;
+    fake->backend.event_record = event_record;
+    fake->backend.event_synchronize = event_synchronize;
+    fake->backend.event_query = event_query;
+    fake->device->backend = &fake->backend;
+    fake->device->info.granule_bytes = granule_bytes;
+    fake->device->info.memory_bytes = (size_t)64 << 20;
+    fake->device->info.synchronous = !is_late;
+    fake->machine_bytes = fake->max_range_bytes = SIZE_MAX / 2;
+    return fake;
+}
+
+void fake_close(fake_t *fake) {
+    for (int i = 0; i < fake->n_ranges; i++)
+        assert_null(fake->ranges[i].base);
+    assert_int_equal(fake->mapped_bytes[ZR_TIER_DEVICE], 0);
+    assert_int_equal(fake->mapped_bytes[ZR_TIER_HOST], 0);
+    assert_int_equal(fake->n_events, 0);
+    assert_int_equal(fake->n_violations, 0);
+    while (fake->streams != NULL) {
+        fake_stream_t *next = fake->streams->next;
+        free(fake->streams);
+        fake->streams = next;
+    }
+    zr_device_close(&fake->device);
+    pthread_mutex_destroy(&fake->log_lock);
+    free(fake);
+}

@@ -1,0 +1,71 @@
+/*
+ * A device for tests of the allocator: host memory whose streams are late, whose machine
+ * can run out of memory, and that watches how it is used. Its events pass when the test
+ * says so, or when somebody waits for them.
+ */
+#ifndef ZR_TESTS_ALLOCATOR_FAKE_DEVICE_H
+#define ZR_TESTS_ALLOCATOR_FAKE_DEVICE_H
+
+#include <pthread.h>
+
+#include "kernels/device_backend.h"
+
+#define FAKE_MAX_RANGES 64
+#define FAKE_LOG_BYTES 65536
+
+/* A reserved range, and which of its granules are mapped. */
+typedef struct fake_range {
+    zr_tier_t tier;
+    char *base; /* NULL: none */
+    size_t size_bytes;
+    unsigned char *is_mapped;
+} fake_range_t;
+
+typedef struct fake_stream fake_stream_t;
+
+/* The zr_device is the host's own, with another table. */
+typedef struct fake {
+    zr_device_t *device;
+    zr_device_backend_t backend;          /* the host's, with memory, streams and events replaced */
+    fake_range_t ranges[FAKE_MAX_RANGES]; /* in the order of their reservation */
+    int n_ranges;
+    size_t mapped_bytes[ZR_N_TIERS];
+    size_t n_maps, n_unmaps, n_waits, n_events; /* n_events: that exist */
+    size_t n_violations; /* calls that break the interface's rules: tests hold this at 0 */
+    fake_stream_t *streams;
+
+    /* What is to fail. */
+    size_t machine_bytes;   /* of each tier: mapping more is refused */
+    size_t max_range_bytes; /* reserving more is refused */
+    size_t fail_map_at;     /* the n-th map call from now is refused; 0: none */
+    bool fail_unmap, fail_event_create, fail_event_record, fail_waits, fail_queries;
+
+    /* What was logged, a line per message, and how often at each level. */
+    pthread_mutex_t log_lock;
+    char text[FAKE_LOG_BYTES];
+    size_t n_logged[ZR_LOG_DEBUG + 1];
+} fake_t;
+
+/** Open one; is_late: streams pass only when told. */
+fake_t *fake_open(size_t granule_bytes, bool is_late);
+/** Close it and check that it was used well: all given back, no rule broken. */
+void fake_close(fake_t *fake);
+
+/** A log that ends in fake->text. */
+zr_log_t fake_log(fake_t *fake);
+/** Forget what was logged. */
+void fake_log_clear(fake_t *fake);
+
+/** Queue a piece of work: what is recorded from now on passes after it. */
+size_t fake_stream_queue(zr_stream_t *stream);
+/** Let the first n pieces of what is still queued pass. */
+void fake_stream_pass(zr_stream_t *stream, size_t n);
+/** How many pieces have passed so far. */
+size_t fake_stream_n_passed(const zr_stream_t *stream);
+
+/** The range that an address is in; NULL: in none. */
+fake_range_t *fake_range_of(fake_t *fake, const void *pointer);
+/** Whether all of it is mapped. */
+bool fake_is_mapped(fake_t *fake, const void *pointer, size_t size_bytes);
+
+#endif
