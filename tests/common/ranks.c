@@ -11,12 +11,11 @@ typedef struct rank_thread {
     pthread_t thread;
 } rank_thread_t;
 
+/* Each rank writes its own entry alone. */
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
-    rank_thread_t *thread = context;
-    test_ranks_t *ranks = thread->ranks;
-    if (level == ZR_LOG_ERROR)
-        snprintf(ranks->last_error[thread->rank.rank], sizeof(ranks->last_error[0]), "%s",
-                 message);
+    test_ranks_t *ranks = context;
+    if (level == ZR_LOG_ERROR && rank >= 0)
+        snprintf(ranks->last_error[rank], sizeof(ranks->last_error[0]), "%s", message);
     if (!ranks->quiet)
         fprintf(stderr, "rank %d: %s: %s\n", rank, zr_log_level_name(level), message);
 }
@@ -46,15 +45,14 @@ void test_run_ranks(test_ranks_t *ranks) {
     zr_comm_t *comms[TEST_MAX_RANKS];
     rank_thread_t threads[TEST_MAX_RANKS];
     zr_comm_options_t options = zr_comm_options_default();
-    if (ranks->quiet)
-        options.log.level = (zr_log_level_t)-1;
+    options.log = (zr_log_t){
+        .sink = keep_error, .context = ranks, .level = ZR_LOG_WARNING, .rank = -1};
     if (zr_comm_create_threads(ranks->n_ranks, &options, comms) != ZR_OK)
         abort();
     for (int r = 0; r < ranks->n_ranks; r++) {
         threads[r] = (rank_thread_t){
             .ranks = ranks, .rank = {.rank = r, .comm = comms[r], .context = ranks->context}};
-        threads[r].rank.log = (zr_log_t){
-            .sink = keep_error, .context = &threads[r], .level = ZR_LOG_WARNING, .rank = r};
+        threads[r].rank.log = zr_log_with_rank(&options.log, r);
         if (pthread_create(&threads[r].thread, NULL, rank_main, &threads[r]) != 0)
             abort();
     }

@@ -35,8 +35,13 @@ static void a_stray_rank_ends_all_with_names(void **state) {
             options.quiet = 1;
             toy_result_t result;
             toy_train(&options, &result);
-            for (int r = 0; r < 3; r++)
+            for (int r = 0; r < 3; r++) {
+                const char *error = result.last_error[r];
                 assert_int_equal(result.status[r], ZR_ERR_COMM);
+                assert_non_null(strstr(error, "rank 1 is in "));
+                assert_non_null(strstr(error, "\"u1 "));
+                assert_non_null(strstr(error, stage == 3 ? "all_gather" : "reduce_scatter"));
+            }
         }
 }
 
