@@ -455,17 +455,27 @@ static void test_rank_that_never_comes(void **state) {
         run(state, SHORT_MS, some_never_come, &n_absent);
 }
 
-/* A device fails under one rank in the middle of a call. */
+/*
+ * A device fails under one rank in the middle of a call. Tensors may be freed after that, so
+ * nothing that a call has queued, behind what was queued before it, may still be to run.
+ */
 static void one_device_fails(rank_t *self) {
     zr_message_t message = {parameters, ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
     char *part = device_take(self, 400);
     char *whole = device_take(self, 400 * (size_t)self->n_ranks);
     CHECK(self, zr_comm_barrier(self->comm, "start") == ZR_OK);
     bool is_odd = self->rank == self->n_ranks - 1;
+    bool has_run = false;
+    zr_event_t *before = NULL;
+    CHECK(self, zr_event_create(self->device, &before) == ZR_OK);
+    CHECK(self, zr_event_record(before, self->stream) == ZR_OK);
     if (is_odd)
         self->suite->fail_copy(self->stream);
     zr_status_t status = zr_comm_all_gather(self->comm, &message, part, whole, 100, self->stream);
     CHECK(self, status == (is_odd ? ZR_ERR_DEVICE : ZR_ERR_COMM));
+    CHECK(self, zr_event_query(before, &has_run) == ZR_OK);
+    CHECK(self, has_run || self->n_ranks == 1);
+    zr_event_destroy(&before);
     CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
     char cause[64];
     snprintf(cause, sizeof(cause), "rank %d failed with ZR_ERR_DEVICE in all_gather of",
@@ -475,9 +485,8 @@ static void one_device_fails(rank_t *self) {
 
 static void test_device_that_fails(void **state) {
     const setting_t *setting = *state;
-    if (setting->suite->fail_copy == NULL)
-        skip();
-    run(state, LONG_MS, one_device_fails, NULL);
+    if (setting->suite->fail_copy != NULL)
+        run(state, LONG_MS, one_device_fails, NULL);
 }
 
 /* ---- arguments ---- */
