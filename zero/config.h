@@ -24,20 +24,21 @@ typedef enum zr_reduce {
 /** How the learning rate moves; names and formulas are DeepSpeed's. */
 typedef enum zr_schedule_kind {
     ZR_SCHEDULE_CONSTANT = 0,
-    ZR_SCHEDULE_WARMUP = 1,        /* WarmupLR */
-    ZR_SCHEDULE_WARMUP_DECAY = 2,  /* WarmupDecayLR */
-    ZR_SCHEDULE_WARMUP_COSINE = 3  /* WarmupCosineLR */
+    ZR_SCHEDULE_WARMUP = 1,       /* WarmupLR */
+    ZR_SCHEDULE_WARMUP_DECAY = 2, /* WarmupDecayLR */
+    ZR_SCHEDULE_WARMUP_COSINE = 3 /* WarmupCosineLR */
 } zr_schedule_kind_t;
 
+/** All fields: ignored by CONSTANT. */
 typedef struct zr_schedule {
     zr_schedule_kind_t kind;
-    double warmup_min_lr;     /* WARMUP, WARMUP_DECAY: the rate at step 0 */
-    double warmup_max_lr;     /* WARMUP, WARMUP_DECAY: the rate after warm-up */
-    bool warmup_log;          /* WARMUP, WARMUP_DECAY: rise with the logarithm of the step */
-    size_t warmup_steps;
-    size_t total_steps;       /* WARMUP_DECAY, WARMUP_COSINE */
-    double warmup_min_ratio;  /* WARMUP_COSINE: of the optimizer's lr, at step 0 */
-    double cos_min_ratio;     /* WARMUP_COSINE: of the optimizer's lr, at the end */
+    double warmup_min_lr;    /* WARMUP, WARMUP_DECAY: the rate at step 0 */
+    double warmup_max_lr;    /* WARMUP, WARMUP_DECAY: the rate after warm-up; 0: adamw.lr */
+    bool warmup_log;         /* rise with the logarithm of the step, else linearly */
+    size_t warmup_steps;     /* 0: none; 1 counts as 2, as in DeepSpeed */
+    size_t total_steps;      /* WARMUP_DECAY, WARMUP_COSINE: has to be known, 0 is refused */
+    double warmup_min_ratio; /* WARMUP_COSINE: of adamw.lr, at step 0 */
+    double cos_min_ratio;    /* WARMUP_COSINE: of adamw.lr, at the end */
 } zr_schedule_t;
 
 typedef struct zr_adamw_options {
@@ -49,51 +50,67 @@ typedef struct zr_adamw_options {
 } zr_adamw_options_t;
 
 typedef struct zr_config {
-    int stage;                 /* 0 to 3 */
-    zr_dtype_t dtype;          /* of parameters and gradients: F32 or BF16 */
-    size_t train_batch;        /* sequences per step over all ranks; 0: micro * accum * ranks */
-    size_t micro_batch;        /* sequences per rank and micro-batch; 0: from train_batch, or 1 */
-    size_t grad_accum;         /* micro-batches per step; 0: from train_batch, or 1 */
+    int stage;          /* 0 to 3 */
+    zr_dtype_t dtype;   /* of parameters and gradients: F32 or BF16 */
+    size_t train_batch; /* sequences per step over all ranks; 0: micro * accum * ranks */
+    size_t micro_batch; /* sequences per rank and micro-batch; 0: from train_batch, or 1 */
+    size_t grad_accum;  /* micro-batches per step; 0: from train_batch, or 1 */
     zr_reduce_t reduce;
-    double clip;               /* largest global gradient norm; 0: no clipping */
+    double clip; /* largest global gradient norm; 0: no clipping */
     zr_adamw_options_t adamw;
     zr_schedule_t schedule;
-    size_t prefetch_elems;     /* stage 3: gather ahead at most so many parameters; 0: none */
-    bool overlap_comm;         /* gathers and reductions on a stream of their own */
+    size_t prefetch_elems;      /* stage 3: gather ahead at most so many parameters; 0: none */
+    bool overlap_comm;          /* gathers and reductions on a stream of their own */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
     bool wall_clock_breakdown; /* log the parts of each step */
-    size_t steps_per_print;    /* progress every so many steps */
+    size_t steps_per_print;    /* progress every so many steps; at least 1 */
 } zr_config_t;
 
 #define ZR_CONFIG_NO_BUDGET ((size_t)-1)
 
-/** Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
- *  decay, no clipping, constant rate, prefetch of 50,000,000 elements, overlap, no budgets. */
+/**
+ * Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
+ * decay, no clipping, constant rate, prefetch of 50,000,000 elements, overlap, no budgets,
+ * progress every 10 steps. The schedule's other fields are DeepSpeed's defaults: whoever
+ * sets a kind sets steps too.
+ *
+ * Threads: thread-safe, as everything here: nothing is shared.
+ */
 zr_config_t zr_config_default(void);
 
 /**
- * Read DeepSpeed's JSON over what `config` holds. Keys that are "auto" leave it as it is.
+ * Read DeepSpeed's JSON over what `config` holds. Keys that are absent, "auto" or null where
+ * that is DeepSpeed's default leave it as it is. docs/config.md tables all keys.
  *
  * @param path    file to read
+ * @param log     NULL: default; every wrong key of the file is logged, not only the first
  * @param config  in and out; unchanged on error
- * @return ZR_OK; ZR_ERR_IO; ZR_ERR_FORMAT with line and column where it is no JSON;
- *         ZR_ERR_UNSUPPORTED for a key of DeepSpeed's that does not exist here;
- *         ZR_ERR_ARGUMENT for an unknown key (the message has the nearest known one) or a value
- *         of the wrong type or out of range. Every wrong key is logged, not only the first.
+ * @return ZR_OK; the first error of: ZR_ERR_IO; ZR_ERR_MEMORY; ZR_ERR_FORMAT with line and
+ *         column where it is no JSON, or a key stands twice;
+ *         ZR_ERR_UNSUPPORTED for a key of DeepSpeed's, or a value of one, that does not exist
+ *         here; ZR_ERR_ARGUMENT for an unknown key (the message has the nearest known one) or a
+ *         value of the wrong type or out of range
  */
 ZR_NODISCARD zr_status_t zr_config_read_json(const char *path, const zr_log_t *log,
                                              zr_config_t *config);
 
 /**
  * Check every field and fill in the batch sizes that are 0, as DeepSpeed does: two of
- * train_batch, micro_batch and grad_accum give the third.
+ * train_batch, micro_batch and grad_accum give the third; what is still missing is 1.
  *
- * @return ZR_OK; ZR_ERR_ARGUMENT, with field, value and what is allowed
+ * @param config  in and out; unchanged on error
+ * @return ZR_OK; ZR_ERR_ARGUMENT, with field, value and what is allowed (every wrong field is
+ *         logged)
  */
 ZR_NODISCARD zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *log);
 
-/** Learning rate of a step, counted from 0. */
+/**
+ * Learning rate of a step, counted from 0. `config` is resolved.
+ *
+ * Source: DeepSpeed's deepspeed/runtime/lr_schedules.py with `step` for its
+ * last_batch_iteration; docs/config.md has the formulas.
+ */
 double zr_config_lr(const zr_config_t *config, size_t step);
 
 #ifdef __cplusplus

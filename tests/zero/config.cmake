@@ -1,0 +1,3 @@
+# Configuration: its checks, the learning rate, reading DeepSpeed's JSON, the document.
+zr_add_test(zero/test_config.c LABELS asan)
+zr_add_test(zero/test_config_lr.c NO_SANITIZERS)

@@ -1,0 +1,178 @@
+/*
+ * Defaults of a configuration, and the checks that a run stands on. A configuration may come
+ * from a file, from options or from code, so what is allowed is checked here once more, by the
+ * same table that the file's reader uses.
+ */
+#include "zero/config.h"
+
+#include "zero/config_keys.h"
+
+zr_config_t zr_config_default(void) {
+    return (zr_config_t){
+        .stage = 0,
+        .dtype = ZR_DTYPE_F32,
+        .reduce = ZR_REDUCE_AUTO,
+        .adamw = {.lr = 3e-4, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8},
+        .schedule = {.kind = ZR_SCHEDULE_CONSTANT,
+                     .warmup_log = true,
+                     .warmup_steps = 1000,
+                     .cos_min_ratio = 0.0001},
+        .prefetch_elems = 50000000,
+        .overlap_comm = true,
+        .device_memory_bytes = ZR_CONFIG_NO_BUDGET,
+        .host_memory_bytes = ZR_CONFIG_NO_BUDGET,
+        .steps_per_print = 10,
+    };
+}
+
+/* ---- fields --------------------------------------------------------------- */
+
+/** The first error of several. */
+static void keep_first(zr_status_t *status, zr_status_t another) {
+    if (*status == ZR_OK)
+        *status = another;
+}
+
+/** The fields that a key of the file can set, by the key's own range. */
+static zr_status_t check_keyed_fields(const zr_config_t *config, const zr_log_t *log) {
+    zr_status_t status = ZR_OK;
+    size_t n_keys;
+    const zr_config_key_t *keys = zr_config_keys(&n_keys);
+    for (size_t i = 0; i < n_keys; i++) {
+        const zr_config_key_t *key = &keys[i];
+        double numbers[2];
+        int n_numbers = zr_config_key_numbers(key, config, numbers);
+        bool in_range = true;
+        for (int k = 0; k < n_numbers; k++)
+            in_range = in_range && (zr_key_range_holds(key->range, numbers[k]) ||
+                                    ((key->flags & ZR_KEY_ZERO_UNSET) && numbers[k] == 0));
+        if (in_range)
+            continue;
+        char value[64];
+        zr_config_key_show(key, config, value, sizeof(value));
+        const char *allowed = zr_key_range_text(key->range);
+        keep_first(&status,
+                   zr_fail(log, ZR_ERR_ARGUMENT, "configuration: %s (%s) is %s, has to be %s",
+                           key->field, key->path, value, allowed[0] ? allowed : "finite"));
+    }
+    return status;
+}
+
+/** The fields that only code and options set. */
+static zr_status_t check_other_fields(const zr_config_t *config, int n_ranks, const zr_log_t *log) {
+    zr_status_t status = ZR_OK;
+    if (n_ranks < 1)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: %d ranks, has to be at least 1", n_ranks));
+    if (config->dtype != ZR_DTYPE_F32 && config->dtype != ZR_DTYPE_BF16)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: dtype is %s (%d), has to be fp32 or bf16",
+                                    zr_dtype_name(config->dtype), (int)config->dtype));
+    if (config->reduce != ZR_REDUCE_AUTO && config->reduce != ZR_REDUCE_EVERY_MICRO_BATCH)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: reduce is %d, has to be ZR_REDUCE_AUTO or "
+                                    "ZR_REDUCE_EVERY_MICRO_BATCH",
+                                    (int)config->reduce));
+    return status;
+}
+
+static zr_status_t check_schedule(const zr_schedule_t *schedule, const zr_log_t *log) {
+    zr_status_t status = ZR_OK;
+    switch (schedule->kind) {
+    case ZR_SCHEDULE_CONSTANT:
+    case ZR_SCHEDULE_WARMUP:
+        return ZR_OK;
+    case ZR_SCHEDULE_WARMUP_DECAY:
+    case ZR_SCHEDULE_WARMUP_COSINE:
+        break;
+    default:
+        return zr_fail(log, ZR_ERR_ARGUMENT, "configuration: schedule.kind is %d, has to be 0 to 3",
+                       (int)schedule->kind);
+    }
+    if (schedule->total_steps == 0)
+        keep_first(
+            &status,
+            zr_fail(log, ZR_ERR_ARGUMENT,
+                    "configuration: schedule.total_steps (scheduler.params.total_num_steps) is not "
+                    "set, and the schedule ends with the run: set the number of steps"));
+    else if (schedule->warmup_steps > schedule->total_steps)
+        keep_first(
+            &status,
+            zr_fail(log, ZR_ERR_ARGUMENT,
+                    "configuration: schedule.warmup_steps (scheduler.params.warmup_num_steps) is "
+                    "%zu, has to be at most schedule.total_steps (total_num_steps), which is %zu",
+                    schedule->warmup_steps, schedule->total_steps));
+    return status;
+}
+
+/* ---- the three batch sizes ------------------------------------------------- */
+
+/** train_batch = micro_batch * grad_accum * n_ranks, where train_batch is not known. */
+static zr_status_t multiply_batch(zr_config_t *config, size_t n_ranks, const zr_log_t *log) {
+    size_t per_rank;
+    if (__builtin_mul_overflow(config->micro_batch, config->grad_accum, &per_rank) ||
+        __builtin_mul_overflow(per_rank, n_ranks, &config->train_batch))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "configuration: train_micro_batch_size_per_gpu %zu x "
+                       "gradient_accumulation_steps %zu x %zu ranks overflows",
+                       config->micro_batch, config->grad_accum, n_ranks);
+    return ZR_OK;
+}
+
+/** *missing = train_batch / (known * n_ranks), without a rest. */
+static zr_status_t divide_batch(const zr_config_t *config, const char *known_name, size_t known,
+                                size_t n_ranks, size_t *missing, const zr_log_t *log) {
+    size_t divisor;
+    if (!__builtin_mul_overflow(known, n_ranks, &divisor) && divisor <= config->train_batch &&
+        config->train_batch % divisor == 0) {
+        *missing = config->train_batch / divisor;
+        return ZR_OK;
+    }
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: train_batch_size %zu is not a multiple of %s %zu x %zu ranks",
+                   config->train_batch, known_name, known, n_ranks);
+}
+
+static zr_status_t check_batch(const zr_config_t *config, size_t n_ranks, const zr_log_t *log) {
+    zr_config_t product = *config;
+    ZR_TRY(multiply_batch(&product, n_ranks, log));
+    if (product.train_batch == config->train_batch)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: train_batch_size is %zu, but train_micro_batch_size_per_gpu "
+                   "%zu x gradient_accumulation_steps %zu x %zu ranks is %zu; leave one out",
+                   config->train_batch, config->micro_batch, config->grad_accum, n_ranks,
+                   product.train_batch);
+}
+
+static zr_status_t resolve_batch(zr_config_t *config, size_t n_ranks, const zr_log_t *log) {
+    if (config->train_batch && config->micro_batch && config->grad_accum)
+        return check_batch(config, n_ranks, log);
+    if (config->train_batch && config->micro_batch)
+        return divide_batch(config, "train_micro_batch_size_per_gpu", config->micro_batch, n_ranks,
+                            &config->grad_accum, log);
+    if (!config->grad_accum)
+        config->grad_accum = 1;
+    if (config->train_batch)
+        return divide_batch(config, "gradient_accumulation_steps", config->grad_accum, n_ranks,
+                            &config->micro_batch, log);
+    if (!config->micro_batch)
+        config->micro_batch = 1;
+    return multiply_batch(config, n_ranks, log);
+}
+
+zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *log) {
+    if (!config)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "configuration: NULL");
+    zr_status_t keyed = check_keyed_fields(config, log);
+    zr_status_t other = check_other_fields(config, n_ranks, log);
+    zr_status_t schedule = check_schedule(&config->schedule, log);
+    ZR_TRY(keyed);
+    ZR_TRY(other);
+    ZR_TRY(schedule);
+
+    zr_config_t resolved = *config;
+    ZR_TRY(resolve_batch(&resolved, (size_t)n_ranks, log));
+    *config = resolved;
+    return ZR_OK;
+}
