@@ -1,3 +1,5 @@
 # Configuration: its checks, the learning rate, reading DeepSpeed's JSON, the document.
 zr_add_test(zero/test_config.c LABELS asan)
 zr_add_test(zero/test_config_lr.c NO_SANITIZERS)
+zr_add_test(zero/test_config_keys.c LABELS asan)
+zr_add_test(zero/test_config_files.c LABELS asan)

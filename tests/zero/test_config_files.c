@@ -1,0 +1,352 @@
+/* Whole files: good ones, malformed ones, hostile ones. */
+#include <ctype.h>
+
+#include "tests/zero/config_helper.h"
+
+/** What Hugging Face's examples for stage 3 look like, as far as it is supported. */
+static const char good_file[] =
+    "{\n"
+    "  \"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": \"auto\",\n"
+    "  \"gradient_accumulation_steps\": 4, \"gradient_clipping\": 1,\n"
+    "  \"steps_per_print\": 5, \"wall_clock_breakdown\": false,\n"
+    "  \"bf16\": {\"enabled\": true},\n"
+    "  \"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 0, \"loss_scale_window\": 1000,\n"
+    "           \"initial_scale_power\": 16, \"hysteresis\": 2, \"min_loss_scale\": 1},\n"
+    "  \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 6e-4, \"betas\": [0.9, 0.98],\n"
+    "                \"eps\": \"auto\", \"weight_decay\": 0.1}},\n"
+    "  \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": 0,\n"
+    "                \"warmup_max_lr\": 6e-4, \"warmup_num_steps\": 20,\n"
+    "                \"total_num_steps\": \"auto\"}},\n"
+    "  \"zero_optimization\": {\"stage\": 3, \"overlap_comm\": true, \"contiguous_gradients\": "
+    "true,\n"
+    "                \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": 5e7,\n"
+    "                \"offload_optimizer\": {\"device\": \"none\", \"pin_memory\": true},\n"
+    "                \"offload_param\": null}\n"
+    "}\n";
+
+static void test_good_file(void **state) {
+    (void)state;
+    messages_t messages;
+    zr_config_t config = zr_config_default(), expected = config;
+    expected.train_batch = 64;
+    expected.grad_accum = 4;
+    expected.clip = 1;
+    expected.steps_per_print = 5;
+    expected.dtype = ZR_DTYPE_BF16;
+    expected.adamw = (zr_adamw_options_t){
+        .lr = 6e-4, .beta1 = 0.9, .beta2 = 0.98, .epsilon = 1e-8, .weight_decay = 0.1};
+    expected.schedule.kind = ZR_SCHEDULE_WARMUP_DECAY;
+    expected.schedule.warmup_max_lr = 6e-4;
+    expected.schedule.warmup_steps = 20;
+    expected.stage = 3;
+    assert_int_equal(read_text(good_file, &config, &messages), ZR_OK);
+    assert_string_equal(messages.text, "");
+    assert_true(configs_equal(&config, &expected));
+
+    zr_log_t log = keep_messages(&messages);
+    assert_int_equal(zr_config_resolve(&config, 4, &log), ZR_ERR_ARGUMENT);
+    config.schedule.total_steps = 100; /* what the trainer does for "auto" */
+    assert_int_equal(zr_config_resolve(&config, 4, &log), ZR_OK);
+    assert_int_equal(config.micro_batch, 4);
+}
+
+static void test_empty_object_changes_nothing(void **state) {
+    (void)state;
+    messages_t messages;
+    zr_config_t config = zr_config_default(), before = config;
+    assert_int_equal(read_text("{}", &config, &messages), ZR_OK);
+    assert_true(configs_equal(&config, &before));
+}
+
+/** A file over another configuration: what it does not say stays. */
+static void test_file_goes_over_what_is_there(void **state) {
+    (void)state;
+    messages_t messages;
+    zr_config_t config = zr_config_default();
+    config.dtype = ZR_DTYPE_BF16;
+    config.stage = 2;
+    config.adamw.lr = 0.5;
+    assert_int_equal(read_text("{\"bf16\": {\"enabled\": false}, "
+                               "\"optimizer\": {\"params\": {\"eps\": 0.25}}}",
+                               &config, &messages),
+                     ZR_OK);
+    assert_int_equal(config.dtype, ZR_DTYPE_F32);
+    assert_int_equal(config.stage, 2);
+    assert_true(config.adamw.lr == 0.5 && config.adamw.epsilon == 0.25);
+}
+
+/* ---- files that are wrong -------------------------------------------------------- */
+
+typedef struct wrong_file {
+    const char *text;
+    zr_status_t status;
+    const char *message;
+} wrong_file_t;
+
+static const wrong_file_t wrong_files[] = {
+    {"", ZR_ERR_FORMAT, "is empty"},
+    {" \n\t ", ZR_ERR_FORMAT, "is empty"},
+    {"[]", ZR_ERR_FORMAT, "is [], has to be an object"},
+    {"3", ZR_ERR_FORMAT, "is 3, has to be an object"},
+    {"\"auto\"", ZR_ERR_FORMAT, "has to be an object"},
+    {"null", ZR_ERR_FORMAT, "has to be an object"},
+    {"{", ZR_ERR_FORMAT, "is the file cut off?"},
+    {"{\"bf16\": {\"enabled\": tr", ZR_ERR_FORMAT, "line 1, column"},
+    {"{\n \"stage\": 1,\n}", ZR_ERR_FORMAT, "JSON has no comma after the last item"},
+    {"{\"a\": [1, 2, ]}", ZR_ERR_FORMAT, "JSON has no comma after the last item"},
+    {"{\n // stage\n}", ZR_ERR_FORMAT, "line 2, column 2: "},
+    {"{\n // stage\n}", ZR_ERR_FORMAT, "JSON has no comments"},
+    {"{\"bf16\": /* no */ {}}", ZR_ERR_FORMAT, "JSON has no comments"},
+    {"# ds_config\n{}", ZR_ERR_FORMAT, "JSON has no comments"},
+    {"{'bf16': {}}", ZR_ERR_FORMAT, "JSON's strings stand in double quotes"},
+    {"{\"bf16\": {\"enabled\": True}}", ZR_ERR_FORMAT, "invalid token near 'True'"},
+    {"\xef\xbb\xbf{}", ZR_ERR_FORMAT, "byte order mark"},
+    {"{} {}", ZR_ERR_FORMAT, "end of file expected"},
+    {"{\"a\": \"\xff\"}", ZR_ERR_FORMAT, "byte 0xff"},
+    {"{\"a\": \"\\u0000\"}", ZR_ERR_FORMAT, "line 1"},
+    {"{\"steps_per_print\": 1, \"steps_per_print\": 2}", ZR_ERR_FORMAT, "duplicate"},
+    {"{\"bf16\": {\"enabled\": true, \"enabled\": true}}", ZR_ERR_FORMAT, "duplicate"},
+    {"{\"optimizer\": {\"params\": {\"lr\": NaN}}}", ZR_ERR_FORMAT, "NaN"},
+    {"{\"optimizer\": {\"params\": {\"lr\": 01}}}", ZR_ERR_FORMAT, "line 1"},
+    {"{\"train_batch_size\": 99999999999999999999}", ZR_ERR_ARGUMENT, "too big integer"},
+    {"{\"train_batch_size\": -99999999999999999999}", ZR_ERR_ARGUMENT, "too big negative"},
+    {"{\"optimizer\": {\"params\": {\"lr\": 1e999}}}", ZR_ERR_ARGUMENT, "real number overflow"},
+    {"{\"train_batch_size\": 1e19}", ZR_ERR_ARGUMENT, "train_batch_size is 1"},
+    {"{\"train_batch_size\": -9223372036854775808}", ZR_ERR_ARGUMENT, "more than 0"},
+    {"{\"zero_optimization\": true}", ZR_ERR_ARGUMENT, "zero_optimization is true, has to be an"},
+    {"{\"optimizer\": \"AdamW\"}", ZR_ERR_ARGUMENT, "optimizer is \"AdamW\", has to be an object"},
+    {"{\"optimizer\": {\"type\": \"Lamb\"}}", ZR_ERR_UNSUPPORTED,
+     "optimizer.type is \"Lamb\", which is not supported; write \"AdamW\" or \"Adam\""},
+    {"{\"optimizer\": {\"type\": \"AdmaW\"}}", ZR_ERR_ARGUMENT, "did you mean \"AdamW\"?"},
+    {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}", ZR_ERR_UNSUPPORTED,
+     "zero_optimization.offload_optimizer.device is \"nvme\", which is not "
+     "supported: offloading is not available yet; write \"none\""},
+    {"{\"stage\": 3}", ZR_ERR_ARGUMENT, "did you mean zero_optimization.stage?"},
+    {"{\"zero_optimization.stage\": 3}", ZR_ERR_ARGUMENT, "keys have no dots"},
+    {"{\"\": 3}", ZR_ERR_ARGUMENT, "docs/config.md"},
+    {"{\"entirely_unlike_anything\": 3}", ZR_ERR_ARGUMENT, "nor like one"},
+    {"{\"fp16\": {\"enabled\": false, \"los_scale\": 0}}", ZR_ERR_ARGUMENT, "fp16.loss_scale?"},
+    {"{\"fp16\": {\"enabled\": false, \"loss_scale\": \"0\"}}", ZR_ERR_ARGUMENT,
+     "fp16.loss_scale is \"0\", has to be a number; without quotes"},
+    {"{\"fp16\": {\"enabled\": true, \"loss_scale\": 0}}", ZR_ERR_UNSUPPORTED,
+     "fp16.enabled is true, only false is supported: use bf16"},
+    {"{\"wall_clock_breakdown\": \"auto\"}", ZR_ERR_ARGUMENT, "\"auto\" is not known for this"},
+    {"{\"scheduler\": {\"params\": {\"warmup_num_steps\": 3}}}", ZR_ERR_ARGUMENT,
+     "scheduler.params.warmup_num_steps has no effect without scheduler.type"},
+    {"{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"total_num_steps\": 3}}}",
+     ZR_ERR_ARGUMENT, "scheduler.params.total_num_steps is not a parameter of WarmupLR"},
+    {"{\"scheduler\": {\"params\": {\"warmup_max_lr\": 1}, \"type\": \"WarmupCosineLR\"}}",
+     ZR_ERR_ARGUMENT, "warmup_max_lr is not a parameter of WarmupCosineLR"},
+    {"{\"scheduler\": {\"type\": \"Warmup\", \"params\": {\"warmup_num_steps\": 3}}}",
+     ZR_ERR_ARGUMENT, "did you mean \"WarmupLR\"?"},
+    {"{\"scheduler\": {\"type\": \"OneCycle\"}}", ZR_ERR_UNSUPPORTED, "\"WarmupDecayLR\""},
+};
+
+static void test_wrong_files_are_named(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(wrong_files) / sizeof(wrong_files[0]); i++) {
+        const wrong_file_t *file = &wrong_files[i];
+        messages_t messages;
+        zr_config_t config = zr_config_default(), before = config;
+        zr_status_t status = read_text(file->text, &config, &messages);
+        if (status != file->status || !strstr(messages.text, file->message))
+            fail_msg("%s: %s, \"%s\" instead of %s, \"%s\"", file->text, zr_status_name(status),
+                     messages.text, zr_status_name(file->status), file->message);
+        assert_int_equal(messages.n_messages, 1);
+        assert_int_equal(strncmp(messages.text, "/proc/self/fd/", 14), 0);
+        assert_true(configs_equal(&config, &before));
+    }
+}
+
+static void test_all_wrong_keys_are_reported(void **state) {
+    (void)state;
+    messages_t messages;
+    zr_config_t config = zr_config_default(), before = config;
+    zr_status_t status = read_text("{\"train_batch_size\": 8, \"stag\": 1, "
+                                   "\"zero_optimization\": {\"stage\": 7, \"sub_group_size\": 1}, "
+                                   "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": 1}}",
+                                   &config, &messages);
+    assert_int_equal(status, ZR_ERR_ARGUMENT); /* of the first, "stag" */
+    assert_int_equal(messages.n_messages, 5);
+    assert_non_null(strstr(messages.text, "stag is not"));
+    assert_non_null(strstr(messages.text, "zero_optimization.stage is 7"));
+    assert_non_null(strstr(messages.text, "zero_optimization.sub_group_size"));
+    assert_non_null(strstr(messages.text, "fp16.enabled"));
+    assert_non_null(strstr(messages.text, "bf16.enabled"));
+    assert_true(configs_equal(&config, &before));
+
+    status = read_text("{\"fp16\": {\"enabled\": true}, \"stag\": 1}", &config, &messages);
+    assert_int_equal(status, ZR_ERR_UNSUPPORTED);
+    assert_int_equal(messages.n_messages, 2);
+}
+
+/** Messages stay one short line whatever the file holds. */
+static void test_messages_are_printable(void **state) {
+    (void)state;
+    char *text = (char *)malloc(200000);
+    assert_non_null(text);
+    size_t n = (size_t)sprintf(text, "{\"");
+    memset(text + n, 'x', 100000);
+    n += 100000;
+    n += (size_t)sprintf(text + n, "\": 1, \"a\\nb\\u001b[31m\": 2, \"log_level\": [\"\\n");
+    memset(text + n, 'y', 50000);
+    n += 50000;
+    sprintf(text + n, "\"]}");
+    messages_t messages;
+    zr_config_t config = zr_config_default();
+    assert_int_equal(read_text(text, &config, &messages), ZR_ERR_ARGUMENT);
+    assert_int_equal(messages.n_messages, 3);
+    assert_true(strlen(messages.text) < 1000);
+    int n_lines = 0;
+    for (const char *letter = messages.text; *letter; letter++) {
+        n_lines += *letter == '\n';
+        assert_true(*letter == '\n' || (*letter >= ' ' && *letter <= '~'));
+    }
+    assert_int_equal(n_lines, 3);
+    free(text);
+}
+
+static void test_deep_nesting(void **state) {
+    (void)state;
+    enum { DEPTH = 200000 };
+    char *text = (char *)malloc(6 * DEPTH + 1);
+    assert_non_null(text);
+    messages_t messages;
+    zr_config_t config = zr_config_default();
+    for (size_t i = 0; i < DEPTH; i++)
+        memcpy(text + 5 * i, "{\"a\":", 5);
+    assert_int_equal(read_bytes(text, 5 * DEPTH, &config, &messages), ZR_ERR_FORMAT);
+    assert_non_null(strstr(messages.text, "maximum parsing depth"));
+    memset(text, '[', DEPTH);
+    assert_int_equal(read_bytes(text, DEPTH, &config, &messages), ZR_ERR_FORMAT);
+
+    /* As deep as the parser goes, where any object may stand. */
+    size_t n = (size_t)sprintf(text, "{\"autotuning\": {\"arg_mappings\": ");
+    for (int i = 0; i < 1000; i++)
+        n += (size_t)sprintf(text + n, "{\"a\":");
+    n += (size_t)sprintf(text + n, "1");
+    memset(text + n, '}', 1002);
+    assert_int_equal(read_bytes(text, n + 1002, &config, &messages), ZR_OK);
+    free(text);
+}
+
+/* ---- the file system --------------------------------------------------------------- */
+
+static void check_path(const char *path, zr_status_t expected, const char *message) {
+    messages_t messages;
+    zr_log_t log = keep_messages(&messages);
+    zr_config_t config = zr_config_default(), before = config;
+    assert_int_equal(zr_config_read_json(path, &log, &config), expected);
+    assert_int_equal(messages.n_messages, 1);
+    if (!strstr(messages.text, message))
+        fail_msg("no \"%s\" in %s", message, messages.text);
+    assert_true(configs_equal(&config, &before));
+}
+
+static void test_unreadable_files(void **state) {
+    (void)state;
+    check_path("/nonexistent/ds_config.json", ZR_ERR_IO,
+               "/nonexistent/ds_config.json: cannot open it: No such file or directory");
+    check_path("/", ZR_ERR_IO, "/: is a directory");
+    check_path("", ZR_ERR_IO, "No such file");
+    check_path(NULL, ZR_ERR_ARGUMENT, "no file");
+    check_path("/dev/null", ZR_ERR_FORMAT, "is empty");
+    check_path("/dev/zero", ZR_ERR_FORMAT, "more than 16 MiB");
+    check_path("/proc/self/mem", ZR_ERR_IO, "cannot read it");
+    zr_log_t log = zr_log_default();
+    log.level = ZR_LOG_ERROR;
+    messages_t messages;
+    log = keep_messages(&messages);
+    assert_int_equal(zr_config_read_json("/dev/null", &log, NULL), ZR_ERR_ARGUMENT);
+}
+
+static void test_truncated_file(void **state) {
+    (void)state;
+    messages_t messages;
+    size_t n_bytes = strlen(good_file);
+    for (size_t n = 0; n < n_bytes - 2; n++) { /* the last two bytes are "}\n" */
+        zr_config_t config = zr_config_default(), before = config;
+        assert_int_equal(read_bytes(good_file, n, &config, &messages), ZR_ERR_FORMAT);
+        assert_int_equal(messages.n_messages, 1);
+        assert_true(configs_equal(&config, &before));
+    }
+}
+
+/* ---- random damage ------------------------------------------------------------------ */
+
+static uint64_t next_random(uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return *state >> 33;
+}
+
+static size_t damage(char *bytes, size_t n_bytes, uint64_t *state) {
+    static const char pieces[] = "{}[]\",:0123456789.eE-+ truefalsenullauto\\u00\n/";
+    size_t at = next_random(state) % n_bytes;
+    switch (next_random(state) % 6) {
+    case 0: /* any byte */
+        bytes[at] = (char)next_random(state);
+        break;
+    case 1: /* a byte that means something */
+        bytes[at] = pieces[next_random(state) % (sizeof(pieces) - 1)];
+        break;
+    case 2: /* another digit or letter, so that the text mostly stays JSON */
+    case 3:
+        while (!isalnum((unsigned char)bytes[at]))
+            at = at + 1 < n_bytes ? at + 1 : 0;
+        bytes[at] = (char)((isdigit((unsigned char)bytes[at]) ? '0' : 'a') +
+                           (int)(next_random(state) % 10));
+        break;
+    case 4: /* one less */
+        memmove(bytes + at, bytes + at + 1, n_bytes - at - 1);
+        return n_bytes - 1;
+    case 5: { /* a piece copied elsewhere */
+        size_t from = next_random(state) % n_bytes;
+        size_t length = next_random(state) % 16;
+        length = length < n_bytes - at ? length : n_bytes - at;
+        length = length < n_bytes - from ? length : n_bytes - from;
+        memmove(bytes + at, bytes + from, length);
+        break;
+    }
+    }
+    return n_bytes;
+}
+
+static void test_damaged_files(void **state) {
+    (void)state;
+    uint64_t seed = 20240520;
+    char bytes[sizeof(good_file)];
+    size_t n_ok = 0, n_wrong_keys = 0, n_no_json = 0;
+    for (int i = 0; i < 4000; i++) {
+        size_t n_bytes = strlen(good_file);
+        memcpy(bytes, good_file, n_bytes);
+        for (uint64_t k = next_random(&seed) % 3 + 1; k > 0; k--)
+            n_bytes = damage(bytes, n_bytes, &seed);
+        messages_t messages;
+        zr_config_t config = zr_config_default(), before = config;
+        zr_status_t status = read_bytes(bytes, n_bytes, &config, &messages);
+        assert_true((status == ZR_OK) == (messages.n_messages == 0));
+        assert_true(status == ZR_OK || configs_equal(&config, &before));
+        n_ok += status == ZR_OK;
+        n_wrong_keys += status == ZR_ERR_ARGUMENT || status == ZR_ERR_UNSUPPORTED;
+        n_no_json += status == ZR_ERR_FORMAT;
+    }
+    print_message("%zu good, %zu with wrong keys, %zu no JSON\n", n_ok, n_wrong_keys, n_no_json);
+    assert_true(n_ok > 100 && n_wrong_keys > 100 && n_no_json > 100);
+    assert_int_equal(n_ok + n_wrong_keys + n_no_json, 4000);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_good_file),
+        cmocka_unit_test(test_empty_object_changes_nothing),
+        cmocka_unit_test(test_file_goes_over_what_is_there),
+        cmocka_unit_test(test_wrong_files_are_named),
+        cmocka_unit_test(test_all_wrong_keys_are_reported),
+        cmocka_unit_test(test_messages_are_printable),
+        cmocka_unit_test(test_deep_nesting),
+        cmocka_unit_test(test_unreadable_files),
+        cmocka_unit_test(test_truncated_file),
+        cmocka_unit_test(test_damaged_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
