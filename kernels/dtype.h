@@ -76,7 +76,8 @@ static inline ZR_HOST_DEVICE zr_bf16_t zr_bf16_from_f32(float value) {
     memcpy(&bits, &value, sizeof(bits));
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     uint32_t quiet_nan = (bits >> 16) | 0x0040u;
-    return (zr_bf16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
+    /* Signed, because most vector units compare only those. */
+    return (zr_bf16_t)((int32_t)(bits & 0x7fffffffu) > 0x7f800000 ? quiet_nan : rounded);
 }
 
 #ifdef __cplusplus

@@ -52,6 +52,21 @@ static zr_status_t check_options(const zr_device_options_t *options) {
     return ZR_OK;
 }
 
+/* "AMD EPYC 9354, avx512, 2 threads". Where the system does not name the model: "host". */
+static void describe(const zr_host_device_t *host, char *text, size_t text_bytes) {
+    char line[256], model[96] = "host";
+    FILE *cpuinfo = fopen("/proc/cpuinfo", "r");
+    while (cpuinfo != NULL && fgets(line, sizeof(line), cpuinfo) != NULL) {
+        if (sscanf(line, "model name : %95[^\n]", model) == 1)
+            break;
+    }
+    if (cpuinfo != NULL)
+        fclose(cpuinfo);
+    int n_threads = host->base.info.n_threads;
+    snprintf(text, text_bytes, "%s, %s, %d thread%s", model, host->isa->name, n_threads,
+             n_threads == 1 ? "" : "s");
+}
+
 static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **device_p) {
     ZR_TRY(check_options(options));
     zr_host_device_t *host = calloc(1, sizeof(*host));
@@ -59,7 +74,9 @@ static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **d
         return zr_fail(&options->log, ZR_ERR_MEMORY, "host device: no memory (%zu bytes)",
                        sizeof(*host));
     int n_threads = options->n_threads > 0 ? options->n_threads : count_cores();
-    zr_status_t status = zr_host_pool_create(&options->log, n_threads, &host->pool);
+    zr_status_t status = zr_host_isa_find(&options->log, options->isa, &host->isa);
+    if (status == ZR_OK)
+        status = zr_host_pool_create(&options->log, n_threads, &host->pool);
     if (status != ZR_OK) {
         free(host);
         return status;
@@ -70,8 +87,7 @@ static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **d
     info->granule_bytes = (size_t)sysconf(_SC_PAGESIZE);
     info->memory_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     info->n_threads = n_threads;
-    snprintf(info->description, sizeof(info->description), "host, %d thread%s", n_threads,
-             n_threads == 1 ? "" : "s");
+    describe(host, info->description, sizeof(info->description));
     *device_p = &host->base;
     return ZR_OK;
 }
@@ -181,14 +197,6 @@ static zr_status_t host_event_query(zr_event_t *event, bool *passed_p) {
     return ZR_OK;
 }
 
-static zr_status_t host_copy_async(zr_stream_t *stream, void *dst, const void *src,
-                                   size_t size_bytes, zr_copy_t kind) {
-    (void)stream;
-    (void)kind;
-    memcpy(dst, src, size_bytes);
-    return ZR_OK;
-}
-
 const zr_device_backend_t zr_host_backend = {
     .name = "host",
     .open = host_open,
@@ -206,7 +214,7 @@ const zr_device_backend_t zr_host_backend = {
     .stream_wait = host_stream_wait,
     .event_synchronize = host_event_synchronize,
     .event_query = host_event_query,
-    .copy_async = host_copy_async,
+    .copy_async = zr_host_copy_async,
     .adamw = zr_host_adamw,
     .sum_of_squares = zr_host_sum_of_squares,
     .add = zr_host_add,

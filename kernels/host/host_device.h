@@ -5,14 +5,16 @@
 #define ZR_KERNELS_HOST_HOST_DEVICE_H
 
 #include "kernels/device_backend.h"
+#include "kernels/host/host_isa.h"
 #include "kernels/host/host_pool.h"
 
 typedef struct zr_host_device {
     zr_device_t base;
     zr_host_pool_t *pool;
+    const zr_host_isa_t *isa;
 } zr_host_device_t;
 
-/* Entries of the backend's table that are kernels (host_kernels.c). */
+/* Entries of the backend's table that share work among threads (host_kernels.c). */
 zr_status_t zr_host_adamw(zr_stream_t *stream, const zr_adamw_t *args);
 zr_status_t zr_host_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                    size_t n_elems, double *result, void *workspace);
@@ -26,5 +28,7 @@ zr_status_t zr_host_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t 
                          float value);
 zr_status_t zr_host_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
                         zr_dtype_t dtype, size_t n_elems);
+zr_status_t zr_host_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
+                               zr_copy_t kind);
 
 #endif

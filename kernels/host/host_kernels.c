@@ -1,103 +1,228 @@
 /*
- * The runtime's kernels on the host, element by element.
+ * The runtime's kernels on the host: they cut the arrays into pieces of a fixed
+ * size, which the device's threads share. The loops are those of host_isa.c.
+ *
+ * A piece is one block of the sum of squares: large enough that handing it out
+ * costs nothing, small enough that threads end together.
  */
 #include <string.h>
 
-#include "kernels/adamw_math.h"
 #include "kernels/host/host_device.h"
 #include "kernels/sum_of_squares_math.h"
 
-static float load(const void *x, zr_dtype_t dtype, size_t i) {
-    return dtype == ZR_DTYPE_F32 ? ((const float *)x)[i]
-                                 : zr_bf16_to_f32(((const zr_bf16_t *)x)[i]);
+#define ZR_PIECE ((size_t)ZR_SUM_OF_SQUARES_BLOCK)
+#define ZR_COPY_PIECE_BYTES ((size_t)256 * 1024)
+
+static const zr_host_isa_t *isa_of(const zr_stream_t *stream) {
+    return ((const zr_host_device_t *)stream->device)->isa;
 }
 
-static void store(void *x, zr_dtype_t dtype, size_t i, float value) {
-    if (dtype == ZR_DTYPE_F32)
-        ((float *)x)[i] = value;
-    else
-        ((zr_bf16_t *)x)[i] = zr_bf16_from_f32(value);
+static size_t n_pieces(size_t n_elems) {
+    return zr_sum_of_squares_n_blocks(n_elems);
+}
+
+static size_t piece_elems(size_t index, size_t n_elems) {
+    size_t left = n_elems - index * ZR_PIECE;
+    return left < ZR_PIECE ? left : ZR_PIECE;
+}
+
+/* Element `first` of an array. */
+static void *at(void *array, zr_dtype_t dtype, size_t first) {
+    return (char *)array + first * zr_dtype_size(dtype);
+}
+
+static const void *at_const(const void *array, zr_dtype_t dtype, size_t first) {
+    return (const char *)array + first * zr_dtype_size(dtype);
+}
+
+/* ---- AdamW --------------------------------------------------------------------- */
+
+typedef struct adamw_work {
+    const zr_host_isa_t *isa;
+    const zr_adamw_t *args;
+    zr_adamw_factors_t factors;
+} adamw_work_t;
+
+static void adamw_piece(void *context, size_t index) {
+    const adamw_work_t *work = context;
+    size_t first = index * ZR_PIECE;
+    zr_adamw_t piece = *work->args;
+    piece.n_elems = piece_elems(index, piece.n_elems);
+    piece.master += first;
+    piece.m += first;
+    piece.v += first;
+    piece.grad = at_const(piece.grad, piece.grad_dtype, first);
+    piece.param = at(piece.param, piece.param_dtype, first);
+    work->isa->adamw(&work->factors, &piece);
 }
 
 zr_status_t zr_host_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
-    (void)stream;
-    zr_adamw_factors_t factors = zr_adamw_factors(args);
-    for (size_t i = 0; i < args->n_elems; i++) {
-        zr_adamw_element(&factors, &args->master[i], &args->m[i], &args->v[i],
-                         load(args->grad, args->grad_dtype, i));
-        store(args->param, args->param_dtype, i, args->master[i]);
-    }
+    adamw_work_t work = {.isa = isa_of(stream), .args = args, .factors = zr_adamw_factors(args)};
+    zr_host_parallel_for(stream->device, n_pieces(args->n_elems), adamw_piece, &work);
     return ZR_OK;
 }
 
-static double block_sum_of_squares(const void *x, zr_dtype_t dtype, size_t first, size_t last) {
-    double lanes[ZR_SUM_OF_SQUARES_LANES] = {0};
-    for (size_t i = first; i < last; i++) {
-        double value = load(x, dtype, i);
-        lanes[(i - first) % ZR_SUM_OF_SQUARES_LANES] += value * value;
-    }
-    return zr_sum_of_squares_add_lanes(lanes);
+/* ---- sums ---------------------------------------------------------------------- */
+
+typedef struct sum_of_squares_work {
+    const zr_host_isa_t *isa;
+    const void *x;
+    zr_dtype_t dtype;
+    size_t n_elems;
+    double *sums; /* [n_pieces] */
+} sum_of_squares_work_t;
+
+static void sum_of_squares_piece(void *context, size_t index) {
+    const sum_of_squares_work_t *work = context;
+    const void *x = at_const(work->x, work->dtype, index * ZR_PIECE);
+    work->sums[index] =
+        work->isa->block_sum_of_squares(x, work->dtype, piece_elems(index, work->n_elems));
 }
 
 zr_status_t zr_host_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                    size_t n_elems, double *result, void *workspace) {
-    (void)stream;
-    (void)workspace;
-    double lanes[ZR_SUM_OF_SQUARES_LANES] = {0};
-    for (size_t block = 0; block < zr_sum_of_squares_n_blocks(n_elems); block++) {
-        size_t first = block * ZR_SUM_OF_SQUARES_BLOCK;
-        size_t last =
-            n_elems - first < ZR_SUM_OF_SQUARES_BLOCK ? n_elems : first + ZR_SUM_OF_SQUARES_BLOCK;
-        lanes[block % ZR_SUM_OF_SQUARES_LANES] += block_sum_of_squares(x, dtype, first, last);
-    }
-    *result = zr_sum_of_squares_add_lanes(lanes);
+    double only_sum = 0.0;
+    sum_of_squares_work_t work = {.isa = isa_of(stream),
+                                  .x = x,
+                                  .dtype = dtype,
+                                  .n_elems = n_elems,
+                                  .sums = n_pieces(n_elems) > 1 ? workspace : &only_sum};
+    zr_host_parallel_for(stream->device, n_pieces(n_elems), sum_of_squares_piece, &work);
+    *result = work.isa->sum_of_blocks(work.sums, n_pieces(n_elems));
     return ZR_OK;
 }
 
-zr_status_t zr_host_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                        zr_dtype_t src_dtype, size_t n_elems) {
-    (void)stream;
-    for (size_t i = 0; i < n_elems; i++)
-        store(dst, dst_dtype, i, load(dst, dst_dtype, i) + load(src, src_dtype, i));
-    return ZR_OK;
-}
+typedef struct sum_work {
+    const zr_host_isa_t *isa;
+    void *dst;
+    const void *const *sources;
+    int n_sources;
+    zr_dtype_t dtype;
+    size_t n_elems;
+} sum_work_t;
 
-zr_status_t zr_host_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                          float factor) {
-    (void)stream;
-    for (size_t i = 0; i < n_elems; i++)
-        store(x, dtype, i, load(x, dtype, i) * factor);
-    return ZR_OK;
-}
-
-zr_status_t zr_host_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
-                         zr_dtype_t src_dtype, size_t n_elems) {
-    (void)stream;
-    if (dst_dtype == src_dtype) {
-        memcpy(dst, src, n_elems * zr_dtype_size(dst_dtype));
-        return ZR_OK;
-    }
-    for (size_t i = 0; i < n_elems; i++)
-        store(dst, dst_dtype, i, load(src, src_dtype, i));
-    return ZR_OK;
-}
-
-zr_status_t zr_host_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
-                         float value) {
-    (void)stream;
-    for (size_t i = 0; i < n_elems; i++)
-        store(x, dtype, i, value);
-    return ZR_OK;
+static void sum_piece(void *context, size_t index) {
+    const sum_work_t *work = context;
+    work->isa->sum(work->dst, work->sources, work->n_sources, work->dtype, index * ZR_PIECE,
+                   piece_elems(index, work->n_elems));
 }
 
 zr_status_t zr_host_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
                         zr_dtype_t dtype, size_t n_elems) {
-    (void)stream;
-    for (size_t i = 0; i < n_elems; i++) {
-        float sum = load(sources[0], dtype, i);
-        for (int source = 1; source < n_sources; source++)
-            sum += load(sources[source], dtype, i);
-        store(dst, dtype, i, sum);
-    }
+    sum_work_t work = {.isa = isa_of(stream),
+                       .dst = dst,
+                       .sources = sources,
+                       .n_sources = n_sources,
+                       .dtype = dtype,
+                       .n_elems = n_elems};
+    zr_host_parallel_for(stream->device, n_pieces(n_elems), sum_piece, &work);
+    return ZR_OK;
+}
+
+/* ---- element by element ---------------------------------------------------------- */
+
+typedef struct elements_work {
+    const zr_host_isa_t *isa;
+    void *dst;
+    zr_dtype_t dst_dtype;
+    const void *src;
+    zr_dtype_t src_dtype;
+    size_t n_elems;
+    float value;
+} elements_work_t;
+
+static void add_piece(void *context, size_t index) {
+    const elements_work_t *work = context;
+    size_t first = index * ZR_PIECE;
+    work->isa->add(at(work->dst, work->dst_dtype, first), work->dst_dtype,
+                   at_const(work->src, work->src_dtype, first), work->src_dtype,
+                   piece_elems(index, work->n_elems));
+}
+
+zr_status_t zr_host_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                        zr_dtype_t src_dtype, size_t n_elems) {
+    elements_work_t work = {.isa = isa_of(stream),
+                            .dst = dst,
+                            .dst_dtype = dst_dtype,
+                            .src = src,
+                            .src_dtype = src_dtype,
+                            .n_elems = n_elems};
+    zr_host_parallel_for(stream->device, n_pieces(n_elems), add_piece, &work);
+    return ZR_OK;
+}
+
+static void scale_piece(void *context, size_t index) {
+    const elements_work_t *work = context;
+    work->isa->scale(at(work->dst, work->dst_dtype, index * ZR_PIECE), work->dst_dtype,
+                     piece_elems(index, work->n_elems), work->value);
+}
+
+zr_status_t zr_host_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                          float factor) {
+    elements_work_t work = {
+        .isa = isa_of(stream), .dst = x, .dst_dtype = dtype, .n_elems = n_elems, .value = factor};
+    zr_host_parallel_for(stream->device, n_pieces(n_elems), scale_piece, &work);
+    return ZR_OK;
+}
+
+static void cast_piece(void *context, size_t index) {
+    const elements_work_t *work = context;
+    size_t first = index * ZR_PIECE;
+    work->isa->cast(at(work->dst, work->dst_dtype, first), work->dst_dtype,
+                    at_const(work->src, work->src_dtype, first), work->src_dtype,
+                    piece_elems(index, work->n_elems));
+}
+
+zr_status_t zr_host_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                         zr_dtype_t src_dtype, size_t n_elems) {
+    if (dst_dtype == src_dtype)
+        return zr_host_copy_async(stream, dst, src, n_elems * zr_dtype_size(dst_dtype),
+                                  ZR_COPY_DEVICE_TO_DEVICE);
+    elements_work_t work = {.isa = isa_of(stream),
+                            .dst = dst,
+                            .dst_dtype = dst_dtype,
+                            .src = src,
+                            .src_dtype = src_dtype,
+                            .n_elems = n_elems};
+    zr_host_parallel_for(stream->device, n_pieces(n_elems), cast_piece, &work);
+    return ZR_OK;
+}
+
+static void fill_piece(void *context, size_t index) {
+    const elements_work_t *work = context;
+    work->isa->fill(at(work->dst, work->dst_dtype, index * ZR_PIECE), work->dst_dtype,
+                    piece_elems(index, work->n_elems), work->value);
+}
+
+zr_status_t zr_host_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                         float value) {
+    elements_work_t work = {
+        .isa = isa_of(stream), .dst = x, .dst_dtype = dtype, .n_elems = n_elems, .value = value};
+    zr_host_parallel_for(stream->device, n_pieces(n_elems), fill_piece, &work);
+    return ZR_OK;
+}
+
+/* ---- copies ------------------------------------------------------------------------ */
+
+typedef struct copy_work {
+    char *dst;
+    const char *src;
+    size_t size_bytes;
+} copy_work_t;
+
+static void copy_piece(void *context, size_t index) {
+    const copy_work_t *work = context;
+    size_t offset = index * ZR_COPY_PIECE_BYTES;
+    size_t left = work->size_bytes - offset;
+    memcpy(work->dst + offset, work->src + offset,
+           left < ZR_COPY_PIECE_BYTES ? left : ZR_COPY_PIECE_BYTES);
+}
+
+zr_status_t zr_host_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
+                               zr_copy_t kind) {
+    (void)kind; /* all memory is the process's own */
+    copy_work_t work = {.dst = dst, .src = src, .size_bytes = size_bytes};
+    size_t n_tasks = (size_bytes - 1) / ZR_COPY_PIECE_BYTES + 1;
+    zr_host_parallel_for(stream->device, n_tasks, copy_piece, &work);
     return ZR_OK;
 }

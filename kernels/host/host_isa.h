@@ -1,0 +1,49 @@
+/*
+ * The loops of the host's kernels, as a table that exists once per instruction set.
+ *
+ * host_isa.c is compiled several times with other flags, and the device takes the
+ * best table that the processor can run. A loop works on one piece of a kernel's
+ * arrays; host_kernels.c cuts the arrays into pieces and shares them among threads.
+ */
+#ifndef ZR_KERNELS_HOST_HOST_ISA_H
+#define ZR_KERNELS_HOST_HOST_ISA_H
+
+#include "kernels/adamw_math.h"
+#include "kernels/kernels.h"
+
+typedef struct zr_host_isa {
+    const char *name; /* as in zr_device_options_t.isa */
+
+    /* args are those of the piece; its factors are those of the call. */
+    void (*adamw)(const zr_adamw_factors_t *factors, const zr_adamw_t *args);
+    /* The sum of one block, and the sum of the blocks' sums: sum_of_squares_math.h. */
+    double (*block_sum_of_squares)(const void *x, zr_dtype_t dtype, size_t n_elems);
+    double (*sum_of_blocks)(const double *sums, size_t n_blocks);
+    void (*add)(void *dst, zr_dtype_t dst_dtype, const void *src, zr_dtype_t src_dtype,
+                size_t n_elems);
+    void (*scale)(void *x, zr_dtype_t dtype, size_t n_elems, float factor);
+    /* The two dtypes differ. */
+    void (*cast)(void *dst, zr_dtype_t dst_dtype, const void *src, zr_dtype_t src_dtype,
+                 size_t n_elems);
+    void (*fill)(void *x, zr_dtype_t dtype, size_t n_elems, float value);
+    /* Of the elements from `first` on. */
+    void (*sum)(void *dst, const void *const *sources, int n_sources, zr_dtype_t dtype,
+                size_t first, size_t n_elems);
+} zr_host_isa_t;
+
+/* Not all are built everywhere: see host_isa_find.c. */
+extern const zr_host_isa_t zr_host_isa_baseline;
+extern const zr_host_isa_t zr_host_isa_avx2;
+extern const zr_host_isa_t zr_host_isa_avx512;
+
+/**
+ * Choose a table.
+ *
+ * @param name  "baseline", "avx2", "avx512"; NULL means the best one that runs here
+ * @return ZR_OK; ZR_ERR_ARGUMENT for other names; ZR_ERR_UNSUPPORTED when this build or
+ *         this processor lacks it
+ */
+ZR_NODISCARD zr_status_t zr_host_isa_find(const zr_log_t *log, const char *name,
+                                          const zr_host_isa_t **isa_p);
+
+#endif
