@@ -1,0 +1,97 @@
+#include "kernels/device_fixture.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define ARENA_BYTES ((size_t)96 << 20)
+
+const char *fixture_device_name(int argc, char **argv) {
+    return argc > 1 ? argv[1] : "host";
+}
+
+int fixture_probe(const char *device_name) {
+    zr_device_t *device = NULL;
+    zr_status_t status = zr_device_open(device_name, NULL, &device);
+    zr_device_close(&device);
+    if (status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_DEVICE) {
+        printf("skipped: no device \"%s\" here\n", device_name);
+        return FIXTURE_SKIPPED;
+    }
+    return 0;
+}
+
+static void count_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    fixture_t *fixture = context;
+    (void)rank;
+    if (level != ZR_LOG_ERROR)
+        return;
+    fixture->n_errors++;
+    snprintf(fixture->last_error, sizeof(fixture->last_error), "%s", message);
+}
+
+zr_log_t fixture_log(fixture_t *fixture) {
+    return (zr_log_t){.sink = count_error, .context = fixture, .level = ZR_LOG_WARNING, .rank = -1};
+}
+
+void fixture_open(fixture_t *fixture, const char *device_name, int n_threads, const char *isa) {
+    memset(fixture, 0, sizeof(*fixture));
+    zr_device_options_t options = {.log = fixture_log(fixture), .n_threads = n_threads, .isa = isa};
+    assert_int_equal(zr_device_open(device_name, &options, &fixture->device), ZR_OK);
+    assert_int_equal(zr_stream_create(fixture->device, "test", &fixture->stream), ZR_OK);
+    size_t granule = zr_device_info(fixture->device)->granule_bytes;
+    fixture->arena_bytes = (ARENA_BYTES + granule - 1) / granule * granule;
+    void *arena = NULL;
+    assert_int_equal(
+        zr_range_reserve(fixture->device, ZR_TIER_DEVICE, fixture->arena_bytes, &arena), ZR_OK);
+    assert_int_equal(zr_range_map(fixture->device, ZR_TIER_DEVICE, arena, 0, fixture->arena_bytes),
+                     ZR_OK);
+    fixture->arena = arena;
+}
+
+void fixture_close(fixture_t *fixture) {
+    void *arena = fixture->arena;
+    zr_stream_destroy(&fixture->stream);
+    zr_range_release(fixture->device, ZR_TIER_DEVICE, &arena, fixture->arena_bytes);
+    zr_device_close(&fixture->device);
+}
+
+void *fixture_take(fixture_t *fixture, size_t size_bytes, size_t skip_bytes) {
+    size_t offset = (fixture->used_bytes + 255) / 256 * 256 + skip_bytes;
+    assert_true(offset + size_bytes <= fixture->arena_bytes);
+    fixture->used_bytes = offset + size_bytes;
+    return fixture->arena + offset;
+}
+
+void fixture_reset(fixture_t *fixture) {
+    fixture->used_bytes = 0;
+}
+
+void fixture_upload(fixture_t *fixture, void *dst, const void *src, size_t size_bytes) {
+    assert_int_equal(zr_copy_async(fixture->stream, dst, src, size_bytes, ZR_COPY_HOST_TO_DEVICE),
+                     ZR_OK);
+    assert_int_equal(zr_stream_synchronize(fixture->stream), ZR_OK);
+}
+
+void fixture_download(fixture_t *fixture, void *dst, const void *src, size_t size_bytes) {
+    assert_int_equal(zr_copy_async(fixture->stream, dst, src, size_bytes, ZR_COPY_DEVICE_TO_HOST),
+                     ZR_OK);
+    assert_int_equal(zr_stream_synchronize(fixture->stream), ZR_OK);
+}
+
+void *fixture_place(fixture_t *fixture, const void *src, size_t size_bytes, size_t skip_bytes) {
+    void *dst = fixture_take(fixture, size_bytes, skip_bytes);
+    fixture_upload(fixture, dst, src, size_bytes);
+    return dst;
+}
+
+/* Steele, Lea and Flood 2014: SplitMix64. */
+uint64_t fixture_random(uint64_t *state) {
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+float fixture_random_float(uint64_t *state) {
+    return (float)((double)(fixture_random(state) >> 40) * 0x1p-23 - 1.0);
+}

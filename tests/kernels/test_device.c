@@ -1,0 +1,395 @@
+/*
+ * The device conformance suite: ranges, streams, events, copies, refusals. Runs on the
+ * device whose name is the first argument; host when there is none.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device_fixture.h"
+
+static const char *device_name;
+
+static int setup(void **state) {
+    static fixture_t fixture;
+    fixture_open(&fixture, device_name, 2, NULL);
+    *state = &fixture;
+    return 0;
+}
+
+static int teardown(void **state) {
+    fixture_close(*state);
+    return 0;
+}
+
+/* ---- opening --------------------------------------------------------------------- */
+
+static void test_info(void **state) {
+    fixture_t *f = *state;
+    const zr_device_info_t *info = zr_device_info(f->device);
+    assert_string_equal(info->backend, device_name);
+    assert_true(strlen(info->description) > 0);
+    assert_true(info->granule_bytes > 0);
+    assert_int_equal(info->granule_bytes & (info->granule_bytes - 1), 0);
+    assert_true(info->memory_bytes >= f->arena_bytes);
+    assert_int_equal(info->n_threads, strcmp(device_name, "host") == 0 ? 2 : 0);
+    assert_ptr_equal(zr_device_log(f->device)->context, f);
+    assert_ptr_equal(zr_stream_device(f->stream), f->device);
+    assert_string_equal(zr_tier_name(ZR_TIER_DEVICE), "device");
+    assert_string_equal(zr_tier_name(ZR_TIER_HOST), "host");
+    assert_string_equal(zr_tier_name(ZR_TIER_NVME), "nvme");
+}
+
+static void test_open_refusals(void **state) {
+    fixture_t *f = *state;
+    zr_device_t *device = NULL;
+    zr_device_options_t options = zr_device_options_default();
+    options.log = fixture_log(f);
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open("abacus", &options, &device));
+    assert_non_null(strstr(f->last_error, "\"abacus\""));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open(NULL, &options, &device));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open("host", &options, NULL));
+    options.index = -1;
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open(device_name, &options, &device));
+    options.index = 1 << 20;
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open(device_name, &options, &device));
+    options.index = 0;
+    options.n_threads = -1;
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open("host", &options, &device));
+    options.n_threads = 1 << 30;
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open("host", &options, &device));
+    options.n_threads = 1;
+    options.isa = "mmx";
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open("host", &options, &device));
+    assert_non_null(strstr(f->last_error, "\"mmx\""));
+    assert_null(device);
+    zr_device_close(&device);
+    zr_device_close(NULL);
+}
+
+/* ---- ranges ---------------------------------------------------------------------- */
+
+/* Write to and read from device memory at `address`: a pattern that depends on `seed`. */
+static void write_pattern(fixture_t *f, void *address, size_t size_bytes, unsigned char seed) {
+    unsigned char *bytes = malloc(size_bytes);
+    for (size_t i = 0; i < size_bytes; i++)
+        bytes[i] = (unsigned char)(seed + i * 7 + (i >> 8));
+    fixture_upload(f, address, bytes, size_bytes);
+    free(bytes);
+}
+
+static void check_pattern(fixture_t *f, const void *address, size_t size_bytes,
+                          unsigned char seed) {
+    unsigned char *bytes = malloc(size_bytes);
+    fixture_download(f, bytes, address, size_bytes);
+    for (size_t i = 0; i < size_bytes; i++)
+        assert_int_equal(bytes[i], (unsigned char)(seed + i * 7 + (i >> 8)));
+    free(bytes);
+}
+
+static void test_map_granule_by_granule(void **state) {
+    fixture_t *f = *state;
+    size_t granule = zr_device_info(f->device)->granule_bytes;
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        void *base = NULL;
+        assert_int_equal(zr_range_reserve(f->device, (zr_tier_t)tier, 8 * granule, &base), ZR_OK);
+        assert_int_equal((uintptr_t)base % granule, 0);
+        assert_int_equal((uintptr_t)base % 4096, 0);
+        char *bytes = base;
+        /* 1 and 3..6; then 2 joins them; then 4 and 5 leave, and the others keep their bytes. */
+        assert_int_equal(zr_range_map(f->device, (zr_tier_t)tier, base, granule, granule), ZR_OK);
+        assert_int_equal(zr_range_map(f->device, (zr_tier_t)tier, base, 3 * granule, 4 * granule),
+                         ZR_OK);
+        write_pattern(f, bytes + granule, granule, 1);
+        write_pattern(f, bytes + 3 * granule, 4 * granule, 3);
+        assert_int_equal(zr_range_map(f->device, (zr_tier_t)tier, base, 2 * granule, granule),
+                         ZR_OK);
+        write_pattern(f, bytes + 2 * granule, granule, 2);
+        check_pattern(f, bytes + granule, granule, 1);
+        check_pattern(f, bytes + 3 * granule, 4 * granule, 3);
+        assert_int_equal(zr_range_unmap(f->device, (zr_tier_t)tier, base, 4 * granule, 2 * granule),
+                         ZR_OK);
+        check_pattern(f, bytes + 2 * granule, granule, 2);
+        check_pattern(f, bytes + 3 * granule, granule, 3);
+        /* Memory comes back at the same addresses. */
+        assert_int_equal(zr_range_map(f->device, (zr_tier_t)tier, base, 4 * granule, 2 * granule),
+                         ZR_OK);
+        write_pattern(f, bytes + 4 * granule, 2 * granule, 9);
+        check_pattern(f, bytes + 4 * granule, 2 * granule, 9);
+        zr_range_release(f->device, (zr_tier_t)tier, &base, 8 * granule);
+        assert_null(base);
+    }
+}
+
+static void test_map_nothing(void **state) {
+    fixture_t *f = *state;
+    size_t granule = zr_device_info(f->device)->granule_bytes;
+    int n_errors = f->n_errors;
+    void *base = NULL;
+    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, granule, &base), ZR_OK);
+    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, 0), ZR_OK);
+    assert_int_equal(zr_range_unmap(f->device, ZR_TIER_DEVICE, base, 0, 0), ZR_OK);
+    zr_range_release(f->device, ZR_TIER_DEVICE, &base, granule);
+    zr_range_release(f->device, ZR_TIER_DEVICE, &base, granule);
+    zr_range_release(f->device, ZR_TIER_DEVICE, NULL, granule);
+    assert_int_equal(f->n_errors, n_errors);
+}
+
+static void test_range_refusals(void **state) {
+    fixture_t *f = *state;
+    size_t granule = zr_device_info(f->device)->granule_bytes;
+    void *base = NULL;
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_range_reserve(f->device, ZR_TIER_NVME, granule, &base));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_range_reserve(f->device, ZR_TIER_DEVICE, 0, &base));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_reserve(f->device, ZR_TIER_DEVICE, granule + 1, &base));
+    assert_refused(f, ZR_ERR_BUDGET,
+                   zr_range_reserve(f->device, ZR_TIER_DEVICE, (size_t)1 << 62, &base));
+    assert_null(base);
+
+    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, 4 * granule, &base), ZR_OK);
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_range_map(f->device, ZR_TIER_DEVICE, base, 1, granule));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, granule - 1));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_map(f->device, ZR_TIER_DEVICE, base, 3 * granule, 2 * granule));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_map(f->device, ZR_TIER_DEVICE, base, 5 * granule, granule));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, SIZE_MAX - granule + 1));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_map(f->device, ZR_TIER_HOST, base, 0, granule)); /* of other tier */
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_unmap(f->device, ZR_TIER_DEVICE, (char *)base + granule, 0, granule));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_unmap(f->device, ZR_TIER_DEVICE, base, granule / 2, granule));
+
+    void *kept = base;
+    int n_errors = f->n_errors;
+    zr_range_release(f->device, ZR_TIER_DEVICE, &base, granule); /* wrong size */
+    assert_ptr_equal(base, kept);
+    assert_int_equal(f->n_errors, n_errors + 1);
+    zr_range_release(f->device, ZR_TIER_DEVICE, &base, 4 * granule);
+    assert_null(base);
+}
+
+/* More than the machine has: refused as budget, and what was mapped before is untouched. */
+static void test_map_too_much(void **state) {
+    fixture_t *f = *state;
+    size_t granule = zr_device_info(f->device)->granule_bytes;
+    size_t size_bytes = (size_t)1 << 45;
+    void *base = NULL;
+    if (zr_range_reserve(f->device, ZR_TIER_DEVICE, size_bytes, &base) != ZR_OK)
+        skip(); /* fewer addresses than that: a limit of the system on this process */
+    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, granule), ZR_OK);
+    write_pattern(f, base, granule, 77);
+    assert_refused(f, ZR_ERR_BUDGET,
+                   zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, size_bytes - granule));
+    check_pattern(f, base, granule, 77);
+    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, granule), ZR_OK);
+    write_pattern(f, (char *)base + granule, granule, 78);
+    zr_range_release(f->device, ZR_TIER_DEVICE, &base, size_bytes);
+}
+
+/* A device that is closed gives back the ranges that were forgotten. */
+static void test_close_releases_ranges(void **state) {
+    (void)state;
+    for (int i = 0; i < 64; i++) {
+        fixture_t other;
+        fixture_open(&other, device_name, 1, NULL); /* 96 MiB mapped and partly written */
+        write_pattern(&other, other.arena, 1 << 20, (unsigned char)i);
+        zr_stream_destroy(&other.stream);
+        zr_device_close(&other.device);
+        assert_null(other.device);
+        assert_int_equal(other.n_errors, 0);
+    }
+}
+
+/* ---- streams and events ------------------------------------------------------------ */
+
+static void test_events_order_streams(void **state) {
+    fixture_t *f = *state;
+    enum { n_elems = 100003, n_rounds = 20 };
+    zr_stream_t *second = NULL;
+    zr_event_t *produced = NULL, *consumed = NULL;
+    assert_int_equal(zr_stream_create(f->device, "second", &second), ZR_OK);
+    assert_int_equal(zr_event_create(f->device, &produced), ZR_OK);
+    assert_int_equal(zr_event_create(f->device, &consumed), ZR_OK);
+    fixture_reset(f);
+    float *x = fixture_take(f, n_elems * sizeof(float), 0);
+    float *sum = fixture_take(f, n_elems * sizeof(float), 0);
+    float *result = malloc(n_elems * sizeof(float));
+
+    assert_int_equal(zr_kernel_fill(f->stream, sum, ZR_DTYPE_F32, n_elems, 0.0f), ZR_OK);
+    for (int round = 1; round <= n_rounds; round++) {
+        /* The first stream writes x, the second adds it up; neither overtakes the other. */
+        assert_int_equal(zr_stream_wait(f->stream, consumed), ZR_OK);
+        assert_int_equal(zr_kernel_fill(f->stream, x, ZR_DTYPE_F32, n_elems, (float)round), ZR_OK);
+        assert_int_equal(zr_event_record(produced, f->stream), ZR_OK);
+        assert_int_equal(zr_stream_wait(second, produced), ZR_OK);
+        assert_int_equal(zr_kernel_add(second, sum, ZR_DTYPE_F32, x, ZR_DTYPE_F32, n_elems), ZR_OK);
+        assert_int_equal(zr_event_record(consumed, second), ZR_OK);
+    }
+    assert_int_equal(
+        zr_copy_async(second, result, sum, n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST), ZR_OK);
+    assert_int_equal(zr_stream_synchronize(second), ZR_OK);
+    for (size_t i = 0; i < n_elems; i++)
+        assert_true(result[i] == (float)(n_rounds * (n_rounds + 1) / 2));
+    free(result);
+    zr_event_destroy(&produced);
+    zr_event_destroy(&consumed);
+    zr_stream_destroy(&second);
+    assert_null(second);
+}
+
+static void test_events(void **state) {
+    fixture_t *f = *state;
+    zr_event_t *event = NULL;
+    bool passed = false;
+    assert_int_equal(zr_event_create(f->device, &event), ZR_OK);
+    assert_int_equal(zr_event_query(event, &passed), ZR_OK);
+    assert_true(passed); /* never recorded */
+    assert_int_equal(zr_event_synchronize(event), ZR_OK);
+    assert_int_equal(zr_stream_wait(f->stream, event), ZR_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(zr_event_record(event, f->stream), ZR_OK);
+        assert_int_equal(zr_event_synchronize(event), ZR_OK);
+        passed = false;
+        assert_int_equal(zr_event_query(event, &passed), ZR_OK);
+        assert_true(passed);
+    }
+    zr_event_destroy(&event);
+    assert_null(event);
+    zr_event_destroy(&event);
+    zr_event_destroy(NULL);
+}
+
+static void test_stream_refusals(void **state) {
+    fixture_t *f = *state;
+    zr_stream_t *stream = NULL;
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_stream_create(f->device, NULL, &stream));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_stream_create(f->device, "x", NULL));
+    fixture_t other;
+    fixture_open(&other, device_name, 1, NULL);
+    zr_event_t *event = NULL;
+    assert_int_equal(zr_event_create(other.device, &event), ZR_OK);
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_event_record(event, f->stream));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_stream_wait(f->stream, event));
+    zr_event_destroy(&event);
+    fixture_close(&other);
+    zr_stream_destroy(&stream);
+    zr_stream_destroy(NULL);
+}
+
+/* ---- copies ---------------------------------------------------------------------- */
+
+static void test_copies(void **state) {
+    fixture_t *f = *state;
+    const size_t sizes[] = {0, 1, 3, 4096, 65537, 262144, 262145, 5000011};
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        size_t n = sizes[s];
+        for (size_t skip = 0; skip < 4; skip += 3) {
+            fixture_reset(f);
+            unsigned char *there = fixture_take(f, n + 2, skip);
+            unsigned char *back = fixture_take(f, n + 2, 5);
+            unsigned char *source = malloc(n + 2), *result = malloc(n + 2);
+            uint64_t random = n + skip;
+            for (size_t i = 0; i < n + 2; i++)
+                source[i] = (unsigned char)fixture_random(&random);
+            memset(result, 0xa5, n + 2);
+            fixture_upload(f, back, result, n + 2); /* the bytes around must stay */
+            fixture_upload(f, there, source, n + 2);
+            assert_int_equal(
+                zr_copy_async(f->stream, back + 1, there + 1, n, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
+            fixture_download(f, result, back, n + 2);
+            assert_int_equal(result[0], 0xa5);
+            assert_int_equal(result[n + 1], 0xa5);
+            assert_memory_equal(result + 1, source + 1, n);
+            free(source);
+            free(result);
+        }
+    }
+}
+
+static void test_copy_refusals(void **state) {
+    fixture_t *f = *state;
+    fixture_reset(f);
+    char *x = fixture_take(f, 64, 0);
+    char host[64] = {0};
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_copy_async(f->stream, x, NULL, 64, ZR_COPY_HOST_TO_DEVICE));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_copy_async(f->stream, NULL, x, 64, ZR_COPY_DEVICE_TO_HOST));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_copy_async(f->stream, x, host, 64, (zr_copy_t)3));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_copy_async(f->stream, x + 8, x, 16, ZR_COPY_DEVICE_TO_DEVICE));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_copy_async(f->stream, x, x + 8, 16, ZR_COPY_DEVICE_TO_DEVICE));
+    assert_int_equal(zr_copy_async(f->stream, x, x + 16, 16, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
+    assert_int_equal(zr_copy_async(f->stream, NULL, NULL, 0, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
+    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+}
+
+/* ---- costs ----------------------------------------------------------------------- */
+
+static void check_cost(fixture_t *f, zr_stream_t *stream, double operations, double bytes) {
+    static zr_cost_t before; /* of the one stream that the test uses */
+    (void)f;
+    zr_cost_t cost;
+    assert_int_equal(zr_stream_cost(stream, &cost), ZR_OK);
+    assert_true(cost.operations - before.operations == operations);
+    assert_true(cost.bytes - before.bytes == bytes);
+    before = cost;
+}
+
+static void test_costs(void **state) {
+    fixture_t *f = *state;
+    zr_stream_t *stream = NULL;
+    assert_int_equal(zr_stream_create(f->device, "costs", &stream), ZR_OK);
+    fixture_reset(f);
+    float *x = fixture_take(f, 4000, 0), *y = fixture_take(f, 4000, 0);
+    check_cost(f, stream, 0, 0);
+    assert_int_equal(zr_kernel_fill(stream, x, ZR_DTYPE_F32, 1000, 1.0f), ZR_OK);
+    check_cost(f, stream, 0, 4000);
+    assert_int_equal(zr_copy_async(stream, y, x, 4000, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
+    check_cost(f, stream, 0, 8000);
+    assert_int_equal(zr_kernel_add(stream, x, ZR_DTYPE_F32, y, ZR_DTYPE_BF16, 1000), ZR_OK);
+    check_cost(f, stream, 1000, 10000);
+    assert_int_equal(zr_kernel_scale(stream, x, ZR_DTYPE_BF16, 1000, 1.0f), ZR_OK);
+    check_cost(f, stream, 1000, 4000);
+    assert_int_equal(zr_kernel_cast(stream, y, ZR_DTYPE_BF16, x, ZR_DTYPE_F32, 1000), ZR_OK);
+    check_cost(f, stream, 0, 6000);
+    const void *sources[] = {x, y, x};
+    assert_int_equal(zr_kernel_sum(stream, y, sources, 3, ZR_DTYPE_F32, 1000), ZR_OK);
+    check_cost(f, stream, 2000, 16000);
+    assert_int_equal(zr_kernel_sum_of_squares(stream, x, ZR_DTYPE_BF16, 900, (double *)y, NULL),
+                     ZR_OK);
+    check_cost(f, stream, 1800, 1800);
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_scale(stream, NULL, ZR_DTYPE_F32, 1, 1.0f));
+    check_cost(f, stream, 0, 0);
+    zr_adamw_t adamw = {.n_elems = 100, .grad_dtype = ZR_DTYPE_BF16, .param_dtype = ZR_DTYPE_F32};
+    assert_true(zr_adamw_cost(&adamw).bytes == 100.0 * (24 + 2 + 4));
+    zr_stream_destroy(&stream);
+}
+
+int main(int argc, char **argv) {
+    device_name = fixture_device_name(argc, argv);
+    if (fixture_probe(device_name) != 0)
+        return FIXTURE_SKIPPED;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_open_refusals),
+        cmocka_unit_test(test_map_granule_by_granule),
+        cmocka_unit_test(test_map_nothing),
+        cmocka_unit_test(test_range_refusals),
+        cmocka_unit_test(test_map_too_much),
+        cmocka_unit_test(test_close_releases_ranges),
+        cmocka_unit_test(test_events_order_streams),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_stream_refusals),
+        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_copy_refusals),
+        cmocka_unit_test(test_costs),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,101 @@
+/*
+ * The host's threads: every task runs exactly once, writes are seen on both sides, and
+ * thousands of short jobs with more threads than cores come to an end. Written to be
+ * run under ThreadSanitizer as well.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device_fixture.h"
+#include "kernels/host/host_pool.h"
+
+#define MAX_TASKS 1000
+
+typedef struct work {
+    size_t n_tasks;
+    unsigned runs[MAX_TASKS]; /* not atomic: a task that runs twice at once is a data race */
+    unsigned round;           /* written by the caller, read by the tasks */
+} work_t;
+
+static void count_run(void *context, size_t index) {
+    work_t *work = context;
+    work->runs[index] += work->round;
+}
+
+static zr_device_t *open_host(int n_threads) {
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = n_threads;
+    zr_device_t *device = NULL;
+    assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
+    return device;
+}
+
+static void hammer(zr_device_t *device, unsigned n_rounds) {
+    const size_t counts[] = {0, 1, 2, 3, 7, 64, MAX_TASKS};
+    work_t *work = calloc(1, sizeof(*work));
+    for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
+        memset(work, 0, sizeof(*work));
+        unsigned expected = 0;
+        for (unsigned round = 1; round <= n_rounds; round++) {
+            work->round = round;
+            expected += round;
+            zr_host_parallel_for(device, counts[c], count_run, work);
+            if (counts[c] > 0)
+                assert_int_equal(work->runs[counts[c] - 1], expected);
+        }
+        for (size_t i = 0; i < MAX_TASKS; i++)
+            assert_int_equal(work->runs[i], i < counts[c] ? expected : 0);
+    }
+    free(work);
+}
+
+static void test_every_task_once(void **state) {
+    (void)state;
+    for (int n_threads = 1; n_threads <= 8; n_threads++) {
+        zr_device_t *device = open_host(n_threads);
+        hammer(device, 300);
+        zr_device_close(&device);
+    }
+}
+
+static void *own_device(void *argument) {
+    zr_device_t *device = open_host(3);
+    hammer(device, *(unsigned *)argument);
+    zr_device_close(&device);
+    return NULL;
+}
+
+/* As ranks do: several devices in one process, each with its own threads. */
+static void test_devices_side_by_side(void **state) {
+    (void)state;
+    pthread_t ranks[4];
+    unsigned n_rounds = 100;
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&ranks[i], NULL, own_device, &n_rounds), 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_join(ranks[i], NULL), 0);
+}
+
+/* A device that is closed at once, while its threads may not even have started. */
+static void test_open_and_close(void **state) {
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        zr_device_t *device = open_host(4);
+        work_t work = {.round = 1};
+        if (i % 2 == 0)
+            zr_host_parallel_for(device, 2, count_run, &work);
+        zr_device_close(&device);
+        assert_null(device);
+        assert_int_equal(work.runs[0] + work.runs[1], i % 2 == 0 ? 2 : 0);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_task_once),
+        cmocka_unit_test(test_devices_side_by_side),
+        cmocka_unit_test(test_open_and_close),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

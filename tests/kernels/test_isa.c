@@ -1,0 +1,191 @@
+/*
+ * All instruction sets and all numbers of threads give the same bits: every kernel is
+ * run on the same random bits, many of them no usual numbers, and the results compared.
+ * Of a NaN only that it is one has to be the same.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device_fixture.h"
+
+#define N_ELEMS 70001 /* four full pieces and one that fits nothing */
+
+/* What one device makes of the inputs, as it lies in memory. */
+typedef struct results {
+    float master[N_ELEMS], m[N_ELEMS], v[N_ELEMS], param[N_ELEMS];
+    float add[N_ELEMS], scale[N_ELEMS], sum[N_ELEMS], widened[N_ELEMS], fill[N_ELEMS];
+    double sum_of_squares[2];
+    uint16_t param_bf16[N_ELEMS], add_bf16[N_ELEMS], scale_bf16[N_ELEMS], sum_bf16[N_ELEMS];
+    uint16_t narrowed[N_ELEMS], fill_bf16[N_ELEMS];
+} results_t;
+
+typedef struct inputs {
+    float a[N_ELEMS], b[N_ELEMS], c[N_ELEMS], v[N_ELEMS];
+    uint16_t a_bf16[N_ELEMS], b_bf16[N_ELEMS];
+} inputs_t;
+
+/* Mostly numbers around 1; every 16th has random bits: tiny, huge, infinite, NaN. */
+static void make_inputs(inputs_t *inputs) {
+    uint64_t random = 42;
+    float *arrays[] = {inputs->a, inputs->b, inputs->c, inputs->v};
+    for (int k = 0; k < 4; k++)
+        for (size_t i = 0; i < N_ELEMS; i++) {
+            uint32_t bits = (uint32_t)fixture_random(&random);
+            arrays[k][i] = fixture_random_float(&random);
+            if (bits % 16 == 0)
+                memcpy(&arrays[k][i], &bits, sizeof(bits));
+        }
+    for (size_t i = 0; i < N_ELEMS; i++) {
+        inputs->v[i] = fabsf(inputs->v[i]);
+        inputs->a_bf16[i] = (uint16_t)fixture_random(&random);
+        inputs->b_bf16[i] = zr_bf16_from_f32(fixture_random_float(&random));
+    }
+}
+
+static void run_adamw(zr_stream_t *stream, const inputs_t *in, results_t *out, bool bf16) {
+    memcpy(out->master, in->a, sizeof(in->a));
+    memcpy(out->m, in->b, sizeof(in->b));
+    memcpy(out->v, in->v, sizeof(in->v));
+    zr_adamw_t args = {.n_elems = N_ELEMS,
+                       .master = out->master,
+                       .m = out->m,
+                       .v = out->v,
+                       .grad = bf16 ? (const void *)in->b_bf16 : in->c,
+                       .param = bf16 ? (void *)out->param_bf16 : out->param,
+                       .grad_dtype = bf16 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
+                       .param_dtype = bf16 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
+                       .grad_scale = 0.7f,
+                       .lr = 1e-3f,
+                       .beta1 = 0.9f,
+                       .beta2 = 0.999f,
+                       .epsilon = 1e-8f,
+                       .weight_decay = 0.1f,
+                       .step = 3};
+    assert_int_equal(zr_kernel_adamw(stream, &args), ZR_OK);
+}
+
+static void run_sums(zr_stream_t *stream, const inputs_t *in, results_t *out) {
+    double workspace[16];
+    assert_true(zr_sum_of_squares_workspace_bytes(N_ELEMS) <= sizeof(workspace));
+    assert_int_equal(zr_kernel_sum_of_squares(stream, out->fill, ZR_DTYPE_F32, N_ELEMS,
+                                              &out->sum_of_squares[0], workspace),
+                     ZR_OK);
+    assert_int_equal(zr_kernel_sum_of_squares(stream, in->b_bf16, ZR_DTYPE_BF16, N_ELEMS,
+                                              &out->sum_of_squares[1], workspace),
+                     ZR_OK);
+    const void *wide[] = {in->a, in->b, in->c, in->v, in->b, in->c, in->c};
+    const void *narrow[] = {in->a_bf16, in->b_bf16, in->b_bf16};
+    assert_int_equal(zr_kernel_sum(stream, out->sum, wide, 7, ZR_DTYPE_F32, N_ELEMS), ZR_OK);
+    assert_int_equal(zr_kernel_sum(stream, out->sum_bf16, narrow, 3, ZR_DTYPE_BF16, N_ELEMS),
+                     ZR_OK);
+}
+
+static void run_elements(zr_stream_t *stream, const inputs_t *in, results_t *out) {
+    const zr_dtype_t f32 = ZR_DTYPE_F32, bf16 = ZR_DTYPE_BF16;
+    memcpy(out->add, in->a, sizeof(in->a));
+    memcpy(out->scale, in->b, sizeof(in->b));
+    memcpy(out->add_bf16, in->b_bf16, sizeof(in->b_bf16));
+    memcpy(out->scale_bf16, in->a_bf16, sizeof(in->a_bf16));
+    memcpy(out->fill, in->c, sizeof(in->c));
+    for (size_t i = 0; i < N_ELEMS; i++)
+        if (!isfinite(out->fill[i]))
+            out->fill[i] = 0.0f; /* the sum of squares has to be a number worth comparing */
+    assert_int_equal(zr_kernel_add(stream, out->add, f32, in->b, f32, N_ELEMS), ZR_OK);
+    assert_int_equal(zr_kernel_add(stream, out->add, f32, in->a_bf16, bf16, N_ELEMS), ZR_OK);
+    assert_int_equal(zr_kernel_add(stream, out->add_bf16, bf16, in->c, f32, N_ELEMS), ZR_OK);
+    assert_int_equal(zr_kernel_add(stream, out->add_bf16, bf16, in->a_bf16, bf16, N_ELEMS), ZR_OK);
+    assert_int_equal(zr_kernel_scale(stream, out->scale, f32, N_ELEMS, 0.1f), ZR_OK);
+    assert_int_equal(zr_kernel_scale(stream, out->scale_bf16, bf16, N_ELEMS, 3.3f), ZR_OK);
+    assert_int_equal(zr_kernel_cast(stream, out->narrowed, bf16, in->a, f32, N_ELEMS), ZR_OK);
+    assert_int_equal(zr_kernel_cast(stream, out->widened, f32, in->a_bf16, bf16, N_ELEMS), ZR_OK);
+    assert_int_equal(zr_kernel_fill(stream, out->fill_bf16, bf16, N_ELEMS, 0.1f), ZR_OK);
+}
+
+/* One bit pattern for all NaNs. */
+static void merge_nans(results_t *results) {
+    float *wide = (float *)results;
+    for (size_t i = 0; i < 9 * (size_t)N_ELEMS; i++)
+        if (isnan(wide[i]))
+            wide[i] = NAN;
+    uint16_t *narrow = results->param_bf16;
+    for (size_t i = 0; i < 6 * (size_t)N_ELEMS; i++)
+        if ((narrow[i] & 0x7fff) > 0x7f80)
+            narrow[i] = 0x7fc0;
+}
+
+/* False when this machine or build lacks the instruction set. */
+static bool run_all(const char *isa, int n_threads, const inputs_t *inputs, results_t *results) {
+    zr_device_options_t options = zr_device_options_default();
+    options.isa = isa;
+    options.n_threads = n_threads;
+    zr_device_t *device = NULL;
+    zr_stream_t *stream = NULL;
+    zr_status_t status = zr_device_open("host", &options, &device);
+    if (status == ZR_ERR_UNSUPPORTED)
+        return false;
+    assert_int_equal(status, ZR_OK);
+    assert_non_null(strstr(zr_device_info(device)->description, isa));
+    assert_int_equal(zr_device_info(device)->n_threads, n_threads);
+    assert_int_equal(zr_stream_create(device, "isa", &stream), ZR_OK);
+    memset(results, 0, sizeof(*results));
+    run_adamw(stream, inputs, results, true);
+    run_adamw(stream, inputs, results, false);
+    run_elements(stream, inputs, results);
+    run_sums(stream, inputs, results);
+    merge_nans(results);
+    zr_stream_destroy(&stream);
+    zr_device_close(&device);
+    return true;
+}
+
+static void test_same_bits(void **state) {
+    (void)state;
+    const char *isas[] = {"baseline", "avx2", "avx512"};
+    inputs_t *inputs = malloc(sizeof(*inputs));
+    results_t *first = malloc(sizeof(*first)), *other = malloc(sizeof(*other));
+    make_inputs(inputs);
+    assert_true(run_all("baseline", 1, inputs, first));
+    for (size_t i = 0; i < 3; i++)
+        for (int n_threads = 1; n_threads <= 3; n_threads++) {
+            if (!run_all(isas[i], n_threads, inputs, other)) {
+                print_message("skipped: no %s here\n", isas[i]);
+                break;
+            }
+            assert_memory_equal(first->master, other->master, sizeof(first->master));
+            assert_memory_equal(first->v, other->v, sizeof(first->v));
+            assert_memory_equal(first->sum_of_squares, other->sum_of_squares,
+                                sizeof(first->sum_of_squares));
+            assert_memory_equal(first, other, sizeof(*first));
+        }
+    free(inputs);
+    free(first);
+    free(other);
+}
+
+/* Of the choices, the default is the best: the last that opens. */
+static void test_default_is_the_best(void **state) {
+    (void)state;
+    const char *isas[] = {"baseline", "avx2", "avx512"};
+    const char *best = NULL;
+    for (size_t i = 0; i < 3; i++) {
+        zr_device_options_t options = zr_device_options_default();
+        options.isa = isas[i];
+        zr_device_t *device = NULL;
+        if (zr_device_open("host", &options, &device) == ZR_OK)
+            best = isas[i];
+        zr_device_close(&device);
+    }
+    zr_device_t *device = NULL;
+    assert_int_equal(zr_device_open("host", NULL, &device), ZR_OK);
+    assert_non_null(strstr(zr_device_info(device)->description, best));
+    zr_device_close(&device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_default_is_the_best),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,564 @@
+/*
+ * The runtime's kernels against their oracle in double precision, on the device whose
+ * name is the first argument (host when there is none), in every mix of dtypes, at
+ * sizes and offsets that fit nothing. Device memory is reached by copies only.
+ */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/device_fixture.h"
+#include "ref/ref_kernels.h"
+
+static const char *device_name;
+
+/* Around the sizes of vectors, lanes, blocks and pieces, and primes. */
+static const size_t sizes[] = {0,    1,     2,     7,     15,    16,    17,
+                               31,   127,   255,   256,   257,   1021,  2048,
+                               4099, 16383, 16384, 16385, 32771, 65537, 1048583};
+#define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))
+#define MAX_ELEMS 1048583
+static const zr_dtype_t dtypes[] = {ZR_DTYPE_F32, ZR_DTYPE_BF16};
+
+static int setup(void **state) {
+    static fixture_t fixture;
+    fixture_open(&fixture, device_name, 2, NULL);
+    *state = &fixture;
+    return 0;
+}
+
+static int teardown(void **state) {
+    fixture_close(*state);
+    return 0;
+}
+
+/* ---- arrays of either dtype -------------------------------------------------------- */
+
+/* An array in host memory, the values it holds as floats, and its place on the device. */
+typedef struct array {
+    zr_dtype_t dtype;
+    size_t n_elems, size_bytes;
+    void *bytes;
+    float *values;
+    void *device;
+} array_t;
+
+static uint16_t bf16_of(float value) {
+    return ref_bf16_nearest(value);
+}
+
+static float value_at(const void *bytes, zr_dtype_t dtype, size_t i) {
+    return dtype == ZR_DTYPE_F32 ? ((const float *)bytes)[i]
+                                 : (float)ref_bf16_value(((const uint16_t *)bytes)[i]);
+}
+
+/* Element i is some value of magnitude up to `scale`, exactly as dtype can hold it. The place is
+ * `skip` elements off a multiple of 256 bytes, and one guard element follows. */
+static array_t make_array(fixture_t *f, zr_dtype_t dtype, size_t n_elems, size_t skip, float scale,
+                          uint64_t seed) {
+    array_t array = {.dtype = dtype, .n_elems = n_elems};
+    size_t elem = zr_dtype_size(dtype);
+    array.size_bytes = (n_elems + 1) * elem;
+    array.bytes = malloc(array.size_bytes);
+    array.values = malloc((n_elems + 1) * sizeof(float));
+    for (size_t i = 0; i <= n_elems; i++) {
+        float value = scale * fixture_random_float(&seed);
+        if (dtype == ZR_DTYPE_F32)
+            ((float *)array.bytes)[i] = value;
+        else
+            ((uint16_t *)array.bytes)[i] = bf16_of(value);
+        array.values[i] = value_at(array.bytes, dtype, i);
+    }
+    array.device = fixture_place(f, array.bytes, array.size_bytes, skip * elem);
+    return array;
+}
+
+/* Read the array back; the guard element must be as it was. */
+static void fetch(fixture_t *f, const array_t *array, void *bytes) {
+    size_t elem = zr_dtype_size(array->dtype);
+    fixture_download(f, bytes, array->device, array->size_bytes);
+    assert_memory_equal((char *)bytes + array->n_elems * elem,
+                        (char *)array->bytes + array->n_elems * elem, elem);
+}
+
+/* The array on the device holds exactly these values, each rounded once to its dtype. */
+static void assert_holds(fixture_t *f, const array_t *array, const float *expected) {
+    void *bytes = malloc(array->size_bytes);
+    fetch(f, array, bytes);
+    for (size_t i = 0; i < array->n_elems; i++) {
+        float got = value_at(bytes, array->dtype, i);
+        float want = array->dtype == ZR_DTYPE_F32 ? expected[i]
+                                                  : (float)ref_bf16_value(bf16_of(expected[i]));
+        if (memcmp(&got, &want, sizeof(got)) != 0)
+            fail_msg("element %zu of %zu (%s): %.9g, expected %.9g", i, array->n_elems,
+                     zr_dtype_name(array->dtype), (double)got, (double)want);
+    }
+    free(bytes);
+}
+
+static void free_array(array_t *array) {
+    free(array->bytes);
+    free(array->values);
+}
+
+/* ---- AdamW ------------------------------------------------------------------------ */
+
+typedef struct adamw_case {
+    size_t n_elems, skip;
+    zr_dtype_t grad_dtype, param_dtype;
+    float grad_scale, epsilon, weight_decay, grad_magnitude;
+    int step;
+} adamw_case_t;
+
+static void assert_near(const char *what, size_t i, double got, double want, double bound) {
+    if (!(fabs(got - want) <= bound))
+        fail_msg("%s[%zu]: %.17g, expected %.17g within %g", what, i, got, want, bound);
+}
+
+static void check_adamw_results(fixture_t *f, const adamw_case_t *c, const zr_adamw_t *args,
+                                const array_t arrays[5]) {
+    ref_adamw_t ref = {.grad_scale = (double)args->grad_scale,
+                       .lr = (double)args->lr,
+                       .beta1 = (double)args->beta1,
+                       .beta2 = (double)args->beta2,
+                       .epsilon = (double)args->epsilon,
+                       .weight_decay = (double)args->weight_decay,
+                       .step = args->step};
+    float *results[3];
+    for (int k = 0; k < 3; k++) {
+        results[k] = malloc(arrays[k].size_bytes);
+        fetch(f, &arrays[k], results[k]);
+    }
+    for (size_t i = 0; i < c->n_elems; i++) {
+        ref_adamw_result_t want =
+            ref_adamw_element(&ref, (double)arrays[0].values[i], (double)arrays[1].values[i],
+                              (double)arrays[2].values[i], (double)arrays[3].values[i]);
+        assert_near("master", i, (double)results[0][i], want.master, want.master_bound);
+        assert_near("m", i, (double)results[1][i], want.m, want.m_bound);
+        assert_near("v", i, (double)results[2][i], want.v, want.v_bound);
+    }
+    assert_holds(f, &arrays[3], arrays[3].values); /* the gradient is only read */
+    assert_holds(f, &arrays[4], results[0]);       /* the parameter is the master, rounded */
+    for (int k = 0; k < 3; k++)
+        free(results[k]);
+}
+
+static void check_adamw(fixture_t *f, const adamw_case_t *c) {
+    fixture_reset(f);
+    array_t arrays[5] = {
+        make_array(f, ZR_DTYPE_F32, c->n_elems, c->skip, 1.0f, 1),
+        make_array(f, ZR_DTYPE_F32, c->n_elems, c->skip ? 3 : 0, c->grad_magnitude, 2),
+        make_array(f, ZR_DTYPE_F32, c->n_elems, c->skip ? 2 : 0, c->grad_magnitude, 3),
+        make_array(f, c->grad_dtype, c->n_elems, c->skip ? 5 : 0, c->grad_magnitude, 4),
+        make_array(f, c->param_dtype, c->n_elems, c->skip ? 1 : 0, 1.0f, 5),
+    };
+    for (size_t i = 0; i <= c->n_elems; i++) /* v is a sum of squares */
+        ((float *)arrays[2].bytes)[i] = arrays[2].values[i] *= arrays[2].values[i];
+    fixture_upload(f, arrays[2].device, arrays[2].bytes, arrays[2].size_bytes);
+    zr_adamw_t args = {.n_elems = c->n_elems,
+                       .master = arrays[0].device,
+                       .m = arrays[1].device,
+                       .v = arrays[2].device,
+                       .grad = arrays[3].device,
+                       .param = arrays[4].device,
+                       .grad_dtype = c->grad_dtype,
+                       .param_dtype = c->param_dtype,
+                       .grad_scale = c->grad_scale,
+                       .lr = 3e-3f,
+                       .beta1 = 0.9f,
+                       .beta2 = 0.95f,
+                       .epsilon = c->epsilon,
+                       .weight_decay = c->weight_decay,
+                       .step = c->step};
+    assert_int_equal(zr_kernel_adamw(f->stream, &args), ZR_OK);
+    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    check_adamw_results(f, c, &args, arrays);
+    for (int k = 0; k < 5; k++)
+        free_array(&arrays[k]);
+}
+
+static void test_adamw_sizes(void **state) {
+    for (size_t s = 0; s < N_SIZES; s++)
+        for (size_t mix = 0; mix < 4; mix++) {
+            adamw_case_t c = {.n_elems = sizes[s],
+                              .skip = s % 2 * 7,
+                              .grad_dtype = dtypes[mix / 2],
+                              .param_dtype = dtypes[mix % 2],
+                              .grad_scale = 0.37f,
+                              .epsilon = 1e-8f,
+                              .weight_decay = 0.1f,
+                              .grad_magnitude = 1.0f,
+                              .step = 3};
+            if (sizes[s] < 1000000 || mix == 0 || mix == 3)
+                check_adamw(*state, &c);
+        }
+}
+
+static void test_adamw_factors(void **state) {
+    const adamw_case_t cases[] = {
+        /* n, skip, grad, param, scale, epsilon, decay, magnitude, step */
+        {3001, 0, 0, 0, 1.0f, 1e-8f, 0.0f, 1.0f, 1},       /* the first step */
+        {3001, 0, 0, 0, 1.0f, 1e-8f, 0.01f, 1.0f, 100000}, /* corrections long gone */
+        {3001, 0, 0, 0, 1e-4f, 1e-6f, 0.1f, 1e3f, 2},      /* clipped hard */
+        {3001, 0, 0, 0, 1.0f, 1e-8f, 0.1f, 1e-18f, 10},    /* v around the smallest floats */
+        {3001, 0, 0, 0, 1.0f, 1e-8f, 0.1f, 1e-30f, 10},    /* v underflows */
+        {3001, 0, 1, 1, 1.0f, 1e-8f, 0.1f, 1e15f, 10},     /* v near the largest */
+        {3001, 0, 0, 0, 0.0f, 1e-8f, 0.1f, 1.0f, 10},      /* nothing of the gradient */
+        {3001, 0, 0, 0, -1.0f, 1e-8f, 0.1f, 1.0f, 10},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        check_adamw(*state, &cases[i]);
+}
+
+/* A NaN or infinite gradient shows in what it updates, and nowhere else. */
+static void test_adamw_not_finite(void **state) {
+    fixture_t *f = *state;
+    fixture_reset(f);
+    enum { n_elems = 1000 };
+    float ones[n_elems], grad[n_elems];
+    for (size_t i = 0; i < n_elems; i++)
+        ones[i] = 1.0f, grad[i] = i == 100 ? NAN : i == 200 ? INFINITY : 0.5f;
+    zr_adamw_t args = {.n_elems = n_elems,
+                       .master = fixture_place(f, ones, sizeof(ones), 0),
+                       .m = fixture_place(f, ones, sizeof(ones), 0),
+                       .v = fixture_place(f, ones, sizeof(ones), 0),
+                       .grad = fixture_place(f, grad, sizeof(grad), 0),
+                       .param = fixture_place(f, ones, sizeof(ones), 0),
+                       .grad_scale = 1.0f,
+                       .lr = 0.1f,
+                       .beta1 = 0.9f,
+                       .beta2 = 0.99f,
+                       .epsilon = 1e-8f,
+                       .step = 1};
+    assert_int_equal(zr_kernel_adamw(f->stream, &args), ZR_OK);
+    float results[2][n_elems];
+    fixture_download(f, results[0], args.master, sizeof(ones));
+    fixture_download(f, results[1], args.param, sizeof(ones));
+    for (size_t i = 0; i < n_elems; i++) {
+        assert_int_equal(!isnan(results[0][i]), i != 100 && i != 200); /* inf / inf */
+        assert_int_equal(!isnan(results[1][i]), i != 100 && i != 200);
+    }
+}
+
+static void test_adamw_refusals(void **state) {
+    fixture_t *f = *state;
+    fixture_reset(f);
+    float *x = fixture_take(f, 64, 0);
+    const zr_adamw_t good = {.n_elems = 2,
+                             .master = x,
+                             .m = x + 2,
+                             .v = x + 4,
+                             .grad = x + 6,
+                             .param = x + 8,
+                             .grad_scale = 1.0f,
+                             .lr = 0.1f,
+                             .beta1 = 0.9f,
+                             .beta2 = 0.99f,
+                             .epsilon = 1e-8f,
+                             .weight_decay = 0.1f,
+                             .step = 1};
+    assert_int_equal(zr_kernel_fill(f->stream, x, ZR_DTYPE_F32, 16, 1.0f), ZR_OK);
+    assert_int_equal(zr_kernel_adamw(f->stream, &good), ZR_OK);
+#define REFUSED_WITH(member, value)                                                                \
+    do {                                                                                           \
+        zr_adamw_t bad = good;                                                                     \
+        bad.member = value;                                                                        \
+        assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_adamw(f->stream, &bad));                      \
+    } while (0)
+    REFUSED_WITH(master, NULL);
+    REFUSED_WITH(m, NULL);
+    REFUSED_WITH(v, NULL);
+    REFUSED_WITH(grad, NULL);
+    REFUSED_WITH(param, NULL);
+    REFUSED_WITH(master, (float *)((char *)x + 2));
+    REFUSED_WITH(grad, (char *)x + 1);
+    REFUSED_WITH(grad_dtype, ZR_DTYPE_I32);
+    REFUSED_WITH(param_dtype, ZR_DTYPE_F64);
+    REFUSED_WITH(param_dtype, (zr_dtype_t)99);
+    REFUSED_WITH(n_elems, SIZE_MAX);
+    REFUSED_WITH(step, 0);
+    REFUSED_WITH(step, -5);
+    REFUSED_WITH(beta1, 1.0f);
+    REFUSED_WITH(beta1, -0.1f);
+    REFUSED_WITH(beta2, 1.0f);
+    REFUSED_WITH(beta2, NAN);
+    REFUSED_WITH(lr, -1.0f);
+    REFUSED_WITH(lr, INFINITY);
+    REFUSED_WITH(epsilon, -1e-8f);
+    REFUSED_WITH(weight_decay, NAN);
+    REFUSED_WITH(grad_scale, INFINITY);
+#undef REFUSED_WITH
+}
+
+/* ---- sum of squares ----------------------------------------------------------------- */
+
+static double device_sum_of_squares(fixture_t *f, const array_t *x) {
+    size_t workspace_bytes = zr_sum_of_squares_workspace_bytes(x->n_elems);
+    void *workspace = workspace_bytes > 0 ? fixture_take(f, workspace_bytes, 8) : NULL;
+    double *result = fixture_take(f, sizeof(double), 8);
+    assert_int_equal(
+        zr_kernel_sum_of_squares(f->stream, x->device, x->dtype, x->n_elems, result, workspace),
+        ZR_OK);
+    double value = -1.0;
+    fixture_download(f, &value, result, sizeof(value));
+    return value;
+}
+
+static void test_sum_of_squares(void **state) {
+    fixture_t *f = *state;
+    for (size_t s = 0; s < N_SIZES; s++)
+        for (size_t d = 0; d < 2; d++)
+            for (size_t skip = 0; skip < 2; skip++) {
+                fixture_reset(f);
+                array_t x = make_array(f, dtypes[d], sizes[s], skip, 3.0f, s);
+                double got = device_sum_of_squares(f, &x);
+                double exact = (double)ref_sum_of_squares(x.values, x.n_elems);
+                /* Additions that one addend goes through: in its lane, and in the trees. */
+                double n_additions = (double)sizes[s] / 256.0 + 64.0 + 16.0;
+                assert_near("sum of squares", sizes[s], got, exact, exact * n_additions * 0x1p-53);
+                double in_order = ref_sum_of_squares_in_order(x.values, x.n_elems);
+                assert_memory_equal(&got, &in_order, sizeof(got));
+                free_array(&x);
+            }
+}
+
+static void test_sum_of_squares_extremes(void **state) {
+    fixture_t *f = *state;
+    const float odd[] = {NAN, INFINITY, -INFINITY, FLT_MAX, FLT_MIN, 0x1p-149f, -0.0f};
+    for (size_t k = 0; k < sizeof(odd) / sizeof(odd[0]); k++)
+        for (size_t place = 0; place < 40000; place += 13331) {
+            fixture_reset(f);
+            array_t x = make_array(f, ZR_DTYPE_F32, 40000, 0, 0.0f, 1);
+            ((float *)x.bytes)[place] = odd[k];
+            fixture_upload(f, x.device, x.bytes, x.size_bytes);
+            double got = device_sum_of_squares(f, &x);
+            double want = (double)odd[k] * (double)odd[k];
+            assert_true(isnan(want) ? isnan(got) : got == want);
+            free_array(&x);
+        }
+}
+
+static void test_sum_of_squares_refusals(void **state) {
+    fixture_t *f = *state;
+    fixture_reset(f);
+    void *x = fixture_take(f, 80000, 0);
+    double *result = fixture_take(f, 16, 0), *workspace = fixture_take(f, 1024, 0);
+    size_t n = 20000;
+    assert_int_equal(zr_sum_of_squares_workspace_bytes(0), 0);
+    assert_int_equal(zr_sum_of_squares_workspace_bytes(16384), 0);
+    assert_true(zr_sum_of_squares_workspace_bytes(16385) > 0);
+    assert_true(zr_sum_of_squares_workspace_bytes(n) <= 1024);
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_kernel_sum_of_squares(f->stream, x, ZR_DTYPE_F32, n, result, NULL));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_kernel_sum_of_squares(f->stream, x, ZR_DTYPE_F32, n, NULL, workspace));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_kernel_sum_of_squares(f->stream, x, ZR_DTYPE_F64, n, result, workspace));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_kernel_sum_of_squares(f->stream, NULL, ZR_DTYPE_F32, n, result, workspace));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_kernel_sum_of_squares(f->stream, x, ZR_DTYPE_F32, n,
+                                            (double *)((char *)result + 4), workspace));
+}
+
+/* ---- add, scale, cast, fill ------------------------------------------------------------ */
+
+static void test_add(void **state) {
+    fixture_t *f = *state;
+    float *expected = malloc(MAX_ELEMS * sizeof(float));
+    for (size_t s = 0; s < N_SIZES; s++)
+        for (size_t mix = 0; mix < 4; mix++) {
+            fixture_reset(f);
+            array_t dst = make_array(f, dtypes[mix / 2], sizes[s], s % 3, 2.0f, s);
+            array_t src = make_array(f, dtypes[mix % 2], sizes[s], s % 2, 2.0f, s + 100);
+            for (size_t i = 0; i < sizes[s]; i++)
+                expected[i] = ref_add(dst.values[i], src.values[i]);
+            assert_int_equal(
+                zr_kernel_add(f->stream, dst.device, dst.dtype, src.device, src.dtype, sizes[s]),
+                ZR_OK);
+            assert_holds(f, &dst, expected);
+            assert_holds(f, &src, src.values);
+            free_array(&dst);
+            free_array(&src);
+        }
+    free(expected);
+}
+
+static void test_scale(void **state) {
+    fixture_t *f = *state;
+    float *expected = malloc(MAX_ELEMS * sizeof(float));
+    const float factors[] = {0.3333333f, -2.5e-40f, 0.0f, 1e38f};
+    for (size_t s = 0; s < N_SIZES; s++)
+        for (size_t d = 0; d < 2; d++) {
+            fixture_reset(f);
+            float factor = factors[s % 4];
+            array_t x = make_array(f, dtypes[d], sizes[s], s % 3, 2.0f, s);
+            for (size_t i = 0; i < sizes[s]; i++)
+                expected[i] = ref_multiply(x.values[i], factor);
+            assert_int_equal(zr_kernel_scale(f->stream, x.device, x.dtype, sizes[s], factor),
+                             ZR_OK);
+            assert_holds(f, &x, expected);
+            free_array(&x);
+        }
+    free(expected);
+}
+
+static void test_cast_and_fill(void **state) {
+    fixture_t *f = *state;
+    float *expected = malloc(MAX_ELEMS * sizeof(float));
+    for (size_t s = 0; s < N_SIZES; s++)
+        for (size_t mix = 0; mix < 4; mix++) {
+            fixture_reset(f);
+            array_t dst = make_array(f, dtypes[mix / 2], sizes[s], s % 3, 1.0f, s);
+            array_t src = make_array(f, dtypes[mix % 2], sizes[s], s % 2, 1.0f, s + 100);
+            assert_int_equal(
+                zr_kernel_cast(f->stream, dst.device, dst.dtype, src.device, src.dtype, sizes[s]),
+                ZR_OK);
+            assert_holds(f, &dst, src.values);
+            for (size_t i = 0; i < sizes[s]; i++)
+                expected[i] = 1.2345678f;
+            assert_int_equal(zr_kernel_fill(f->stream, dst.device, dst.dtype, sizes[s], 1.2345678f),
+                             ZR_OK);
+            assert_holds(f, &dst, expected);
+            free_array(&dst);
+            free_array(&src);
+        }
+    free(expected);
+}
+
+static void test_element_refusals(void **state) {
+    fixture_t *f = *state;
+    fixture_reset(f);
+    char *x = fixture_take(f, 256, 0);
+    zr_stream_t *s = f->stream;
+    const zr_dtype_t f32 = ZR_DTYPE_F32, bf16 = ZR_DTYPE_BF16;
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_add(s, NULL, f32, x, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_add(s, x, f32, NULL, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_add(s, x, ZR_DTYPE_U8, x, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_add(s, x, f32, x, ZR_DTYPE_I32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_scale(s, x + 1, bf16, 4, 1.0f));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_scale(s, x, ZR_DTYPE_F64, 4, 1.0f));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_cast(s, x, f32, x + 129, bf16, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_cast(s, x, (zr_dtype_t)-1, x + 128, bf16, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_fill(s, x + 2, f32, 4, 1.0f));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_fill(s, x, f32, SIZE_MAX / 4, 1.0f));
+    /* Nothing to do is always possible. */
+    assert_int_equal(zr_kernel_add(s, NULL, f32, NULL, bf16, 0), ZR_OK);
+    assert_int_equal(zr_kernel_scale(s, NULL, f32, 0, 1.0f), ZR_OK);
+    assert_int_equal(zr_kernel_cast(s, NULL, bf16, NULL, f32, 0), ZR_OK);
+    assert_int_equal(zr_kernel_fill(s, NULL, bf16, 0, 1.0f), ZR_OK);
+}
+
+/* ---- sum of sources ----------------------------------------------------------------------- */
+
+/* Sum `n_sources` arrays into `dst_index` of them, or into another array when that is -1. */
+static void check_sum(fixture_t *f, zr_dtype_t dtype, size_t n_elems, int n_sources,
+                      int dst_index) {
+    fixture_reset(f);
+    array_t *arrays = calloc((size_t)n_sources + 1, sizeof(*arrays));
+    const void **sources = calloc((size_t)n_sources, sizeof(*sources));
+    float *expected = malloc((n_elems + 1) * sizeof(float));
+    for (int k = 0; k <= n_sources; k++) {
+        arrays[k] = make_array(f, dtype, n_elems, (size_t)k % 3, 1.0f, (uint64_t)k + 7);
+        if (k < n_sources)
+            sources[k] = arrays[k].device;
+    }
+    for (size_t i = 0; i < n_elems; i++) {
+        expected[i] = arrays[0].values[i];
+        for (int k = 1; k < n_sources; k++)
+            expected[i] = ref_add(expected[i], arrays[k].values[i]);
+    }
+    int dst = dst_index >= 0 ? dst_index : n_sources;
+    assert_int_equal(
+        zr_kernel_sum(f->stream, arrays[dst].device, sources, n_sources, dtype, n_elems), ZR_OK);
+    assert_holds(f, &arrays[dst], expected);
+    for (int k = 0; k <= n_sources; k++) {
+        if (k != dst)
+            assert_holds(f, &arrays[k], arrays[k].values);
+        free_array(&arrays[k]);
+    }
+    free(expected);
+    free(sources);
+    free(arrays);
+}
+
+static void test_sum(void **state) {
+    const int counts[] = {1, 2, 3, 4, 5, 6, 8, 9, 13};
+    for (size_t d = 0; d < 2; d++)
+        for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
+            for (size_t s = 0; s < N_SIZES; s++) {
+                bool large = sizes[s] > 70000;
+                if (!large || counts[c] == 3)
+                    check_sum(*state, dtypes[d], sizes[s], counts[c], (int)s % 2 - 1);
+            }
+}
+
+static void test_sum_into_a_source(void **state) {
+    for (size_t d = 0; d < 2; d++)
+        for (int dst = 0; dst < 6; dst++)
+            check_sum(*state, dtypes[d], 33333, 6, dst);
+}
+
+static void test_sum_of_most_sources(void **state) {
+    check_sum(*state, ZR_DTYPE_F32, 1009, ZR_MAX_SUM_SOURCES, -1);
+    check_sum(*state, ZR_DTYPE_BF16, 1009, ZR_MAX_SUM_SOURCES, 500);
+}
+
+/* 2^24 + 1 + 1 is 2^24 in fp32 from the left, and more from the right. */
+static void test_sum_keeps_the_order(void **state) {
+    fixture_t *f = *state;
+    fixture_reset(f);
+    float big = 0x1p24f, one = 1.0f, result = 0.0f;
+    void *a = fixture_place(f, &big, 4, 0), *b = fixture_place(f, &one, 4, 0);
+    void *c = fixture_place(f, &one, 4, 0), *dst = fixture_take(f, 4, 0);
+    const void *from_big[] = {a, b, c}, *from_small[] = {b, c, a};
+    assert_int_equal(zr_kernel_sum(f->stream, dst, from_big, 3, ZR_DTYPE_F32, 1), ZR_OK);
+    fixture_download(f, &result, dst, 4);
+    assert_true(result == 0x1p24f);
+    assert_int_equal(zr_kernel_sum(f->stream, dst, from_small, 3, ZR_DTYPE_F32, 1), ZR_OK);
+    fixture_download(f, &result, dst, 4);
+    assert_true(result == 0x1p24f + 2.0f);
+}
+
+static void test_sum_refusals(void **state) {
+    fixture_t *f = *state;
+    fixture_reset(f);
+    float *x = fixture_take(f, 64, 0);
+    const void *sources[] = {x, NULL};
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_sum(f->stream, x, sources, 0, ZR_DTYPE_F32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_sum(f->stream, x, sources, -1, ZR_DTYPE_F32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_sum(f->stream, x, sources, 2, ZR_DTYPE_F32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_sum(f->stream, x, NULL, 1, ZR_DTYPE_F32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_kernel_sum(f->stream, x, sources, ZR_MAX_SUM_SOURCES + 1, ZR_DTYPE_F32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_sum(f->stream, x, sources, 1, ZR_DTYPE_I32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_sum(f->stream, NULL, sources, 1, ZR_DTYPE_F32, 4));
+    assert_int_equal(zr_kernel_sum(f->stream, x, sources, 2, ZR_DTYPE_F32, 0), ZR_OK);
+}
+
+int main(int argc, char **argv) {
+    device_name = fixture_device_name(argc, argv);
+    if (fixture_probe(device_name) != 0)
+        return FIXTURE_SKIPPED;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_adamw_sizes),
+        cmocka_unit_test(test_adamw_factors),
+        cmocka_unit_test(test_adamw_not_finite),
+        cmocka_unit_test(test_adamw_refusals),
+        cmocka_unit_test(test_sum_of_squares),
+        cmocka_unit_test(test_sum_of_squares_extremes),
+        cmocka_unit_test(test_sum_of_squares_refusals),
+        cmocka_unit_test(test_add),
+        cmocka_unit_test(test_scale),
+        cmocka_unit_test(test_cast_and_fill),
+        cmocka_unit_test(test_element_refusals),
+        cmocka_unit_test(test_sum),
+        cmocka_unit_test(test_sum_into_a_source),
+        cmocka_unit_test(test_sum_of_most_sources),
+        cmocka_unit_test(test_sum_keeps_the_order),
+        cmocka_unit_test(test_sum_refusals),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

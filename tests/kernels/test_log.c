@@ -1,0 +1,135 @@
+/* The log: levels, ranks, sinks, messages that are too long, and the lines on standard error. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "kernels/log.h"
+
+typedef struct record {
+    int n_messages;
+    zr_log_level_t level;
+    int rank;
+    char message[8192];
+} record_t;
+
+static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    record_t *record = context;
+    record->n_messages++;
+    record->level = level;
+    record->rank = rank;
+    snprintf(record->message, sizeof(record->message), "%s", message);
+}
+
+static void test_sink(void **state) {
+    (void)state;
+    record_t record = {0};
+    zr_log_t log = {.sink = keep, .context = &record, .level = ZR_LOG_INFO, .rank = -1};
+    zr_log_write(&log, ZR_LOG_INFO, "%d of %s", 7, "nine");
+    assert_int_equal(record.n_messages, 1);
+    assert_int_equal(record.level, ZR_LOG_INFO);
+    assert_int_equal(record.rank, -1);
+    assert_string_equal(record.message, "7 of nine");
+
+    zr_log_t of_rank = zr_log_with_rank(&log, 3);
+    zr_log_write(&of_rank, ZR_LOG_ERROR, "x");
+    assert_int_equal(record.rank, 3);
+    assert_int_equal(record.level, ZR_LOG_ERROR);
+    assert_int_equal(log.rank, -1);
+}
+
+static void test_level(void **state) {
+    (void)state;
+    record_t record = {0};
+    zr_log_t log = {.sink = keep, .context = &record, .level = ZR_LOG_WARNING, .rank = 0};
+    zr_log_write(&log, ZR_LOG_DEBUG, "no");
+    zr_log_write(&log, ZR_LOG_INFO, "no");
+    assert_int_equal(record.n_messages, 0);
+    zr_log_write(&log, ZR_LOG_WARNING, "yes");
+    zr_log_write(&log, ZR_LOG_ERROR, "yes");
+    assert_int_equal(record.n_messages, 2);
+    assert_int_equal(zr_log_default().level, ZR_LOG_WARNING);
+    assert_int_equal(zr_log_default().rank, -1);
+    assert_null(zr_log_default().sink);
+}
+
+static void test_fail(void **state) {
+    (void)state;
+    record_t record = {0};
+    zr_log_t log = {.sink = keep, .context = &record, .level = ZR_LOG_ERROR, .rank = 5};
+    assert_int_equal(zr_fail(&log, ZR_ERR_IO, "%s: %d bytes", "file", 12), ZR_ERR_IO);
+    assert_int_equal(record.n_messages, 1);
+    assert_int_equal(record.level, ZR_LOG_ERROR);
+    assert_string_equal(record.message, "file: 12 bytes");
+}
+
+static void test_long_message(void **state) {
+    (void)state;
+    record_t record = {0};
+    zr_log_t log = {.sink = keep, .context = &record, .level = ZR_LOG_ERROR, .rank = -1};
+    char text[6001];
+    memset(text, 'a', sizeof(text) - 1);
+
+    text[4095] = '\0'; /* the longest that fits */
+    zr_log_write(&log, ZR_LOG_ERROR, "%s", text);
+    assert_string_equal(record.message, text);
+
+    text[4095] = 'a';
+    text[6000] = '\0';
+    zr_log_write(&log, ZR_LOG_ERROR, "%s", text);
+    assert_int_equal(strlen(record.message), 4095);
+    assert_non_null(strstr(record.message, "aaa... (cut: 6000 bytes in all)"));
+    assert_string_equal(strstr(record.message, "... ("), "... (cut: 6000 bytes in all)");
+}
+
+static void test_level_names(void **state) {
+    (void)state;
+    assert_string_equal(zr_log_level_name(ZR_LOG_ERROR), "error");
+    assert_string_equal(zr_log_level_name(ZR_LOG_WARNING), "warning");
+    assert_string_equal(zr_log_level_name(ZR_LOG_INFO), "info");
+    assert_string_equal(zr_log_level_name(ZR_LOG_DEBUG), "debug");
+}
+
+/* What the default sink writes, read back through a file in the place of standard error. */
+static void test_standard_error(void **state) {
+    (void)state;
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int saved = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    zr_log_t log = zr_log_default();
+    zr_log_write(&log, ZR_LOG_WARNING, "careful: %d", 1);
+    zr_log_t of_rank = zr_log_with_rank(&log, 2);
+    zr_log_write(&of_rank, ZR_LOG_ERROR, "gone");
+    zr_log_write(&of_rank, ZR_LOG_INFO, "not written");
+    zr_log_write(NULL, ZR_LOG_ERROR, "no log");
+    zr_log_t of_null = zr_log_with_rank(NULL, 0);
+    zr_log_write(&of_null, ZR_LOG_WARNING, "rank of none");
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+
+    char text[512] = {0};
+    rewind(file);
+    size_t length = fread(text, 1, sizeof(text) - 1, file);
+    fclose(file);
+    text[length] = '\0';
+    assert_string_equal(text, "warning: careful: 1\n"
+                              "rank 2: error: gone\n"
+                              "error: no log\n"
+                              "rank 0: warning: rank of none\n");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sink),        cmocka_unit_test(test_level),
+        cmocka_unit_test(test_fail),        cmocka_unit_test(test_long_message),
+        cmocka_unit_test(test_level_names), cmocka_unit_test(test_standard_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,124 @@
+#include "ref/ref_kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UNIT 0x1p-24      /* half an ulp of fp32, relative */
+#define SMALLEST 0x1p-149 /* of fp32: what a result may lose when it underflows */
+
+/* ---- AdamW ---------------------------------------------------------------------- */
+
+ref_adamw_result_t ref_adamw_element(const ref_adamw_t *args, double master, double m, double v,
+                                     double grad) {
+    double g = grad * args->grad_scale;
+    double g_bound = fabs(g) * UNIT + SMALLEST;
+
+    ref_adamw_result_t result;
+    result.m = args->beta1 * m + (1.0 - args->beta1) * g;
+    /* Roundings: 1 - beta1, its product with g, and the sum; and what g has lost. */
+    result.m_bound = 2.0 * UNIT * (1.0 - args->beta1) * fabs(g) + (1.0 - args->beta1) * g_bound +
+                     UNIT * fabs(result.m) + 2.0 * SMALLEST;
+    result.v = args->beta2 * v + (1.0 - args->beta2) * g * g;
+    result.v_bound = (1.0 - args->beta2) * (3.0 * UNIT * g * g + 2.0 * fabs(g) * g_bound) +
+                     UNIT * result.v + 3.0 * SMALLEST;
+
+    double bias1 = 1.0 - pow(args->beta1, args->step);
+    double bias2 = 1.0 - pow(args->beta2, args->step);
+    double root = sqrt(result.v / bias2);
+    double denominator = root + args->epsilon;
+    double update = args->lr * (result.m / bias1) / denominator;
+    result.master = master - args->lr * args->weight_decay * master - update;
+
+    /* sqrt halves a relative error; of a v that is nearly nothing, it is the root of the error. */
+    double root_bound = result.v > 2.0 * result.v_bound ? 0.6 * root * result.v_bound / result.v
+                                                        : 2.0 * sqrt(result.v_bound / bias2);
+    double denominator_bound = root_bound + 3.0 * UNIT * denominator;
+    double update_bound = args->lr * result.m_bound / (bias1 * denominator) +
+                          fabs(update) * (denominator_bound / denominator + 3.0 * UNIT);
+    result.master_bound = 1.01 * update_bound + 2.0 * UNIT * fabs(master) +
+                          UNIT * fabs(result.master) + 2.0 * SMALLEST;
+    return result;
+}
+
+/* ---- sums ----------------------------------------------------------------------- */
+
+long double ref_sum_of_squares(const float *x, size_t n_elems) {
+    long double sum = 0.0L, lost = 0.0L;
+    for (size_t i = 0; i < n_elems; i++) {
+        long double addend = (long double)x[i] * (long double)x[i] - lost;
+        long double next = sum + addend;
+        lost = (next - sum) - addend;
+        sum = next;
+    }
+    return sum;
+}
+
+/* A lane's sum: every 256th value from `lane` on; then lanes are paired with those 128 up, ... */
+static double pair_up(const double *values, size_t n_values, size_t lane, size_t n_lanes) {
+    if (n_lanes == 256) {
+        double sum = 0.0;
+        for (size_t i = lane; i < n_values; i += 256)
+            sum += values[i];
+        return sum;
+    }
+    return pair_up(values, n_values, lane, 2 * n_lanes) +
+           pair_up(values, n_values, lane + n_lanes, 2 * n_lanes);
+}
+
+double ref_sum_of_squares_in_order(const float *x, size_t n_elems) {
+    size_t n_blocks = (n_elems + 16383) / 16384;
+    double *sums = calloc(n_blocks + 1, sizeof(double));
+    double *squares = malloc(16384 * sizeof(double));
+    for (size_t block = 0; block < n_blocks; block++) {
+        size_t first = block * 16384;
+        size_t n = n_elems - first < 16384 ? n_elems - first : 16384;
+        for (size_t i = 0; i < n; i++)
+            squares[i] = (double)x[first + i] * (double)x[first + i];
+        sums[block] = pair_up(squares, n, 0, 1);
+    }
+    double result = pair_up(sums, n_blocks, 0, 1);
+    free(squares);
+    free(sums);
+    return result;
+}
+
+float ref_add(float a, float b) {
+    return (float)((double)a + (double)b);
+}
+
+float ref_multiply(float a, float b) {
+    return (float)((double)a * (double)b);
+}
+
+/* ---- bf16 ------------------------------------------------------------------------ */
+
+double ref_bf16_value(uint16_t bits) {
+    int sign = bits >> 15, exponent = (bits >> 7) & 0xff, fraction = bits & 0x7f;
+    double value;
+    if (exponent == 0xff)
+        value = fraction != 0 ? (double)NAN : (double)INFINITY;
+    else if (exponent == 0)
+        value = ldexp(fraction, -126 - 7);
+    else
+        value = ldexp(128 + fraction, exponent - 127 - 7);
+    return sign ? -value : value;
+}
+
+uint16_t ref_bf16_nearest(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    uint16_t sign = (uint16_t)((bits >> 16) & 0x8000);
+    if (isnan(value))
+        return (uint16_t)((bits >> 16) | 0x40);
+    if (isinf(value))
+        return (uint16_t)(sign | 0x7f80);
+    /* The neighbours of the magnitude; past the largest, the next one would be 2^128. */
+    double magnitude = fabs((double)value);
+    uint16_t below = (uint16_t)((bits >> 16) & 0x7fff);
+    double low = ref_bf16_value(below);
+    double high = below == 0x7f7f ? 0x1p128 : ref_bf16_value((uint16_t)(below + 1));
+    double to_low = magnitude - low, to_high = high - magnitude;
+    int up = to_high < to_low || (to_high == to_low && below % 2 == 1);
+    return (uint16_t)(sign | (below + up));
+}

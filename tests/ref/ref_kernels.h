@@ -1,0 +1,41 @@
+/*
+ * What the runtime's kernels have to compute, written again in double precision from
+ * the textbook formulas, with bounds on how far fp32 may be away from them. Shares no
+ * code with kernels/.
+ */
+#ifndef ZR_TESTS_REF_REF_KERNELS_H
+#define ZR_TESTS_REF_REF_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/** One AdamW step of one element, and how far fp32 arithmetic may be away from it. */
+typedef struct ref_adamw {
+    double grad_scale, lr, beta1, beta2, epsilon, weight_decay;
+    int step;
+} ref_adamw_t;
+
+typedef struct ref_adamw_result {
+    double master, m, v;
+    double master_bound, m_bound, v_bound; /* absolute */
+} ref_adamw_result_t;
+
+ref_adamw_result_t ref_adamw_element(const ref_adamw_t *args, double master, double m, double v,
+                                     double grad);
+
+/** Sum of squares in extended precision, compensated: as good as exact. */
+long double ref_sum_of_squares(const float *x, size_t n_elems);
+
+/** The sum in the documented order, by index arithmetic on whole arrays: bit for bit. */
+double ref_sum_of_squares_in_order(const float *x, size_t n_elems);
+
+/** Nearest bf16 by measuring the distances to both neighbours; NaN: quiet, same sign. */
+uint16_t ref_bf16_nearest(float value);
+/** The value of a bf16, from its sign, exponent and fraction. */
+double ref_bf16_value(uint16_t bits);
+
+/** Sum and product of two floats, rounded once (double holds both well enough). */
+float ref_add(float a, float b);
+float ref_multiply(float a, float b);
+
+#endif
