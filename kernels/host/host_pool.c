@@ -8,7 +8,7 @@
  */
 #include "kernels/host/host_pool.h"
 
-#include <errno.h>
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -102,6 +102,7 @@ void zr_host_pool_run(zr_host_pool_t *pool, size_t n_tasks,
         return;
     }
     pthread_mutex_lock(&pool->mutex);
+    assert(!pool->open && pool->n_inside == 0); /* one caller at a time, and not from a task */
     pool->task = task;
     pool->context = context;
     pool->n_tasks = n_tasks;

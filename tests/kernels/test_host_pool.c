@@ -4,8 +4,11 @@
  * run under ThreadSanitizer as well.
  */
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/device_fixture.h"
 #include "kernels/host/host_pool.h"
@@ -59,6 +62,53 @@ static void test_every_task_once(void **state) {
     }
 }
 
+/* Two tasks, one for the caller and one for the other thread, which is made to end last. */
+typedef struct pair {
+    pthread_t caller;
+    atomic_bool other_began, other_ended;
+} pair_t;
+
+static void outlast_the_caller(void *context, size_t index) {
+    pair_t *pair = context;
+    (void)index;
+    if (pthread_equal(pthread_self(), pair->caller)) {
+        while (!atomic_load(&pair->other_began))
+            sched_yield();
+        return;
+    }
+    atomic_store(&pair->other_began, true);
+    usleep(2000);
+    atomic_store(&pair->other_ended, true);
+}
+
+static void test_returns_when_all_are_done(void **state) {
+    (void)state;
+    zr_device_t *device = open_host(2);
+    for (int i = 0; i < 20; i++) {
+        pair_t pair = {.caller = pthread_self()};
+        zr_host_parallel_for(device, 2, outlast_the_caller, &pair);
+        assert_true(atomic_load(&pair.other_ended));
+    }
+    zr_device_close(&device);
+}
+
+/* Short jobs with pauses: threads that wake after a job's end must not meet the next one. */
+static void test_pauses(void **state) {
+    (void)state;
+    zr_device_t *device = open_host(4);
+    work_t *work = calloc(1, sizeof(*work));
+    work->round = 1;
+    for (unsigned i = 1; i <= 2000; i++) {
+        zr_host_parallel_for(device, 2 + i % 3, count_run, work);
+        assert_int_equal(work->runs[0], i);
+        assert_int_equal(work->runs[1], i);
+        if (i % 2 == 0)
+            usleep(i % 100);
+    }
+    free(work);
+    zr_device_close(&device);
+}
+
 static void *own_device(void *argument) {
     zr_device_t *device = open_host(3);
     hammer(device, *(unsigned *)argument);
@@ -93,8 +143,8 @@ static void test_open_and_close(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_task_once),
-        cmocka_unit_test(test_devices_side_by_side),
+        cmocka_unit_test(test_every_task_once), cmocka_unit_test(test_returns_when_all_are_done),
+        cmocka_unit_test(test_pauses),          cmocka_unit_test(test_devices_side_by_side),
         cmocka_unit_test(test_open_and_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
