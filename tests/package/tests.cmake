@@ -1,0 +1,8 @@
+add_test(NAME test_headers COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_headers.sh
+                                   ${CMAKE_SOURCE_DIR} $<TARGET_FILE:zero>)
+zr_test_properties(test_headers NO_SANITIZERS)
+if(TARGET zero-train)
+  add_test(NAME test_install COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_install.sh
+                                     ${CMAKE_BINARY_DIR})
+  zr_test_properties(test_install NO_SANITIZERS)
+endif()
