@@ -128,7 +128,8 @@ static zr_status_t check_words(const struct argp_option *options, int argc, char
 zr_status_t args_parse(const struct argp *argp, int argc, char **argv, const zr_log_t *log,
                        void *input) {
     ZR_TRY(check_words(argp->options, argc, argv, log));
-    switch (argp_parse(argp, argc, argv, ARGP_NO_EXIT | ARGP_NO_ERRS | ARGP_NO_HELP, NULL, input)) {
+    unsigned flags = ARGP_NO_EXIT | ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_IN_ORDER;
+    switch (argp_parse(argp, argc, argv, flags, NULL, input)) {
     case 0:
         return ZR_OK;
     case ENOMEM:
