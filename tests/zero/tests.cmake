@@ -1,0 +1,5 @@
+zr_add_test(zero/test_layout.c)
+zr_add_test(zero/test_oracle.c zero/toy.c common/ranks.c)
+zr_add_test(zero/test_order.c zero/toy.c common/ranks.c)
+zr_add_test(zero/test_formulas.c zero/toy.c common/ranks.c NO_SANITIZERS)
+zr_add_test(zero/test_parity.c zero/toy.c common/ranks.c NO_SANITIZERS)
