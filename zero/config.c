@@ -18,6 +18,8 @@ zr_config_t zr_config_default(void) {
                      .warmup_steps = 1000,
                      .cos_min_ratio = 0.0001},
         .prefetch_elems = 50000000,
+        .max_live_elems = 1000000000,
+        .sub_group_elems = 1000000000,
         .overlap_comm = true,
         .device_memory_bytes = ZR_CONFIG_NO_BUDGET,
         .host_memory_bytes = ZR_CONFIG_NO_BUDGET,

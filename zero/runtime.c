@@ -391,7 +391,8 @@ static void hash_config(const zr_config_t *config, XXH3_state_t *state) {
         config->schedule.warmup_min_lr, config->schedule.warmup_max_lr,
         config->schedule.warmup_log, (double)config->schedule.warmup_steps,
         (double)config->schedule.total_steps, config->schedule.warmup_min_ratio,
-        config->schedule.cos_min_ratio, (double)config->prefetch_elems};
+        config->schedule.cos_min_ratio, (double)config->prefetch_elems,
+        (double)config->reuse_elems, (double)config->max_live_elems};
     XXH3_64bits_update(state, numbers, sizeof(numbers));
 }
 

@@ -89,6 +89,7 @@ struct zr_runtime {
     size_t n_order;
     size_t order_capacity;
     size_t order_position;
+    size_t gathered_elems; /* of all units, now */
 
     double *norms_device; /* [n_ranks][n_units]: partial sums of squares */
     double *norms_host;

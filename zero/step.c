@@ -93,10 +93,11 @@ static zr_status_t update_unit(zr_unit_t *unit, const zr_adamw_t *common, double
         size_t end = run.first + run.n_elems;
         run.first = run.first > state.first ? run.first : state.first;
         end = end < state_end ? end : state_end;
-        if (run.first >= end)
-            continue;
-        run.n_elems = end - run.first;
-        ZR_TRY(update_run(unit, common, lr, &run));
+        for (; run.first < end; run.first += run.n_elems) {
+            size_t most = unit->runtime->config.sub_group_elems;
+            run.n_elems = end - run.first < most ? end - run.first : most;
+            ZR_TRY(update_run(unit, common, lr, &run));
+        }
     }
     return ZR_OK;
 }

@@ -34,6 +34,7 @@ static zr_status_t gather_flat(zr_unit_t *unit, int kind) {
     ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->padded_elems),
                           ZR_TAG_GATHERED_PARAMETERS, ZR_LIFETIME_UNIT, unit->params_tensor,
                           &data->full));
+    runtime->gathered_elems += flat->padded_elems;
     zr_message_t message = params_message(unit);
     return zr_comm_all_gather(runtime->comm, &message, data->own, data->full, flat->shard_elems,
                               runtime->transfer);
@@ -50,8 +51,10 @@ static zr_status_t gather(zr_unit_t *unit) {
 static void drop_gathered(zr_unit_t *unit, zr_stream_t *last_user) {
     for (int kind = 0; kind < N_FLATS; kind++) {
         unit_params_t *data = &unit->data[kind];
-        if (data->full != data->own)
-            zr_free(unit->runtime->allocator, &data->full, last_user);
+        if (data->full == data->own || data->full == NULL)
+            continue;
+        unit->runtime->gathered_elems -= unit->flat[kind].padded_elems;
+        zr_free(unit->runtime->allocator, &data->full, last_user);
     }
 }
 
@@ -111,9 +114,26 @@ static zr_status_t prefetch(zr_runtime_t *runtime) {
         return ZR_OK;
     zr_unit_t *next = runtime->order_units[runtime->order_position];
     if (next->n_acquired != 0 || is_gathered(next) ||
-        padded_elems(next) > runtime->config.prefetch_elems)
+        padded_elems(next) > runtime->config.prefetch_elems ||
+        runtime->gathered_elems + padded_elems(next) > runtime->config.max_live_elems)
         return ZR_OK;
     return gather(next);
+}
+
+/* Whether a unit that is released now is needed again soon enough to stay gathered. */
+static bool is_reused_soon(const zr_unit_t *unit) {
+    const zr_runtime_t *runtime = unit->runtime;
+    size_t distance = 0;
+    if (!runtime->in_micro_batch || runtime->gathered_elems > runtime->config.max_live_elems)
+        return false;
+    for (size_t i = runtime->order_position; i < runtime->n_order; i++) {
+        if (runtime->order_units[i] == unit)
+            return true;
+        distance += padded_elems(runtime->order_units[i]);
+        if (distance > runtime->config.reuse_elems)
+            return false;
+    }
+    return false;
 }
 
 static zr_status_t acquire_params(zr_unit_t *unit) {
@@ -301,7 +321,8 @@ zr_status_t zr_unit_release(zr_unit_t *unit) {
     if (unit->n_acquired == 0) {
         unit->has_params = false;
         unit->has_grads = false;
-        drop_gathered(unit, runtime->compute);
+        if (runtime->config.reuse_elems == 0 || !is_reused_soon(unit))
+            drop_gathered(unit, runtime->compute);
     }
     return ZR_OK;
 }

@@ -163,7 +163,7 @@ static void test_all_wrong_keys_are_reported(void **state) {
     messages_t messages;
     zr_config_t config = zr_config_default(), before = config;
     zr_status_t status = read_text("{\"train_batch_size\": 8, \"stag\": 1, "
-                                   "\"zero_optimization\": {\"stage\": 7, \"sub_group_size\": 1}, "
+                                   "\"zero_optimization\": {\"stage\": 7, \"sub_group_size\": 0}, "
                                    "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": 1}}",
                                    &config, &messages);
     assert_int_equal(status, ZR_ERR_ARGUMENT); /* of the first, "stag" */

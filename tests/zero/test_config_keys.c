@@ -229,6 +229,16 @@ static void set_prefetch(zr_config_t *c) {
     c->prefetch_elems = 500000000;
 }
 
+static void set_sub_group(zr_config_t *c) {
+    c->sub_group_elems = 1000;
+}
+static void set_max_live(zr_config_t *c) {
+    c->max_live_elems = 2000000;
+}
+static void set_reuse(zr_config_t *c) {
+    c->reuse_elems = 1000000000;
+}
+
 static const change_t changes[] = {
     {"train_batch_size", "4096", set_train_batch},
     {"train_micro_batch_size_per_gpu", "12.0", set_micro_batch},
@@ -253,6 +263,9 @@ static const change_t changes[] = {
     {"zero_optimization.stage", "3", set_stage},
     {"zero_optimization.overlap_comm", "false", set_overlap},
     {"zero_optimization.stage3_prefetch_bucket_size", "5e8", set_prefetch},
+    {"zero_optimization.sub_group_size", "1000", set_sub_group},
+    {"zero_optimization.stage3_max_live_parameters", "2e6", set_max_live},
+    {"zero_optimization.stage3_max_reuse_distance", "1e9", set_reuse},
 };
 
 static const change_t *change_of(const zr_config_key_t *key) {

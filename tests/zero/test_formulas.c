@@ -134,6 +134,28 @@ static void traffic_follows_the_formulas(void **state) {
             }
 }
 
+static void reuse_saves_a_gather_and_costs_memory(void **state) {
+    (void)state;
+    toy_options_t options = toy_options_default(3, 4);
+    toy_result_t result;
+    options.config.reuse_elems = 1000000000;
+    options.n_steps = 1;
+    run(&options, &result);
+    uint64_t all = result.size.trainable_padded_elems;
+    const zr_comm_count_t *gathers = &result.traffic.count[ZR_TRAFFIC_MODEL][ZR_ALL_GATHER];
+    const zr_byte_count_t *gathered = &result.device_memory.by_tag[ZR_TAG_GATHERED_PARAMETERS];
+    uint64_t recorded = 2 * all * 3 / 4; /* the first micro-batch only records */
+    assert_int_equal(gathers->elems_sent, recorded);
+    options.n_steps = 3;
+    run(&options, &result);
+    assert_int_equal(gathers->elems_sent, recorded + 2 * all * 3 / 4);
+    assert_int_equal(gathered->peak, 4 * all);
+    assert_int_equal(gathered->live, 0);
+    options.config.max_live_elems = 2000; /* less than the largest unit: it is not kept */
+    run(&options, &result);
+    assert_true(gathered->peak <= 4 * (result.size.largest_unit_padded_elems + 2000));
+}
+
 static void a_budget_is_hard(void **state) {
     (void)state;
     toy_options_t options = toy_options_default(0, 4);
@@ -155,6 +177,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(states_follow_the_table),
         cmocka_unit_test(traffic_follows_the_formulas),
+        cmocka_unit_test(reuse_saves_a_gather_and_costs_memory),
         cmocka_unit_test(a_budget_is_hard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,7 +74,7 @@ static void accumulation_agrees_in_pairs(void **state) {
             }
 }
 
-static void prefetch_and_overlap_change_nothing(void **state) {
+static void how_it_is_done_changes_nothing(void **state) {
     (void)state;
     toy_options_t options = variant(3, ZR_DTYPE_BF16, 7);
     options.config.stage = 3;
@@ -82,6 +82,12 @@ static void prefetch_and_overlap_change_nothing(void **state) {
     options.config.prefetch_elems = 0;
     assert_true(hash_of(&options) == reference);
     options.config.overlap_comm = false;
+    assert_true(hash_of(&options) == reference);
+    options.config.reuse_elems = 1000000000;
+    assert_true(hash_of(&options) == reference);
+    options.config.max_live_elems = 1;
+    assert_true(hash_of(&options) == reference);
+    options.config.sub_group_elems = 77;
     assert_true(hash_of(&options) == reference);
 }
 
@@ -128,7 +134,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_stages_agree),
         cmocka_unit_test(accumulation_agrees_in_pairs),
-        cmocka_unit_test(prefetch_and_overlap_change_nothing),
+        cmocka_unit_test(how_it_is_done_changes_nothing),
         cmocka_unit_test(one_ulp_is_noticed),
         cmocka_unit_test(options_matter),
         cmocka_unit_test(a_step_that_is_not_finite_is_skipped),
