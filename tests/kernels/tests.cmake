@@ -1,9 +1,9 @@
 # The bottom layer. The conformance suites take a device's name; one line per device.
-zr_add_test(kernels/test_status.c)
+zr_add_test(kernels/test_status.c NO_SANITIZERS)
 zr_add_test(kernels/test_log.c)
 zr_add_test(kernels/test_device.c kernels/device_fixture.c)
-zr_add_test(kernels/test_kernels.c kernels/device_fixture.c ref/ref_kernels.c)
-zr_add_test(kernels/test_bf16.c kernels/device_fixture.c ref/ref_kernels.c)
+zr_add_test(kernels/test_kernels.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
+zr_add_test(kernels/test_bf16.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
 zr_add_test(kernels/test_isa.c kernels/device_fixture.c)
 zr_add_test(kernels/test_host_pool.c kernels/device_fixture.c)
 foreach(test test_device test_kernels test_bf16 test_isa test_host_pool)

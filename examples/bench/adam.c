@@ -1,0 +1,270 @@
+/*
+ * zero-bench adam: elements per second of the fused AdamW step, against a streaming loop of
+ * the same reads and writes on the same arrays and as many threads. The two take turns, so
+ * that whatever else the machine does meets both.
+ */
+#include <errno.h>
+
+#include "examples/bench/bench.h"
+#include "examples/bench/stream.h"
+
+#define MAX_THREADS 1024
+#define MAX_ELEMS ((size_t)1 << 36)
+#define MIN_ROUNDS 5
+
+typedef struct options {
+    bench_common_t common;
+    size_t n_elems, n_threads;
+    zr_dtype_t dtype;
+    const char *isa;
+    double seconds;
+    const zr_log_t *log;
+} options_t;
+
+/* ---- options -------------------------------------------------------------------------- */
+
+enum { KEY_ELEMS = BENCH_KEY_FIRST_OWN, KEY_THREADS, KEY_DTYPE, KEY_ISA, KEY_SECONDS };
+
+static const struct argp_option option_table[] = {
+    {"elems", KEY_ELEMS, "N", 0, "elements of each array (default 20000003)", 0},
+    {"threads", KEY_THREADS, "N", 0, "threads of the device and of the loop (default: all cores)",
+     0},
+    {"dtype", KEY_DTYPE, "NAME", 0, "of gradients and parameters: fp32 (default) or bf16", 0},
+    {"isa", KEY_ISA, "NAME", 0, "of the step: avx512, avx2, baseline (default: the best here)", 0},
+    {"seconds", KEY_SECONDS, "S", 0, "measure for about so long (default 2)", 0},
+    BENCH_COMMON_OPTIONS,
+    {0},
+};
+
+static zr_status_t take_option(int key, const char *value, options_t *o) {
+    static const char *const dtypes[] = {"fp32", "bf16"};
+    static const char *const isas[] = {"avx512", "avx2", "baseline"};
+    size_t choice = 0;
+    switch (key) {
+    case KEY_ELEMS:
+        return args_count("--elems", value, 1, MAX_ELEMS, o->log, &o->n_elems);
+    case KEY_THREADS:
+        return args_count("--threads", value, 1, MAX_THREADS, o->log, &o->n_threads);
+    case KEY_DTYPE:
+        ZR_TRY(args_choice("--dtype", value, dtypes, 2, o->log, &choice));
+        o->dtype = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
+        return ZR_OK;
+    case KEY_ISA:
+        ZR_TRY(args_choice("--isa", value, isas, 3, o->log, &choice));
+        o->isa = isas[choice];
+        return ZR_OK;
+    case KEY_SECONDS:
+        return args_number("--seconds", value, 0.0, 3600.0, o->log, &o->seconds);
+    case ARGP_KEY_ARG:
+        return zr_fail(o->log, ZR_ERR_ARGUMENT, "adam takes options only, but got \"%s\"", value);
+    }
+    return ZR_ERR_UNSUPPORTED;
+}
+
+static error_t parse_option(int key, char *value, struct argp_state *state) {
+    options_t *options = state->input;
+    if (bench_take_common(key, &options->common))
+        return 0;
+    switch (take_option(key, value, options)) {
+    case ZR_OK:
+        return 0;
+    case ZR_ERR_UNSUPPORTED:
+        return ARGP_ERR_UNKNOWN;
+    default:
+        return EINVAL;
+    }
+}
+
+static const struct argp parser = {
+    .options = option_table,
+    .parser = parse_option,
+    .doc = "Elements per second of the AdamW step, against a streaming loop of the same reads and "
+           "writes in the same run."};
+
+/* ---- what is measured ---------------------------------------------------------------------- */
+
+typedef struct adam_bench {
+    zr_device_t *device;
+    zr_stream_t *queue;
+    void *range;
+    size_t range_bytes;
+    zr_adamw_t args;
+    stream_t *stream;
+    bench_times_t adam_times, stream_times;
+} adam_bench_t;
+
+/* Arrays that begin at the same place of a page, or a power of two apart, compete for the same
+ * places in caches; in a runtime they seldom do. */
+static size_t array_bytes(size_t n_elems, size_t granule) {
+    size_t skew_bytes = 5 * granule + 832;
+    return (n_elems * sizeof(float) + skew_bytes + 63) / 64 * 64;
+}
+
+static zr_status_t make_arrays(adam_bench_t *bench, const options_t *options) {
+    size_t granule = zr_device_info(bench->device)->granule_bytes;
+    size_t each = array_bytes(options->n_elems, granule), n = options->n_elems;
+    bench->range_bytes = (5 * each + granule - 1) / granule * granule;
+    ZR_TRY(zr_range_reserve(bench->device, ZR_TIER_DEVICE, bench->range_bytes, &bench->range));
+    ZR_TRY(zr_range_map(bench->device, ZR_TIER_DEVICE, bench->range, 0, bench->range_bytes));
+    char *base = bench->range;
+    bench->args = (zr_adamw_t){.n_elems = n,
+                               .master = (float *)base,
+                               .m = (float *)(base + each),
+                               .v = (float *)(base + 2 * each),
+                               .grad = base + 3 * each,
+                               .param = base + 4 * each,
+                               .grad_dtype = options->dtype,
+                               .param_dtype = options->dtype,
+                               .grad_scale = 0.5f,
+                               .lr = 1e-4f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.95f,
+                               .epsilon = 1e-8f,
+                               .weight_decay = 0.1f,
+                               .step = 1};
+    ZR_TRY(zr_kernel_fill(bench->queue, bench->args.master, ZR_DTYPE_F32, n, 0.5f));
+    ZR_TRY(zr_kernel_fill(bench->queue, bench->args.m, ZR_DTYPE_F32, n, 0.0f));
+    ZR_TRY(zr_kernel_fill(bench->queue, bench->args.v, ZR_DTYPE_F32, n, 0.0f));
+    ZR_TRY(zr_kernel_fill(bench->queue, base + 3 * each, options->dtype, n, 0.01f));
+    ZR_TRY(zr_kernel_fill(bench->queue, bench->args.param, options->dtype, n, 0.5f));
+    return zr_stream_synchronize(bench->queue);
+}
+
+static zr_status_t make_stream(adam_bench_t *bench, const options_t *options) {
+    stream_arrays_t arrays = {.n_elems = options->n_elems,
+                              .a = bench->args.master,
+                              .b = bench->args.m,
+                              .c = bench->args.v,
+                              .grad = bench->args.grad,
+                              .param = bench->args.param,
+                              .half = options->dtype == ZR_DTYPE_BF16};
+    int n_threads = zr_device_info(bench->device)->n_threads;
+    bench->stream = stream_create(&arrays, n_threads);
+    return bench->stream != NULL ? ZR_OK
+                                 : zr_fail(options->log, ZR_ERR_MEMORY,
+                                           "no memory for a loop on %d threads", n_threads);
+}
+
+static zr_status_t set_up(adam_bench_t *bench, const options_t *options) {
+    zr_device_options_t device_options = zr_device_options_default();
+    device_options.log = *options->log;
+    device_options.n_threads = (int)options->n_threads;
+    device_options.isa = options->isa;
+    ZR_TRY(zr_device_open("host", &device_options, &bench->device));
+    ZR_TRY(zr_stream_create(bench->device, "bench", &bench->queue));
+    ZR_TRY(make_arrays(bench, options));
+    return make_stream(bench, options);
+}
+
+static void tear_down(adam_bench_t *bench) {
+    bench_times_free(&bench->adam_times);
+    bench_times_free(&bench->stream_times);
+    stream_destroy(&bench->stream);
+    zr_stream_destroy(&bench->queue);
+    if (bench->device != NULL)
+        zr_range_release(bench->device, ZR_TIER_DEVICE, &bench->range, bench->range_bytes);
+    zr_device_close(&bench->device);
+}
+
+static zr_status_t time_adam(adam_bench_t *bench, double *seconds_p) {
+    double begin = bench_seconds();
+    ZR_TRY(zr_kernel_adamw(bench->queue, &bench->args));
+    ZR_TRY(zr_stream_synchronize(bench->queue));
+    *seconds_p = bench_seconds() - begin;
+    bench->args.step++;
+    return ZR_OK;
+}
+
+static double time_stream(adam_bench_t *bench) {
+    double begin = bench_seconds();
+    stream_run(bench->stream);
+    return bench_seconds() - begin;
+}
+
+/* Both in turns; the first round, which meets cold memory, does not count. */
+static zr_status_t measure(adam_bench_t *bench, const options_t *options) {
+    double end = bench_seconds() + options->seconds, seconds = 0.0;
+    ZR_TRY(time_adam(bench, &seconds));
+    time_stream(bench);
+    while (bench->adam_times.n_times < MIN_ROUNDS || bench_seconds() < end) {
+        ZR_TRY(time_adam(bench, &seconds));
+        if (!bench_times_add(&bench->adam_times, seconds) ||
+            !bench_times_add(&bench->stream_times, time_stream(bench)))
+            return zr_fail(options->log, ZR_ERR_MEMORY, "no memory for %zu times",
+                           2 * bench->adam_times.n_times);
+    }
+    return ZR_OK;
+}
+
+/* ---- the report -------------------------------------------------------------------------- */
+
+static json_t *describe_loop(double seconds, const zr_adamw_t *args) {
+    json_t *object = json_object();
+    if (json_put(object, "seconds", json_number(seconds)) &&
+        json_put(object, "elems_per_s", json_number((double)args->n_elems / seconds)) &&
+        json_put(object, "bytes_per_s", json_number(zr_adamw_cost(args).bytes / seconds)))
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static void print_for_people(const adam_bench_t *bench, const options_t *options, double adam,
+                             double stream) {
+    double n_elems = (double)options->n_elems, bytes = zr_adamw_cost(&bench->args).bytes;
+    fprintf(stderr, "%s\n%zu elements, %s gradients and parameters, median of %zu rounds\n",
+            zr_device_info(bench->device)->description, options->n_elems,
+            zr_dtype_name(options->dtype), bench->adam_times.n_times);
+    fprintf(stderr, "  adam    %8.1f million elements/s  %6.2f GB/s\n", 1e-6 * n_elems / adam,
+            1e-9 * bytes / adam);
+    fprintf(stderr, "  stream  %8.1f million elements/s  %6.2f GB/s\n", 1e-6 * n_elems / stream,
+            1e-9 * bytes / stream);
+    fprintf(stderr, "  ratio   %8.3f\n", stream / adam);
+}
+
+static int report(adam_bench_t *bench, const options_t *options) {
+    const zr_device_info_t *info = zr_device_info(bench->device);
+    double adam = bench_times_median(&bench->adam_times);
+    double stream = bench_times_median(&bench->stream_times);
+    print_for_people(bench, options, adam, stream);
+    if (!options->common.json)
+        return BENCH_MEASURED;
+    json_t *object = json_object();
+    if (json_put(object, "command", json_string("adam")) &&
+        json_put(object, "device", json_string(info->description)) &&
+        json_put(object, "threads", json_count((uint64_t)info->n_threads)) &&
+        json_put(object, "dtype", json_string(zr_dtype_name(options->dtype))) &&
+        json_put(object, "elems", json_count(options->n_elems)) &&
+        json_put(object, "rounds", json_count(bench->adam_times.n_times)) &&
+        json_put(object, "adam", describe_loop(adam, &bench->args)) &&
+        json_put(object, "stream", describe_loop(stream, &bench->args)) &&
+        json_put(object, "ratio", json_number(stream / adam)))
+        return bench_print(object, options->log);
+    json_decref(object);
+    return bench_print(NULL, options->log);
+}
+
+static int run(int argc, char **argv, const zr_log_t *log) {
+    options_t options = {.n_elems = 20000003, .dtype = ZR_DTYPE_F32, .seconds = 2.0, .log = log};
+    zr_status_t status = args_parse(&parser, argc, argv, log, &options);
+    if (status != ZR_OK)
+        return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
+    if (bench_answer_common(&options.common, &parser, "adam"))
+        return BENCH_MEASURED;
+
+    adam_bench_t bench = {0};
+    int code = BENCH_FAILED;
+    status = set_up(&bench, &options);
+    if (status == ZR_OK)
+        status = measure(&bench, &options);
+    if (status == ZR_OK)
+        code = report(&bench, &options);
+    else if (status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_ARGUMENT)
+        code = BENCH_BAD_INPUT;
+    tear_down(&bench);
+    return code;
+}
+
+const bench_command_t bench_adam = {
+    .name = "adam",
+    .summary = "AdamW elements/s against a streaming loop of the same reads and writes",
+    .run = run};

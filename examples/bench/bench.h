@@ -1,0 +1,69 @@
+/*
+ * zero-bench: what its commands share. A command measures one part of the library against
+ * this machine's own limit, in the same run, and reports the ratio of the two. Adding one is
+ * a file that defines a bench_command_t, and a line in the table of zero_bench.c.
+ */
+#ifndef EXAMPLES_BENCH_BENCH_H
+#define EXAMPLES_BENCH_BENCH_H
+
+#include <argp.h>
+
+#include "examples/common/args.h"
+#include "examples/common/json.h"
+#include "zero/zero.h"
+
+/** What zero-bench exits with. */
+enum { BENCH_MEASURED = 0, BENCH_FAILED = 1, BENCH_BAD_INPUT = 2 };
+
+typedef struct bench_command {
+    const char *name;    /* "adam" */
+    const char *summary; /* one line for the list of commands */
+    /* argv[0] is the command's name. Returns what the program exits with. */
+    int (*run)(int argc, char **argv, const zr_log_t *log);
+} bench_command_t;
+
+extern const bench_command_t bench_adam;
+
+/* ---- options that every command has ----------------------------------------------- */
+
+typedef struct bench_common {
+    bool json, help, version;
+} bench_common_t;
+
+enum { BENCH_KEY_JSON = 0x1000, BENCH_KEY_HELP, BENCH_KEY_VERSION, BENCH_KEY_FIRST_OWN };
+
+/** The last entries of a command's options. */
+#define BENCH_COMMON_OPTIONS                                                                       \
+    {"json", BENCH_KEY_JSON, NULL, 0, "print one JSON object on standard output", 0},              \
+        {"help", BENCH_KEY_HELP, NULL, 0, "print this", -1}, {                                     \
+        "version", BENCH_KEY_VERSION, NULL, 0, "print the version and how it was built", -1        \
+    }
+
+/** Take one of the common options; false when the key is not of them. */
+bool bench_take_common(int key, bench_common_t *common);
+/** After parsing: true when --help or --version was asked for, and has been printed. */
+bool bench_answer_common(const bench_common_t *common, const struct argp *argp, const char *name);
+
+/* ---- measuring ---------------------------------------------------------------------- */
+
+/** Seconds from some moment on. */
+double bench_seconds(void);
+
+/** Times of a thing that is done again and again. */
+typedef struct bench_times {
+    double *seconds;
+    size_t n_times, capacity;
+} bench_times_t;
+
+/** False when there is no memory. */
+bool bench_times_add(bench_times_t *times, double seconds);
+/** 0 when there are none. Sorts them. */
+double bench_times_median(bench_times_t *times);
+void bench_times_free(bench_times_t *times);
+
+/* ---- reporting ------------------------------------------------------------------------ */
+
+/** Print the object and free it; what the program exits with. NULL is a failure, too. */
+int bench_print(json_t *object, const zr_log_t *log);
+
+#endif

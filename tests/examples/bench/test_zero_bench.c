@@ -1,0 +1,129 @@
+/* zero-bench as a user runs it: its exit statuses, its messages, and the object of --json. */
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <jansson.h>
+
+/* Run zero-bench with these arguments (of a shell); its output, and what it exited with. */
+static int run(const char *arguments, char *output, size_t output_bytes) {
+    char command[1024];
+    snprintf(command, sizeof(command), "'%s' %s", ZERO_BENCH, arguments);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    size_t length = fread(output, 1, output_bytes - 1, pipe);
+    output[length] = '\0';
+    int status = pclose(pipe);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static double number_at(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (!json_is_number(value))
+        fail_msg("%s is no number", key);
+    return json_number_value(value);
+}
+
+static void test_adam_json(void **state) {
+    (void)state;
+    const char *const dtypes[] = {"fp32", "bf16"};
+    for (int i = 0; i < 2; i++) {
+        char arguments[128], output[4096];
+        snprintf(arguments, sizeof(arguments),
+                 "adam --json --elems 50021 --threads 2 --seconds 0 --dtype %s 2>/dev/null",
+                 dtypes[i]);
+        assert_int_equal(run(arguments, output, sizeof(output)), 0);
+        json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+        assert_true(json_is_object(object));
+        assert_string_equal(json_string_value(json_object_get(object, "command")), "adam");
+        assert_string_equal(json_string_value(json_object_get(object, "dtype")), dtypes[i]);
+        assert_true(number_at(object, "elems") == 50021.0);
+        assert_true(number_at(object, "threads") == 2.0);
+        assert_true(number_at(object, "rounds") >= 5.0);
+        const json_t *adam = json_object_get(object, "adam");
+        const json_t *stream = json_object_get(object, "stream");
+        double ratio = number_at(stream, "seconds") / number_at(adam, "seconds");
+        assert_true(fabs(number_at(object, "ratio") / ratio - 1.0) < 1e-6);
+        double elem_bytes = number_at(adam, "bytes_per_s") / number_at(adam, "elems_per_s");
+        assert_true(fabs(elem_bytes - (i == 0 ? 32.0 : 28.0)) < 1e-6);
+        json_decref(object);
+    }
+}
+
+/* What is written for people leaves standard output alone. */
+static void test_adam_for_people(void **state) {
+    (void)state;
+    char output[4096];
+    const char *arguments = "adam --elems 1000 --threads 1 --seconds 0";
+    char with_errors[256];
+    assert_int_equal(run(arguments, output, sizeof(output)), 0);
+    assert_string_equal(output, "");
+    snprintf(with_errors, sizeof(with_errors), "%s 2>&1", arguments);
+    assert_int_equal(run(with_errors, output, sizeof(output)), 0);
+    assert_non_null(strstr(output, "ratio"));
+    assert_non_null(strstr(output, "1000 elements"));
+}
+
+static void test_help_and_version(void **state) {
+    (void)state;
+    char output[8192];
+    assert_int_equal(run("--help", output, sizeof(output)), 0);
+    assert_non_null(strstr(output, "adam"));
+    assert_int_equal(run("--version", output, sizeof(output)), 0);
+    assert_ptr_equal(strstr(output, "zero-bench "), output);
+    assert_int_equal(run("adam --help", output, sizeof(output)), 0);
+    assert_non_null(strstr(output, "--elems"));
+    assert_int_equal(run("adam --version", output, sizeof(output)), 0);
+    assert_ptr_equal(strstr(output, "zero-bench "), output);
+}
+
+static void assert_bad_usage(const char *arguments, const char *expected) {
+    char with_errors[512], output[4096];
+    snprintf(with_errors, sizeof(with_errors), "%s 2>/dev/null", arguments);
+    assert_int_equal(run(with_errors, output, sizeof(output)), 2);
+    assert_string_equal(output, "");
+    snprintf(with_errors, sizeof(with_errors), "%s 2>&1", arguments);
+    assert_int_equal(run(with_errors, output, sizeof(output)), 2);
+    if (strstr(output, expected) == NULL)
+        fail_msg("%s: \"%s\" does not contain \"%s\"", arguments, output, expected);
+}
+
+static void test_bad_usage(void **state) {
+    (void)state;
+    assert_bad_usage("", "command is missing");
+    assert_bad_usage("adma", "unknown command adma; the nearest is adam");
+    assert_bad_usage("--versoin", "unknown option --versoin; the nearest is --version");
+    assert_bad_usage("adam --elms 3", "unknown option --elms; the nearest is --elems");
+    assert_bad_usage("adam --elems", "--elems needs a value");
+    assert_bad_usage("adam --elems 0", "--elems 0");
+    assert_bad_usage("adam --elems -5", "--elems -5");
+    assert_bad_usage("adam --elems 99999999999999999999", "--elems 99999999999999999999");
+    assert_bad_usage("adam --threads 100000", "--threads 100000");
+    assert_bad_usage("adam --dtype fp16", "the nearest is fp32");
+    assert_bad_usage("adam --isa avx1", "the nearest is avx2");
+    assert_bad_usage("adam --seconds soon", "--seconds soon");
+    assert_bad_usage("adam extra", "\"extra\"");
+}
+
+/* What no machine has ends with 1 and says what was asked for. */
+static void test_too_large(void **state) {
+    (void)state;
+    char output[4096];
+    assert_int_equal(run("adam --elems 60000000000 2>&1", output, sizeof(output)), 1);
+    assert_non_null(strstr(output, "1200"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_adam_json),        cmocka_unit_test(test_adam_for_people),
+        cmocka_unit_test(test_help_and_version), cmocka_unit_test(test_bad_usage),
+        cmocka_unit_test(test_too_large),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
