@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "kernels/host/host_device.h"
+#include "kernels/nn/host/host_nn.h"
 
 #define ZR_HOST_MAX_THREADS 1024
 
@@ -222,5 +223,5 @@ const zr_device_backend_t zr_host_backend = {
     .cast = zr_host_cast,
     .fill = zr_host_fill,
     .sum = zr_host_sum,
-    .nn = NULL,
+    .nn = &zr_host_nn_backend,
 };

@@ -1,0 +1,269 @@
+/*
+ * Loops that the compiler vectorises; compiled once per instruction set, with
+ * ZR_HOST_ISA its name (kernels/nn/CMakeLists.txt).
+ */
+#include "kernels/nn/host/host_nn_loops.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "kernels/nn/host/host_nn_math.h"
+
+#define ZR_CONCAT_(a, b) a##b
+#define ZR_CONCAT(a, b) ZR_CONCAT_(a, b)
+#define ZR_STRING_(a) #a
+#define ZR_STRING(a) ZR_STRING_(a)
+
+#define ZR_LANES 16
+
+/* Sum of the lanes, in a fixed tree. */
+static inline float fold(float *lanes) {
+    for (size_t half = ZR_LANES / 2; half > 0; half /= 2) {
+        for (size_t i = 0; i < half; i++)
+            lanes[i] += lanes[i + half];
+    }
+    return lanes[0];
+}
+
+/* ---- casts and sums --------------------------------------------------------------- */
+
+static void widen(float *restrict dst, const zr_bf16_t *restrict src, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        dst[i] = zr_bf16_to_f32(src[i]);
+}
+
+static void narrow(zr_bf16_t *restrict dst, const float *restrict src, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        dst[i] = zr_bf16_from_f32(src[i]);
+}
+
+static void narrow_add(zr_bf16_t *restrict dst, const float *restrict src, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        dst[i] = zr_bf16_from_f32(zr_bf16_to_f32(dst[i]) + src[i]);
+}
+
+static void add(float *restrict dst, const float *restrict src, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        dst[i] += src[i];
+}
+
+/* In squares that fit the first cache, written row by row. */
+static void transpose(float *restrict dst, size_t dst_ld, const float *restrict src, size_t src_ld,
+                      size_t n_rows, size_t n_columns) {
+    const size_t side = 32;
+    for (size_t row = 0; row < n_rows; row += side) {
+        size_t row_end = row + side < n_rows ? row + side : n_rows;
+        for (size_t column = 0; column < n_columns; column += side) {
+            size_t column_end = column + side < n_columns ? column + side : n_columns;
+            for (size_t c = column; c < column_end; c++) {
+                for (size_t r = row; r < row_end; r++)
+                    dst[c * dst_ld + r] = src[r * src_ld + c];
+            }
+        }
+    }
+}
+
+/* ---- GELU --------------------------------------------------------------------------- */
+
+static void gelu(float *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = zr_nn_gelu_element(x[i]);
+}
+
+static void gelu_backward(float *dx, const float *dy, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        dx[i] = dy[i] * zr_nn_gelu_slope(x[i]);
+}
+
+/* ---- layer normalisation --------------------------------------------------------------- */
+
+static float row_sum(const float *x, size_t n) {
+    float lanes[ZR_LANES] = {0};
+    size_t i = 0;
+    for (; i + ZR_LANES <= n; i += ZR_LANES) {
+        for (size_t j = 0; j < ZR_LANES; j++)
+            lanes[j] += x[i + j];
+    }
+    for (size_t j = 0; i + j < n; j++)
+        lanes[j] += x[i + j];
+    return fold(lanes);
+}
+
+static float row_sum_of_squares(const float *x, float mean, size_t n) {
+    float lanes[ZR_LANES] = {0};
+    size_t i = 0;
+    for (; i + ZR_LANES <= n; i += ZR_LANES) {
+        for (size_t j = 0; j < ZR_LANES; j++)
+            lanes[j] += (x[i + j] - mean) * (x[i + j] - mean);
+    }
+    for (size_t j = 0; i + j < n; j++)
+        lanes[j] += (x[i + j] - mean) * (x[i + j] - mean);
+    return fold(lanes);
+}
+
+static void row_statistics(const float *x, size_t n, float epsilon, float *mean_p, float *rstd_p) {
+    float mean = row_sum(x, n) / (float)n;
+    float variance = row_sum_of_squares(x, mean, n) / (float)n;
+    *mean_p = mean;
+    *rstd_p = 1.0f / sqrtf(variance + epsilon);
+}
+
+static void normalise(float *y, const float *x, float mean, float rstd, const float *weight,
+                      const float *bias, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        y[i] = ((x[i] - mean) * rstd) * weight[i] + bias[i];
+}
+
+static void normalise_backward(float *restrict dx, bool accumulate, const float *restrict dy,
+                               const float *restrict x, float mean, float rstd,
+                               const float *restrict weight, size_t n) {
+    float sum[ZR_LANES] = {0}, sum_xhat[ZR_LANES] = {0};
+    size_t i = 0;
+    for (; i + ZR_LANES <= n; i += ZR_LANES) {
+        for (size_t j = 0; j < ZR_LANES; j++) {
+            float d = dy[i + j] * weight[i + j];
+            sum[j] += d;
+            sum_xhat[j] += d * ((x[i + j] - mean) * rstd);
+        }
+    }
+    for (size_t j = 0; i + j < n; j++) {
+        float d = dy[i + j] * weight[i + j];
+        sum[j] += d;
+        sum_xhat[j] += d * ((x[i + j] - mean) * rstd);
+    }
+    float average = fold(sum) / (float)n, average_xhat = fold(sum_xhat) / (float)n;
+    if (accumulate) {
+        for (i = 0; i < n; i++)
+            dx[i] += rstd * ((dy[i] * weight[i] - average) - ((x[i] - mean) * rstd) * average_xhat);
+    } else {
+        for (i = 0; i < n; i++)
+            dx[i] = rstd * ((dy[i] * weight[i] - average) - ((x[i] - mean) * rstd) * average_xhat);
+    }
+}
+
+static void normalise_weights_backward(float *restrict dweight, float *restrict dbias,
+                                       const float *restrict dy, const float *restrict x,
+                                       float mean, float rstd, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        dweight[i] += dy[i] * ((x[i] - mean) * rstd);
+        dbias[i] += dy[i];
+    }
+}
+
+/* ---- attention ----------------------------------------------------------------------------- */
+
+static float dot(const float *restrict x, const float *restrict y, size_t n) {
+    float lanes[ZR_LANES] = {0};
+    size_t i = 0;
+    for (; i + ZR_LANES <= n; i += ZR_LANES) {
+        for (size_t j = 0; j < ZR_LANES; j++)
+            lanes[j] += x[i + j] * y[i + j];
+    }
+    for (size_t j = 0; i + j < n; j++)
+        lanes[j] += x[i + j] * y[i + j];
+    return fold(lanes);
+}
+
+static float row_maximum(const float *x, size_t n) {
+    float lanes[ZR_LANES];
+    for (size_t j = 0; j < ZR_LANES; j++)
+        lanes[j] = -FLT_MAX;
+    size_t i = 0;
+    for (; i + ZR_LANES <= n; i += ZR_LANES) {
+        for (size_t j = 0; j < ZR_LANES; j++)
+            lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+    }
+    for (size_t j = 0; i + j < n; j++)
+        lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+    for (size_t j = 1; j < ZR_LANES; j++)
+        lanes[0] = lanes[j] > lanes[0] ? lanes[j] : lanes[0];
+    return lanes[0];
+}
+
+static float softmax_row(float *scores, size_t n_valid, size_t n) {
+    float maximum = row_maximum(scores, n_valid);
+    for (size_t i = 0; i < n_valid; i++)
+        scores[i] = zr_nn_exp(scores[i] - maximum);
+    float sum = row_sum(scores, n_valid);
+    float factor = 1.0f / sum;
+    for (size_t i = 0; i < n_valid; i++)
+        scores[i] *= factor;
+    for (size_t i = n_valid; i < n; i++)
+        scores[i] = 0.0f;
+    return maximum + logf(sum);
+}
+
+static void softmax_row_backward(float *restrict scores, float *restrict dprobabilities,
+                                 float log_sum, float delta, float scale, size_t n_valid,
+                                 size_t n) {
+    for (size_t i = 0; i < n_valid; i++) {
+        float p = zr_nn_exp(scores[i] - log_sum);
+        scores[i] = p;
+        dprobabilities[i] = scale * (p * (dprobabilities[i] - delta));
+    }
+    for (size_t i = n_valid; i < n; i++) {
+        scores[i] = 0.0f;
+        dprobabilities[i] = 0.0f;
+    }
+}
+
+/* ---- cross-entropy, tokens side by side ------------------------------------------------------ */
+
+/* One strip of columns: maximum of a block of rows, old sum brought to it, then the exps. */
+static void strip_statistics(float *maximum, float *sum, const float *logits, size_t ld,
+                             size_t n_vocab, size_t n) {
+    float top[ZR_LANES], total[ZR_LANES];
+    for (size_t j = 0; j < n; j++)
+        top[j] = maximum[j];
+    for (size_t v = 0; v < n_vocab; v++) {
+        for (size_t j = 0; j < n; j++)
+            top[j] = logits[v * ld + j] > top[j] ? logits[v * ld + j] : top[j];
+    }
+    for (size_t j = 0; j < n; j++)
+        total[j] = sum[j] * zr_nn_exp(maximum[j] - top[j]);
+    for (size_t v = 0; v < n_vocab; v++) {
+        for (size_t j = 0; j < n; j++)
+            total[j] += zr_nn_exp(logits[v * ld + j] - top[j]);
+    }
+    for (size_t j = 0; j < n; j++) {
+        maximum[j] = top[j];
+        sum[j] = total[j];
+    }
+}
+
+static void column_statistics(float *maximum, float *sum, const float *logits, size_t ld,
+                              size_t n_vocab, size_t n) {
+    size_t i = 0;
+    for (; i + ZR_LANES <= n; i += ZR_LANES)
+        strip_statistics(maximum + i, sum + i, logits + i, ld, n_vocab, ZR_LANES);
+    if (i < n)
+        strip_statistics(maximum + i, sum + i, logits + i, ld, n_vocab, n - i);
+}
+
+static void column_softmax(float *logits, size_t ld, const float *restrict log_sum, float scale,
+                           size_t n_vocab, size_t n) {
+    for (size_t v = 0; v < n_vocab; v++) {
+        for (size_t i = 0; i < n; i++)
+            logits[v * ld + i] = scale * zr_nn_exp(logits[v * ld + i] - log_sum[i]);
+    }
+}
+
+const zr_host_nn_loops_t ZR_CONCAT(zr_host_nn_loops_, ZR_HOST_ISA) = {
+    .name = ZR_STRING(ZR_HOST_ISA),
+    .widen = widen,
+    .narrow = narrow,
+    .narrow_add = narrow_add,
+    .add = add,
+    .transpose = transpose,
+    .gelu = gelu,
+    .gelu_backward = gelu_backward,
+    .row_statistics = row_statistics,
+    .normalise = normalise,
+    .normalise_backward = normalise_backward,
+    .normalise_weights_backward = normalise_weights_backward,
+    .dot = dot,
+    .softmax_row = softmax_row,
+    .softmax_row_backward = softmax_row_backward,
+    .column_statistics = column_statistics,
+    .column_softmax = column_softmax,
+};

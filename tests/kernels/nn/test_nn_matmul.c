@@ -1,0 +1,233 @@
+/*
+ * Matrix products and bias gradients against double precision: shapes that are multiples of
+ * nothing, transposed operands, both dtypes, every epilogue.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/kernels/nn/nn_test.h"
+#include "tests/ref/ref_nn.h"
+
+/* Among them one beyond each side of the blocks that BF16 goes by. */
+static const size_t shapes[][3] = {{1, 1, 1},   {3, 5, 7},     {17, 33, 65},  {64, 96, 80},
+                                   {70, 90, 0}, {270, 37, 33}, {41, 9, 1100}, {5, 1300, 20}};
+#define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
+
+/* One product, with the operands it needs. */
+typedef struct product {
+    zr_nn_matmul_t args;
+    nn_array_t a, b, c;
+} product_t;
+
+static product_t make_product(const size_t shape[3], bool transpose_a, bool transpose_b,
+                              zr_dtype_t b_dtype, zr_dtype_t c_dtype) {
+    size_t m = shape[0], n = shape[1], k = shape[2];
+    product_t product = {.a = nn_array_random(m * k, ZR_DTYPE_F32, 1.0, 1),
+                         .b = nn_array_random(k * n, b_dtype, 1.0, 2),
+                         .c = nn_array_random(m * n, c_dtype, 1.0, 3)};
+    product.args = (zr_nn_matmul_t){.m = m,
+                                    .n = n,
+                                    .k = k,
+                                    .a = product.a.data,
+                                    .b = product.b.data,
+                                    .c = product.c.data,
+                                    .a_dtype = ZR_DTYPE_F32,
+                                    .b_dtype = b_dtype,
+                                    .c_dtype = c_dtype,
+                                    .transpose_a = transpose_a,
+                                    .transpose_b = transpose_b};
+    return product;
+}
+
+static void free_product(product_t *product) {
+    nn_array_free(&product->a);
+    nn_array_free(&product->b);
+    nn_array_free(&product->c);
+}
+
+static double *reference(const product_t *product) {
+    const zr_nn_matmul_t *args = &product->args;
+    double *y = malloc(args->m * args->n * sizeof(double));
+    assert_non_null(y);
+    ref_matmul(y, product->a.ref, args->transpose_a, product->b.ref, args->transpose_b, args->m,
+               args->n, args->k);
+    return y;
+}
+
+static void run_product(nn_device_t *device, const product_t *product) {
+    zr_nn_workspace_t workspace =
+        nn_workspace(zr_nn_matmul_workspace_bytes(device->device, &product->args));
+    assert_int_equal(zr_nn_matmul(device->stream, &product->args, workspace), ZR_OK);
+    nn_workspace_free(&workspace);
+}
+
+static void check_plain(nn_device_t *device, const size_t shape[3], int variant) {
+    bool transpose_a = variant & 1, transpose_b = variant & 2, accumulate = variant & 4;
+    zr_dtype_t b_dtype = (variant & 24) == 8 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
+    zr_dtype_t c_dtype = (variant & 24) == 16 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
+    product_t product = make_product(shape, transpose_a, transpose_b, b_dtype, c_dtype);
+    product.args.accumulate = accumulate;
+    double *y = reference(&product);
+    for (size_t i = 0; i < product.c.n; i++)
+        product.c.ref[i] = (accumulate ? product.c.ref[i] : 0.0) + y[i];
+    run_product(device, &product);
+
+    char what[120];
+    snprintf(what, sizeof(what), "%zux%zux%zu%s%s%s %s->%s", shape[0], shape[1], shape[2],
+             transpose_a ? " a^T" : "", transpose_b ? " b^T" : "", accumulate ? " +=" : "",
+             zr_dtype_name(b_dtype), zr_dtype_name(c_dtype));
+    nn_assert_close(what, &product.c, 2e-6);
+    free(y);
+    free_product(&product);
+}
+
+static void plain_body(nn_device_t *device) {
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        for (int variant = 0; variant < 24; variant++)
+            check_plain(device, shapes[i], variant);
+    }
+}
+
+static void test_products(void **state) {
+    (void)state;
+    nn_on_every_device(plain_body);
+}
+
+/* y = a b + bias (+ addend): then GELU or not. */
+static void check_bias(nn_device_t *device, const size_t shape[3], zr_dtype_t dtype, bool add,
+                       bool gelu) {
+    product_t product = make_product(shape, false, false, dtype, ZR_DTYPE_F32);
+    nn_array_t bias = nn_array_random(shape[1], dtype, 1.0, 4);
+    nn_array_t addend = nn_array_random(product.c.n, ZR_DTYPE_F32, 1.0, 5);
+    nn_array_t pre_gelu = nn_array_random(product.c.n, ZR_DTYPE_F32, 1.0, 6);
+    double *y = reference(&product);
+    for (size_t i = 0; i < product.c.n; i++) {
+        y[i] += bias.ref[i % shape[1]] + (add ? addend.ref[i] : 0.0);
+        pre_gelu.ref[i] = y[i];
+        product.c.ref[i] = gelu ? ref_gelu(y[i]) : y[i];
+    }
+    product.args.bias = bias.data;
+    product.args.bias_dtype = dtype;
+    product.args.addend = add ? addend.data : NULL;
+    product.args.epilogue = gelu ? ZR_NN_EPILOGUE_GELU : ZR_NN_EPILOGUE_NONE;
+    product.args.pre_gelu = gelu ? pre_gelu.data : NULL;
+    run_product(device, &product);
+    nn_assert_close(gelu ? "gelu epilogue" : add ? "bias and addend" : "bias", &product.c, 2e-6);
+    if (gelu)
+        nn_assert_close("pre_gelu", &pre_gelu, 2e-6);
+
+    if (add) { /* once more in place: c is its own addend */
+        memcpy(product.c.data, addend.data, product.c.n * sizeof(float));
+        product.args.addend = product.c.data;
+        run_product(device, &product);
+        nn_assert_close("addend in place", &product.c, 2e-6);
+    }
+    free(y);
+    nn_array_free(&bias);
+    nn_array_free(&addend);
+    nn_array_free(&pre_gelu);
+    free_product(&product);
+}
+
+static void check_gelu_backward(nn_device_t *device, const size_t shape[3], zr_dtype_t dtype) {
+    product_t product = make_product(shape, false, true, dtype, ZR_DTYPE_F32);
+    nn_array_t pre_gelu = nn_array_random(product.c.n, ZR_DTYPE_F32, 3.0, 7);
+    double *y = reference(&product);
+    for (size_t i = 0; i < product.c.n; i++)
+        product.c.ref[i] = y[i] * ref_gelu_slope(pre_gelu.ref[i]);
+    product.args.epilogue = ZR_NN_EPILOGUE_GELU_BACKWARD;
+    product.args.pre_gelu = pre_gelu.data;
+    run_product(device, &product);
+    nn_assert_close("gelu backward epilogue", &product.c, 2e-6);
+    free(y);
+    nn_array_free(&pre_gelu);
+    free_product(&product);
+}
+
+static void epilogue_body(nn_device_t *device) {
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        for (int variant = 0; variant < 2; variant++) {
+            zr_dtype_t dtype = variant == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
+            check_bias(device, shapes[i], dtype, false, false);
+            check_bias(device, shapes[i], dtype, true, false);
+            check_bias(device, shapes[i], dtype, false, true);
+            check_gelu_backward(device, shapes[i], dtype);
+        }
+    }
+}
+
+static void test_epilogues(void **state) {
+    (void)state;
+    nn_on_every_device(epilogue_body);
+}
+
+static void check_bias_grad(nn_device_t *device, size_t n_rows, size_t n_columns, zr_dtype_t dtype,
+                            bool accumulate) {
+    nn_array_t dy = nn_array_random(n_rows * n_columns, ZR_DTYPE_F32, 1.0, 8);
+    nn_array_t dbias = nn_array_random(n_columns, dtype, 1.0, 9);
+    for (size_t j = 0; j < n_columns; j++) {
+        dbias.ref[j] = accumulate ? dbias.ref[j] : 0.0;
+        for (size_t i = 0; i < n_rows; i++)
+            dbias.ref[j] += dy.ref[i * n_columns + j];
+    }
+    zr_nn_bias_grad_t args = {.n_rows = n_rows,
+                              .n_columns = n_columns,
+                              .dy = dy.data,
+                              .dbias = {dbias.data, accumulate},
+                              .activation_dtype = ZR_DTYPE_F32,
+                              .param_dtype = dtype};
+    zr_nn_workspace_t workspace =
+        nn_workspace(zr_nn_bias_grad_workspace_bytes(device->device, &args));
+    assert_int_equal(zr_nn_bias_grad(device->stream, &args, workspace), ZR_OK);
+    nn_assert_close("bias gradient", &dbias, 2e-6);
+    nn_workspace_free(&workspace);
+    nn_array_free(&dy);
+    nn_array_free(&dbias);
+}
+
+static void bias_grad_body(nn_device_t *device) {
+    static const size_t sizes[][2] = {{1, 1}, {0, 9}, {7, 130}, {129, 63}, {40, 257}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        for (int variant = 0; variant < 4; variant++)
+            check_bias_grad(device, sizes[i][0], sizes[i][1],
+                            variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, variant & 2);
+    }
+}
+
+static void test_bias_gradients(void **state) {
+    (void)state;
+    nn_on_every_device(bias_grad_body);
+}
+
+/* The same product twice, on one device: the same bits. */
+static void determinism_body(nn_device_t *device) {
+    static const size_t shape[3] = {200, 333, 150};
+    product_t product = make_product(shape, true, false, ZR_DTYPE_F32, ZR_DTYPE_F32);
+    run_product(device, &product);
+    float *first = malloc(product.c.n * sizeof(float));
+    assert_non_null(first);
+    for (int i = 0; i < 20; i++) {
+        memcpy(first, product.c.data, product.c.n * sizeof(float));
+        run_product(device, &product);
+        nn_assert_same("a product computed again", first, product.c.data,
+                       product.c.n * sizeof(float));
+    }
+    free(first);
+    free_product(&product);
+}
+
+static void test_determinism(void **state) {
+    (void)state;
+    nn_on_every_device(determinism_body);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_epilogues),
+        cmocka_unit_test(test_bias_gradients),
+        cmocka_unit_test(test_determinism),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
