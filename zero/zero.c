@@ -9,9 +9,9 @@ const char *zr_version(void) {
 }
 
 const char *zr_build_description(void) {
-#ifdef ZR_HAVE_CUDA
-    return "backends: host, threads; CUDA kernels are compiled in but no CUDA device is built yet";
+#ifdef ZR_HAVE_CUDA_KERNELS
+    return "device host, communicator threads; CUDA kernels are built, a CUDA device is not";
 #else
-    return "backends: host, threads; built without CUDA";
+    return "device host, communicator threads; built without CUDA";
 #endif
 }

@@ -9,3 +9,9 @@ zr_add_test(kernels/test_host_pool.c kernels/device_fixture.c)
 foreach(test test_device test_kernels test_bf16 test_isa test_host_pool)
   target_include_directories(${test} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 endforeach()
+
+if(ZR_WITH_CUDA)
+  add_test(NAME test_ptx COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/test_ptx.sh
+                                 ${CMAKE_CUDA_COMPILER} ${CMAKE_SOURCE_DIR})
+  zr_test_properties(test_ptx NO_SANITIZERS)
+endif()

@@ -1,0 +1,51 @@
+/*
+ * AdamW on CUDA: the loop and the launch; the formula is kernels/adamw_math.h. One pass: master,
+ * m, v and gradient are read once, master, m, v and parameter written once.
+ */
+#include "kernels/adamw_math.h"
+#include "kernels/cuda/cuda_pack.cuh"
+
+template <typename G, typename P>
+static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
+    adamw_kernel(zr_adamw_factors_t factors, size_t n_elems, float *__restrict__ master,
+                 float *__restrict__ m, float *__restrict__ v, const G *__restrict__ grad,
+                 P *__restrict__ param, bool wide) {
+    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
+        int n = zr_pack_length(first, n_elems);
+        zr_pack_t w = zr_load_pack(master, first, n, wide);
+        zr_pack_t m1 = zr_load_pack(m, first, n, wide);
+        zr_pack_t m2 = zr_load_pack(v, first, n, wide);
+        zr_pack_t g = zr_load_pack(grad, first, n, wide);
+#pragma unroll
+        for (int i = 0; i < ZR_PACK_ELEMS; i++)
+            zr_adamw_element(&factors, &w.value[i], &m1.value[i], &m2.value[i], g.value[i]);
+        zr_store_pack(master, first, n, wide, w);
+        zr_store_pack(m, first, n, wide, m1);
+        zr_store_pack(v, first, n, wide, m2);
+        zr_store_pack(param, first, n, wide, w);
+    }
+}
+
+template <typename G, typename P>
+static void launch(cudaStream_t stream, const zr_adamw_t *args) {
+    bool wide = zr_is_wide(args->master) && zr_is_wide(args->m) && zr_is_wide(args->v) &&
+                zr_is_wide(args->grad) && zr_is_wide(args->param);
+    adamw_kernel<G, P><<<zr_cuda_blocks(args->n_elems), ZR_CUDA_THREADS, 0, stream>>>(
+        zr_adamw_factors(args), args->n_elems, args->master, args->m, args->v,
+        static_cast<const G *>(args->grad), static_cast<P *>(args->param), wide);
+}
+
+zr_status_t zr_cuda_adamw(void *stream, const zr_log_t *log, const zr_adamw_t *args) {
+    cudaStream_t queue = static_cast<cudaStream_t>(stream);
+    if (args->n_elems == 0)
+        return ZR_OK;
+    if (args->grad_dtype == ZR_DTYPE_F32 && args->param_dtype == ZR_DTYPE_F32)
+        launch<float, float>(queue, args);
+    else if (args->grad_dtype == ZR_DTYPE_F32)
+        launch<float, zr_bf16_t>(queue, args);
+    else if (args->param_dtype == ZR_DTYPE_F32)
+        launch<zr_bf16_t, float>(queue, args);
+    else
+        launch<zr_bf16_t, zr_bf16_t>(queue, args);
+    return zr_cuda_launched(log, "adamw");
+}

@@ -1,0 +1,69 @@
+/*
+ * Sum of squares on CUDA, in the order that kernels/sum_of_squares_math.h writes down: one block
+ * of threads for each block of elements, a thread for each lane, then one block of threads for
+ * the blocks' sums.
+ */
+#include "kernels/cuda/cuda_pack.cuh"
+#include "kernels/sum_of_squares_math.h"
+
+/* Add the block's lanes, one per thread; thread 0 has the sum. */
+static __device__ double add_lanes(double lane, double *lanes) {
+    lanes[threadIdx.x] = lane;
+    for (unsigned width = ZR_SUM_OF_SQUARES_LANES / 2; width > 0; width /= 2) {
+        __syncthreads();
+        if (threadIdx.x < width)
+            lanes[threadIdx.x] += lanes[threadIdx.x + width];
+    }
+    return lanes[0];
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(ZR_SUM_OF_SQUARES_LANES)
+    sum_of_squares_blocks_kernel(const T *__restrict__ x, size_t n_elems, size_t n_blocks,
+                                 double *__restrict__ sums) {
+    __shared__ double lanes[ZR_SUM_OF_SQUARES_LANES];
+    for (size_t block = blockIdx.x; block < n_blocks; block += gridDim.x) {
+        size_t begin = block * ZR_SUM_OF_SQUARES_BLOCK;
+        size_t left = n_elems - begin;
+        size_t end = begin + (left < ZR_SUM_OF_SQUARES_BLOCK ? left : ZR_SUM_OF_SQUARES_BLOCK);
+        double lane = 0;
+        for (size_t i = begin + threadIdx.x; i < end; i += ZR_SUM_OF_SQUARES_LANES) {
+            double value = zr_widen(x[i]);
+            lane = fma(value, value, lane); /* the square is exact: fused or not is the same */
+        }
+        double sum = add_lanes(lane, lanes);
+        if (threadIdx.x == 0)
+            sums[block] = sum;
+        __syncthreads(); /* the lanes are written again */
+    }
+}
+
+static __global__ void __launch_bounds__(ZR_SUM_OF_SQUARES_LANES)
+    sum_of_squares_final_kernel(const double *__restrict__ sums, size_t n_blocks,
+                                double *__restrict__ result) {
+    __shared__ double lanes[ZR_SUM_OF_SQUARES_LANES];
+    double lane = 0;
+    for (size_t i = threadIdx.x; i < n_blocks; i += ZR_SUM_OF_SQUARES_LANES)
+        lane += sums[i];
+    double sum = add_lanes(lane, lanes);
+    if (threadIdx.x == 0)
+        *result = sum;
+}
+
+zr_status_t zr_cuda_sum_of_squares(void *stream, const zr_log_t *log, const void *x,
+                                   zr_dtype_t dtype, size_t n_elems, double *result,
+                                   void *workspace) {
+    cudaStream_t queue = static_cast<cudaStream_t>(stream);
+    double *sums = static_cast<double *>(workspace);
+    size_t n_blocks = zr_sum_of_squares_n_blocks(n_elems);
+    unsigned grid = n_blocks < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_blocks : ZR_CUDA_MAX_BLOCKS;
+    if (n_blocks > 0 && dtype == ZR_DTYPE_F32)
+        sum_of_squares_blocks_kernel<<<grid, ZR_SUM_OF_SQUARES_LANES, 0, queue>>>(
+            static_cast<const float *>(x), n_elems, n_blocks, sums);
+    else if (n_blocks > 0)
+        sum_of_squares_blocks_kernel<<<grid, ZR_SUM_OF_SQUARES_LANES, 0, queue>>>(
+            static_cast<const zr_bf16_t *>(x), n_elems, n_blocks, sums);
+    ZR_TRY(zr_cuda_launched(log, "sum_of_squares (blocks)"));
+    sum_of_squares_final_kernel<<<1, ZR_SUM_OF_SQUARES_LANES, 0, queue>>>(sums, n_blocks, result);
+    return zr_cuda_launched(log, "sum_of_squares (final)");
+}
