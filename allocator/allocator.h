@@ -5,7 +5,8 @@
  * Each tier is one reserved address range per lifetime class; memory is mapped
  * granule by granule as it is needed and kept for reuse. What counts against the
  * budget is what is mapped ("reserved"), so that holes count too. When a request
- * would exceed the budget, idle granules of any class are unmapped first.
+ * would exceed the budget, pending frees are waited for and idle granules of any
+ * class are unmapped first. docs/allocator.md tells how to read its error.
  */
 #ifndef ZR_ALLOCATOR_ALLOCATOR_H
 #define ZR_ALLOCATOR_ALLOCATOR_H
@@ -63,15 +64,14 @@ zr_allocator_options_t zr_allocator_options_default(void);
 /**
  * Create the allocator of one rank.
  *
- * @param device  borrowed until zr_allocator_destroy
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET
- *
- * @param options  NULL means the defaults; borrowed for the call, but for `advice`
+ * @param device   borrowed until zr_allocator_destroy
+ * @param options  NULL means the defaults; borrowed for the call, except for `advice`
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET when addresses are too scarce
  *
  * Ownership: destroy waits for pending frees, gives all memory back and logs, per tag, what
  * was still live.
  * Threads: thread-safe; its lock is the innermost one, held during no wait except
- * that for pending frees under memory pressure.
+ * that for pending frees under memory pressure, and for a stream that no event can be had for.
  */
 ZR_NODISCARD zr_status_t zr_allocator_create(zr_device_t *device,
                                              const zr_allocator_options_t *options,
@@ -91,8 +91,8 @@ typedef struct zr_allocation_request {
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY for metadata; ZR_ERR_BUDGET when it does not
  *         fit: the log says what was asked for and by whom, the budget, what is live per tag,
- *         whether the total or a hole is the cause, and the advice; ZR_ERR_DEVICE when work
- *         that pending frees wait for has failed. Nothing is lost whatever it returns.
+ *         whether the total or a hole is the cause, and the advice; ZR_ERR_DEVICE when the
+ *         device failed, or work that pending frees wait for. Nothing is lost then either.
  */
 ZR_NODISCARD zr_status_t zr_allocate(zr_allocator_t *allocator,
                                      const zr_allocation_request_t *request, void **pointer_p);

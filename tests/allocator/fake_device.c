@@ -35,8 +35,11 @@ static zr_status_t range_reserve(zr_device_t *device, zr_tier_t tier, size_t siz
     fake_t *fake = fake_of(device);
     if (size_bytes > fake->max_range_bytes)
         return ZR_ERR_BUDGET;
-    assert_true(fake->n_ranges < FAKE_MAX_RANGES);
-    fake_range_t *range = &fake->ranges[fake->n_ranges];
+    int slot = 0;
+    while (slot < fake->n_ranges && fake->ranges[slot].base != NULL)
+        slot++;
+    assert_true(slot < FAKE_MAX_RANGES);
+    fake_range_t *range = &fake->ranges[slot];
     range->is_mapped = calloc(size_bytes / device->info.granule_bytes, 1);
     if (range->is_mapped == NULL)
         return ZR_ERR_MEMORY;
@@ -48,7 +51,8 @@ static zr_status_t range_reserve(zr_device_t *device, zr_tier_t tier, size_t siz
     range->tier = tier;
     range->base = *base_p;
     range->size_bytes = size_bytes;
-    fake->n_ranges++;
+    if (slot == fake->n_ranges)
+        fake->n_ranges++;
     return ZR_OK;
 }
 

@@ -1,1 +1,7 @@
-zr_add_test(allocator/test_allocator_conformance.c allocator/fake_device.c)
+zr_add_test(allocator/test_allocator_api.c allocator/fake_device.c)
+zr_add_test(allocator/test_allocator_budget.c allocator/fake_device.c LABELS asan)
+zr_add_test(allocator/test_allocator_conformance.c allocator/fake_device.c LABELS asan)
+zr_add_test(allocator/test_allocator_streams.c allocator/fake_device.c LABELS asan)
+zr_add_test(allocator/test_allocator_threads.c allocator/fake_device.c)
+zr_add_test(allocator/test_allocator_faults.c allocator/fake_device.c LABELS asan)
+target_link_options(test_allocator_faults PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)

@@ -1,0 +1,143 @@
+/*
+ * The system has no memory for metadata: every allocation of creating and using an
+ * allocator fails once, and then all from it on. Whatever was asked for is either there
+ * or refused, everything can still be freed, and nothing leaks.
+ *
+ * The linker sends malloc, calloc and realloc of the library here (--wrap).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "allocator/allocator.h"
+#include "tests/allocator/fake_device.h"
+
+#define GRANULE ((size_t)16384)
+#define N_POINTERS 400
+
+static struct {
+    size_t countdown; /* 0: never */
+    bool stays;       /* all after it fail as well */
+    size_t n_failed;
+} fault;
+
+static bool fails_now(void) {
+    if (fault.countdown == 0 || --fault.countdown > 0)
+        return false;
+    if (fault.stays)
+        fault.countdown = 1;
+    fault.n_failed++;
+    return true;
+}
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *pointer, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *pointer, size_t size);
+
+void *__wrap_malloc(size_t size) {
+    return fails_now() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t n, size_t size) {
+    return fails_now() ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *pointer, size_t size) {
+    return fails_now() ? NULL : __real_realloc(pointer, size);
+}
+
+static zr_status_t allocate_one(zr_allocator_t *allocator, int i, void **pointer_p) {
+    zr_allocation_request_t request = {.size_bytes = (size_t)(i * 37 % 23) * 700,
+                                       .tier = (zr_tier_t)(i % 2),
+                                       .tag = ZR_TAG_OTHER,
+                                       .lifetime = (zr_lifetime_t)(i % ZR_N_LIFETIMES)};
+    return zr_allocate(allocator, &request, pointer_p);
+}
+
+/* Fill, free half behind a stream, fill again under pressure, free all. */
+static void use(zr_allocator_t *allocator, zr_stream_t *stream) {
+    void *pointers[N_POINTERS] = {NULL};
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N_POINTERS; i++) {
+            if (pointers[i] != NULL)
+                continue;
+            zr_status_t status = allocate_one(allocator, i, &pointers[i]);
+            assert_true(status == ZR_OK || status == ZR_ERR_MEMORY || status == ZR_ERR_BUDGET);
+            assert_int_equal(status == ZR_OK, pointers[i] != NULL);
+        }
+        assert_true(zr_allocator_is_valid(allocator));
+        for (int i = round; i < N_POINTERS; i += 2 - round) {
+            fake_stream_queue(stream);
+            zr_free(allocator, &pointers[i], i % 3 == 0 ? NULL : stream);
+            assert_null(pointers[i]);
+        }
+    }
+    for (int i = 0; i < N_POINTERS; i++)
+        zr_free(allocator, &pointers[i], NULL);
+    zr_status_t status = zr_allocator_trim(allocator, ZR_TIER_DEVICE);
+    assert_true(status == ZR_OK || status == ZR_ERR_MEMORY);
+    zr_tier_statistics_t statistics;
+    zr_allocator_statistics(allocator, ZR_TIER_DEVICE, &statistics);
+    assert_int_equal(statistics.live.live, 0);
+    assert_true(zr_allocator_is_valid(allocator));
+}
+
+/* A whole life with a fault at the n-th allocation; how many there were to fail. */
+static size_t run(size_t n, bool stays) {
+    fake_t *fake = fake_open(GRANULE, true);
+    zr_stream_t *stream = NULL;
+    assert_int_equal(zr_stream_create(fake->device, "test", &stream), ZR_OK);
+    zr_allocator_options_t options = zr_allocator_options_default();
+    options.log = fake_log(fake);
+    options.budget_bytes[ZR_TIER_DEVICE] = options.budget_bytes[ZR_TIER_HOST] = 90 * GRANULE;
+
+    fault.countdown = n;
+    fault.stays = stays;
+    fault.n_failed = 0;
+    zr_allocator_t *allocator = NULL;
+    zr_status_t status = zr_allocator_create(fake->device, &options, &allocator);
+    if (status == ZR_OK) {
+        use(allocator, stream);
+        zr_allocator_destroy(&allocator);
+    } else {
+        assert_int_equal(status, ZR_ERR_MEMORY);
+        assert_null(allocator);
+    }
+    fault.countdown = 0;
+    zr_stream_destroy(&stream);
+    fake_close(fake);
+    return fault.n_failed;
+}
+
+static void test_each_allocation_fails_once(void **state) {
+    (void)state;
+    size_t n = 1;
+    while (run(n, false) > 0)
+        n++;
+    printf("%zu allocations failed, one per run\n", n - 1);
+    assert_true(n > 50);
+}
+
+static void test_all_allocations_fail_from_one_on(void **state) {
+    (void)state;
+    size_t n = 1;
+    while (run(n, true) > 0)
+        n++;
+    assert_true(n > 50);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_allocation_fails_once),
+        cmocka_unit_test(test_all_allocations_fail_from_one_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

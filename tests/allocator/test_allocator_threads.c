@@ -1,0 +1,120 @@
+/*
+ * One allocator used by several threads at once, as a rank's are: what each thread
+ * writes stays its own, and the counts are right in the end. ThreadSanitizer watches.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "allocator/allocator.h"
+#include "tests/allocator/fake_device.h"
+
+#define N_THREADS 4
+#define N_SLOTS 24
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define N_OPERATIONS 4000
+#else
+#define N_OPERATIONS 40000
+#endif
+
+typedef struct worker {
+    zr_allocator_t *allocator;
+    pthread_t thread;
+    unsigned seed;
+    size_t n_allocated, n_refused, n_wrong;
+} worker_t;
+
+static void take(worker_t *worker, void **pointer, size_t *size) {
+    *size = 1 + (size_t)rand_r(&worker->seed) % 40000;
+    zr_allocation_request_t request = {.size_bytes = *size,
+                                       .tier = (zr_tier_t)(rand_r(&worker->seed) % 2),
+                                       .tag = (zr_tag_t)(rand_r(&worker->seed) % ZR_N_TAGS),
+                                       .lifetime =
+                                           (zr_lifetime_t)(rand_r(&worker->seed) % ZR_N_LIFETIMES),
+                                       .name = "shared"};
+    zr_status_t status = zr_allocate(worker->allocator, &request, pointer);
+    worker->n_wrong += status != ZR_OK && status != ZR_ERR_BUDGET;
+    worker->n_refused += status != ZR_OK;
+    worker->n_allocated += status == ZR_OK;
+    if (status == ZR_OK)
+        memset(*pointer, (int)(*size % 251), *size);
+}
+
+static void give(worker_t *worker, void **pointer, size_t size) {
+    const unsigned char *bytes = *pointer;
+    for (size_t i = 0; i < size; i++)
+        worker->n_wrong += bytes[i] != size % 251;
+    zr_free(worker->allocator, pointer, NULL);
+}
+
+static void *work(void *context) {
+    worker_t *worker = context;
+    void *pointers[N_SLOTS] = {NULL};
+    size_t sizes[N_SLOTS];
+    for (int i = 0; i < N_OPERATIONS; i++) {
+        int slot = rand_r(&worker->seed) % N_SLOTS;
+        if (pointers[slot] == NULL)
+            take(worker, &pointers[slot], &sizes[slot]);
+        else
+            give(worker, &pointers[slot], sizes[slot]);
+        if (i % 512 == 0)
+            zr_allocator_reset_peaks(worker->allocator);
+    }
+    for (int slot = 0; slot < N_SLOTS; slot++) {
+        if (pointers[slot] != NULL)
+            give(worker, &pointers[slot], sizes[slot]);
+    }
+    return NULL;
+}
+
+static void test_threads_share_an_allocator(void **state) {
+    (void)state;
+    fake_t *fake = fake_open(16384, false);
+    zr_allocator_options_t options = zr_allocator_options_default();
+    options.log = fake_log(fake);
+    options.budget_bytes[ZR_TIER_DEVICE] = options.budget_bytes[ZR_TIER_HOST] = 900000;
+    zr_allocator_t *allocator = NULL;
+    assert_int_equal(zr_allocator_create(fake->device, &options, &allocator), ZR_OK);
+
+    worker_t workers[N_THREADS] = {{0}};
+    for (int i = 0; i < N_THREADS; i++) {
+        workers[i] = (worker_t){.allocator = allocator, .seed = (unsigned)i + 1};
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < 50; i++) {
+        assert_true(zr_allocator_is_valid(allocator));
+        zr_tier_statistics_t statistics;
+        zr_allocator_statistics(allocator, ZR_TIER_DEVICE, &statistics);
+        assert_true(statistics.live.live <= statistics.reserved.live);
+        assert_true(statistics.reserved.peak <= statistics.budget_bytes);
+        assert_int_equal(zr_allocator_trim(allocator, ZR_TIER_HOST), ZR_OK);
+    }
+    size_t n_allocated = 0, n_refused = 0;
+    for (int i = 0; i < N_THREADS; i++) {
+        pthread_join(workers[i].thread, NULL);
+        assert_int_equal(workers[i].n_wrong, 0);
+        n_allocated += workers[i].n_allocated;
+        n_refused += workers[i].n_refused;
+    }
+    zr_tier_statistics_t device, host;
+    zr_allocator_statistics(allocator, ZR_TIER_DEVICE, &device);
+    zr_allocator_statistics(allocator, ZR_TIER_HOST, &host);
+    assert_int_equal(device.n_allocations + host.n_allocations, n_allocated);
+    assert_int_equal(device.n_live + host.n_live, 0);
+    assert_int_equal(device.live.live + host.live.live, 0);
+    assert_true(n_allocated > N_OPERATIONS);
+    assert_true(n_refused > 0);
+    assert_true(zr_allocator_is_valid(allocator));
+    zr_allocator_destroy(&allocator);
+    fake_close(fake);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads_share_an_allocator)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
