@@ -132,6 +132,9 @@ static void test_granules_move_within_a_class(void **state) {
     memset(wall, 5, 8 * GRANULE);
     zr_free(fixture->allocator, &low, NULL);
     zr_free(fixture->allocator, &high, NULL);
+    void *some = allocate(fixture, 14 * GRANULE, ZR_LIFETIME_STEP);
+    assert_int_equal(statistics_of(fixture).reserved.live, N_GRANULES * GRANULE); /* 2 moved */
+    zr_free(fixture->allocator, &some, NULL);
     void *all = allocate(fixture, 24 * GRANULE, ZR_LIFETIME_STEP);
     memset(all, 1, 24 * GRANULE);
     for (size_t i = 0; i < 8 * GRANULE; i++)
