@@ -57,7 +57,7 @@ typedef struct group {
     bool is_nested;            /* made by split */
     int n_arrived;             /* at the meeting under way, < n_ranks */
     zr_status_t pending;       /* the first error that a rank brought to it */
-    atomic_uint generation;    /* meetings completed */
+    unsigned generation;       /* meetings completed */
     zr_status_t outcome;       /* of the latest meeting, the same for all; written before its
                                   generation, and not again before all ranks have arrived anew */
     atomic_bool is_dead;       /* never becomes false */
@@ -189,8 +189,9 @@ static void kill_for_absence(threads_comm_t *self, uint64_t sequence) {
                more);
 }
 
-static bool is_complete(group_t *group, unsigned generation) {
-    return atomic_load_explicit(&group->generation, memory_order_acquire) != generation;
+/* Mutex held. */
+static bool is_complete(const group_t *group, unsigned generation) {
+    return group->generation != generation;
 }
 
 /*
@@ -205,7 +206,7 @@ static void count_in(group_t *group, zr_status_t status) {
     group->outcome = atomic_load(&group->is_dead) ? ZR_ERR_COMM : group->pending;
     group->pending = ZR_OK;
     group->n_arrived = 0;
-    atomic_fetch_add_explicit(&group->generation, 1, memory_order_release);
+    group->generation++;
     pthread_cond_broadcast(&group->changed);
 }
 
@@ -230,7 +231,7 @@ static zr_status_t arrive(threads_comm_t *self, const zr_comm_call_t *call) {
     double start = zr_comm_clock();
     struct timespec deadline = deadline_after(self->base.options.timeout_ms);
     pthread_mutex_lock(&group->mutex);
-    unsigned generation = atomic_load(&group->generation);
+    unsigned generation = group->generation;
     if (!atomic_load(&group->is_dead)) {
         seat_t *seat = own_seat(self);
         seat->call = *call;
@@ -260,7 +261,7 @@ static zr_status_t meet(threads_comm_t *self, zr_status_t status) {
     group_t *group = self->group;
     double start = zr_comm_clock();
     pthread_mutex_lock(&group->mutex);
-    unsigned generation = atomic_load(&group->generation);
+    unsigned generation = group->generation;
     count_in(group, status);
     while (!is_complete(group, generation))
         pthread_cond_wait(&group->changed, &group->mutex);
@@ -550,7 +551,6 @@ static zr_status_t create_group(int n_ranks, bool is_nested, group_t **group_p) 
     group->n_ranks = n_ranks;
     group->n_members = n_ranks;
     group->is_nested = is_nested;
-    atomic_init(&group->generation, 0);
     atomic_init(&group->is_dead, false);
     *group_p = group;
     return ZR_OK;
