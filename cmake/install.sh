@@ -46,11 +46,11 @@ neither root nor sudo here; as root run: apt-get update && apt-get install --yes
     zr_say "installing: $*"
     # One attempt with the lists that are there, one with new ones.
     $zr_as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq \
-        --no-install-recommends "$@" >/dev/null 2>&1 && return
+        -o DPkg::Lock::Timeout=120 --no-install-recommends "$@" >/dev/null 2>&1 && return
     $zr_as_root apt-get update -qq ||
         zr_die "apt-get update failed; packages still missing: $*"
     $zr_as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq \
-        --no-install-recommends "$@" >/dev/null ||
+        -o DPkg::Lock::Timeout=120 --no-install-recommends "$@" >/dev/null ||
         zr_die "apt-get could not install: $*"
 }
 
@@ -107,4 +107,16 @@ zr_configure() {
         printf '%s' "$*" >"$zr_build/zr-options"
     fi
     zr_say "CUDA parts: $(sed -n 's/^ZR_CUDA_REASON:[A-Z]*=//p' "$zr_build/CMakeCache.txt")"
+}
+
+# zr_build BUILD [TARGET...]: build; a terminal sees the progress, everybody the errors.
+zr_build() {
+    zr_build=$1
+    shift
+    if [ -t 1 ]; then
+        ninja -C "$zr_build" "$@"
+    elif ! ninja -C "$zr_build" "$@" >"$zr_build/build.log" 2>&1; then
+        cat "$zr_build/build.log" >&2
+        return 1
+    fi
 }

@@ -31,7 +31,7 @@ run() {
     shift 3
     zr_say "== $title ($build)"
     zr_configure . "$build" "$@"
-    if ! ninja -C "$build" -j"$jobs" --quiet; then
+    if ! zr_build "$build" -j"$jobs"; then
         zr_say "$title: the build failed"
         broken=1
         return
@@ -45,8 +45,8 @@ run() {
 
 zr_install
 run "release" build ""
-run "AddressSanitizer and UBSan" build/asan asan -DZR_SANITIZE=address,undefined
-run "ThreadSanitizer" build/tsan tsan -DZR_SANITIZE=thread
+run "AddressSanitizer and UBSan" build/asan asan -DZR_SANITIZE=address,undefined -DZR_CUDA=OFF
+run "ThreadSanitizer" build/tsan tsan -DZR_SANITIZE=thread -DZR_CUDA=OFF
 
 zr_say "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ] && [ "$broken" -eq 0 ]
