@@ -96,17 +96,21 @@ zr_log_t messages_log(messages_t *messages, zr_log_level_t level) {
     return (zr_log_t){.sink = write_message, .context = messages, .level = level, .rank = -1};
 }
 
-void messages_progress(messages_t *messages, const char *format, ...) {
-    if (!messages->terminal)
+void messages_progress(messages_t *messages, bool stays, const char *format, ...) {
+    if (!messages->terminal && !stays)
         return;
     va_list arguments;
     va_start(arguments, format);
     pthread_mutex_lock(&messages->lock);
-    fputs("\r", stderr);
+    if (messages->terminal)
+        fputs("\r", stderr);
     vfprintf(stderr, format, arguments);
-    fputs("\033[K", stderr);
+    if (messages->terminal)
+        fputs("\033[K", stderr);
+    if (stays)
+        fputs("\n", stderr);
     fflush(stderr);
-    messages->in_progress = true;
+    messages->in_progress = !stays;
     pthread_mutex_unlock(&messages->lock);
     va_end(arguments);
 }

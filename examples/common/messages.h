@@ -23,8 +23,12 @@ void messages_destroy(messages_t **messages);
 /** A log that writes here. */
 zr_log_t messages_log(messages_t *messages, zr_log_level_t level);
 
-/** Replace the progress line, where standard error is a terminal. */
-void messages_progress(messages_t *messages, const char *format, ...) ZR_PRINTF(2, 3);
+/**
+ * Replace the progress line, where standard error is a terminal.
+ *
+ * @param stays  the line is ended; elsewhere than on a terminal only such lines are written
+ */
+void messages_progress(messages_t *messages, bool stays, const char *format, ...) ZR_PRINTF(3, 4);
 /** End the progress line: what is printed next stands below it. */
 void messages_end_progress(messages_t *messages);
 

@@ -1,2 +1,7 @@
 zr_add_test(examples/test_args.c LINK examples_common)
-zr_add_test(examples/test_data.c LINK zero_train_core)
+zr_add_test(examples/test_data.c LINK zero_data)
+if(TARGET zero-train)
+  zr_add_test(examples/test_zero_train.c)
+  target_compile_definitions(test_zero_train PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
+  add_dependencies(test_zero_train zero-train)
+endif()

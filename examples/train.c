@@ -1,0 +1,421 @@
+/*
+ * One rank is one thread, from opening its device to closing it. The first rank that fails
+ * says so to the communicator, which ends what the others wait for; so all threads come to
+ * their end and can be joined, whatever happens. The status of the run is that of the rank
+ * that failed first: the others report only that they were stopped.
+ */
+#include "examples/train.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "examples/data.h"
+#include "examples/train_report.h"
+
+typedef struct run {
+    const train_options_t *options;
+    zr_log_t log;
+    messages_t *messages;
+    data_t *data;
+    FILE *log_file;
+    int n_device_threads;
+
+    pthread_mutex_t lock; /* guards what follows */
+    zr_status_t status;   /* of the rank that failed first */
+} run_t;
+
+typedef struct rank {
+    run_t *run;
+    int number;
+    pthread_t thread;
+    zr_log_t log;
+
+    zr_comm_t *comm;
+    zr_device_t *device;
+    zr_runtime_t *runtime;
+    gpt_t *gpt;
+    data_reader_t *reader;
+
+    double *step_seconds; /* [n_steps]; rank 0 only */
+    size_t capacity;
+    double seconds; /* of all steps */
+    train_result_t result;
+} rank_t;
+
+static double now_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+double train_tokens_per_step(const train_options_t *options) {
+    const zr_config_t *c = &options->config;
+    return (double)c->micro_batch * (double)c->grad_accum * (double)options->n_ranks *
+           (double)options->seq;
+}
+
+/* ---- a rank: making and unmaking -------------------------------------------------------- */
+
+static zr_status_t create_device(rank_t *rank) {
+    zr_device_options_t options = zr_device_options_default();
+    options.log = rank->log;
+    options.n_threads = rank->run->n_device_threads;
+    ZR_TRY(zr_device_open("host", &options, &rank->device));
+    snprintf(rank->result.device, sizeof(rank->result.device), "%s",
+             zr_device_info(rank->device)->description);
+    return ZR_OK;
+}
+
+static zr_status_t create_model(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    gpt_options_t options = {.recompute = o->recompute,
+                             .seed = o->seed,
+                             .freeze = o->freeze,
+                             .weight_decay = o->config.adamw.weight_decay};
+    ZR_TRY(zr_runtime_create(&o->config, rank->comm, rank->device, &rank->log, &rank->runtime));
+    ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
+    ZR_TRY(zr_runtime_commit(rank->runtime));
+    zr_runtime_model_size(rank->runtime, &rank->result.size);
+    return ZR_OK;
+}
+
+static zr_status_t create_reader(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    data_part_t part = {.rank = rank->number,
+                        .n_ranks = o->n_ranks,
+                        .micro_batch = o->config.micro_batch,
+                        .grad_accum = o->config.grad_accum,
+                        .n_micro_batches = o->steps * o->config.grad_accum};
+    return data_reader_create(rank->run->data, &part, &rank->reader);
+}
+
+static zr_status_t create_rank(rank_t *rank) {
+    ZR_TRY(create_device(rank));
+    ZR_TRY(create_model(rank));
+    return create_reader(rank);
+}
+
+static void note_peaks(rank_t *rank) {
+    zr_allocator_t *allocator = zr_runtime_allocator(rank->runtime);
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        zr_tier_statistics_t statistics;
+        zr_allocator_statistics(allocator, (zr_tier_t)tier, &statistics);
+        train_peak_t *peak = &rank->result.peak[tier];
+        peak->live = statistics.live.peak;
+        peak->reserved = statistics.reserved.peak;
+        for (int tag = 0; tag < ZR_N_TAGS; tag++)
+            peak->by_tag[tag] = statistics.by_tag[tag].peak;
+    }
+}
+
+static void destroy_rank(rank_t *rank) {
+    if (rank->runtime != NULL)
+        note_peaks(rank);
+    data_reader_destroy(&rank->reader);
+    gpt_destroy(&rank->gpt);
+    zr_runtime_destroy(&rank->runtime);
+    zr_device_close(&rank->device);
+    zr_comm_destroy(&rank->comm);
+}
+
+/* ---- a rank: steps ---------------------------------------------------------------------- */
+
+static train_time_t rank_time(const rank_t *rank) {
+    zr_runtime_time_t time;
+    zr_runtime_time(rank->runtime, &time);
+    return (train_time_t){.comm = time.comm_seconds,
+                          .optimizer = time.optimizer_seconds,
+                          .stall = time.stall_seconds,
+                          .data = data_reader_wait_seconds(rank->reader)};
+}
+
+/* What lies between two readings, `seconds` apart; compute is what is left. */
+static train_time_t time_between(const train_time_t *before, const train_time_t *after,
+                                 double seconds) {
+    train_time_t time = {.comm = after->comm - before->comm,
+                         .optimizer = after->optimizer - before->optimizer,
+                         .stall = after->stall - before->stall,
+                         .data = after->data - before->data};
+    double rest = seconds - time.comm - time.optimizer - time.stall - time.data;
+    time.compute = rest > 0 ? rest : 0;
+    return time;
+}
+
+static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
+    const train_options_t *o = rank->run->options;
+    double loss = 0;
+    for (size_t i = 0; i < o->config.grad_accum; i++) {
+        const int32_t *tokens = NULL, *targets = NULL;
+        ZR_TRY(data_reader_next(rank->reader, &tokens, &targets));
+        ZR_TRY(gpt_train_micro_batch(rank->gpt, tokens, targets, o->config.micro_batch, o->seq));
+    }
+    ZR_TRY(gpt_take_loss(rank->gpt, &loss));
+    ZR_TRY(zr_runtime_average(rank->runtime, loss, &line_p->loss));
+    return zr_runtime_step(rank->runtime, &line_p->report);
+}
+
+/* Rank 0 keeps the times of all steps for their median, and speaks for the run. */
+static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
+    run_t *run = rank->run;
+    size_t n = rank->result.n_steps;
+    if (n == rank->capacity) {
+        size_t capacity = n == 0 ? 64 : 2 * n;
+        double *grown = realloc(rank->step_seconds, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the times of %zu steps",
+                           capacity);
+        rank->step_seconds = grown;
+        rank->capacity = capacity;
+    }
+    rank->step_seconds[n] = line->seconds;
+    if (run->log_file != NULL)
+        ZR_TRY(train_report_log_step(run->log_file, run->options, line, &rank->log));
+    if (run->messages != NULL)
+        train_report_progress(run->messages, run->options, line);
+    return ZR_OK;
+}
+
+static zr_status_t train_steps(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    train_result_t *result = &rank->result;
+    train_time_t begin = rank_time(rank), before = begin, after = begin;
+    double start = now_seconds(), step_start = start;
+    for (size_t i = 0; i < o->steps; i++) {
+        train_step_line_t line = {0};
+        ZR_TRY(train_step(rank, &line));
+        double step_end = now_seconds();
+        after = rank_time(rank);
+        line.seconds = step_end - step_start;
+        line.tokens_per_s = train_tokens_per_step(o) / line.seconds;
+        line.time = time_between(&before, &after, line.seconds);
+        step_start = step_end;
+        before = after;
+        if (rank->number == 0)
+            ZR_TRY(report_step(rank, &line));
+        if (i == 0)
+            result->first_loss = line.loss;
+        result->last_loss = line.loss;
+        result->n_steps = line.report.step;
+        result->n_skipped = line.report.n_skipped;
+    }
+    rank->seconds = step_start - start;
+    result->time = time_between(&begin, &after, rank->seconds);
+    return ZR_OK;
+}
+
+static zr_status_t finish(rank_t *rank) {
+    zr_comm_statistics_t statistics;
+    zr_comm_statistics(rank->comm, &statistics);
+    for (int traffic = 0; traffic < ZR_N_TRAFFICS; traffic++)
+        for (int i = 0; i < ZR_N_COLLECTIVES; i++)
+            rank->result.bytes_sent[traffic][i] = statistics.count[traffic][i].bytes_sent;
+    return zr_runtime_weights_xxh3(rank->runtime, &rank->result.weights_xxh3);
+}
+
+/* Whether a status is about what the run was given, and not about what it met. */
+static bool is_about_input(zr_status_t status) {
+    return status == ZR_ERR_ARGUMENT || status == ZR_ERR_FORMAT || status == ZR_ERR_UNSUPPORTED;
+}
+
+static void note_failure(run_t *run, zr_status_t status) {
+    pthread_mutex_lock(&run->lock);
+    if (run->status == ZR_OK)
+        run->status = status;
+    pthread_mutex_unlock(&run->lock);
+}
+
+static void *run_rank(void *argument) {
+    rank_t *rank = argument;
+    zr_status_t status = create_rank(rank);
+    if (status == ZR_OK)
+        status = train_steps(rank);
+    if (status == ZR_OK)
+        status = finish(rank);
+    if (status != ZR_OK) {
+        note_failure(rank->run, status);
+        zr_comm_abort(rank->comm, zr_status_name(status));
+    }
+    destroy_rank(rank);
+    return NULL;
+}
+
+/* ---- the run ---------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, size_t n) {
+    qsort(values, n, sizeof(*values), by_value);
+    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+static void keep_larger(size_t *largest, size_t value) {
+    if (value > *largest)
+        *largest = value;
+}
+
+static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result) {
+    const train_result_t *own = &rank->result;
+    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+        keep_larger(&result->peak[tier].live, own->peak[tier].live);
+        keep_larger(&result->peak[tier].reserved, own->peak[tier].reserved);
+        for (int tag = 0; tag < ZR_N_TAGS; tag++)
+            keep_larger(&result->peak[tier].by_tag[tag], own->peak[tier].by_tag[tag]);
+    }
+    for (int traffic = 0; traffic < ZR_N_TRAFFICS; traffic++)
+        for (int i = 0; i < ZR_N_COLLECTIVES; i++)
+            if (own->bytes_sent[traffic][i] > result->bytes_sent[traffic][i])
+                result->bytes_sent[traffic][i] = own->bytes_sent[traffic][i];
+    result->time.compute += own->time.compute / n_ranks;
+    result->time.comm += own->time.comm / n_ranks;
+    result->time.optimizer += own->time.optimizer / n_ranks;
+    result->time.stall += own->time.stall / n_ranks;
+    result->time.data += own->time.data / n_ranks;
+}
+
+static void add_up(rank_t *ranks, const train_options_t *options, train_result_t *result) {
+    const train_result_t *first = &ranks[0].result;
+    result->size = first->size;
+    memcpy(result->device, first->device, sizeof(result->device));
+    result->n_steps = first->n_steps;
+    result->n_skipped = first->n_skipped;
+    result->first_loss = first->first_loss;
+    result->last_loss = first->last_loss;
+    result->weights_xxh3 = first->weights_xxh3;
+    for (int i = 0; i < options->n_ranks; i++)
+        add_up_rank(&ranks[i], options->n_ranks, result);
+    if (first->n_steps > 0) {
+        result->step_ms = 1e3 * median(ranks[0].step_seconds, first->n_steps);
+        result->tokens_per_s = train_tokens_per_step(options) / (1e-3 * result->step_ms);
+    }
+}
+
+static zr_status_t create_comms(const run_t *run, rank_t *ranks) {
+    int n_ranks = run->options->n_ranks;
+    zr_comm_options_t options = zr_comm_options_default();
+    options.log = run->log;
+    options.timeout_ms = run->options->comm_timeout_ms;
+    zr_comm_t **comms = calloc((size_t)n_ranks, sizeof(zr_comm_t *));
+    if (comms == NULL)
+        return zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_ranks);
+    zr_status_t status = zr_comm_create_threads(n_ranks, &options, comms);
+    for (int i = 0; i < n_ranks && status == ZR_OK; i++)
+        ranks[i].comm = comms[i];
+    free(comms);
+    return status;
+}
+
+/* Start all ranks and wait for their end. Those that could not be started fail here. */
+static void run_threads(run_t *run, rank_t *ranks) {
+    int n_started = 0, n_ranks = run->options->n_ranks;
+    for (; n_started < n_ranks; n_started++) {
+        int error = pthread_create(&ranks[n_started].thread, NULL, run_rank, &ranks[n_started]);
+        if (error == 0)
+            continue;
+        note_failure(run, zr_fail(&run->log, ZR_ERR_MEMORY,
+                                  "cannot start the thread of rank %d of %d: %s", n_started,
+                                  n_ranks, strerror(error)));
+        zr_comm_abort(ranks[n_started].comm, "its thread could not be started");
+        break;
+    }
+    for (int i = n_started; i < n_ranks; i++)
+        zr_comm_destroy(&ranks[i].comm);
+    for (int i = 0; i < n_started; i++)
+        pthread_join(ranks[i].thread, NULL);
+}
+
+static zr_status_t run_ranks(run_t *run, train_result_t *result) {
+    int n_ranks = run->options->n_ranks;
+    rank_t *ranks = calloc((size_t)n_ranks, sizeof(*ranks));
+    if (ranks == NULL)
+        return zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_ranks);
+    for (int i = 0; i < n_ranks; i++) {
+        ranks[i].run = run;
+        ranks[i].number = i;
+        ranks[i].log = zr_log_with_rank(&run->log, i);
+    }
+    zr_status_t status = create_comms(run, ranks);
+    if (status == ZR_OK) {
+        run_threads(run, ranks);
+        status = run->status;
+        add_up(ranks, run->options, result);
+    }
+    free(ranks[0].step_seconds);
+    free(ranks);
+    result->bad_input = is_about_input(status);
+    return status;
+}
+
+static zr_status_t open_inputs(run_t *run, train_result_t *result) {
+    const train_options_t *o = run->options;
+    data_options_t options = {.paths = o->data_paths,
+                              .n_paths = o->n_data_paths,
+                              .seq = o->seq,
+                              .vocab = o->shape.vocab,
+                              .seed = o->seed,
+                              .log = run->log};
+    ZR_TRY(data_open(&options, &run->data));
+    result->data_kind = data_kind(run->data);
+    result->n_data_files = data_n_files(run->data);
+    result->n_data_tokens = data_n_tokens(run->data);
+    result->n_data_windows = data_n_windows(run->data);
+    result->n_data_duplicates = data_n_duplicates(run->data);
+    if (o->log_path == NULL)
+        return ZR_OK;
+    run->log_file = fopen(o->log_path, "w");
+    if (run->log_file == NULL)
+        return zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", o->log_path,
+                       strerror(errno));
+    return ZR_OK;
+}
+
+/* The cores that this process may use, shared out. */
+static int threads_per_rank(const train_options_t *options) {
+    cpu_set_t cores;
+    if (options->n_threads > 0)
+        return (int)options->n_threads;
+    int n_cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    return n_cores > options->n_ranks ? n_cores / options->n_ranks : 1;
+}
+
+static zr_status_t close_log(run_t *run, zr_status_t status) {
+    if (run->log_file == NULL || fclose(run->log_file) == 0 || status != ZR_OK)
+        return status;
+    return zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", run->options->log_path,
+                   strerror(errno));
+}
+
+zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
+                           messages_t *messages, train_result_t *result_p) {
+    run_t run = {.options = options,
+                 .log = *log,
+                 .messages = options->quiet ? NULL : messages,
+                 .n_device_threads = threads_per_rank(options)};
+    train_result_t result = {.n_threads = (size_t)run.n_device_threads, .data_kind = "none"};
+    zr_status_t status = ZR_OK;
+    if (strcmp(options->device, "auto") == 0)
+        zr_log_write(log, ZR_LOG_INFO, "device: host (auto; no CUDA device is part of this build)");
+    if (pthread_mutex_init(&run.lock, NULL) != 0) {
+        status = zr_fail(log, ZR_ERR_MEMORY, "no memory for a lock");
+    } else {
+        status = open_inputs(&run, &result);
+        result.bad_input = is_about_input(status) || status == ZR_ERR_IO;
+        if (status == ZR_OK)
+            status = close_log(&run, run_ranks(&run, &result));
+        else
+            status = close_log(&run, status);
+        data_close(&run.data);
+        pthread_mutex_destroy(&run.lock);
+    }
+    if (run.messages != NULL)
+        messages_end_progress(run.messages);
+    result.status = status;
+    *result_p = result;
+    return status;
+}

@@ -1,0 +1,70 @@
+/*
+ * A training run: ranks as threads, each with its device, runtime, model and reader, and what
+ * they report in the end.
+ */
+#ifndef EXAMPLES_TRAIN_H
+#define EXAMPLES_TRAIN_H
+
+#include "examples/common/messages.h"
+#include "examples/train_options.h"
+
+/** Bytes of one tier: the largest over the ranks, each by itself. */
+typedef struct train_peak {
+    size_t live;
+    size_t reserved;
+    size_t by_tag[ZR_N_TAGS];
+} train_peak_t;
+
+/** Where a rank's time went, in seconds: the average over the ranks. */
+typedef struct train_time {
+    double compute;
+    double comm;
+    double optimizer;
+    double stall; /* waiting for other ranks */
+    double data;  /* waiting for the reader */
+} train_time_t;
+
+typedef struct train_result {
+    zr_status_t status; /* of the rank that failed first */
+    bool bad_input;     /* the run failed for what it was given: exit 2 */
+
+    /* Also of a run that failed, as far as it came. */
+    train_peak_t peak[ZR_N_TIERS];
+    zr_model_size_t size;
+    char device[128]; /* its description */
+    size_t n_threads; /* of each rank */
+    const char *data_kind;
+    size_t n_data_files;
+    size_t n_data_tokens;
+    size_t n_data_windows;
+    size_t n_data_duplicates;
+    size_t n_steps; /* done, skipped ones included */
+    size_t n_skipped;
+    double first_loss;
+    double last_loss;
+
+    /* Of a run that succeeded. */
+    double step_ms; /* median */
+    double tokens_per_s;
+    uint64_t weights_xxh3;
+    uint64_t bytes_sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES]; /* the largest over the ranks */
+    train_time_t time;
+} train_result_t;
+
+/**
+ * Train. Everything that was made is gone when it returns, also after an error, and all
+ * threads have ended. May be called again, and by several threads at a time.
+ *
+ * @param options   resolved; borrowed for the call
+ * @param log       where ranks and model report; a sink that is thread-safe
+ * @param messages  for the progress line; NULL: none
+ * @param result_p  always set
+ * @return result_p->status; what is wrong has been logged
+ */
+zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
+                           messages_t *messages, train_result_t *result_p);
+
+/** Tokens of a step over all ranks. */
+double train_tokens_per_step(const train_options_t *options);
+
+#endif

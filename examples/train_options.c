@@ -1,0 +1,523 @@
+/*
+ * The command line is parsed twice where it names a configuration file: first to find the
+ * file, then over what the file says, so that options override it whatever their order.
+ */
+#include "examples/train_options.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/common/args.h"
+
+#define DEFAULT_MODEL "layers=4,channels=256,heads=4,seq=256,vocab=256"
+#define MOST_RANKS 1024
+#define MOST_THREADS 1024
+#define MOST_COUNT ((size_t)1 << 40) /* of steps, sequences, tokens */
+#define MOST_TIMEOUT_SECONDS 86400
+
+enum option_key {
+    KEY_MODEL = 0x100, /* beyond characters: no short options */
+    KEY_DATA,
+    KEY_SEQ,
+    KEY_SEED,
+    KEY_STEPS,
+    KEY_STAGE,
+    KEY_RANKS,
+    KEY_DTYPE,
+    KEY_REDUCE,
+    KEY_PREFETCH,
+    KEY_RECOMPUTE,
+    KEY_FREEZE,
+    KEY_DEVICE,
+    KEY_DEVICE_MEMORY,
+    KEY_HOST_MEMORY,
+    KEY_THREADS,
+    KEY_COMM_TIMEOUT,
+    KEY_MICRO_BATCH,
+    KEY_GRAD_ACCUM,
+    KEY_LR,
+    KEY_CLIP,
+    KEY_WEIGHT_DECAY,
+    KEY_BETA1,
+    KEY_BETA2,
+    KEY_EPSILON,
+    KEY_SCHEDULE,
+    KEY_WARMUP,
+    KEY_MIN_LR_RATIO,
+    KEY_CONFIG,
+    KEY_LOG,
+    KEY_JSON,
+    KEY_QUIET,
+    KEY_HELP,
+    KEY_VERSION,
+    KEY_OFFLOAD_OPTIMIZER,
+    KEY_OFFLOAD_PARAMS,
+    KEY_NVME_PATH,
+    KEY_NVME_CAPACITY,
+    KEY_CHECKPOINT_DIR,
+    KEY_CHECKPOINT_EVERY,
+    KEY_RESUME,
+    KEY_TRACE,
+};
+
+static const struct argp_option option_table[] = {
+    {NULL, 0, NULL, 0, "What to train:", 1},
+    {"model", KEY_MODEL, "NAME|SIZES", 0,
+     "gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-6.7b, gpt3-13b, gpt3-175b, or sizes such "
+     "as " DEFAULT_MODEL " (the default)",
+     1},
+    {"data", KEY_DATA, "PATH...", 0,
+     "text files or folders (a token is a byte), or llm.c's token files; further paths may follow",
+     1},
+    {"seq", KEY_SEQ, "TOKENS", 0, "tokens per sequence (default: the model's seq)", 1},
+    {"steps", KEY_STEPS, "N", 0, "optimizer steps (default 100)", 1},
+    {"seed", KEY_SEED, "N", 0, "of the initial weights and of the order of the data (default 1)",
+     1},
+    {"freeze", KEY_FREEZE, "NAMES", 0,
+     "parameters that are not trained, by name or the part of it before a dot: wte,h.0", 1},
+
+    {NULL, 0, NULL, 0, "How it is spread over ranks:", 2},
+    {"stage", KEY_STAGE, "0|1|2|3", 0,
+     "what is sharded: nothing, optimizer state, gradients too, parameters too (default 0)", 2},
+    {"ranks", KEY_RANKS, "N", 0, "ranks, as threads of this process (default 1)", 2},
+    {"dtype", KEY_DTYPE, "fp32|bf16", 0, "of parameters and gradients (default fp32)", 2},
+    {"reduce", KEY_REDUCE, "auto|every-micro-batch", 0,
+     "when gradients are added over ranks; auto: once per step at stages 0 and 1", 2},
+    {"prefetch", KEY_PREFETCH, "ELEMS", 0,
+     "stage 3: parameters that may be gathered ahead of their use (default 50000000)", 2},
+    {"recompute", KEY_RECOMPUTE, "none|unit", 0,
+     "unit: keep each layer's input only and compute the rest again (default none)", 2},
+
+    {NULL, 0, NULL, 0, "The machine:", 3},
+    {"device", KEY_DEVICE, "auto|host|cuda[:N]", 0, "where it runs (default auto)", 3},
+    {"device-memory", KEY_DEVICE_MEMORY, "SIZE", 0,
+     "device memory of each rank, such as 512MiB or 16GB (default: no limit)", 3},
+    {"host-memory", KEY_HOST_MEMORY, "SIZE", 0, "host memory of each rank (default: no limit)", 3},
+    {"threads", KEY_THREADS, "N", 0, "of each rank (default 0: the cores, divided by the ranks)",
+     3},
+    {"comm-timeout", KEY_COMM_TIMEOUT, "SECONDS", 0,
+     "how long a rank waits for another (default 60)", 3},
+
+    {NULL, 0, NULL, 0, "The step:", 4},
+    {"micro-batch", KEY_MICRO_BATCH, "N", 0, "sequences per rank and micro-batch (default 1)", 4},
+    {"grad-accum", KEY_GRAD_ACCUM, "N", 0, "micro-batches per step (default 1)", 4},
+    {"lr", KEY_LR, "RATE", 0, "learning rate after warm-up (default 3e-4)", 4},
+    {"schedule", KEY_SCHEDULE, "cosine|constant", 0,
+     "how the rate moves; cosine: warm-up, then down (default cosine)", 4},
+    {"warmup", KEY_WARMUP, "STEPS", 0, "of the rate's rise (default: a tenth of the steps)", 4},
+    {"min-lr-ratio", KEY_MIN_LR_RATIO, "RATIO", 0, "of the last rate to --lr (default 0.1)", 4},
+    {"clip", KEY_CLIP, "NORM", 0, "largest global gradient norm; 0: no clipping (default 0)", 4},
+    {"weight-decay", KEY_WEIGHT_DECAY, "RATE", 0, "decoupled, of matrices (default 0)", 4},
+    {"beta1", KEY_BETA1, "B", 0, "AdamW's (default 0.9)", 4},
+    {"beta2", KEY_BETA2, "B", 0, "AdamW's (default 0.95)", 4},
+    {"epsilon", KEY_EPSILON, "E", 0, "AdamW's (default 1e-8)", 4},
+    {"config", KEY_CONFIG, "FILE", 0, "DeepSpeed's JSON; options override it", 4},
+
+    {NULL, 0, NULL, 0, "Output:", 5},
+    {"log", KEY_LOG, "FILE", 0, "write each step to this file as a line of JSON", 5},
+    {"json", KEY_JSON, NULL, 0, "print the result as one JSON object", 5},
+    {"quiet", KEY_QUIET, NULL, 0, "no progress and no summary; errors and warnings only", 5},
+    {"help", KEY_HELP, NULL, 0, "print this", 5},
+    {"version", KEY_VERSION, NULL, 0, "print the version and how it was built", 5},
+
+    /* Of the contract and not built yet: known, so that they are refused and not misread. */
+    {"offload-optimizer", KEY_OFFLOAD_OPTIMIZER, "none", OPTION_HIDDEN, NULL, 6},
+    {"offload-params", KEY_OFFLOAD_PARAMS, "none", OPTION_HIDDEN, NULL, 6},
+    {"nvme-path", KEY_NVME_PATH, "DIR", OPTION_HIDDEN, NULL, 6},
+    {"nvme-capacity", KEY_NVME_CAPACITY, "SIZE", OPTION_HIDDEN, NULL, 6},
+    {"checkpoint-dir", KEY_CHECKPOINT_DIR, "DIR", OPTION_HIDDEN, NULL, 6},
+    {"checkpoint-every", KEY_CHECKPOINT_EVERY, "STEPS", OPTION_HIDDEN, NULL, 6},
+    {"resume", KEY_RESUME, NULL, OPTION_HIDDEN, NULL, 6},
+    {"trace", KEY_TRACE, "FILE", OPTION_HIDDEN, NULL, 6},
+    {0},
+};
+
+typedef struct parsing {
+    train_options_t *options;
+    const zr_log_t *log;
+} parsing_t;
+
+/* ---- values ----------------------------------------------------------------------------- */
+
+static zr_status_t choose(parsing_t *p, const char *key, const char *value,
+                          const char *const *names, size_t n_names, int *choice_p) {
+    size_t choice = 0;
+    ZR_TRY(args_choice(key, value, names, n_names, p->log, &choice));
+    *choice_p = (int)choice;
+    return ZR_OK;
+}
+
+static zr_status_t set_stage(parsing_t *p, const char *value) {
+    static const char *const stages[] = {"0", "1", "2", "3"};
+    if (strcmp(value, "auto") == 0)
+        return zr_fail(p->log, ZR_ERR_UNSUPPORTED,
+                       "--stage auto is not available yet; allowed are 0, 1, 2, 3");
+    return choose(p, "--stage", value, stages, 4, &p->options->config.stage);
+}
+
+static zr_status_t set_dtype(parsing_t *p, const char *value) {
+    static const char *const dtypes[] = {"fp32", "bf16"};
+    int choice = 0;
+    ZR_TRY(choose(p, "--dtype", value, dtypes, 2, &choice));
+    p->options->config.dtype = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
+    return ZR_OK;
+}
+
+static zr_status_t set_reduce(parsing_t *p, const char *value) {
+    static const char *const names[] = {"auto", "every-micro-batch"};
+    int choice = 0;
+    ZR_TRY(choose(p, "--reduce", value, names, 2, &choice));
+    p->options->config.reduce = choice == 0 ? ZR_REDUCE_AUTO : ZR_REDUCE_EVERY_MICRO_BATCH;
+    return ZR_OK;
+}
+
+static zr_status_t set_recompute(parsing_t *p, const char *value) {
+    static const char *const names[] = {"none", "unit"};
+    int choice = 0;
+    ZR_TRY(choose(p, "--recompute", value, names, 2, &choice));
+    p->options->recompute = choice == 1;
+    return ZR_OK;
+}
+
+static zr_status_t set_schedule(parsing_t *p, const char *value) {
+    static const char *const names[] = {"cosine", "constant"};
+    zr_schedule_t *schedule = &p->options->config.schedule;
+    int choice = 0;
+    ZR_TRY(choose(p, "--schedule", value, names, 2, &choice));
+    zr_schedule_kind_t kind = choice == 0 ? ZR_SCHEDULE_WARMUP_COSINE : ZR_SCHEDULE_CONSTANT;
+    if (schedule->kind != kind)
+        *schedule = train_options_default().config.schedule;
+    schedule->kind = kind;
+    return ZR_OK;
+}
+
+static zr_status_t set_warmup(parsing_t *p, const char *value) {
+    p->options->warmup_given = true;
+    return args_count("--warmup", value, 0, MOST_COUNT, p->log,
+                      &p->options->config.schedule.warmup_steps);
+}
+
+static zr_status_t set_min_lr_ratio(parsing_t *p, const char *value) {
+    p->options->min_lr_ratio_given = true;
+    return args_number("--min-lr-ratio", value, 0, 1, p->log,
+                       &p->options->config.schedule.cos_min_ratio);
+}
+
+static zr_status_t set_ranks(parsing_t *p, const char *value) {
+    size_t n_ranks = 0;
+    ZR_TRY(args_count("--ranks", value, 1, MOST_RANKS, p->log, &n_ranks));
+    p->options->n_ranks = (int)n_ranks;
+    return ZR_OK;
+}
+
+static zr_status_t set_comm_timeout(parsing_t *p, const char *value) {
+    size_t seconds = 0;
+    ZR_TRY(args_count("--comm-timeout", value, 1, MOST_TIMEOUT_SECONDS, p->log, &seconds));
+    p->options->comm_timeout_ms = (int)(seconds * 1000);
+    return ZR_OK;
+}
+
+static zr_status_t set_device(parsing_t *p, const char *value) {
+    static const char *const names[] = {"auto", "host", "cuda"};
+    size_t choice = 0;
+    if (strncmp(value, "cuda:", 5) == 0)
+        ZR_TRY(args_count("--device cuda: index", value + 5, 0, 1023, p->log, &choice));
+    else
+        ZR_TRY(args_choice("--device", value, names, 3, p->log, &choice));
+    p->options->device = value;
+    return ZR_OK;
+}
+
+/* Options of later versions: what they ask for would not happen. */
+static zr_status_t refuse(const parsing_t *p, int key, const char *value) {
+    const struct argp_option *option = option_table;
+    while (option->key != key)
+        option++;
+    if ((key == KEY_OFFLOAD_OPTIMIZER || key == KEY_OFFLOAD_PARAMS) && strcmp(value, "none") == 0)
+        return ZR_OK;
+    return zr_fail(p->log, ZR_ERR_UNSUPPORTED,
+                   "--%s%s%s is not available yet in version %s; leave it out", option->name,
+                   value == NULL ? "" : " ", value == NULL ? "" : value, zr_version());
+}
+
+/* ---- parsing ---------------------------------------------------------------------------- */
+
+static zr_status_t set_model_option(parsing_t *p, int key, const char *value) {
+    train_options_t *o = p->options;
+    switch (key) {
+    case KEY_MODEL:
+        o->model = value;
+        return ZR_OK;
+    case KEY_DATA:
+    case ARGP_KEY_ARG:
+        o->data_paths[o->n_data_paths++] = value;
+        return ZR_OK;
+    case KEY_SEQ:
+        return args_count("--seq", value, 1, MOST_COUNT, p->log, &o->seq);
+    case KEY_SEED:
+        return args_u64("--seed", value, p->log, &o->seed);
+    case KEY_STEPS:
+        return args_count("--steps", value, 1, MOST_COUNT, p->log, &o->steps);
+    case KEY_RECOMPUTE:
+        return set_recompute(p, value);
+    case KEY_FREEZE:
+        o->freeze = value;
+        return ZR_OK;
+    default:
+        return refuse(p, key, value);
+    }
+}
+
+static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) {
+    train_options_t *o = p->options;
+    switch (key) {
+    case KEY_STAGE:
+        return set_stage(p, value);
+    case KEY_RANKS:
+        return set_ranks(p, value);
+    case KEY_DTYPE:
+        return set_dtype(p, value);
+    case KEY_REDUCE:
+        return set_reduce(p, value);
+    case KEY_PREFETCH:
+        return args_count("--prefetch", value, 0, MOST_COUNT, p->log, &o->config.prefetch_elems);
+    case KEY_DEVICE:
+        return set_device(p, value);
+    case KEY_DEVICE_MEMORY:
+        return args_size("--device-memory", value, p->log, &o->config.device_memory_bytes);
+    case KEY_HOST_MEMORY:
+        return args_size("--host-memory", value, p->log, &o->config.host_memory_bytes);
+    case KEY_THREADS:
+        return args_count("--threads", value, 0, MOST_THREADS, p->log, &o->n_threads);
+    case KEY_COMM_TIMEOUT:
+        return set_comm_timeout(p, value);
+    default:
+        return set_model_option(p, key, value);
+    }
+}
+
+static zr_status_t set_step_option(parsing_t *p, int key, const char *value) {
+    zr_config_t *c = &p->options->config;
+    switch (key) {
+    case KEY_MICRO_BATCH:
+        return args_count("--micro-batch", value, 1, MOST_COUNT, p->log, &c->micro_batch);
+    case KEY_GRAD_ACCUM:
+        return args_count("--grad-accum", value, 1, MOST_COUNT, p->log, &c->grad_accum);
+    case KEY_LR:
+        return args_number("--lr", value, 0, 1e3, p->log, &c->adamw.lr);
+    case KEY_CLIP:
+        return args_number("--clip", value, 0, 1e30, p->log, &c->clip);
+    case KEY_WEIGHT_DECAY:
+        return args_number("--weight-decay", value, 0, 1e3, p->log, &c->adamw.weight_decay);
+    case KEY_BETA1:
+        return args_number("--beta1", value, 0, 1, p->log, &c->adamw.beta1);
+    case KEY_BETA2:
+        return args_number("--beta2", value, 0, 1, p->log, &c->adamw.beta2);
+    case KEY_EPSILON:
+        return args_number("--epsilon", value, 0, 1, p->log, &c->adamw.epsilon);
+    case KEY_SCHEDULE:
+        return set_schedule(p, value);
+    case KEY_WARMUP:
+        return set_warmup(p, value);
+    case KEY_MIN_LR_RATIO:
+        return set_min_lr_ratio(p, value);
+    default:
+        return set_machine_option(p, key, value);
+    }
+}
+
+static zr_status_t set_output_option(parsing_t *p, int key, const char *value) {
+    train_options_t *o = p->options;
+    switch (key) {
+    case KEY_CONFIG:
+        o->config_path = value;
+        return ZR_OK;
+    case KEY_LOG:
+        o->log_path = value;
+        return ZR_OK;
+    case KEY_JSON:
+        o->json = true;
+        return ZR_OK;
+    case KEY_QUIET:
+        o->quiet = true;
+        return ZR_OK;
+    case KEY_HELP:
+        o->help = true;
+        return ZR_OK;
+    case KEY_VERSION:
+        o->version = true;
+        return ZR_OK;
+    default:
+        return set_step_option(p, key, value);
+    }
+}
+
+static error_t set_option(int key, char *value, struct argp_state *state) {
+    if (key != ARGP_KEY_ARG && (key < KEY_MODEL || key > KEY_TRACE))
+        return ARGP_ERR_UNKNOWN;
+    parsing_t *p = state->input;
+    if (p->options->help || p->options->version)
+        return 0;
+    return set_output_option(p, key, value) == ZR_OK ? 0 : EINVAL;
+}
+
+static const struct argp parser = {
+    .options = option_table,
+    .parser = set_option,
+    .args_doc = "--data PATH...",
+    .doc = "Train a GPT with its optimizer state, gradients and parameters sharded over ranks."
+           "\vExit status: 0 success, 1 the run failed, 2 bad usage or input.",
+};
+
+void train_options_help(FILE *file) {
+    char name[] = "zero-train";
+    argp_help(&parser, file, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
+}
+
+/* ---- defaults and checks ---------------------------------------------------------------- */
+
+train_options_t train_options_default(void) {
+    train_options_t options = {.model = DEFAULT_MODEL,
+                               .seed = 1,
+                               .steps = 100,
+                               .config = zr_config_default(),
+                               .n_ranks = 1,
+                               .device = "auto",
+                               .comm_timeout_ms = 60 * 1000};
+    options.config.schedule = (zr_schedule_t){.kind = ZR_SCHEDULE_WARMUP_COSINE,
+                                              .warmup_steps = SIZE_MAX, /* of --steps */
+                                              .warmup_min_ratio = 0.1,
+                                              .cos_min_ratio = 0.1};
+    return options;
+}
+
+static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) {
+    char error[512] = "";
+    if (!gpt_shape_parse(options->model, &options->shape, error, sizeof(error)))
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", options->model, error);
+    if (options->seq == 0)
+        options->seq = options->shape.seq;
+    if (options->seq > options->shape.seq)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--seq %zu: the model has %zu positions; allowed are 1 to %zu; the nearest "
+                       "is %zu",
+                       options->seq, options->shape.seq, options->shape.seq, options->shape.seq);
+    return ZR_OK;
+}
+
+static zr_status_t resolve_schedule(train_options_t *options, const zr_log_t *log) {
+    zr_schedule_t *schedule = &options->config.schedule;
+    if (options->warmup_given && schedule->kind == ZR_SCHEDULE_CONSTANT)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--warmup %zu: a constant rate has no warm-up; add --schedule cosine",
+                       schedule->warmup_steps);
+    if (options->min_lr_ratio_given && schedule->kind != ZR_SCHEDULE_WARMUP_COSINE)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--min-lr-ratio %g: this schedule does not come down to it; add --schedule "
+                       "cosine",
+                       schedule->cos_min_ratio);
+    bool open_warmup = schedule->warmup_steps == SIZE_MAX;
+    if (schedule->kind == ZR_SCHEDULE_CONSTANT)
+        *schedule = zr_config_default().schedule;
+    else if (open_warmup)
+        schedule->warmup_steps = options->steps / 10;
+    bool has_end =
+        schedule->kind == ZR_SCHEDULE_WARMUP_COSINE || schedule->kind == ZR_SCHEDULE_WARMUP_DECAY;
+    if (has_end && schedule->total_steps == 0)
+        schedule->total_steps = options->steps;
+    if (options->warmup_given && has_end && schedule->warmup_steps > schedule->total_steps)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--warmup %zu: longer than the schedule; allowed are 0 to %zu; the nearest "
+                       "is %zu",
+                       schedule->warmup_steps, schedule->total_steps, schedule->total_steps);
+    return ZR_OK;
+}
+
+/* What a step reads and what a run counts has to fit its numbers. */
+static zr_status_t check_sizes(const train_options_t *options, const zr_log_t *log) {
+    const zr_config_t *c = &options->config;
+    size_t n = 0;
+    if (__builtin_mul_overflow(c->micro_batch, c->grad_accum, &n) ||
+        __builtin_mul_overflow(n, (size_t)options->n_ranks, &n) ||
+        __builtin_mul_overflow(n, options->seq, &n) ||
+        __builtin_mul_overflow(n, options->steps, &n))
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "--micro-batch %zu, --grad-accum %zu, --ranks %d, --seq %zu and --steps %zu: "
+            "the number of tokens overflows; allowed are less than 2^64 together",
+            c->micro_batch, c->grad_accum, options->n_ranks, options->seq, options->steps);
+    return ZR_OK;
+}
+
+/* Everything but CUDA, which is not built, runs on the host. */
+static zr_status_t check_device(const train_options_t *options, const zr_log_t *log) {
+    zr_device_options_t device_options = zr_device_options_default();
+    zr_device_t *device = NULL;
+    if (strncmp(options->device, "cuda", 4) != 0)
+        return ZR_OK;
+    device_options.log = *log;
+    if (options->device[4] == ':')
+        device_options.index = atoi(options->device + 5);
+    zr_status_t status = zr_device_open("cuda", &device_options, &device);
+    if (status == ZR_OK) {
+        zr_device_close(&device);
+        status = ZR_ERR_UNSUPPORTED;
+    }
+    return zr_fail(log, status,
+                   "--device %s: not available here; allowed are auto, host; the "
+                   "nearest is host",
+                   options->device);
+}
+
+zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {
+    if (options->n_data_paths == 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "no data: give files or folders with --data PATH...");
+    ZR_TRY(resolve_shape(options, log));
+    ZR_TRY(resolve_schedule(options, log));
+    ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));
+    ZR_TRY(check_sizes(options, log));
+    return check_device(options, log);
+}
+
+static zr_status_t parse_over(int argc, char **argv, const zr_log_t *log,
+                              train_options_t *options) {
+    parsing_t parsing = {.options = options, .log = log};
+    return args_parse(&parser, argc, argv, log, &parsing);
+}
+
+/* Read the file under the options: parse them again over what it says. */
+static zr_status_t parse_over_config(int argc, char **argv, const zr_log_t *log,
+                                     train_options_t *options) {
+    const char *path = options->config_path, **data_paths = options->data_paths;
+    *options = train_options_default();
+    options->data_paths = data_paths;
+    ZR_TRY(zr_config_read_json(path, log, &options->config));
+    return parse_over(argc, argv, log, options);
+}
+
+zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
+                                train_options_t *options_p) {
+    train_options_t options = train_options_default();
+    options.data_paths = calloc((size_t)argc + 1, sizeof(*options.data_paths));
+    if (options.data_paths == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %d arguments", argc);
+    zr_status_t status = parse_over(argc, argv, log, &options);
+    bool run = !options.help && !options.version;
+    if (status == ZR_OK && run && options.config_path != NULL)
+        status = parse_over_config(argc, argv, log, &options);
+    if (status == ZR_OK && run)
+        status = train_options_resolve(&options, log);
+    if (status != ZR_OK) {
+        train_options_free(&options);
+        return status;
+    }
+    *options_p = options;
+    return ZR_OK;
+}
+
+void train_options_free(train_options_t *options) {
+    free(options->data_paths);
+    options->data_paths = NULL;
+    options->n_data_paths = 0;
+}

@@ -1,0 +1,68 @@
+/*
+ * What zero-train is asked to do: its command line over its configuration file.
+ */
+#ifndef EXAMPLES_TRAIN_OPTIONS_H
+#define EXAMPLES_TRAIN_OPTIONS_H
+
+#include <stdio.h>
+
+#include "examples/gpt.h"
+#include "zero/zero.h"
+
+typedef struct train_options {
+    /* What to train, and on what. */
+    const char *model; /* as written */
+    gpt_shape_t shape;
+    const char **data_paths; /* owned; the paths are argv's */
+    size_t n_data_paths;
+    size_t seq; /* tokens per sequence, at most shape.seq */
+    uint64_t seed;
+    size_t steps;
+    bool recompute;
+    const char *freeze; /* NULL: nothing */
+
+    /* How. */
+    zr_config_t config;      /* resolved */
+    const char *config_path; /* NULL: none was read */
+    int n_ranks;             /* threads of this process */
+    const char *device;      /* as written: auto, host, cuda or cuda:N */
+    size_t n_threads;        /* per rank; 0: the cores, divided by the ranks */
+    int comm_timeout_ms;
+
+    /* What to say. */
+    const char *log_path; /* NULL: none */
+    bool json;
+    bool quiet;
+    bool help;    /* print the help and do nothing else */
+    bool version; /* print the version and do nothing else */
+
+    /* Between parsing and resolving: what was written and has no field of its own. */
+    bool warmup_given;
+    bool min_lr_ratio_given;
+} train_options_t;
+
+/**
+ * Parse and check a command line; read --config, which options override.
+ *
+ * @param argv  borrowed for as long as the options are used
+ * @return ZR_OK, also for --help and --version, where nothing else is checked; otherwise
+ *         what is wrong has been logged, with key, value and what is allowed:
+ *         ZR_ERR_ARGUMENT, ZR_ERR_FORMAT, ZR_ERR_IO, ZR_ERR_UNSUPPORTED for what this version
+ *         does not have yet; ZR_ERR_MEMORY
+ *
+ * Ownership: on success free with train_options_free.
+ */
+ZR_NODISCARD zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
+                                             train_options_t *options_p);
+void train_options_free(train_options_t *options);
+
+/** Print what --help says. */
+void train_options_help(FILE *file);
+
+/** Defaults of everything, as --help names them; no data. */
+train_options_t train_options_default(void);
+
+/** Check what was filled in by hand, as train_options_parse does at its end. */
+ZR_NODISCARD zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log);
+
+#endif

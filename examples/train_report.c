@@ -1,0 +1,288 @@
+/*
+ * The object of --json is a contract: fields may be added, none goes away.
+ */
+#include "examples/train_report.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "examples/common/json.h"
+
+/* ---- while it runs ---------------------------------------------------------------------- */
+
+static json_t *time_object(const train_time_t *time) {
+    json_t *object = json_object();
+    bool made = json_put(object, "compute", json_number(time->compute));
+    made &= json_put(object, "comm", json_number(time->comm));
+    made &= json_put(object, "optimizer", json_number(time->optimizer));
+    made &= json_put(object, "stall", json_number(time->stall));
+    made &= json_put(object, "data", json_number(time->data));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
+                                  const train_step_line_t *line, const zr_log_t *log) {
+    const zr_step_report_t *report = &line->report;
+    json_t *object = json_object();
+    bool made = json_put(object, "step", json_count(report->step));
+    made &= json_put(object, "loss", json_number(line->loss));
+    made &= json_put(object, "lr", json_number(report->lr));
+    made &= json_put(object, "norm", json_number(report->gradient_norm));
+    made &= json_put(object, "clip", json_number(report->clip_factor));
+    made &= json_put(object, "skipped", json_boolean(report->skipped));
+    made &= json_put(object, "step_ms", json_number(1e3 * line->seconds));
+    made &= json_put(object, "tokens_per_s", json_number(line->tokens_per_s));
+    if (options->config.wall_clock_breakdown)
+        made &= json_put(object, "time", time_object(&line->time));
+    errno = 0;
+    bool printed = made && json_print(object, false, file);
+    int error = errno;
+    json_decref(object);
+    if (!made)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a line of --log");
+    if (!printed)
+        return zr_fail(log, ZR_ERR_IO, "cannot write step %zu to --log %s: %s", report->step,
+                       options->log_path, strerror(error));
+    return ZR_OK;
+}
+
+static void format_parts(const train_options_t *options, const train_time_t *time, char *text,
+                         size_t size) {
+    text[0] = '\0';
+    if (options->config.wall_clock_breakdown)
+        snprintf(text, size, " (compute %.0f, comm %.0f, optimizer %.0f, stall %.0f, data %.0f)",
+                 1e3 * time->compute, 1e3 * time->comm, 1e3 * time->optimizer, 1e3 * time->stall,
+                 1e3 * time->data);
+}
+
+void train_report_progress(messages_t *messages, const train_options_t *options,
+                           const train_step_line_t *line) {
+    char parts[160];
+    const zr_step_report_t *report = &line->report;
+    size_t every = options->config.steps_per_print;
+    bool stays = report->step == options->steps || (every > 0 && report->step % every == 0);
+    format_parts(options, &line->time, parts, sizeof(parts));
+    messages_progress(
+        messages, stays, "step %zu/%zu  loss %.4f  lr %.2e  norm %.3g  %.0f ms%s  %.0f tokens/s%s",
+        report->step, options->steps, line->loss, report->lr, report->gradient_norm,
+        1e3 * line->seconds, parts, line->tokens_per_s, report->skipped ? "  skipped" : "");
+}
+
+/* ---- JSON at the end -------------------------------------------------------------------- */
+
+static json_t *shape_object(const train_options_t *options, const train_result_t *result) {
+    const gpt_shape_t *shape = &options->shape;
+    const zr_model_size_t *size = &result->size;
+    json_t *object = json_object();
+    bool made = json_put(object, "name", json_string(options->model));
+    made &= json_put(object, "layers", json_count(shape->n_layers));
+    made &= json_put(object, "channels", json_count(shape->channels));
+    made &= json_put(object, "heads", json_count(shape->heads));
+    made &= json_put(object, "seq", json_count(shape->seq));
+    made &= json_put(object, "vocab", json_count(shape->vocab));
+    made &= json_put(object, "parameters", json_count(gpt_n_params(shape)));
+    made &= json_put(object, "trainable", json_count(size->trainable_elems));
+    made &= json_put(object, "frozen", json_count(size->frozen_elems));
+    made &= json_put(object, "units", json_count(size->n_units));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* Elements added so that all shards are equally long, in all units together. */
+static json_t *padding_object(const zr_model_size_t *size) {
+    return json_pack("{s:I, s:I}", "trainable",
+                     (json_int_t)(size->trainable_padded_elems - size->trainable_elems), "frozen",
+                     (json_int_t)(size->frozen_padded_elems - size->frozen_elems));
+}
+
+static json_t *peak_object(const train_peak_t *peak) {
+    json_t *object = json_object(), *tags = json_object();
+    bool made = json_put(object, "live", json_count(peak->live));
+    made &= json_put(object, "reserved", json_count(peak->reserved));
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        made &= json_put(tags, zr_tag_name((zr_tag_t)tag), json_count(peak->by_tag[tag]));
+    made &= json_put(object, "tags", tags);
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *peaks_object(const train_result_t *result) {
+    json_t *object = json_object();
+    bool made = true;
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
+        made &= json_put(object, zr_tier_name((zr_tier_t)tier), peak_object(&result->peak[tier]));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *sent_object(const uint64_t *bytes_sent) {
+    json_t *object = json_object();
+    bool made = true;
+    for (int i = 0; i <= ZR_BROADCAST; i++)
+        made &= json_put(object, zr_collective_name((zr_collective_t)i), json_count(bytes_sent[i]));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *data_object(const train_result_t *result) {
+    json_t *object = json_object();
+    bool made = json_put(object, "kind", json_string(result->data_kind));
+    made &= json_put(object, "files", json_count(result->n_data_files));
+    made &= json_put(object, "tokens", json_count(result->n_data_tokens));
+    made &= json_put(object, "windows", json_count(result->n_data_windows));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* What every run has, the failed one as far as it came. */
+static bool put_common(json_t *object, const train_options_t *options,
+                       const train_result_t *result) {
+    const zr_config_t *c = &options->config;
+    bool made = json_put(object, "stage", json_count((uint64_t)c->stage));
+    made &= json_put(object, "ranks", json_count((uint64_t)options->n_ranks));
+    made &= json_put(object, "threads", json_count(result->n_threads));
+    made &= json_put(object, "device", json_string(result->device));
+    made &= json_put(object, "dtype", json_string(zr_dtype_name(c->dtype)));
+    made &= json_put(object, "micro_batch", json_count(c->micro_batch));
+    made &= json_put(object, "grad_accum", json_count(c->grad_accum));
+    made &= json_put(object, "seq", json_count(options->seq));
+    made &= json_put(object, "recompute", json_string(options->recompute ? "unit" : "none"));
+    made &= json_put(object, "model", shape_object(options, result));
+    made &= json_put(object, "data", data_object(result));
+    made &= json_put(object, "padding", padding_object(&result->size));
+    made &= json_put(object, "steps", json_count(result->n_steps));
+    made &= json_put(object, "n_skipped", json_count(result->n_skipped));
+    made &= json_put(object, "peak_bytes", peaks_object(result));
+    return made;
+}
+
+static bool put_success(json_t *object, const train_result_t *result) {
+    json_t *loss = json_object();
+    bool made = json_put(loss, "first", json_number(result->first_loss));
+    made &= json_put(loss, "last", json_number(result->last_loss));
+    made &= json_put(object, "loss", loss);
+    made &= json_put(object, "step_ms", json_number(result->step_ms));
+    made &= json_put(object, "tokens_per_s", json_number(result->tokens_per_s));
+    made &= json_put(object, "weights_xxh3", json_hex(result->weights_xxh3));
+    made &= json_put(object, "comm_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_MODEL]));
+    made &=
+        json_put(object, "comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL]));
+    made &= json_put(object, "time", time_object(&result->time));
+    return made;
+}
+
+bool train_report_json(const train_options_t *options, const train_result_t *result,
+                       const char *message, FILE *file) {
+    json_t *object = json_object();
+    bool failed = result->status != ZR_OK;
+    bool made = json_put(object, "result", json_string(failed ? "failed" : "trained"));
+    if (failed) {
+        made &= json_put(object, "error", json_string(zr_status_name(result->status)));
+        made &= json_put(object, "message", json_string(message));
+    }
+    made &= put_common(object, options, result);
+    if (!failed)
+        made &= put_success(object, result);
+    bool printed = made && json_print(object, true, file);
+    json_decref(object);
+    return printed;
+}
+
+/* ---- for people ------------------------------------------------------------------------- */
+
+static const char *format_bytes(double bytes, char *text, size_t size) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t unit = 0;
+    while (bytes >= 1024 && unit < 4) {
+        bytes /= 1024;
+        unit++;
+    }
+    snprintf(text, size, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    return text;
+}
+
+static void print_peaks(const train_result_t *result, FILE *file) {
+    char text[32], reserved[32];
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        const train_peak_t *peak = &result->peak[tier];
+        if (peak->reserved == 0)
+            continue;
+        fprintf(file, "peak %-7s %s live, %s reserved", zr_tier_name((zr_tier_t)tier),
+                format_bytes((double)peak->live, text, sizeof(text)),
+                format_bytes((double)peak->reserved, reserved, sizeof(reserved)));
+        const char *between = " (";
+        for (int tag = 0; tag < ZR_N_TAGS; tag++) {
+            if (peak->by_tag[tag] == 0)
+                continue;
+            fprintf(file, "%s%s %s", between, zr_tag_name((zr_tag_t)tag),
+                    format_bytes((double)peak->by_tag[tag], text, sizeof(text)));
+            between = ", ";
+        }
+        fprintf(file, "%s per rank\n", strcmp(between, ", ") == 0 ? ")" : "");
+    }
+}
+
+static void print_sent(const train_result_t *result, FILE *file) {
+    char text[32];
+    const char *between = "sent         ";
+    bool any = false;
+    for (int i = 0; i < ZR_N_COLLECTIVES; i++) {
+        uint64_t bytes = result->bytes_sent[ZR_TRAFFIC_MODEL][i];
+        if (bytes == 0)
+            continue;
+        fprintf(file, "%s%s %s", between, zr_collective_name((zr_collective_t)i),
+                format_bytes((double)bytes, text, sizeof(text)));
+        between = ", ";
+        any = true;
+    }
+    if (any)
+        fprintf(file, " per rank\n");
+}
+
+void train_report_summary(const train_options_t *options, const train_result_t *result,
+                          FILE *file) {
+    const zr_model_size_t *size = &result->size;
+    const train_time_t *time = &result->time;
+    fprintf(file, "model        %s: %zu parameters in %zu units", options->model,
+            gpt_n_params(&options->shape), size->n_units);
+    if (size->frozen_elems > 0)
+        fprintf(file, ", %zu of them frozen", size->frozen_elems);
+    fprintf(file, "; padding %zu\n",
+            size->trainable_padded_elems - size->trainable_elems + size->frozen_padded_elems -
+                size->frozen_elems);
+    fprintf(file, "data         %zu files, %zu tokens (%s), %zu sequences of %zu per epoch\n",
+            result->n_data_files, result->n_data_tokens, result->data_kind, result->n_data_windows,
+            options->seq);
+    fprintf(file, "run          stage %d, %d ranks with %zu threads each, %s, device %s\n",
+            options->config.stage, options->n_ranks, result->n_threads,
+            zr_dtype_name(options->config.dtype), result->device);
+    fprintf(file, "steps        %zu, %zu skipped; loss %.4f to %.4f\n", result->n_steps,
+            result->n_skipped, result->first_loss, result->last_loss);
+    fprintf(file, "step time    %.1f ms (median), %.0f tokens/s\n", result->step_ms,
+            result->tokens_per_s);
+    fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f\n",
+            time->compute, time->comm, time->optimizer, time->stall, time->data);
+    print_peaks(result, file);
+    print_sent(result, file);
+    fprintf(file, "weights      xxh3 %016llx\n", (unsigned long long)result->weights_xxh3);
+}

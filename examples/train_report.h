@@ -1,0 +1,38 @@
+/*
+ * What a run says about itself: a progress line, a line of JSON per step, and at the end an
+ * object of JSON or a summary for people.
+ */
+#ifndef EXAMPLES_TRAIN_REPORT_H
+#define EXAMPLES_TRAIN_REPORT_H
+
+#include "examples/train.h"
+
+typedef struct train_step_line {
+    zr_step_report_t report;
+    double loss;
+    double seconds;
+    double tokens_per_s;
+    train_time_t time; /* of this rank in this step */
+} train_step_line_t;
+
+/**
+ * Append a step to the file of --log; with its parts where wall_clock_breakdown asks for them.
+ * ZR_ERR_IO, ZR_ERR_MEMORY are logged.
+ */
+ZR_NODISCARD zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
+                                               const train_step_line_t *line, const zr_log_t *log);
+
+/**
+ * Show a step: on a terminal in place; a line that stays every steps_per_print steps, as
+ * DeepSpeed's key asks, and at the end.
+ */
+void train_report_progress(messages_t *messages, const train_options_t *options,
+                           const train_step_line_t *line);
+
+/** Print the object of --json; false when that failed. */
+bool train_report_json(const train_options_t *options, const train_result_t *result,
+                       const char *message, FILE *file);
+/** Print a summary. */
+void train_report_summary(const train_options_t *options, const train_result_t *result, FILE *file);
+
+#endif

@@ -1,0 +1,75 @@
+/*
+ * zero-train: train a GPT at ZeRO stage 0 to 3. This is the shell around zero_train_run:
+ * command line in, exit status and report out.
+ */
+#include <stdio.h>
+
+#include "examples/common/messages.h"
+#include "examples/train.h"
+#include "examples/train_report.h"
+
+enum { EXIT_TRAINED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
+
+static int exit_code(zr_status_t status, bool bad_input) {
+    if (status == ZR_OK)
+        return EXIT_TRAINED;
+    return bad_input ? EXIT_BAD_INPUT : EXIT_FAILED;
+}
+
+static int check_output(const zr_log_t *log) {
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return EXIT_TRAINED;
+    zr_log_write(log, ZR_LOG_ERROR, "cannot write to standard output");
+    return EXIT_FAILED;
+}
+
+/* With --json an object is printed for every run that began, so that scripts find one. */
+static int report(const train_options_t *options, const train_result_t *result,
+                  const messages_t *messages, const zr_log_t *log) {
+    int code = exit_code(result->status, result->bad_input);
+    bool printed = true;
+    if (options->json && code != EXIT_BAD_INPUT)
+        printed = train_report_json(options, result, messages_first_error(messages), stdout);
+    else if (!options->quiet && code == EXIT_TRAINED)
+        train_report_summary(options, result, stdout);
+    if (!printed || check_output(log) != EXIT_TRAINED) {
+        if (!printed)
+            zr_log_write(log, ZR_LOG_ERROR, "cannot print the result");
+        return code == EXIT_TRAINED ? EXIT_FAILED : code;
+    }
+    return code;
+}
+
+static int run(int argc, char **argv, messages_t *messages) {
+    zr_log_t log = messages_log(messages, ZR_LOG_INFO);
+    train_options_t options;
+    train_result_t result;
+    zr_status_t status = train_options_parse(argc, argv, &log, &options);
+    if (status != ZR_OK)
+        return exit_code(status, status != ZR_ERR_MEMORY);
+    int code;
+    if (options.help || options.version) {
+        if (options.help)
+            train_options_help(stdout);
+        else
+            printf("zero-train %s (%s)\n", zr_version(), zr_build_description());
+        code = check_output(&log);
+    } else {
+        log.level = options.quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
+        zero_train_run(&options, &log, messages, &result);
+        code = report(&options, &result, messages, &log);
+    }
+    train_options_free(&options);
+    return code;
+}
+
+int main(int argc, char **argv) {
+    messages_t *messages = messages_create("zero-train");
+    if (messages == NULL) {
+        fputs("zero-train: error: no memory\n", stderr);
+        return EXIT_FAILED;
+    }
+    int code = run(argc, argv, messages);
+    messages_destroy(&messages);
+    return code;
+}

@@ -1,0 +1,359 @@
+/*
+ * zero-train as its users meet it: a process with a command line, an exit status, standard
+ * output and standard error.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TINY "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text --comm-timeout 60 "
+
+static char folder[] = "/tmp/zr-test-zero-train-XXXXXX";
+static char out[65536], err[65536];
+
+static void write_file(const char *name, const void *bytes, size_t n) {
+    FILE *file = fopen(name, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void read_file(const char *name, char *text, size_t size) {
+    FILE *file = fopen(name, "rb");
+    assert_non_null(file);
+    text[fread(text, 1, size - 1, file)] = '\0';
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Run zero-train in the folder, with its output in `out` and `err`; its exit status. */
+static int run(const char *arguments) {
+    char command[4096];
+    snprintf(command, sizeof(command), "'%s' %s >out 2>err", ZERO_TRAIN, arguments);
+    int status = system(command);
+    read_file("out", out, sizeof(out));
+    read_file("err", err, sizeof(err));
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void assert_ran(const char *arguments, int expected) {
+    int code = run(arguments);
+    if (code != expected)
+        fail_msg("%s: exit %d instead of %d\n%s%s", arguments, code, expected, out, err);
+}
+
+static int prepare(void **state) {
+    char text[5000];
+    int32_t header[256] = {20240520, 1, 1000};
+    (void)state;
+    if (mkdtemp(folder) == NULL || chdir(folder) != 0)
+        return -1;
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = "the quick brown fox jumps over the lazy dog. "[i * i % 7 + i % 38];
+    write_file("text", text, sizeof(text));
+    write_file("empty", "", 0);
+    write_file("short", text, 16);
+    write_file("truncated.bin", header, sizeof(header));
+    write_file("high", "\xff\xfe\xfd\xfc", 4);
+    write_file("not.json", "{\"train_batch_size\": }", 22);
+    write_file("unknown.json", "{\"train_batch_sise\": 4}", 23);
+    const char *config = "{\"zero_optimization\": {\"stage\": 2}, \"gradient_clipping\": 0.5,"
+                         " \"train_micro_batch_size_per_gpu\": 3, \"wall_clock_breakdown\": true,"
+                         " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.002}}}";
+    write_file("good.json", config, strlen(config));
+    return 0;
+}
+
+static int clean(void **state) {
+    char command[256];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    return chdir("/") | system(command);
+}
+
+/* ---- what is refused -------------------------------------------------------------------- */
+
+/* Each ends with exit 2, nothing on standard output, and a message that has all the parts. */
+static void bad_usage_and_input(void **state) {
+    static const struct {
+        const char *arguments;
+        const char *said[3];
+    } cases[] = {
+        {TINY "--stage 4", {"--stage 4", "0, 1, 2, 3", "nearest is 3"}},
+        {TINY "--stage -1", {"--stage -1", "nearest is 0"}},
+        {TINY "--stage auto", {"--stage auto", "not available yet"}},
+        {TINY "--ranks 0", {"--ranks 0", "1 to 1024", "nearest is 1"}},
+        {TINY "--ranks two", {"--ranks two", "not a whole number"}},
+        {TINY "--sage 3", {"--sage", "nearest is --stage"}},
+        {TINY "--stage", {"--stage needs a value"}},
+        {TINY "--json=1", {"--json takes no value"}},
+        {TINY "--dtype fp16", {"--dtype fp16", "fp32, bf16"}},
+        {TINY "--recompute units", {"--recompute units", "nearest is unit"}},
+        {TINY "--reduce every", {"--reduce every", "auto, every-micro-batch"}},
+        {TINY "--device gpu", {"--device gpu", "auto, host, cuda"}},
+        {TINY "--device cuda", {"--device cuda", "not available here", "nearest is host"}},
+        {TINY "--device cuda:1", {"--device cuda:1", "not available here"}},
+        {TINY "--device-memory 12Mib7", {"--device-memory 12Mib7", "unknown unit"}},
+        {TINY "--device-memory 99999999TiB", {"--device-memory 99999999TiB", "overflows"}},
+        {TINY "--host-memory 99999999999999999999", {"--host-memory 99999999", "overflows"}},
+        {TINY "--micro-batch 0", {"--micro-batch 0", "nearest is 1"}},
+        {TINY "--micro-batch 99999999999999999999", {"--micro-batch 9999999999", "allowed"}},
+        {TINY "--micro-batch 1000000000000 --steps 1000000000000", {"--micro-batch", "overflows"}},
+        {TINY "--grad-accum 0", {"--grad-accum 0", "nearest is 1"}},
+        {TINY "--steps 0", {"--steps 0", "nearest is 1"}},
+        {TINY "--seq 0", {"--seq 0", "nearest is 1"}},
+        {TINY "--seq 17", {"--seq 17", "16 positions", "nearest is 16"}},
+        {TINY "--lr fast", {"--lr fast", "not a number"}},
+        {TINY "--lr -1", {"--lr -1", "nearest is 0"}},
+        {TINY "--lr nan", {"--lr nan", "not a number"}},
+        {TINY "--clip -1", {"--clip -1", "nearest is 0"}},
+        {TINY "--beta1 1", {"beta1", "1"}},
+        {TINY "--warmup 101", {"--warmup 101", "nearest is 100"}},
+        {TINY "--schedule constant --warmup 3", {"--warmup 3", "--schedule cosine"}},
+        {TINY "--schedule constant --min-lr-ratio 0", {"--min-lr-ratio 0", "--schedule cosine"}},
+        {TINY "--schedule linear", {"--schedule linear", "cosine, constant"}},
+        {TINY "--freeze wtf", {"wtf"}},
+        {TINY "--offload-optimizer cpu", {"--offload-optimizer cpu", "not available yet"}},
+        {TINY "--offload-params nvme", {"--offload-params nvme", "not available yet"}},
+        {TINY "--nvme-path /tmp", {"--nvme-path /tmp", "not available yet"}},
+        {TINY "--nvme-capacity 1GB", {"--nvme-capacity 1GB", "not available yet"}},
+        {TINY "--checkpoint-dir /tmp", {"--checkpoint-dir", "not available yet"}},
+        {TINY "--checkpoint-every 5", {"--checkpoint-every", "not available yet"}},
+        {TINY "--resume", {"--resume", "not available yet"}},
+        {TINY "--trace t.json", {"--trace", "not available yet"}},
+        {"", {"--data"}},
+        {"--data absent", {"absent", "No such file"}},
+        {"--data empty", {"empty is empty"}},
+        {"--data short", {"16 tokens", "257"}},
+        {"--data truncated.bin", {"truncated.bin", "truncated", "1000 tokens"}},
+        {TINY "absent", {"absent", "No such file"}},
+        {TINY "truncated.bin", {"truncated"}},
+        {"--data high --seq 2 --model layers=1,channels=8,heads=2,seq=8,vocab=250",
+         {"high: token 0 is 255", "vocabulary of 250"}},
+        {"--data text --model gpt3", {"--model gpt3"}},
+        {"--data text --model layers=2,channels=16,heads=3,seq=16,vocab=256",
+         {"heads", "3", "channels"}},
+        {"--data text --model layers=2,channels=16,heads=0,seq=16,vocab=256", {"heads", "0"}},
+        {"--data text --model layers=0,channels=16,heads=2,seq=16,vocab=256", {"layers", "0"}},
+        {"--data text --model layers=2,chanels=16,heads=2,seq=16,vocab=256",
+         {"chanels", "channels"}},
+        {"--data text --model layers=2,channels=99999999999999999999,heads=2,seq=16,vocab=256",
+         {"channels", "99999999999999999999"}},
+        {"--data text --model "
+         "layers=1000000000,channels=4294967296,heads=2,seq=16,vocab=256",
+         {"--model"}},
+        {TINY "--config absent.json", {"absent.json"}},
+        {TINY "--config not.json", {"not.json", "1"}},
+        {TINY "--config unknown.json", {"train_batch_sise", "train_batch_size"}},
+        {TINY "--log /absent/log", {"/absent/log", "No such file"}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_ran(cases[i].arguments, 2);
+        assert_string_equal(out, "");
+        for (size_t k = 0; k < 3 && cases[i].said[k] != NULL; k++)
+            if (strstr(err, cases[i].said[k]) == NULL)
+                fail_msg("%s: \"%s\" is not in: %s", cases[i].arguments, cases[i].said[k], err);
+    }
+}
+
+/* ---- what is reported ------------------------------------------------------------------- */
+
+static json_t *run_json(const char *arguments, int expected) {
+    assert_ran(arguments, expected);
+    json_error_t error;
+    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, &error);
+    if (object == NULL)
+        fail_msg("%s: line %d: %s\n%s", arguments, error.line, error.text, out);
+    assert_true(json_is_object(object));
+    return object;
+}
+
+static double number(json_t *object, const char *name, const char *inner) {
+    json_t *value = json_object_get(object, name);
+    if (inner != NULL)
+        value = json_object_get(value, inner);
+    if (!json_is_number(value))
+        fail_msg("%s %s is no number in %s", name, inner ? inner : "", out);
+    return json_number_value(value);
+}
+
+static const char *text(json_t *object, const char *name) {
+    const char *value = json_string_value(json_object_get(object, name));
+    if (value == NULL)
+        fail_msg("%s is no string in %s", name, out);
+    return value;
+}
+
+static void promised_fields(void **state) {
+    json_t *object = run_json(TINY "--steps 5 --stage 3 --ranks 2 --lr 1e-2 --json", 0);
+    (void)state;
+    assert_string_equal(text(object, "result"), "trained");
+    assert_in_range((long)(number(object, "loss", "first") * 10), 54, 60); /* ln 256 = 5.55 */
+    assert_true(number(object, "loss", "last") < number(object, "loss", "first"));
+    assert_true(number(object, "step_ms", NULL) > 0);
+    double tokens_per_s = 32 / (1e-3 * number(object, "step_ms", NULL));
+    assert_true(number(object, "tokens_per_s", NULL) > 0.999 * tokens_per_s);
+    assert_true(number(object, "tokens_per_s", NULL) < 1.001 * tokens_per_s);
+    assert_int_equal(strlen(text(object, "weights_xxh3")), 16);
+    assert_int_equal(strspn(text(object, "weights_xxh3"), "0123456789abcdef"), 16);
+    assert_int_equal(number(object, "steps", NULL), 5);
+    assert_int_equal(number(object, "n_skipped", NULL), 0);
+    assert_int_equal(number(object, "stage", NULL), 3);
+    assert_int_equal(number(object, "ranks", NULL), 2);
+    assert_string_equal(text(object, "dtype"), "fp32");
+    assert_true(number(object, "padding", "trainable") >= 0);
+    assert_true(number(object, "padding", "frozen") >= 0);
+    assert_true(number(object, "comm_bytes", "all_gather") > 0);
+    assert_true(number(object, "comm_bytes", "reduce_scatter") > 0);
+    assert_true(number(object, "comm_bytes", "all_reduce") == 0);
+    assert_true(number(object, "comm_bytes", "broadcast") == 0);
+    static const char *const parts[] = {"compute", "comm", "optimizer", "stall", "data"};
+    for (size_t i = 0; i < 5; i++)
+        assert_true(number(object, "time", parts[i]) >= 0);
+    assert_true(number(object, "time", "compute") > 0);
+
+    json_t *model = json_object_get(object, "model");
+    double n = number(model, "trainable", NULL);
+    double padded = n + number(object, "padding", "trainable");
+    assert_true(n == number(model, "parameters", NULL));
+    json_t *device = json_object_get(json_object_get(object, "peak_bytes"), "device");
+    assert_true(number(device, "reserved", NULL) >= number(device, "live", NULL));
+    assert_true(number(device, "tags", "optimizer_state") == 12 * padded / 2);
+    assert_true(number(device, "tags", "parameters") == 4 * padded / 2);
+    assert_true(number(device, "tags", "gradients") == 4 * padded / 2);
+    assert_true(number(device, "tags", "activations") > 0);
+    json_decref(object);
+}
+
+/* Nothing that is not built is reported. */
+static void no_other_fields(void **state) {
+    static const char *const later[] = {"planned_peak_bytes", "nvme_bytes"};
+    json_t *object = run_json(TINY "--steps 1 --json", 0);
+    (void)state;
+    for (size_t i = 0; i < 2; i++)
+        assert_null(json_object_get(object, later[i]));
+    assert_null(json_object_get(json_object_get(object, "time"), "io"));
+    assert_null(json_object_get(json_object_get(object, "peak_bytes"), "nvme"));
+    json_decref(object);
+}
+
+static void same_weights_at_every_stage(void **state) {
+    char hash[17] = "", arguments[512];
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        snprintf(arguments, sizeof(arguments),
+                 TINY "--steps 3 --stage %d --ranks 3 --clip 0.5 --json --recompute %s --prefetch "
+                      "%d",
+                 stage, stage % 2 ? "unit" : "none", stage * 1000);
+        json_t *object = run_json(arguments, 0);
+        if (stage == 0)
+            snprintf(hash, sizeof(hash), "%s", text(object, "weights_xxh3"));
+        assert_string_equal(text(object, "weights_xxh3"), hash);
+        json_decref(object);
+    }
+    json_t *object = run_json(TINY "--steps 3 --ranks 3 --clip 0.5 --json --seed 2", 0);
+    assert_string_not_equal(text(object, "weights_xxh3"), hash);
+    json_decref(object);
+}
+
+static void out_of_budget(void **state) {
+    json_t *object = run_json(TINY "--steps 3 --ranks 2 --device-memory 64KiB --json", 1);
+    (void)state;
+    assert_string_equal(text(object, "result"), "failed");
+    assert_string_equal(text(object, "error"), "ZR_ERR_BUDGET");
+    assert_non_null(strstr(text(object, "message"), "--stage"));
+    assert_non_null(strstr(err, "--stage"));
+    json_t *device = json_object_get(json_object_get(object, "peak_bytes"), "device");
+    assert_true(number(device, "reserved", NULL) <= 65536);
+    assert_null(json_object_get(object, "loss"));
+    json_decref(object);
+}
+
+static void log_lines(void **state) {
+    static const char *const fields[] = {"step", "loss",    "lr",          "norm",
+                                         "clip", "step_ms", "tokens_per_s"};
+    char lines[8192], *rest = lines;
+    size_t n_lines = 0;
+    (void)state;
+    assert_ran(TINY "--steps 6 --clip 0.1 --log steps.jsonl --quiet", 0);
+    assert_string_equal(out, "");
+    assert_string_equal(err, "");
+    read_file("steps.jsonl", lines, sizeof(lines));
+    for (char *line = strsep(&rest, "\n"); line != NULL && *line != '\0';
+         line = strsep(&rest, "\n")) {
+        json_t *object = json_loads(line, 0, NULL);
+        assert_non_null(object);
+        n_lines++;
+        for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+            assert_true(number(object, fields[i], NULL) > 0);
+        assert_true(json_is_false(json_object_get(object, "skipped")));
+        assert_int_equal(number(object, "step", NULL), n_lines);
+        assert_true(number(object, "clip", NULL) < 1);
+        json_decref(object);
+    }
+    assert_int_equal(n_lines, 6);
+}
+
+/* The file counts, and options count more, wherever they stand. */
+static void options_override_config(void **state) {
+    (void)state;
+    json_t *object = run_json("--stage 1 --config good.json " TINY "--steps 2 --json", 0);
+    assert_int_equal(number(object, "stage", NULL), 1);
+    assert_int_equal(number(object, "micro_batch", NULL), 3);
+    json_decref(object);
+    object = run_json(TINY "--config good.json --steps 2 --json --log steps.jsonl", 0);
+    assert_int_equal(number(object, "stage", NULL), 2);
+    json_decref(object);
+    char line[1024];
+    read_file("steps.jsonl", line, sizeof(line));
+    assert_non_null(strstr(line, "\"stall\"")); /* wall_clock_breakdown */
+    assert_non_null(strstr(err, "step 2/2"));
+    assert_non_null(strstr(err, "stall"));
+}
+
+/* Output that cannot be written is a failed run, and not a quiet one. */
+static void full_disk(void **state) {
+    (void)state;
+    if (access("/dev/full", W_OK) != 0)
+        skip();
+    assert_ran(TINY "--steps 2 --log /dev/full", 1);
+    assert_non_null(strstr(err, "/dev/full"));
+    char command[1024];
+    snprintf(command, sizeof(command), "'%s' " TINY "--steps 1 --json >/dev/full 2>err",
+             ZERO_TRAIN);
+    assert_int_equal(WEXITSTATUS(system(command)), 1);
+}
+
+static void help_version_summary(void **state) {
+    (void)state;
+    assert_ran("--help", 0);
+    assert_non_null(strstr(out, "--device-memory"));
+    assert_null(strstr(out, "--checkpoint"));
+    assert_string_equal(err, "");
+    assert_ran("--version", 0);
+    assert_non_null(strstr(out, "zero-train 0."));
+    assert_ran(TINY "--steps 2", 0);
+    assert_non_null(strstr(out, "loss"));
+    assert_non_null(strstr(out, "xxh3"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_usage_and_input),     cmocka_unit_test(promised_fields),
+        cmocka_unit_test(no_other_fields),         cmocka_unit_test(same_weights_at_every_stage),
+        cmocka_unit_test(out_of_budget),           cmocka_unit_test(log_lines),
+        cmocka_unit_test(options_override_config), cmocka_unit_test(full_disk),
+        cmocka_unit_test(help_version_summary),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
