@@ -1,0 +1,214 @@
+/*
+ * Counters are atomic: the ranks of a run allocate at the same time, so which of them meets
+ * the failure differs from run to run, and all of them have to bear it.
+ */
+#include "tests/fault/fault_wrap.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static atomic_long n_calls;
+static atomic_long n_live;
+static atomic_long mapped_bytes;
+static atomic_long failing; /* the call that fails; 0: none */
+static atomic_bool hit;
+
+void fault_arm(long n) {
+    atomic_store(&hit, false);
+    atomic_store(&failing, n);
+    atomic_store(&n_calls, 0);
+}
+
+bool fault_hit(void) {
+    return atomic_load(&hit);
+}
+
+long fault_count(void) {
+    return atomic_load(&n_calls);
+}
+
+long fault_live(void) {
+    return atomic_load(&n_live);
+}
+
+long fault_mapped_bytes(void) {
+    return atomic_load(&mapped_bytes);
+}
+
+static bool fails(int error) {
+    if (atomic_fetch_add(&n_calls, 1) + 1 != atomic_load(&failing))
+        return false;
+    atomic_store(&hit, true);
+    errno = error;
+    return true;
+}
+
+static void *counted(void *pointer) {
+    if (pointer != NULL)
+        atomic_fetch_add(&n_live, 1);
+    return pointer;
+}
+
+#define REAL(type, name, ...)                                                                      \
+    type __real_##name(__VA_ARGS__);                                                               \
+    type __wrap_##name(__VA_ARGS__)
+
+/* ---- memory ----------------------------------------------------------------------------- */
+
+REAL(void *, malloc, size_t size);
+REAL(void *, calloc, size_t n, size_t size);
+REAL(void *, realloc, void *pointer, size_t size);
+REAL(void *, aligned_alloc, size_t alignment, size_t size);
+REAL(int, posix_memalign, void **pointer_p, size_t alignment, size_t size);
+REAL(char *, strdup, const char *text);
+REAL(char *, strndup, const char *text, size_t n);
+REAL(int, vasprintf, char **text_p, const char *format, va_list arguments);
+int __wrap_asprintf(char **text_p, const char *format, ...);
+REAL(void, free, void *pointer);
+
+void *__wrap_malloc(size_t size) {
+    return fails(ENOMEM) ? NULL : counted(__real_malloc(size));
+}
+
+void *__wrap_calloc(size_t n, size_t size) {
+    return fails(ENOMEM) ? NULL : counted(__real_calloc(n, size));
+}
+
+void *__wrap_realloc(void *pointer, size_t size) {
+    if (fails(ENOMEM))
+        return NULL;
+    void *grown = __real_realloc(pointer, size);
+    return pointer == NULL ? counted(grown) : grown;
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size) {
+    return fails(ENOMEM) ? NULL : counted(__real_aligned_alloc(alignment, size));
+}
+
+int __wrap_posix_memalign(void **pointer_p, size_t alignment, size_t size) {
+    if (fails(ENOMEM))
+        return ENOMEM;
+    int error = __real_posix_memalign(pointer_p, alignment, size);
+    if (error == 0)
+        counted(*pointer_p);
+    return error;
+}
+
+char *__wrap_strdup(const char *text) {
+    return fails(ENOMEM) ? NULL : counted(__real_strdup(text));
+}
+
+char *__wrap_strndup(const char *text, size_t n) {
+    return fails(ENOMEM) ? NULL : counted(__real_strndup(text, n));
+}
+
+int __wrap_vasprintf(char **text_p, const char *format, va_list arguments) {
+    if (fails(ENOMEM))
+        return -1;
+    int length = __real_vasprintf(text_p, format, arguments);
+    if (length >= 0)
+        counted(*text_p);
+    return length;
+}
+
+int __wrap_asprintf(char **text_p, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int length = __wrap_vasprintf(text_p, format, arguments);
+    va_end(arguments);
+    return length;
+}
+
+void __wrap_free(void *pointer) {
+    if (pointer != NULL)
+        atomic_fetch_sub(&n_live, 1);
+    __real_free(pointer);
+}
+
+void *fault_malloc(size_t size_bytes) {
+    return __wrap_malloc(size_bytes);
+}
+
+void *fault_malloc_always(size_t size_bytes) {
+    return counted(__real_malloc(size_bytes));
+}
+
+void fault_free(void *pointer) {
+    __wrap_free(pointer);
+}
+
+/* ---- mappings --------------------------------------------------------------------------- */
+
+REAL(void *, mmap, void *address, size_t size, int protection, int flags, int file, off_t offset);
+REAL(int, munmap, void *address, size_t size);
+REAL(int, mprotect, void *address, size_t size, int protection);
+
+void *__wrap_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
+    if (fails(ENOMEM))
+        return MAP_FAILED;
+    void *pointer = __real_mmap(address, size, protection, flags, file, offset);
+    if (pointer != MAP_FAILED && (flags & MAP_FIXED) == 0)
+        atomic_fetch_add(&mapped_bytes, (long)size);
+    return pointer;
+}
+
+int __wrap_munmap(void *address, size_t size) {
+    atomic_fetch_sub(&mapped_bytes, (long)size);
+    return __real_munmap(address, size);
+}
+
+int __wrap_mprotect(void *address, size_t size, int protection) {
+    return fails(ENOMEM) ? -1 : __real_mprotect(address, size, protection);
+}
+
+/* ---- files and threads ------------------------------------------------------------------ */
+
+REAL(FILE *, fopen, const char *path, const char *mode);
+REAL(int, fclose, FILE *file);
+REAL(DIR *, opendir, const char *path);
+REAL(int, closedir, DIR *folder);
+REAL(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes,
+     void *(*start)(void *), void *argument);
+REAL(int, pthread_join, pthread_t thread, void **result);
+
+FILE *__wrap_fopen(const char *path, const char *mode) {
+    return fails(ENOMEM) ? NULL : counted(__real_fopen(path, mode));
+}
+
+int __wrap_fclose(FILE *file) {
+    atomic_fetch_sub(&n_live, 1);
+    return __real_fclose(file);
+}
+
+DIR *__wrap_opendir(const char *path) {
+    return fails(ENOMEM) ? NULL : counted(__real_opendir(path));
+}
+
+int __wrap_closedir(DIR *folder) {
+    atomic_fetch_sub(&n_live, 1);
+    return __real_closedir(folder);
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *argument) {
+    if (fails(EAGAIN))
+        return EAGAIN;
+    int error = __real_pthread_create(thread, attributes, start, argument);
+    if (error == 0)
+        atomic_fetch_add(&n_live, 1);
+    return error;
+}
+
+int __wrap_pthread_join(pthread_t thread, void **result) {
+    int error = __real_pthread_join(thread, result);
+    if (error == 0)
+        atomic_fetch_sub(&n_live, 1);
+    return error;
+}

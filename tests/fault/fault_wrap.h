@@ -1,0 +1,31 @@
+/*
+ * The allocations of this process, counted and made to fail one at a time.
+ *
+ * The linker's --wrap sends every call of the library and the programs here; what other
+ * libraries allocate inside themselves is not seen. An allocation is a piece of memory, a
+ * mapping, an open file or folder, or a thread: whatever the system may refuse.
+ */
+#ifndef TESTS_FAULT_FAULT_WRAP_H
+#define TESTS_FAULT_FAULT_WRAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/** Let the n-th allocation from now on fail, counted from 1; 0: none. Resets the count. */
+void fault_arm(long n);
+/** Whether it has failed. */
+bool fault_hit(void);
+/** Allocations since fault_arm, with those that failed. */
+long fault_count(void);
+/** What is allocated now and not given back. */
+long fault_live(void);
+/** Bytes of address space that are mapped now. */
+long fault_mapped_bytes(void);
+
+/** malloc and free that count, for libraries that take such functions. */
+void *fault_malloc(size_t size_bytes);
+/** The same, but never refused. */
+void *fault_malloc_always(size_t size_bytes);
+void fault_free(void *pointer);
+
+#endif

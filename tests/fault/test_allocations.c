@@ -1,0 +1,215 @@
+/*
+ * A whole run of two ranks, with one of its first 1,000 allocations refused, once for each:
+ * it has to end on every rank, with an error that was said, and with nothing left behind.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "examples/train.h"
+#include "examples/train_report.h"
+#include "tests/fault/fault_wrap.h"
+
+#define MOST 1000
+/* The sanitizers make a run many times slower, so they see every seventh. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define STRIDE 7
+#else
+#define STRIDE 1
+#endif
+/* A run takes milliseconds; one that takes this long hangs. */
+#define WATCHDOG_SECONDS 100
+
+static char folder[] = "/tmp/zr-test-allocations-XXXXXX";
+
+typedef struct error_count {
+    pthread_mutex_t lock;
+    size_t n_errors;
+    char first[1024];
+} error_count_t;
+
+static void count_errors(void *context, zr_log_level_t level, int rank, const char *message) {
+    error_count_t *count = context;
+    (void)rank;
+    if (level != ZR_LOG_ERROR)
+        return;
+    pthread_mutex_lock(&count->lock);
+    if (count->n_errors++ == 0)
+        snprintf(count->first, sizeof(count->first), "%s", message);
+    pthread_mutex_unlock(&count->lock);
+}
+
+/* Parse, train, free: everything that zero-train does but printing. */
+static zr_status_t run(const char *const *words, int n_words, const zr_log_t *log,
+                       train_result_t *result) {
+    train_options_t options;
+    char *arguments[64];
+    for (int i = 0; i < n_words; i++)
+        arguments[i] = (char *)words[i];
+    arguments[n_words] = NULL;
+    zr_status_t status = train_options_parse(n_words, arguments, log, &options);
+    if (status != ZR_OK)
+        return status;
+    status = zero_train_run(&options, log, NULL, result);
+    train_options_free(&options);
+    return status;
+}
+
+static void check_failure(long n, zr_status_t status, const error_count_t *count) {
+    if (status != ZR_OK && count->n_errors == 0)
+        fail_msg("allocation %ld refused: %s, and nobody said why", n, zr_status_name(status));
+    bool about_memory = strstr(count->first, "no memory") != NULL;
+    bool misread = status == ZR_ERR_ARGUMENT || status == ZR_ERR_STATE || status == ZR_ERR_FORMAT;
+    if (misread && !about_memory)
+        fail_msg("allocation %ld refused: taken for %s: %s", n, zr_status_name(status),
+                 count->first);
+    if (status == ZR_ERR_COMM)
+        fail_msg("allocation %ld refused: the run's status is of a rank that was stopped: %s", n,
+                 count->first);
+}
+
+/* The largest number of allocations that a run had. */
+static long refuse_each(const char *const *words, int n_words) {
+    long most = 0;
+    uint64_t hash = 0;
+    for (long n = 0; n <= MOST && n <= most; n += n == 0 ? 1 : STRIDE) {
+        error_count_t count = {.lock = PTHREAD_MUTEX_INITIALIZER};
+        zr_log_t log = {
+            .sink = count_errors, .context = &count, .level = ZR_LOG_WARNING, .rank = -1};
+        train_result_t result = {0};
+        long live = fault_live(), mapped = fault_mapped_bytes();
+        alarm(WATCHDOG_SECONDS);
+        fault_arm(n);
+        zr_status_t status = run(words, n_words, &log, &result);
+        bool hit = fault_hit();
+        long n_calls = fault_count();
+        fault_arm(0);
+        alarm(0);
+        if (n_calls > most)
+            most = n_calls;
+        if (fault_live() != live)
+            fail_msg("allocation %ld refused: %ld are left (%s)", n, fault_live() - live,
+                     count.first);
+        if (fault_mapped_bytes() != mapped)
+            fail_msg("allocation %ld refused: %ld bytes are left mapped (%s)", n,
+                     fault_mapped_bytes() - mapped, count.first);
+        check_failure(n, status, &count);
+        if (!hit && status != ZR_OK)
+            fail_msg("nothing was refused, but %s: %s", zr_status_name(status), count.first);
+        if (n == 0)
+            hash = result.weights_xxh3;
+        /* Who goes on after a refusal (it may: a thread less) has to have the right weights. */
+        if (status == ZR_OK)
+            assert_true(result.weights_xxh3 == hash);
+    }
+    print_message("a run has up to %ld allocations\n", most);
+    return most;
+}
+
+static int prepare(void **state) {
+    char text[2000];
+    (void)state;
+    if (mkdtemp(folder) == NULL || chdir(folder) != 0)
+        return -1;
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = (char)('a' + i * i % 23);
+    FILE *file = fopen("text", "wb");
+    bool written = file != NULL && fwrite(text, 1, sizeof(text), file) == sizeof(text);
+    if (file == NULL || fclose(file) != 0 || !written)
+        return -1;
+    const char *config = "{\"zero_optimization\": {\"stage\": 3}, \"gradient_clipping\": 1.0,"
+                         " \"gradient_accumulation_steps\": 2}";
+    file = fopen("config.json", "wb");
+    written = file != NULL && fputs(config, file) >= 0;
+    if (file == NULL || fclose(file) != 0 || !written)
+        return -1;
+    /* jansson's scanner drops a character when its buffer cannot grow, and says nothing; so
+     * its allocations are refused only where it prints. */
+    json_set_alloc_funcs(fault_malloc_always, fault_free);
+    return 0;
+}
+
+static int clean(void **state) {
+    char command[256];
+    (void)state;
+    json_set_alloc_funcs(malloc, free);
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    return chdir("/") | system(command);
+}
+
+#define TINY(layers)                                                                               \
+    "zero-train", "--model", "layers=" layers ",channels=8,heads=2,seq=8,vocab=128", "--data",     \
+        ".", "--ranks", "2", "--comm-timeout", "60", "--log", ".log"
+
+static void stage_3_with_config(void **state) {
+    static const char *const words[] = {TINY("10"),  "--config", "config.json", "--steps", "2",
+                                        "--threads", "2",        "--recompute", "unit"};
+    (void)state;
+    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) >= MOST);
+}
+
+static void stage_0(void **state) {
+    static const char *const words[] = {TINY("1"), "--steps", "1", "--threads", "1"};
+    (void)state;
+    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 100);
+}
+
+/* A report that cannot be made is not half made. */
+static void report(void **state) {
+    static const char *const words[] = {TINY("1"), "--steps", "1"};
+    train_options_t options;
+    train_result_t result = {.status = ZR_ERR_BUDGET, .data_kind = "text"};
+    train_step_line_t line = {.loss = 1};
+    char *arguments[32];
+    int n_words = sizeof(words) / sizeof(words[0]);
+    bool printed = false;
+    (void)state;
+    for (int i = 0; i < n_words; i++)
+        arguments[i] = (char *)words[i];
+    error_count_t count = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    zr_log_t log = {.sink = count_errors, .context = &count, .level = ZR_LOG_WARNING, .rank = -1};
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    assert_int_equal(train_options_parse(n_words, arguments, &log, &options), ZR_OK);
+    json_set_alloc_funcs(fault_malloc, fault_free);
+    long live = fault_live(), n = 0;
+    while (!printed) {
+        fault_arm(++n);
+        result.status = n % 2 ? ZR_OK : ZR_ERR_BUDGET;
+        printed = train_report_json(&options, &result, "message", file);
+        assert_true(printed != fault_hit());
+        assert_int_equal(fault_live(), live);
+    }
+    assert_true(n > 50);
+    zr_status_t status = ZR_ERR_MEMORY;
+    for (n = 1; status != ZR_OK; n++) {
+        fault_arm(n);
+        count.n_errors = 0;
+        status = train_report_log_step(file, &options, &line, &log);
+        assert_true((status != ZR_OK) == fault_hit());
+        assert_int_equal(count.n_errors, fault_hit());
+        assert_int_equal(fault_live(), live);
+    }
+    fault_arm(0);
+    json_set_alloc_funcs(fault_malloc_always, fault_free);
+    train_options_free(&options);
+    fclose(file);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stage_3_with_config),
+        cmocka_unit_test(stage_0),
+        cmocka_unit_test(report),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
