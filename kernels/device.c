@@ -234,21 +234,20 @@ void zr_event_destroy(zr_event_t **event) {
     *event = NULL;
 }
 
-/* Peers of one process could share events some day; until a backend can, refuse. */
-static zr_status_t check_same_device(const zr_event_t *event, const zr_stream_t *stream) {
+zr_status_t zr_event_record(zr_event_t *event, zr_stream_t *stream) {
     if (event->device != stream->device)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
-                       "stream \"%s\": the event belongs to another device", stream->name);
-    return ZR_OK;
-}
-
-zr_status_t zr_event_record(zr_event_t *event, zr_stream_t *stream) {
-    ZR_TRY(check_same_device(event, stream));
+                       "stream \"%s\": an event of another device cannot be recorded",
+                       stream->name);
     return stream->device->backend->event_record(event, stream);
 }
 
 zr_status_t zr_stream_wait(zr_stream_t *stream, zr_event_t *event) {
-    ZR_TRY(check_same_device(event, stream));
+    if (event->device->backend != stream->device->backend)
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "stream \"%s\" of a %s device cannot wait for an event of a %s device",
+                       stream->name, stream->device->backend->name,
+                       event->device->backend->name);
     return stream->device->backend->stream_wait(stream, event);
 }
 

@@ -84,7 +84,8 @@ const zr_log_t *zr_device_log(const zr_device_t *device);
  *
  * @param tier        ZR_TIER_DEVICE or ZR_TIER_HOST
  * @param size_bytes  a multiple of the granule, > 0
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_BUDGET when there is no such range
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_BUDGET when there is no such range, which a caller may
+ *         get over with a smaller one: the log says it as information only
  *
  * The start is aligned to the granule and to at least 4 KiB.
  */
@@ -99,8 +100,8 @@ void zr_range_release(zr_device_t *device, zr_tier_t tier, void **base, size_t s
  * and requires that no queued work uses them.
  *
  * @param offset_bytes, size_bytes  multiples of the granule, inside the range
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_BUDGET when the machine has no more memory
- *         (nothing has been mapped then)
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_BUDGET when the machine has no more memory (nothing has
+ *         been mapped then; the log says it as information only, since memory may be found)
  */
 ZR_NODISCARD zr_status_t zr_range_map(zr_device_t *device, zr_tier_t tier, void *base,
                                       size_t offset_bytes, size_t size_bytes);
@@ -135,7 +136,11 @@ void zr_event_destroy(zr_event_t **event);
 
 /** The event passes when the work queued on `stream` up to now is done. May be recorded again. */
 ZR_NODISCARD zr_status_t zr_event_record(zr_event_t *event, zr_stream_t *stream);
-/** Work queued on `stream` from now on starts after the event's last record so far has passed. */
+/**
+ * Work queued on `stream` from now on starts after the event's last record so far has passed.
+ * The event may be of another device of the same backend, whose owner must not record or destroy
+ * it meanwhile.
+ */
 ZR_NODISCARD zr_status_t zr_stream_wait(zr_stream_t *stream, zr_event_t *event);
 /** Block the calling thread until the event has passed. */
 ZR_NODISCARD zr_status_t zr_event_synchronize(zr_event_t *event);

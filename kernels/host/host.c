@@ -98,10 +98,11 @@ static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **d
 static zr_status_t host_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
                                       void **base_p) {
     void *base = mmap(NULL, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED)
-        return zr_fail(&device->log, ZR_ERR_BUDGET,
-                       "%s memory: no range of %zu bytes of addresses: %s", zr_tier_name(tier),
-                       size_bytes, strerror(errno));
+    if (base == MAP_FAILED) {
+        zr_log_write(&device->log, ZR_LOG_INFO, "%s memory: no range of %zu bytes of addresses: %s",
+                     zr_tier_name(tier), size_bytes, strerror(errno));
+        return ZR_ERR_BUDGET;
+    }
     *base_p = base;
     return ZR_OK;
 }
@@ -126,9 +127,12 @@ static zr_status_t host_range_map(zr_device_t *device, zr_tier_t tier, void *bas
         return ZR_OK;
     int error = errno;
     put_nothing_behind(address, size_bytes); /* some pages may have been made accessible */
-    return zr_fail(&device->log, error == ENOMEM ? ZR_ERR_BUDGET : ZR_ERR_DEVICE,
-                   "%s memory: the machine has no %zu bytes more: %s", zr_tier_name(tier),
-                   size_bytes, strerror(error));
+    if (error != ENOMEM)
+        return zr_fail(&device->log, ZR_ERR_DEVICE, "%s memory: mapping %zu bytes: %s",
+                       zr_tier_name(tier), size_bytes, strerror(error));
+    zr_log_write(&device->log, ZR_LOG_INFO, "%s memory: the machine has no %zu bytes more: %s",
+                 zr_tier_name(tier), size_bytes, strerror(error));
+    return ZR_ERR_BUDGET;
 }
 
 static zr_status_t host_range_unmap(zr_device_t *device, zr_tier_t tier, void *base,

@@ -143,8 +143,10 @@ static void test_range_refusals(void **state) {
     assert_refused(f, ZR_ERR_ARGUMENT, zr_range_reserve(f->device, ZR_TIER_DEVICE, 0, &base));
     assert_refused(f, ZR_ERR_ARGUMENT,
                    zr_range_reserve(f->device, ZR_TIER_DEVICE, granule + 1, &base));
-    assert_refused(f, ZR_ERR_BUDGET,
-                   zr_range_reserve(f->device, ZR_TIER_DEVICE, (size_t)1 << 62, &base));
+    int n_errors_before = f->n_errors; /* what a caller may get over is no error */
+    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, (size_t)1 << 62, &base),
+                     ZR_ERR_BUDGET);
+    assert_int_equal(f->n_errors, n_errors_before);
     assert_null(base);
 
     assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, 4 * granule, &base), ZR_OK);
@@ -183,8 +185,10 @@ static void test_map_too_much(void **state) {
         skip(); /* fewer addresses than that: a limit of the system on this process */
     assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, granule), ZR_OK);
     write_pattern(f, base, granule, 77);
-    assert_refused(f, ZR_ERR_BUDGET,
-                   zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, size_bytes - granule));
+    int n_errors_before = f->n_errors; /* what a caller may get over is no error */
+    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, size_bytes - granule),
+                     ZR_ERR_BUDGET);
+    assert_int_equal(f->n_errors, n_errors_before);
     check_pattern(f, base, granule, 77);
     assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, granule), ZR_OK);
     write_pattern(f, (char *)base + granule, granule, 78);
@@ -274,7 +278,7 @@ static void test_stream_refusals(void **state) {
     zr_event_t *event = NULL;
     assert_int_equal(zr_event_create(other.device, &event), ZR_OK);
     assert_refused(f, ZR_ERR_ARGUMENT, zr_event_record(event, f->stream));
-    assert_refused(f, ZR_ERR_ARGUMENT, zr_stream_wait(f->stream, event));
+    assert_int_equal(zr_stream_wait(f->stream, event), ZR_OK); /* ranks wait for each other */
     zr_event_destroy(&event);
     fixture_close(&other);
     zr_stream_destroy(&stream);
