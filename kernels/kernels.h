@@ -2,9 +2,10 @@
  * The runtime's own kernels: the update, sums, casts and fills that ZeRO needs.
  *
  * All of them queue work on a stream and take device pointers, aligned to their
- * element. All backends and instruction sets give the same bits: element
- * formulas use explicit fmaf without contraction, and sums have one fixed order,
- * written down beside each. A count of 0 is fine everywhere.
+ * element; arrays of one call do not overlap unless it says so. All backends and
+ * instruction sets give the same bits (of a NaN: that it is one): element formulas
+ * use explicit fmaf without contraction, and sums have one fixed order, written
+ * down beside each. A count of 0 is fine everywhere.
  *
  * Each kernel states its cost, which is what a simulated device charges and what
  * a benchmark divides by.
