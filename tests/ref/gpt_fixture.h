@@ -1,0 +1,56 @@
+/*
+ * A model on one rank, for tests: everything that gpt_create needs, and its insides.
+ */
+#ifndef ZR_TESTS_REF_GPT_FIXTURE_H
+#define ZR_TESTS_REF_GPT_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "examples/gpt_internal.h"
+#include "tests/ref/ref_gpt.h"
+
+typedef struct fixture_options {
+    gpt_shape_t shape;
+    gpt_options_t gpt;
+    zr_dtype_t dtype;
+    size_t micro_batch, grad_accum;
+    int n_threads;
+    double lr;
+    double clip;
+    size_t device_memory_bytes; /* 0: no budget */
+} fixture_options_t;
+
+typedef struct fixture {
+    zr_comm_t *comm;
+    zr_device_t *device;
+    zr_runtime_t *runtime;
+    gpt_t *gpt;
+    size_t n_tensors;
+    char last_error[512];
+} fixture_t;
+
+/** Up to zr_runtime_commit; the status of gpt_create is handed on, all else must succeed. */
+zr_status_t fixture_open(fixture_t *fixture, const fixture_options_t *options);
+void fixture_close(fixture_t *fixture);
+
+/** The parameters in the oracle's order. */
+zr_param_t *fixture_param(fixture_t *fixture, size_t index);
+zr_unit_t *fixture_unit(fixture_t *fixture, size_t index);
+
+/** Tensors of the oracle: n_tensors arrays of the right sizes, zeroed. */
+double **fixture_tensors(const fixture_t *fixture);
+void fixture_free_tensors(const fixture_t *fixture, double **tensors);
+
+/** What the model computes with: the master weights, rounded to the parameters' dtype. */
+double **fixture_read_params(fixture_t *fixture);
+/** The gradients so far, at stage 0 and in a micro-batch of the test's own. Frozen ones are 0. */
+double **fixture_read_gradients(fixture_t *fixture);
+
+/** b * t tokens and their successors, from a seed. */
+void fixture_tokens(size_t vocab, uint64_t seed, size_t n, int32_t *tokens, int32_t *targets);
+
+#endif

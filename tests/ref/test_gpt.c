@@ -1,0 +1,429 @@
+/*
+ * The model against the oracle, against finite differences of its own loss, and against itself
+ * with recomputation and with frozen parameters.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/ref/gpt_fixture.h"
+
+/* One learning step away from the initial values, so that biases and norms are not trivial. */
+static fixture_options_t options_of(const size_t shape[5], zr_dtype_t dtype, int n_threads) {
+    return (fixture_options_t){.shape = {shape[0], shape[1], shape[2], shape[3], shape[4]},
+                               .gpt = {.seed = 7, .weight_decay = 0.1},
+                               .dtype = dtype,
+                               .micro_batch = 1,
+                               .grad_accum = 2,
+                               .n_threads = n_threads,
+                               .lr = 0.02};
+}
+
+static void take_step(fixture_t *fixture, size_t vocab) {
+    int32_t tokens[3], targets[3];
+    for (uint64_t i = 0; i < 2; i++) {
+        fixture_tokens(vocab, 100 + i, 3, tokens, targets);
+        assert_int_equal(gpt_train_micro_batch(fixture->gpt, tokens, targets, 1, 3), ZR_OK);
+    }
+    assert_int_equal(zr_runtime_step(fixture->runtime, NULL), ZR_OK);
+    double loss;
+    assert_int_equal(gpt_take_loss(fixture->gpt, &loss), ZR_OK);
+}
+
+static ref_gpt_shape_t ref_shape(const gpt_shape_t *shape) {
+    return (ref_gpt_shape_t){shape->n_layers, shape->channels, shape->heads, shape->seq,
+                             shape->vocab};
+}
+
+static void compare(fixture_t *fixture, double **gradients, double **expected, double tolerance) {
+    for (size_t i = 0; i < fixture->n_tensors; i++) {
+        size_t n = zr_param_n_elems(fixture_param(fixture, i));
+        double difference = 0.0, norm = 0.0;
+        for (size_t j = 0; j < n; j++) {
+            difference += pow(gradients[i][j] - expected[i][j], 2);
+            norm += pow(expected[i][j], 2);
+        }
+        if (!(sqrt(difference) <= tolerance * sqrt(norm)))
+            fail_msg("%s: gradient off by %.3g of %.3g (relative %.3g, tolerated %.3g)",
+                     zr_param_name(fixture_param(fixture, i)), sqrt(difference), sqrt(norm),
+                     sqrt(difference / norm), tolerance);
+    }
+}
+
+/* ---- the oracle --------------------------------------------------------------------------- */
+
+static void check_against_oracle(const fixture_options_t *options, size_t b, size_t t,
+                                 double tolerance) {
+    fixture_t fixture;
+    assert_int_equal(fixture_open(&fixture, options), ZR_OK);
+    take_step(&fixture, options->shape.vocab);
+    ref_gpt_shape_t shape = ref_shape(&options->shape);
+    int32_t *tokens = malloc(2 * b * t * sizeof(int32_t)), *targets = tokens + b * t;
+    fixture_tokens(shape.vocab, 5, b * t, tokens, targets);
+
+    double **params = fixture_read_params(&fixture);
+    double **expected = fixture_tensors(&fixture);
+    double expected_loss = ref_gpt(&shape, params, expected, tokens, targets, b, t);
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, b, t), ZR_OK);
+    double **gradients = fixture_read_gradients(&fixture);
+    compare(&fixture, gradients, expected, tolerance);
+    double loss;
+    assert_int_equal(gpt_take_loss(fixture.gpt, &loss), ZR_OK);
+    if (fabs(loss - expected_loss) > 1e-6 * expected_loss)
+        fail_msg("loss %.9g instead of %.9g", loss, expected_loss);
+
+    fixture_free_tensors(&fixture, params);
+    fixture_free_tensors(&fixture, expected);
+    fixture_free_tensors(&fixture, gradients);
+    free(tokens);
+    fixture_close(&fixture);
+}
+
+static void test_oracle(void **state) {
+    (void)state;
+    /* layers, channels, heads, positions, words; then sequences and tokens */
+    static const size_t cases[][7] = {{1, 4, 1, 3, 5, 1, 3},
+                                      {2, 48, 3, 19, 97, 3, 17},
+                                      {3, 40, 5, 33, 1303, 2, 33},
+                                      {2, 36, 4, 140, 61, 1, 130},
+                                      {1, 64, 1, 8, 257, 5, 1}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (int n_threads = 1; n_threads <= 2; n_threads++) {
+            print_message("%zu layers, %zu channels, %d threads\n", cases[i][0], cases[i][1],
+                          n_threads);
+            fixture_options_t options = options_of(cases[i], ZR_DTYPE_F32, n_threads);
+            check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
+            options.gpt.recompute = true;
+            check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
+            options.dtype = ZR_DTYPE_BF16; /* each gradient is rounded, some twice (wte) */
+            check_against_oracle(&options, cases[i][5], cases[i][6], 5e-3);
+        }
+    }
+}
+
+/* Two micro-batches add up: the mean of both gradients is what the oracle gives for both. */
+static void test_accumulation(void **state) {
+    (void)state;
+    static const size_t shape[] = {2, 24, 2, 9, 51};
+    fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
+    options.grad_accum = 3;
+    fixture_t fixture;
+    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    ref_gpt_shape_t sizes = ref_shape(&options.shape);
+    int32_t tokens[36], targets[36];
+    fixture_tokens(51, 3, 36, tokens, targets);
+    double **params = fixture_read_params(&fixture), **expected = fixture_tensors(&fixture);
+    ref_gpt(&sizes, params, expected, tokens, targets, 4, 9);
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 2, 9), ZR_OK);
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens + 18, targets + 18, 2, 9), ZR_OK);
+    double **gradients = fixture_read_gradients(&fixture);
+    for (size_t i = 0; i < fixture.n_tensors; i++) {
+        for (size_t j = 0; j < zr_param_n_elems(fixture_param(&fixture, i)); j++)
+            gradients[i][j] /= 2.0;
+    }
+    compare(&fixture, gradients, expected, 1e-5);
+    fixture_free_tensors(&fixture, params);
+    fixture_free_tensors(&fixture, expected);
+    fixture_free_tensors(&fixture, gradients);
+    fixture_close(&fixture);
+}
+
+/* ---- finite differences --------------------------------------------------------------------- */
+
+/* Move a parameter along a direction. At stage 0 on the host its memory can be written. */
+static void move_param(fixture_t *fixture, size_t index, const double *start,
+                       const double *direction, double distance) {
+    zr_param_t *param = fixture_param(fixture, index);
+    assert_int_equal(zr_unit_acquire(fixture_unit(fixture, index), ZR_FORWARD), ZR_OK);
+    float *data = (float *)(uintptr_t)zr_param_data(param);
+    for (size_t j = 0; j < zr_param_n_elems(param); j++)
+        data[j] = (float)(start[j] + distance * direction[j]);
+    assert_int_equal(zr_unit_release(fixture_unit(fixture, index)), ZR_OK);
+}
+
+/* Loss with a parameter moved along a direction. */
+static double moved_loss(fixture_t *fixture, size_t index, const double *start,
+                         const double *direction, double distance) {
+    int32_t tokens[24], targets[24];
+    double loss;
+    fixture_tokens(23, 4, 24, tokens, targets);
+    move_param(fixture, index, start, direction, distance);
+    assert_int_equal(gpt_evaluate(fixture->gpt, tokens, targets, 3, 8, &loss), ZR_OK);
+    return loss;
+}
+
+/* Along its own normalised gradient, each parameter changes the loss by the gradient's norm. */
+static void test_finite_differences(void **state) {
+    (void)state;
+    static const size_t shape[] = {2, 16, 2, 8, 23};
+    fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
+    fixture_t fixture;
+    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    take_step(&fixture, 23);
+    int32_t tokens[24], targets[24];
+    fixture_tokens(23, 4, 24, tokens, targets);
+    double **params = fixture_read_params(&fixture);
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 3, 8), ZR_OK);
+    double **gradients = fixture_read_gradients(&fixture);
+    const double h = 5e-3;
+    for (size_t i = 0; i < fixture.n_tensors; i++) {
+        size_t n = zr_param_n_elems(fixture_param(&fixture, i));
+        double norm = 0.0;
+        for (size_t j = 0; j < n; j++)
+            norm += gradients[i][j] * gradients[i][j];
+        norm = sqrt(norm);
+        for (size_t j = 0; j < n; j++)
+            gradients[i][j] /= norm;
+        const double *start = params[i], *direction = gradients[i];
+        double difference = (8.0 * (moved_loss(&fixture, i, start, direction, h) -
+                                    moved_loss(&fixture, i, start, direction, -h)) -
+                             (moved_loss(&fixture, i, start, direction, 2.0 * h) -
+                              moved_loss(&fixture, i, start, direction, -2.0 * h))) /
+                            (12.0 * h);
+        move_param(&fixture, i, start, direction, 0.0);
+        if (fabs(difference - norm) > 1e-3 * norm + 5e-5)
+            fail_msg("%s: gradient of norm %.6g, finite difference %.6g",
+                     zr_param_name(fixture_param(&fixture, i)), norm, difference);
+    }
+    fixture_free_tensors(&fixture, params);
+    fixture_free_tensors(&fixture, gradients);
+    fixture_close(&fixture);
+}
+
+/* ---- against itself ---------------------------------------------------------------------------
+ */
+
+static double **gradients_of(const fixture_options_t *options, fixture_t *fixture, double *loss_p) {
+    assert_int_equal(fixture_open(fixture, options), ZR_OK);
+    int32_t tokens[60], targets[60];
+    fixture_tokens(options->shape.vocab, 6, 60, tokens, targets);
+    assert_int_equal(gpt_train_micro_batch(fixture->gpt, tokens, targets, 4, 15), ZR_OK);
+    assert_int_equal(gpt_take_loss(fixture->gpt, loss_p), ZR_OK);
+    return fixture_read_gradients(fixture);
+}
+
+/* The same bits for every parameter that `other` trains. */
+static void assert_same_gradients(const fixture_options_t *options,
+                                  const fixture_options_t *other_options) {
+    fixture_t fixture, other;
+    double loss, other_loss;
+    double **gradients = gradients_of(options, &fixture, &loss);
+    double **others = gradients_of(other_options, &other, &other_loss);
+    assert_memory_equal(&loss, &other_loss, sizeof(loss));
+    for (size_t i = 0; i < fixture.n_tensors; i++) {
+        zr_param_t *param = fixture_param(&other, i);
+        if (!zr_param_is_frozen(param) &&
+            memcmp(gradients[i], others[i], zr_param_n_elems(param) * sizeof(double)) != 0)
+            fail_msg("%s: the gradients differ", zr_param_name(param));
+    }
+    fixture_free_tensors(&fixture, gradients);
+    fixture_free_tensors(&other, others);
+    fixture_close(&fixture);
+    fixture_close(&other);
+}
+
+static const size_t middle_shape[] = {3, 32, 4, 16, 301};
+
+static void test_recompute(void **state) {
+    (void)state;
+    for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++) {
+        for (int n_threads = 1; n_threads <= 2; n_threads++) {
+            fixture_options_t options = options_of(middle_shape, (zr_dtype_t)dtype, n_threads);
+            fixture_options_t other = options;
+            other.gpt.recompute = true;
+            assert_same_gradients(&options, &other);
+        }
+    }
+}
+
+static void test_freeze(void **state) {
+    (void)state;
+    static const char *const lists[] = {"wte",
+                                        "wpe,h.0",
+                                        "wte,wpe",
+                                        "wte,wpe,h.0.mlp,h.0.ln_1",
+                                        "wte,wpe,h.0,h.1",
+                                        "h.2.attn.c_attn.bias,ln_f",
+                                        "wte,wpe,h.0,h.1,h.2",
+                                        "h.1.mlp.c_fc.weight"};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
+        fixture_options_t other = options;
+        other.gpt.freeze = lists[i];
+        assert_same_gradients(&options, &other);
+        other.gpt.recompute = true;
+        assert_same_gradients(&options, &other);
+    }
+}
+
+/* A step changes what is trained and nothing else. */
+static void test_frozen_stay(void **state) {
+    (void)state;
+    fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
+    options.gpt.freeze = "wte,h.1,h.0.ln_2.bias";
+    fixture_t fixture;
+    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    double **before = fixture_read_params(&fixture);
+    take_step(&fixture, options.shape.vocab);
+    double **after = fixture_read_params(&fixture);
+    for (size_t i = 0; i < fixture.n_tensors; i++) {
+        zr_param_t *param = fixture_param(&fixture, i);
+        const char *name = zr_param_name(param);
+        bool frozen = strcmp(name, "wte.weight") == 0 || strncmp(name, "h.1.", 4) == 0 ||
+                      strcmp(name, "h.0.ln_2.bias") == 0;
+        bool same = memcmp(before[i], after[i], zr_param_n_elems(param) * sizeof(double)) == 0;
+        assert_int_equal(zr_param_is_frozen(param), frozen);
+        if (same != frozen)
+            fail_msg("%s is %s", name, same ? "not trained" : "trained, though frozen");
+    }
+    fixture_free_tensors(&fixture, before);
+    fixture_free_tensors(&fixture, after);
+    fixture_close(&fixture);
+}
+
+/* Evaluation gives the loss that training gives, and changes nothing. */
+static void test_evaluate(void **state) {
+    (void)state;
+    fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 2);
+    fixture_t fixture;
+    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    int32_t tokens[30], targets[30];
+    fixture_tokens(301, 8, 30, tokens, targets);
+    double loss, again, trained;
+    uint64_t before, after;
+    assert_int_equal(zr_runtime_weights_xxh3(fixture.runtime, &before), ZR_OK);
+    assert_int_equal(gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &loss), ZR_OK);
+    assert_int_equal(gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &again), ZR_OK);
+    assert_int_equal(zr_runtime_weights_xxh3(fixture.runtime, &after), ZR_OK);
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 2, 15), ZR_OK);
+    assert_int_equal(gpt_take_loss(fixture.gpt, &trained), ZR_OK);
+    assert_true(loss == again && loss == trained && before == after);
+    assert_true(fabs(loss - log(301.0)) < 0.1); /* it knows nothing yet */
+    fixture_close(&fixture);
+}
+
+/* ---- memory
+ * -------------------------------------------------------------------------------------- */
+
+static zr_tier_statistics_t device_statistics(const fixture_t *fixture) {
+    zr_tier_statistics_t statistics;
+    zr_allocator_statistics(zr_runtime_allocator(fixture->runtime), ZR_TIER_DEVICE, &statistics);
+    return statistics;
+}
+
+static void assert_same_live(const zr_tier_statistics_t *a, const zr_tier_statistics_t *b) {
+    assert_int_equal(a->by_tag[ZR_TAG_ACTIVATIONS].live, b->by_tag[ZR_TAG_ACTIVATIONS].live);
+    assert_int_equal(a->by_tag[ZR_TAG_WORKSPACE].live, b->by_tag[ZR_TAG_WORKSPACE].live);
+    assert_int_equal(a->by_tag[ZR_TAG_DATA].live, b->by_tag[ZR_TAG_DATA].live);
+}
+
+static size_t peak_activations(bool recompute, size_t n_layers) {
+    fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
+    options.shape.n_layers = n_layers;
+    options.gpt.recompute = recompute;
+    fixture_t fixture;
+    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    zr_tier_statistics_t before = device_statistics(&fixture);
+    int32_t tokens[64], targets[64];
+    fixture_tokens(301, 6, 64, tokens, targets);
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 4, 16), ZR_OK);
+    zr_tier_statistics_t after = device_statistics(&fixture);
+    assert_same_live(&before, &after);
+    fixture_close(&fixture);
+    return after.by_tag[ZR_TAG_ACTIVATIONS].peak;
+}
+
+/* A layer more costs its input alone with recomputation, ten times that and a little without. */
+static void test_memory(void **state) {
+    (void)state;
+    size_t x_bytes = 64 * 32 * sizeof(float), log_sum_bytes = 64 * 4 * sizeof(float);
+    assert_int_equal(peak_activations(true, 5) - peak_activations(true, 4), x_bytes);
+    assert_int_equal(peak_activations(false, 5) - peak_activations(false, 4),
+                     10 * x_bytes + log_sum_bytes);
+}
+
+/* Whatever does not fit, nothing of the micro-batch stays behind. */
+static void test_out_of_memory(void **state) {
+    (void)state;
+    fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
+    options.shape.channels = 128;
+    fixture_t fixture;
+    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    size_t states_bytes = device_statistics(&fixture).reserved.live;
+    fixture_close(&fixture);
+
+    static int32_t tokens[3840], targets[3840];
+    fixture_tokens(301, 6, 3840, tokens, targets);
+    zr_status_t status = ZR_ERR_BUDGET;
+    size_t n_failures = 0;
+    while (status != ZR_OK) {
+        options.device_memory_bytes = states_bytes + (n_failures << 21);
+        assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+        zr_tier_statistics_t before = device_statistics(&fixture);
+        status = gpt_train_micro_batch(fixture.gpt, tokens, targets, 240, 16);
+        zr_tier_statistics_t after = device_statistics(&fixture);
+        assert_same_live(&before, &after);
+        fixture_close(&fixture);
+        if (status != ZR_OK) {
+            assert_int_equal(status, ZR_ERR_BUDGET);
+            n_failures++;
+        }
+    }
+    assert_true(n_failures >= 5);
+}
+
+/* ---- refusals
+ * ------------------------------------------------------------------------------------- */
+
+static void test_refusals(void **state) {
+    (void)state;
+    fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
+    fixture_t fixture;
+    options.gpt.freeze = "wte,h.7,ln_f";
+    assert_int_equal(fixture_open(&fixture, &options), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(fixture.last_error, "\"h.7\""));
+    fixture_close(&fixture);
+    options.gpt.freeze = "h"; /* the part before any dot is fine, half a word is not */
+    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    fixture_close(&fixture);
+    options.gpt.freeze = "w";
+    assert_int_equal(fixture_open(&fixture, &options), ZR_ERR_ARGUMENT);
+    fixture_close(&fixture);
+    options.gpt.freeze = NULL;
+
+    assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
+    int32_t tokens[17] = {0}, targets[17] = {0};
+    double loss;
+    assert_int_equal(gpt_take_loss(fixture.gpt, &loss), ZR_ERR_STATE);
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 17), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(fixture.last_error, "17 tokens"));
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 0, 4), ZR_ERR_ARGUMENT);
+    assert_int_equal(gpt_evaluate(fixture.gpt, tokens, targets, 1, 0, &loss), ZR_ERR_ARGUMENT);
+    tokens[2] = 301;
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(fixture.last_error, "token 2 is 301"));
+    tokens[2] = 0;
+    targets[3] = -1;
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(fixture.last_error, "target 3 is -1"));
+    targets[3] = 0;
+    assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_OK);
+    fixture_close(&fixture);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_oracle),
+        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_freeze),
+        cmocka_unit_test(test_frozen_stay),
+        cmocka_unit_test(test_evaluate),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,3 @@
+zr_add_test(ref/test_ref_gpt.c ref/ref_gpt.c ref/ref_nn.c NO_SANITIZERS)
+zr_add_test(ref/test_gpt_shape.c LINK zero_gpt LABELS asan)
+zr_add_test(ref/test_gpt.c ref/gpt_fixture.c ref/ref_gpt.c ref/ref_nn.c LINK zero_gpt)
