@@ -1,0 +1,147 @@
+/*
+ * Promise 1 for the real model: GPT ends in bitwise the same weights at every stage, per number
+ * of ranks, in fp32 and bf16, with and without clipping, recomputation, frozen parameters and
+ * accumulation; its embedding is tied. Recomputation changes no bit.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include "examples/gpt.h"
+#include "tests/common/ranks.h"
+
+enum { BATCH = 2, SEQ = 13, VOCAB = 61, N_STEPS = 3 };
+
+typedef struct gpt_run {
+    zr_config_t config;
+    gpt_options_t options;
+    uint64_t hash[TEST_MAX_RANKS];
+} gpt_run_t;
+
+static void make_tokens(int rank, size_t step, size_t k, int32_t *tokens, int32_t *targets) {
+    uint64_t x = (uint64_t)rank * 1000003u + step * 7919u + k * 104729u + 1;
+    for (int i = 0; i < BATCH * SEQ; i++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        tokens[i] = (int32_t)((x >> 33) % VOCAB);
+        targets[i] = (int32_t)((x >> 45) % VOCAB);
+    }
+}
+
+static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtime, gpt_t *gpt) {
+    int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
+    for (size_t step = 0; step < N_STEPS; step++) {
+        double loss;
+        for (size_t k = 0; k < run->config.grad_accum; k++) {
+            make_tokens(rank->rank, step, k, tokens, targets);
+            ZR_TRY(gpt_train_micro_batch(gpt, tokens, targets, BATCH, SEQ));
+        }
+        ZR_TRY(gpt_take_loss(gpt, &loss));
+        ZR_TRY(zr_runtime_step(runtime, NULL));
+    }
+    return zr_runtime_weights_xxh3(runtime, &run->hash[rank->rank]);
+}
+
+static zr_status_t run_rank(test_rank_t *rank) {
+    gpt_run_t *run = rank->context;
+    gpt_shape_t shape = {.n_layers = 2, .channels = 24, .heads = 3, .seq = SEQ, .vocab = VOCAB};
+    zr_runtime_t *runtime = NULL;
+    gpt_t *gpt = NULL;
+    ZR_TRY(zr_runtime_create(&run->config, rank->comm, rank->device, &rank->log, &runtime));
+    zr_status_t status = gpt_create(runtime, &shape, &run->options, &gpt);
+    if (status == ZR_OK)
+        status = zr_runtime_commit(runtime);
+    if (status == ZR_OK)
+        status = train(rank, run, runtime, gpt);
+    gpt_destroy(&gpt);
+    zr_runtime_destroy(&runtime);
+    return status;
+}
+
+static uint64_t hash_of(gpt_run_t *run, int n_ranks) {
+    test_ranks_t ranks = {.n_ranks = n_ranks, .run = run_rank, .context = run};
+    test_run_ranks(&ranks);
+    for (int r = 0; r < n_ranks; r++) {
+        assert_int_equal(ranks.status[r], ZR_OK);
+        assert_true(run->hash[r] == run->hash[0]);
+    }
+    return run->hash[0];
+}
+
+static gpt_run_t variant(zr_dtype_t dtype, unsigned flags) {
+    gpt_run_t run = {.config = zr_config_default(), .options = {.seed = 5, .weight_decay = 0.1}};
+    run.config.dtype = dtype;
+    run.config.adamw.lr = 0.01;
+    run.config.micro_batch = BATCH;
+    run.config.grad_accum = flags & 1 ? 2 : 1;
+    run.config.clip = flags & 2 ? 0.5 : 0;
+    run.options.recompute = (flags & 4) != 0;
+    run.options.freeze = flags & 8 ? "wpe,h.0" : NULL;
+    return run;
+}
+
+static void expect_same(gpt_run_t *run, int n_ranks, int first, int last) {
+    run->config.stage = first;
+    uint64_t reference = hash_of(run, n_ranks);
+    for (run->config.stage = first + 1; run->config.stage <= last; run->config.stage++)
+        if (hash_of(run, n_ranks) != reference)
+            fail_msg("%d ranks, %s: stage %d differs from stage %d", n_ranks,
+                     zr_dtype_name(run->config.dtype), run->config.stage, first);
+}
+
+static void all_stages_agree(void **state) {
+    (void)state;
+    const int rank_counts[] = {1, 2, 3, 4, 8};
+    for (int i = 0; i < 5; i++)
+        for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+            for (unsigned flags = 0; flags < 16; flags++) {
+                gpt_run_t run = variant((zr_dtype_t)dtype, flags);
+                if (flags & 1)
+                    run.config.reduce = ZR_REDUCE_EVERY_MICRO_BATCH;
+                expect_same(&run, rank_counts[i], 0, 3);
+            }
+}
+
+static void accumulation_agrees_in_pairs(void **state) {
+    (void)state;
+    for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+        for (int n_ranks = 1; n_ranks <= 4; n_ranks++) {
+            gpt_run_t run = variant((zr_dtype_t)dtype, 1);
+            expect_same(&run, n_ranks, 0, 1);
+            expect_same(&run, n_ranks, 2, 3);
+        }
+}
+
+static void recomputation_changes_no_bit(void **state) {
+    (void)state;
+    for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+        for (int stage = 0; stage <= 3; stage++) {
+            gpt_run_t kept = variant((zr_dtype_t)dtype, 2), recomputed = variant(dtype, 6);
+            kept.config.stage = recomputed.config.stage = stage;
+            assert_true(hash_of(&kept, 2) == hash_of(&recomputed, 2));
+        }
+}
+
+static void what_should_matter_matters(void **state) {
+    (void)state;
+    gpt_run_t plain = variant(ZR_DTYPE_F32, 0), clipped = variant(ZR_DTYPE_F32, 2);
+    gpt_run_t frozen = variant(ZR_DTYPE_F32, 8), seeded = variant(ZR_DTYPE_F32, 0);
+    seeded.options.seed = 6;
+    uint64_t reference = hash_of(&plain, 2);
+    assert_true(hash_of(&clipped, 2) != reference);
+    assert_true(hash_of(&frozen, 2) != reference);
+    assert_true(hash_of(&seeded, 2) != reference);
+    assert_true(hash_of(&plain, 1) != reference);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_stages_agree),
+        cmocka_unit_test(accumulation_agrees_in_pairs),
+        cmocka_unit_test(recomputation_changes_no_bit),
+        cmocka_unit_test(what_should_matter_matters),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
