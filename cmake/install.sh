@@ -13,6 +13,7 @@ zr_die() {
 # zr_is_supported FILE: whether the os-release file is of a system whose packages are known.
 zr_is_supported() (
     [ -r "$1" ] || exit 1
+    ID='' VERSION_ID=''
     # shellcheck disable=SC1090
     . "$1"
     major=${VERSION_ID%%.*}

@@ -6,3 +6,6 @@ if(TARGET zero-train)
                                      ${CMAKE_BINARY_DIR})
   zr_test_properties(test_install NO_SANITIZERS)
 endif()
+add_test(NAME test_install_library
+         COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_install_library.sh)
+zr_test_properties(test_install_library NO_SANITIZERS)
