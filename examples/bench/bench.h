@@ -23,6 +23,7 @@ typedef struct bench_command {
 } bench_command_t;
 
 extern const bench_command_t bench_adam;
+extern const bench_command_t bench_step;
 
 /* ---- options that every command has ----------------------------------------------- */
 

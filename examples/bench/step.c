@@ -1,0 +1,268 @@
+/*
+ * zero-bench step: what a training step takes, split into its parts, and how much of the
+ * machine's own rate of matrix products it reaches. The products are counted as 6 operations per
+ * parameter and token plus attention; the machine's rate is measured before and after the
+ * steps, and the better one counts.
+ */
+#include <errno.h>
+#include <sched.h>
+
+#include "examples/bench/bench.h"
+#include "examples/bench/sgemm.h"
+#include "examples/bench/step_run.h"
+
+#define MAX_RANKS 1024
+#define MAX_THREADS 1024
+#define MAX_COUNT ((size_t)1 << 31)
+
+typedef struct options {
+    bench_common_t common;
+    const char *model;
+    step_options_t step;
+    size_t n_ranks, n_threads, seq;
+    const zr_log_t *log;
+} options_t;
+
+/* ---- options -------------------------------------------------------------------------- */
+
+enum {
+    KEY_MODEL = BENCH_KEY_FIRST_OWN,
+    KEY_MICRO_BATCH,
+    KEY_GRAD_ACCUM,
+    KEY_SEQ,
+    KEY_RANKS,
+    KEY_THREADS,
+    KEY_STAGE,
+    KEY_DTYPE,
+    KEY_RECOMPUTE,
+    KEY_STEPS
+};
+
+static const struct argp_option option_table[] = {
+    {"model", KEY_MODEL, "NAME|SIZES", 0,
+     "gpt2 (default), gpt2-medium, ..., or layers=..,channels=..,heads=..,seq=..,vocab=..", 0},
+    {"micro-batch", KEY_MICRO_BATCH, "B", 0, "sequences of each rank's micro-batch (default 4)", 0},
+    {"grad-accum", KEY_GRAD_ACCUM, "K", 0, "micro-batches of a step (default 1)", 0},
+    {"seq", KEY_SEQ, "TOKENS", 0, "tokens of a sequence (default 64, or the model's, if fewer)", 0},
+    {"ranks", KEY_RANKS, "N", 0, "in-process ranks (default 1)", 0},
+    {"threads", KEY_THREADS, "N", 0, "threads of each rank (default: all cores, shared out)", 0},
+    {"stage", KEY_STAGE, "0|1|2|3", 0, "of ZeRO (default 0)", 0},
+    {"dtype", KEY_DTYPE, "NAME", 0, "of parameters and gradients: fp32 (default) or bf16", 0},
+    {"recompute", KEY_RECOMPUTE, "none|unit", 0, "compute layers again in backward (default none)",
+     0},
+    {"steps", KEY_STEPS, "S", 0, "steps to time, after one that is not (default 5)", 0},
+    BENCH_COMMON_OPTIONS,
+    {0},
+};
+
+static zr_status_t take_choice(int key, const char *value, options_t *o) {
+    static const char *const dtypes[] = {"fp32", "bf16"};
+    static const char *const stages[] = {"0", "1", "2", "3"};
+    static const char *const recomputes[] = {"none", "unit"};
+    size_t choice = 0;
+    switch (key) {
+    case KEY_STAGE:
+        ZR_TRY(args_choice("--stage", value, stages, 4, o->log, &choice));
+        o->step.stage = (int)choice;
+        return ZR_OK;
+    case KEY_DTYPE:
+        ZR_TRY(args_choice("--dtype", value, dtypes, 2, o->log, &choice));
+        o->step.dtype = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
+        return ZR_OK;
+    case KEY_RECOMPUTE:
+        ZR_TRY(args_choice("--recompute", value, recomputes, 2, o->log, &choice));
+        o->step.recompute = choice == 1;
+        return ZR_OK;
+    case ARGP_KEY_ARG:
+        return zr_fail(o->log, ZR_ERR_ARGUMENT, "step takes options only, but got \"%s\"", value);
+    }
+    return ZR_ERR_UNSUPPORTED;
+}
+
+static zr_status_t take_option(int key, const char *value, options_t *o) {
+    switch (key) {
+    case KEY_MODEL:
+        o->model = value;
+        return ZR_OK;
+    case KEY_MICRO_BATCH:
+        return args_count("--micro-batch", value, 1, MAX_COUNT, o->log, &o->step.micro_batch);
+    case KEY_GRAD_ACCUM:
+        return args_count("--grad-accum", value, 1, MAX_COUNT, o->log, &o->step.grad_accum);
+    case KEY_SEQ:
+        return args_count("--seq", value, 1, MAX_COUNT, o->log, &o->seq);
+    case KEY_RANKS:
+        return args_count("--ranks", value, 1, MAX_RANKS, o->log, &o->n_ranks);
+    case KEY_THREADS:
+        return args_count("--threads", value, 1, MAX_THREADS, o->log, &o->n_threads);
+    case KEY_STEPS:
+        return args_count("--steps", value, 1, 1000000, o->log, &o->step.n_steps);
+    }
+    return take_choice(key, value, o);
+}
+
+static error_t parse_option(int key, char *value, struct argp_state *state) {
+    options_t *options = state->input;
+    if (bench_take_common(key, &options->common))
+        return 0;
+    switch (take_option(key, value, options)) {
+    case ZR_OK:
+        return 0;
+    case ZR_ERR_UNSUPPORTED:
+        return ARGP_ERR_UNKNOWN;
+    default:
+        return EINVAL;
+    }
+}
+
+static const struct argp parser = {
+    .options = option_table,
+    .parser = parse_option,
+    .doc = "Time of a training step on random tokens, split into its parts, and its matrix "
+           "products against the machine's own rate in the same run."};
+
+static int n_cores(void) {
+    cpu_set_t cores;
+    return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+/* What follows from several options together. */
+static zr_status_t complete(options_t *o) {
+    char error[256];
+    if (!gpt_shape_parse(o->model, &o->step.shape, error, sizeof(error)))
+        return zr_fail(o->log, ZR_ERR_ARGUMENT, "--model %s: %s", o->model, error);
+    size_t longest = o->step.shape.seq;
+    if (o->seq > longest)
+        return zr_fail(o->log, ZR_ERR_ARGUMENT, "--seq %zu: the model has %zu positions", o->seq,
+                       longest);
+    o->step.seq = o->seq != 0 ? o->seq : longest < 64 ? longest : 64;
+    if (o->step.micro_batch > INT32_MAX / o->step.seq)
+        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                       "--micro-batch %zu: with %zu tokens each, at most %zu are possible",
+                       o->step.micro_batch, o->step.seq, INT32_MAX / o->step.seq);
+    o->step.n_ranks = (int)o->n_ranks;
+    int share = n_cores() / o->step.n_ranks;
+    o->step.n_threads = o->n_threads != 0 ? (int)o->n_threads : share > 1 ? share : 1;
+    o->step.log = *o->log;
+    return ZR_OK;
+}
+
+/* ---- the report -------------------------------------------------------------------------- */
+
+typedef struct figures {
+    double tokens_per_s;
+    double operations_per_s; /* of matrix products, over the whole step */
+    double sgemm_per_s;      /* the machine's own */
+    double ratio;
+} figures_t;
+
+static figures_t figures_of(const step_options_t *o, const step_result_t *result, double sgemm) {
+    double tokens = (double)o->micro_batch * (double)o->grad_accum * (double)o->seq * o->n_ranks;
+    figures_t figures = {.sgemm_per_s = sgemm};
+    figures.tokens_per_s = tokens / result->step_seconds;
+    figures.operations_per_s = figures.tokens_per_s * gpt_flops_per_token(&o->shape, o->seq);
+    figures.ratio = figures.operations_per_s / sgemm;
+    return figures;
+}
+
+static void print_for_people(const options_t *options, const step_result_t *result,
+                             const figures_t *figures) {
+    const step_options_t *o = &options->step;
+    fprintf(stderr, "%s\n", result->device);
+    fprintf(stderr,
+            "%s, %zu parameters, %s, stage %d, %d ranks of %d threads, micro-batch %zu x %zu\n",
+            options->model, gpt_n_params(&o->shape), zr_dtype_name(o->dtype), o->stage, o->n_ranks,
+            o->n_threads, o->micro_batch, o->seq);
+    fprintf(stderr, "  step       %9.1f ms  (median of %zu)\n", 1e3 * result->step_seconds,
+            o->n_steps);
+    fprintf(stderr, "  compute    %9.1f ms\n", 1e3 * result->compute_seconds);
+    fprintf(stderr, "  comm       %9.1f ms\n", 1e3 * result->comm_seconds);
+    fprintf(stderr, "  stall      %9.1f ms\n", 1e3 * result->stall_seconds);
+    fprintf(stderr, "  optimizer  %9.1f ms\n", 1e3 * result->optimizer_seconds);
+    fprintf(stderr, "  tokens     %9.1f per second\n", figures->tokens_per_s);
+    fprintf(stderr, "  products   %9.1f GFLOP/s\n", 1e-9 * figures->operations_per_s);
+    fprintf(stderr, "  sgemm      %9.1f GFLOP/s, this machine's own (%d x %d)\n",
+            1e-9 * figures->sgemm_per_s, SGEMM_SIDE, SGEMM_SIDE);
+    fprintf(stderr, "  ratio      %9.3f\n", figures->ratio);
+}
+
+static json_t *describe_time(const step_result_t *result) {
+    json_t *object = json_object();
+    if (json_put(object, "compute_ms", json_number(1e3 * result->compute_seconds)) &&
+        json_put(object, "comm_ms", json_number(1e3 * result->comm_seconds)) &&
+        json_put(object, "stall_ms", json_number(1e3 * result->stall_seconds)) &&
+        json_put(object, "optimizer_ms", json_number(1e3 * result->optimizer_seconds)))
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *describe(const options_t *options, const step_result_t *result,
+                        const figures_t *figures) {
+    const step_options_t *o = &options->step;
+    json_t *object = json_object();
+    if (json_put(object, "command", json_string("step")) &&
+        json_put(object, "device", json_string(result->device)) &&
+        json_put(object, "model", json_string(options->model)) &&
+        json_put(object, "params", json_count(gpt_n_params(&o->shape))) &&
+        json_put(object, "dtype", json_string(zr_dtype_name(o->dtype))) &&
+        json_put(object, "stage", json_count((uint64_t)o->stage)) &&
+        json_put(object, "ranks", json_count((uint64_t)o->n_ranks)) &&
+        json_put(object, "threads_per_rank", json_count((uint64_t)o->n_threads)) &&
+        json_put(object, "micro_batch", json_count(o->micro_batch)) &&
+        json_put(object, "grad_accum", json_count(o->grad_accum)) &&
+        json_put(object, "seq", json_count(o->seq)) &&
+        json_put(object, "steps", json_count(o->n_steps)) &&
+        json_put(object, "first_loss", json_number(result->first_loss)) &&
+        json_put(object, "last_loss", json_number(result->last_loss)) &&
+        json_put(object, "peak_device_bytes", json_count(result->peak_device_bytes)) &&
+        json_put(object, "step_ms", json_number(1e3 * result->step_seconds)) &&
+        json_put(object, "time", describe_time(result)) &&
+        json_put(object, "tokens_per_s", json_number(figures->tokens_per_s)) &&
+        json_put(object, "gflop_per_s", json_number(1e-9 * figures->operations_per_s)) &&
+        json_put(object, "sgemm_gflop_per_s", json_number(1e-9 * figures->sgemm_per_s)) &&
+        json_put(object, "ratio", json_number(figures->ratio)))
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+/* ---- the command --------------------------------------------------------------------------- */
+
+static zr_status_t measure(const options_t *options, step_result_t *result, double *sgemm_p) {
+    int n_threads = options->step.n_ranks * options->step.n_threads;
+    n_threads = n_threads < n_cores() ? n_threads : n_cores();
+    double before = 0.0, after = 0.0;
+    ZR_TRY(sgemm_rate(n_threads, options->log, &before));
+    ZR_TRY(step_run(&options->step, result));
+    ZR_TRY(sgemm_rate(n_threads, options->log, &after));
+    *sgemm_p = before > after ? before : after;
+    return ZR_OK;
+}
+
+static int run(int argc, char **argv, const zr_log_t *log) {
+    options_t options = {.model = "gpt2",
+                         .n_ranks = 1,
+                         .step = {.micro_batch = 4, .grad_accum = 1, .n_steps = 5},
+                         .log = log};
+    zr_status_t status = args_parse(&parser, argc, argv, log, &options);
+    if (status == ZR_OK && bench_answer_common(&options.common, &parser, "step"))
+        return BENCH_MEASURED;
+    if (status == ZR_OK)
+        status = complete(&options);
+    if (status != ZR_OK)
+        return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
+
+    step_result_t result;
+    double sgemm = 0.0;
+    if (measure(&options, &result, &sgemm) != ZR_OK)
+        return BENCH_FAILED;
+    figures_t figures = figures_of(&options.step, &result, sgemm);
+    print_for_people(&options, &result, &figures);
+    return options.common.json ? bench_print(describe(&options, &result, &figures), log)
+                               : BENCH_MEASURED;
+}
+
+const bench_command_t bench_step = {
+    .name = "step",
+    .summary = "a GPT training step, its parts, and its matrix products against the machine's own",
+    .run = run};

@@ -1,0 +1,34 @@
+/*
+ * Real training steps of the GPT model on random tokens, timed: ranks are threads.
+ */
+#ifndef EXAMPLES_BENCH_STEP_RUN_H
+#define EXAMPLES_BENCH_STEP_RUN_H
+
+#include "examples/bench/bench.h"
+#include "examples/gpt.h"
+
+typedef struct step_options {
+    gpt_shape_t shape;
+    size_t micro_batch, grad_accum, seq;
+    int n_ranks, n_threads; /* threads of each rank's device */
+    int stage;
+    zr_dtype_t dtype;
+    bool recompute;
+    size_t n_steps; /* that are timed; one more goes first */
+    zr_log_t log;
+} step_options_t;
+
+/** Medians over the steps, of the mean over the ranks where ranks differ. */
+typedef struct step_result {
+    char device[128];
+    double step_seconds;
+    double compute_seconds; /* what is left of a step */
+    double comm_seconds, stall_seconds, optimizer_seconds;
+    double first_loss, last_loss;
+    size_t peak_device_bytes; /* the largest of any rank */
+} step_result_t;
+
+/** @return ZR_OK; what failed has been logged otherwise */
+ZR_NODISCARD zr_status_t step_run(const step_options_t *options, step_result_t *result_p);
+
+#endif
