@@ -22,6 +22,12 @@ static zr_config_t make_config(const fixture_options_t *options) {
     config.train_batch = 0;
     config.adamw.lr = options->lr;
     config.clip = options->clip;
+    if (options->beta1 != 0.0)
+        config.adamw.beta1 = options->beta1;
+    if (options->beta2 != 0.0)
+        config.adamw.beta2 = options->beta2;
+    if (options->epsilon != 0.0)
+        config.adamw.epsilon = options->epsilon;
     if (options->device_memory_bytes != 0)
         config.device_memory_bytes = options->device_memory_bytes;
     return config;

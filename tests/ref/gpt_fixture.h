@@ -20,6 +20,7 @@ typedef struct fixture_options {
     size_t micro_batch, grad_accum;
     int n_threads;
     double lr;
+    double beta1, beta2, epsilon; /* 0: the configuration's defaults */
     double clip;
     size_t device_memory_bytes; /* 0: no budget */
 } fixture_options_t;
