@@ -232,7 +232,10 @@ static void embedding_body(nn_device_t *device) {
                                       {5, 19, 300, 3, 40}, {2, 50, 17, 70001, 50},
                                       {0, 4, 12, 5, 6},    {4, 64, 8, 1000, 64}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        int32_t *tokens = nn_tokens_random(sizes[i][0] * sizes[i][1], sizes[i][3], 9);
+        size_t n_tokens = sizes[i][0] * sizes[i][1];
+        int32_t *tokens = nn_tokens_random(n_tokens, sizes[i][3], 9);
+        for (size_t j = 0; sizes[i][3] > 65536 && j < n_tokens; j++)
+            tokens[j] = 3 + 65536 * (tokens[j] % 2); /* alike but for the upper half */
         for (int variant = 0; variant < 4; variant++) {
             embedding_case_t c = {sizes[i][0], sizes[i][1],
                                   sizes[i][2], sizes[i][3],

@@ -1,4 +1,5 @@
 set(NN_TEST kernels/nn/nn_test.c ref/ref_nn.c)
+zr_add_test(kernels/nn/test_nn_math.c ref/ref_nn.c NO_SANITIZERS)
 zr_add_test(kernels/nn/test_nn_arguments.c)
 zr_add_test(kernels/nn/test_nn_matmul.c ${NN_TEST})
 zr_add_test(kernels/nn/test_nn_rows.c ${NN_TEST})
