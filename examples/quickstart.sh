@@ -12,7 +12,7 @@ work=$build/quickstart
 picture=$work/quickstart.png
 ranks=4
 budget_mib=48
-steps=80
+steps=50
 model=layers=6,channels=256,heads=8,seq=128,vocab=256
 
 # ---- build ------------------------------------------------------------------------------------
@@ -35,8 +35,8 @@ train() {
     shift 3
     # shellcheck disable=SC2086
     $build/bin/zero-train --model $model --data $data --ranks $ranks --stage "$stage" \
-        --steps "$n_steps" --micro-batch 2 --recompute unit --lr 2e-3 --clip 1 --json --quiet \
-        --log "$work/$name.jsonl" "$@" >"$work/$name.json" 2>"$work/$name.txt"
+        --steps "$n_steps" --micro-batch 2 --recompute unit --lr 1e-3 --warmup 15 --clip 1 \
+        --json --quiet --log "$work/$name.jsonl" "$@" >"$work/$name.json" 2>"$work/$name.txt"
     local code=$?
     [ $code -le 1 ] || zr_die "stage $stage: $(cat "$work/$name.txt")"
     return $code
@@ -65,7 +65,7 @@ for stage in 0 1 2 3; do
         [ "$(field "stage-$stage" .error)" = ZR_ERR_BUDGET ] ||
             zr_die "stage $stage: $(cat "$work/stage-$stage.txt")"
         name=needed-$stage # what it would have taken: two steps without the budget
-        train $stage 2 $name || zr_die "stage $stage: $(cat "$work/$name.txt")"
+        train $stage 2 $name --warmup 1 || zr_die "stage $stage: $(cat "$work/$name.txt")"
         # shellcheck disable=SC2059
         line=$(printf "$row" $stage "out of memory" "$(mib "$(field $name $peak)") needed" - - -)
     fi
