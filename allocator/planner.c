@@ -1,0 +1,283 @@
+/*
+ * The planner: checks the input, takes it apart, and spends its time on the part that is
+ * highest, because only that one decides the height of the whole.
+ */
+#include "allocator/planner.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "allocator/planner_internal.h"
+
+/* Steps between two looks at the clock. */
+#define LOOK_STEPS 1024
+/* Steps of the first round of a search; they grow from round to round. */
+#define FIRST_STEPS 4000
+
+/* ---- the clock ------------------------------------------------------------------------------ */
+
+double zr_plan_clock_now(const zr_plan_clock_t *clock) {
+    if (clock->options->clock != NULL)
+        return clock->options->clock(clock->options->context);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void look(zr_plan_clock_t *clock) {
+    const zr_plan_options_t *options = clock->options;
+    clock->next_look = clock->n_steps + LOOK_STEPS;
+    if (options->is_cancelled != NULL && options->is_cancelled(options->context))
+        clock->is_over = true;
+    if (options->max_seconds > 0.0 && zr_plan_clock_now(clock) >= clock->end)
+        clock->is_over = true;
+}
+
+bool zr_plan_clock_step(zr_plan_clock_t *clock, uint64_t n_steps) {
+    clock->n_steps += n_steps;
+    if (clock->n_steps >= clock->max_steps)
+        clock->is_over = true;
+    else if (clock->n_steps >= clock->next_look)
+        look(clock);
+    return clock->is_over;
+}
+
+static zr_plan_clock_t clock_start(const zr_plan_options_t *options) {
+    zr_plan_clock_t clock = {.options = options,
+                             .max_steps = options->max_steps == 0 ? UINT64_MAX : options->max_steps,
+                             .next_look = LOOK_STEPS};
+    clock.begin = zr_plan_clock_now(&clock);
+    clock.end = options->max_seconds > 0.0 ? clock.begin + options->max_seconds : INFINITY;
+    return clock;
+}
+
+/* ---- the input --------------------------------------------------------------------------------
+ */
+
+zr_plan_options_t zr_plan_options_default(void) {
+    return (zr_plan_options_t){.log = zr_log_default(), .max_seconds = 1.0};
+}
+
+static zr_status_t check_buffer(const zr_plan_buffer_t *buffer, size_t index, const zr_log_t *log) {
+    size_t alignment = buffer->alignment;
+    if (buffer->lower >= buffer->upper)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "buffer %zu lives from %lld to %lld: it has to end after it begins", index,
+                       (long long)buffer->lower, (long long)buffer->upper);
+    if ((alignment & (alignment - 1)) != 0 || alignment > ZR_PLAN_MAX_ALIGNMENT)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "buffer %zu is to be aligned to %zu bytes: alignments are powers of two "
+                       "up to %zu",
+                       index, alignment, ZR_PLAN_MAX_ALIGNMENT);
+    return ZR_OK;
+}
+
+static zr_status_t check_input(const zr_plan_buffer_t *buffers, size_t n_buffers,
+                               const size_t *offsets, const zr_log_t *log) {
+    size_t left = ZR_PLAN_MAX_BYTES;
+    if (n_buffers > 0 && (buffers == NULL || offsets == NULL))
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%zu buffers to plan, but no array of %s", n_buffers,
+                       buffers == NULL ? "them" : "offsets");
+    if (n_buffers > ZR_PLAN_MAX_BUFFERS)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%zu buffers are too many to plan; at most %zu",
+                       n_buffers, ZR_PLAN_MAX_BUFFERS);
+    for (size_t i = 0; i < n_buffers; i++) {
+        ZR_TRY(check_buffer(&buffers[i], i, log));
+        size_t padding = buffers[i].alignment;
+        if (buffers[i].size_bytes > left || padding > left - buffers[i].size_bytes)
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "the sizes of buffers 0 to %zu add up to more than %zu bytes", i,
+                           ZR_PLAN_MAX_BYTES);
+        left -= buffers[i].size_bytes + padding;
+    }
+    return ZR_OK;
+}
+
+typedef struct change {
+    int64_t time;
+    size_t size;
+    bool is_end;
+} change_t;
+
+/* At one time, ends come first. */
+static int compare_changes(const void *a, const void *b) {
+    const change_t *x = a, *y = b;
+    if (x->time != y->time)
+        return x->time < y->time ? -1 : 1;
+    return (int)y->is_end - (int)x->is_end;
+}
+
+static zr_status_t find_max_live(const zr_plan_buffer_t *buffers, size_t n_buffers,
+                                 size_t *max_live_p) {
+    size_t live = 0, most = 0;
+    change_t *changes = malloc((2 * n_buffers + 1) * sizeof(*changes));
+    if (changes == NULL)
+        return ZR_ERR_MEMORY;
+    for (size_t i = 0; i < n_buffers; i++) {
+        changes[2 * i] = (change_t){buffers[i].lower, buffers[i].size_bytes, false};
+        changes[2 * i + 1] = (change_t){buffers[i].upper, buffers[i].size_bytes, true};
+    }
+    qsort(changes, 2 * n_buffers, sizeof(*changes), compare_changes);
+    for (size_t i = 0; i < 2 * n_buffers; i++) {
+        live = changes[i].is_end ? live - changes[i].size : live + changes[i].size;
+        most = live > most ? live : most;
+    }
+    free(changes);
+    *max_live_p = most;
+    return ZR_OK;
+}
+
+/* ---- spending the time --------------------------------------------------------------------------
+ */
+
+typedef struct run {
+    zr_plan_parts_t parts;
+    size_t capacity; /* 0: none */
+    unsigned depth;
+    zr_plan_clock_t *clock;
+} run_t;
+
+/* No plan of the whole is lower. */
+static size_t bound_of(const run_t *run) {
+    size_t bound = run->parts.settled_height;
+    for (size_t i = 0; i < run->parts.n_parts; i++) {
+        const zr_plan_part_t *part = &run->parts.parts[i];
+        size_t own = part->base + run->parts.parts[part->twin].bound;
+        bound = own > bound ? own : bound;
+    }
+    return bound;
+}
+
+/* What is aimed at: the capacity, or where that cannot be reached, the least. */
+static size_t target_of(const run_t *run) {
+    size_t bound = bound_of(run);
+    return run->capacity > bound ? run->capacity : bound;
+}
+
+/* The part that reaches highest; it has no twin before it. NULL when there are no parts. */
+static zr_plan_part_t *highest_part(const run_t *run, size_t *height_p, size_t *base_p) {
+    zr_plan_part_t *highest = NULL;
+    *height_p = 0;
+    for (size_t i = 0; i < run->parts.n_parts; i++) {
+        zr_plan_part_t *part = &run->parts.parts[run->parts.parts[i].twin];
+        size_t base = run->parts.parts[i].base, height = base + part->height;
+        if (highest == NULL || height > *height_p) {
+            highest = part;
+            *height_p = height;
+            *base_p = base;
+        }
+    }
+    return highest;
+}
+
+/* A round on one part: the exact search at what is aimed at; where that is too hard for
+ * now, at something between it and what there is; and the search over orders. */
+static zr_status_t improve(zr_plan_part_t *part, size_t target, zr_plan_clock_t *clock) {
+    unsigned round = part->round++;
+    uint64_t n_steps = (uint64_t)((double)FIRST_STEPS * pow(1.25, round < 120 ? round : 120));
+    if (part->n_items <= ZR_PLAN_MAX_SEARCH) {
+        ZR_TRY(zr_plan_search(part, target, round, n_steps, clock));
+        if (part->height > target && part->bound <= target && round % 2 == 1) {
+            size_t gap = part->height - 1 - target;
+            ZR_TRY(zr_plan_search(part, part->height - 1 - (gap >> (1 + round / 2 % 4)), round,
+                                  n_steps / 2, clock));
+        }
+    }
+    if (part->height > target && (round % 4 == 0 || part->n_items > ZR_PLAN_MAX_SEARCH))
+        ZR_TRY(zr_plan_order_improve(part, target, n_steps / 4 + part->n_items * 16, clock));
+    return ZR_OK;
+}
+
+static zr_status_t plan_parts(run_t *run) {
+    size_t height = 0, base = 0;
+    for (size_t i = 0; i < run->parts.n_parts; i++) {
+        zr_plan_part_t *part = &run->parts.parts[i];
+        if (part->twin != i)
+            continue;
+        size_t target = target_of(run) - part->base;
+        ZR_TRY(zr_plan_greedy(part, target, run->clock));
+        if (part->height > target)
+            ZR_TRY(zr_plan_fold(part, target, run->depth, run->clock));
+    }
+    zr_plan_part_t *part = highest_part(run, &height, &base);
+    while (part != NULL && height > target_of(run) && !zr_plan_clock_step(run->clock, 1)) {
+        ZR_TRY(improve(part, target_of(run) - base, run->clock));
+        part = highest_part(run, &height, &base);
+    }
+    return ZR_OK;
+}
+
+static void report(const run_t *run, size_t *offsets, zr_plan_result_t *result) {
+    const zr_plan_parts_t *parts = &run->parts;
+    size_t base = 0;
+    for (size_t i = 0; i < parts->n_items; i++)
+        offsets[parts->items[i].source] = parts->offsets[i];
+    for (size_t i = 0; i < parts->n_parts; i++) {
+        const zr_plan_part_t *part = &parts->parts[i], *twin = &parts->parts[part->twin];
+        for (size_t j = 0; j < part->n_items; j++)
+            offsets[part->items[j].source] = part->base + twin->offsets[j];
+    }
+    const zr_plan_part_t *highest = highest_part(run, &result->height_bytes, &base);
+    result->strategy = highest == NULL ? "stacking" : highest->strategy;
+    if (parts->settled_height > result->height_bytes)
+        result->height_bytes = parts->settled_height;
+    result->bound_bytes = bound_of(run);
+    result->is_proven = result->height_bytes <= result->bound_bytes;
+    result->is_stopped = result->height_bytes > target_of(run);
+}
+
+zr_status_t zr_plan_run(const zr_plan_buffer_t *buffers, size_t n_buffers, size_t capacity,
+                        unsigned depth, zr_plan_clock_t *clock, size_t *offsets_p,
+                        zr_plan_result_t *result_p) {
+    run_t run = {.capacity = capacity, .depth = depth, .clock = clock};
+    zr_plan_result_t result = {0};
+    ZR_TRY(find_max_live(buffers, n_buffers, &result.max_live_bytes));
+    ZR_TRY(zr_plan_parts_create(buffers, n_buffers, &run.parts));
+    zr_status_t status = plan_parts(&run);
+    if (status == ZR_OK) {
+        for (size_t i = 0; i < n_buffers; i++)
+            offsets_p[i] = 0;
+        report(&run, offsets_p, &result);
+        *result_p = result;
+    }
+    zr_plan_parts_free(&run.parts);
+    return status;
+}
+
+zr_status_t zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buffers,
+                            const zr_plan_options_t *options, size_t *offsets_p,
+                            zr_plan_result_t *result_p) {
+    zr_plan_options_t defaults = zr_plan_options_default();
+    zr_plan_result_t result = {0};
+    options = options == NULL ? &defaults : options;
+    ZR_TRY(check_input(buffers, n_buffers, offsets_p, &options->log));
+    zr_plan_clock_t clock = clock_start(options);
+    zr_status_t status =
+        zr_plan_run(buffers, n_buffers, options->capacity_bytes, 0, &clock, offsets_p, &result);
+    if (status != ZR_OK)
+        return zr_fail(&options->log, status, "no memory to plan %zu buffers", n_buffers);
+    result.n_steps = clock.n_steps;
+    result.seconds = zr_plan_clock_now(&clock) - clock.begin;
+    if (result_p != NULL)
+        *result_p = result;
+    return ZR_OK;
+}
+
+static void stay_silent(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context;
+    (void)level;
+    (void)rank;
+    (void)message;
+}
+
+size_t zr_plan_max_live(const zr_plan_buffer_t *buffers, size_t n_buffers) {
+    size_t max_live = 0;
+    zr_log_t log = zr_log_default();
+    log.sink = stay_silent;
+    if (check_input(buffers, n_buffers, &max_live, &log) != ZR_OK ||
+        find_max_live(buffers, n_buffers, &max_live) != ZR_OK)
+        return 0;
+    return max_live;
+}

@@ -1,0 +1,390 @@
+/*
+ * Greedy planning: take the buffers in some order and give each the first place, or the
+ * tightest hole, among those placed before that live at the same time.
+ *
+ * No single order is good for all problems, so there is a portfolio of them. After it, the best
+ * order is changed at random, a little at a time, and what is not worse is kept.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocator/planner_internal.h"
+
+/* ---- one order ------------------------------------------------------------------------------ */
+
+typedef struct placed {
+    size_t offset, end;
+    uint32_t first, last;
+} placed_t;
+
+/* Placing in an order, with what it needs. */
+typedef struct placer {
+    const zr_plan_part_t *part;
+    placed_t *placed; /* by offset */
+    size_t n_placed;
+    size_t *offsets; /* [n_items] */
+    size_t height;
+} placer_t;
+
+/* First fit takes the lowest hole, best fit the one with the fewest bytes to spare. */
+static size_t find_place(const placer_t *placer, const zr_plan_item_t *item, bool best_fit) {
+    size_t at = 0, best = SIZE_MAX, least_spare = SIZE_MAX;
+    for (size_t i = 0; i < placer->n_placed; i++) {
+        const placed_t *placed = &placer->placed[i];
+        if (placed->first >= item->last || placed->last <= item->first)
+            continue;
+        if (placed->offset >= at && placed->offset - at >= item->size) {
+            if (!best_fit)
+                return at;
+            size_t spare = placed->offset - at - item->size;
+            if (spare < least_spare) {
+                least_spare = spare;
+                best = at;
+            }
+        }
+        if (placed->end > at)
+            at = zr_plan_align(placed->end, item->alignment);
+    }
+    return best != SIZE_MAX ? best : at;
+}
+
+static void place(placer_t *placer, size_t index, size_t offset) {
+    const zr_plan_item_t *item = &placer->part->items[index];
+    size_t low = 0, high = placer->n_placed, end = offset + item->size;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (placer->placed[middle].offset <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    memmove(placer->placed + low + 1, placer->placed + low,
+            (placer->n_placed - low) * sizeof(placed_t));
+    placer->placed[low] =
+        (placed_t){.offset = offset, .end = end, .first = item->first, .last = item->last};
+    placer->n_placed++;
+    placer->offsets[index] = offset;
+    placer->height = end > placer->height ? end : placer->height;
+}
+
+/* Forget what has ended. */
+static void drop_ended(placer_t *placer, uint32_t section) {
+    size_t n = 0;
+    for (size_t i = 0; i < placer->n_placed; i++)
+        if (placer->placed[i].last > section)
+            placer->placed[n++] = placer->placed[i];
+    placer->n_placed = n;
+}
+
+/* Items in their own order, which is that of time: what has ended need not be looked at. It
+ * costs items times live items only, so that there is always a plan soon. */
+static void place_in_time(placer_t *placer) {
+    uint32_t section = 0;
+    placer->n_placed = placer->height = 0;
+    for (size_t i = 0; i < placer->part->n_items; i++) {
+        const zr_plan_item_t *item = &placer->part->items[i];
+        if (item->first != section) {
+            section = item->first;
+            drop_ended(placer, section);
+        }
+        place(placer, i, find_place(placer, item, true));
+    }
+}
+
+/* Place all in an order; false when it was given up, at `limit` or because time is over. */
+static bool place_in_order(placer_t *placer, const uint32_t *order, bool best_fit, size_t limit,
+                           zr_plan_clock_t *clock) {
+    placer->n_placed = placer->height = 0;
+    for (size_t i = 0; i < placer->part->n_items; i++) {
+        const zr_plan_item_t *item = &placer->part->items[order[i]];
+        place(placer, order[i], find_place(placer, item, best_fit));
+        if (placer->height > limit || zr_plan_clock_step(clock, i / 1024 + (i % 16 == 0)))
+            return false;
+    }
+    return true;
+}
+
+static void keep_plan(zr_plan_part_t *part, const placer_t *placer, const char *strategy) {
+    memcpy(part->offsets, placer->offsets, part->n_items * sizeof(*part->offsets));
+    part->height = placer->height;
+    part->strategy = strategy;
+}
+
+static bool placer_create(placer_t *placer, const zr_plan_part_t *part) {
+    *placer = (placer_t){.part = part,
+                         .placed = malloc(part->n_items * sizeof(*placer->placed)),
+                         .offsets = malloc(part->n_items * sizeof(*placer->offsets))};
+    return placer->placed != NULL && placer->offsets != NULL;
+}
+
+static void placer_free(placer_t *placer) {
+    free(placer->placed);
+    free(placer->offsets);
+}
+
+/* ---- the portfolio ----------------------------------------------------------------------------
+ */
+
+/* Larger comes first. */
+typedef struct ranked {
+    double key, second;
+    uint32_t item;
+} ranked_t;
+
+static int compare_ranked(const void *a, const void *b) {
+    const ranked_t *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key > y->key ? -1 : 1;
+    if (x->second != y->second)
+        return x->second > y->second ? -1 : 1;
+    return (x->item > y->item) - (x->item < y->item);
+}
+
+typedef enum measure {
+    BY_SIZE,
+    BY_DURATION,
+    BY_AREA,
+    BY_CONTENTION,
+    BY_CONTENTION_AND_DURATION,
+    BY_CONTENTION_TIMES_SIZE,
+    BY_SECTIONS,
+    BY_BEGIN,
+    BY_END,
+    N_MEASURES
+} measure_t;
+
+static const char *const first_fit_names[N_MEASURES] = {"size, first fit",
+                                                        "duration, first fit",
+                                                        "area, first fit",
+                                                        "contention and size, first fit",
+                                                        "contention and duration, first fit",
+                                                        "contention times size, first fit",
+                                                        "sections, first fit",
+                                                        "begin, first fit",
+                                                        "end, first fit"};
+static const char *const best_fit_names[N_MEASURES] = {"size, best fit",
+                                                       "duration, best fit",
+                                                       "area, best fit",
+                                                       "contention and size, best fit",
+                                                       "contention and duration, best fit",
+                                                       "contention times size, best fit",
+                                                       "sections, best fit",
+                                                       "begin, best fit",
+                                                       "end, best fit"};
+
+/* Of each item: the most bytes of any section that it lives in. */
+static zr_status_t measure_contention(const zr_plan_part_t *part, size_t *contention) {
+    size_t n = part->n_sections, n_levels = 1;
+    while ((size_t)2 << (n_levels - 1) <= n)
+        n_levels++;
+    size_t *most = calloc(n_levels * (n + 1), sizeof(*most));
+    if (most == NULL)
+        return ZR_ERR_MEMORY;
+    for (size_t i = 0; i < part->n_items; i++) {
+        most[part->items[i].first] += part->items[i].size;
+        most[part->items[i].last] -= part->items[i].size;
+    }
+    for (size_t s = 1; s < n; s++)
+        most[s] += most[s - 1];
+    /* Level k: of 2^k sections from here on. */
+    for (size_t k = 1; k < n_levels; k++) {
+        const size_t *below = most + (k - 1) * (n + 1), half = (size_t)1 << (k - 1);
+        size_t *level = most + k * (n + 1);
+        for (size_t s = 0; s + 2 * half <= n; s++)
+            level[s] = below[s] > below[s + half] ? below[s] : below[s + half];
+    }
+    for (size_t i = 0; i < part->n_items; i++) {
+        size_t first = part->items[i].first, last = part->items[i].last, k = 0;
+        while ((size_t)2 << k <= last - first)
+            k++;
+        size_t left = most[k * (n + 1) + first];
+        size_t right = most[k * (n + 1) + last - ((size_t)1 << k)];
+        contention[i] = left > right ? left : right;
+    }
+    free(most);
+    return ZR_OK;
+}
+
+static void rank(ranked_t *ranked, const zr_plan_item_t *item, size_t contention,
+                 measure_t measure) {
+    double size = (double)item->size, duration = (double)item->upper - (double)item->lower;
+    double sections = (double)(item->last - item->first);
+    ranked->second = duration;
+    switch (measure) {
+    case BY_SIZE:
+        ranked->key = size;
+        break;
+    case BY_DURATION:
+        ranked->key = duration;
+        ranked->second = size;
+        break;
+    case BY_AREA:
+        ranked->key = size * duration;
+        break;
+    case BY_CONTENTION:
+        ranked->key = (double)contention;
+        ranked->second = size;
+        break;
+    case BY_CONTENTION_AND_DURATION:
+        ranked->key = (double)contention;
+        break;
+    case BY_CONTENTION_TIMES_SIZE:
+        ranked->key = (double)contention * size;
+        break;
+    case BY_SECTIONS:
+        ranked->key = sections;
+        ranked->second = size;
+        break;
+    case BY_BEGIN:
+        ranked->key = -(double)item->first;
+        ranked->second = size;
+        break;
+    default:
+        ranked->key = (double)item->last;
+        ranked->second = size;
+    }
+}
+
+static zr_status_t order_items(const zr_plan_part_t *part, const size_t *contention,
+                               measure_t measure, uint32_t *order) {
+    ranked_t *ranked = malloc(part->n_items * sizeof(*ranked));
+    if (ranked == NULL)
+        return ZR_ERR_MEMORY;
+    for (size_t i = 0; i < part->n_items; i++) {
+        ranked[i].item = (uint32_t)i;
+        rank(&ranked[i], &part->items[i], contention[i], measure);
+    }
+    qsort(ranked, part->n_items, sizeof(*ranked), compare_ranked);
+    for (size_t i = 0; i < part->n_items; i++)
+        order[i] = ranked[i].item;
+    free(ranked);
+    return ZR_OK;
+}
+
+/* ---- the best order, for the local search ------------------------------------------------ */
+
+struct zr_plan_order_search {
+    uint32_t *order, *best; /* [n_items] */
+    placer_t placer;
+    size_t height; /* of `best`, by first fit */
+    uint64_t random;
+};
+
+void zr_plan_order_destroy(zr_plan_order_search_t **order_p) {
+    if (order_p == NULL || *order_p == NULL)
+        return;
+    placer_free(&(*order_p)->placer);
+    free((*order_p)->order);
+    free((*order_p)->best);
+    free(*order_p);
+    *order_p = NULL;
+}
+
+static zr_plan_order_search_t *order_create(const zr_plan_part_t *part) {
+    zr_plan_order_search_t *order = calloc(1, sizeof(*order));
+    if (order == NULL)
+        return NULL;
+    order->height = SIZE_MAX;
+    order->random = 1;
+    order->order = malloc(part->n_items * sizeof(*order->order));
+    order->best = malloc(part->n_items * sizeof(*order->best));
+    if (!placer_create(&order->placer, part) || order->order == NULL || order->best == NULL)
+        zr_plan_order_destroy(&order);
+    return order;
+}
+
+zr_status_t zr_plan_greedy(zr_plan_part_t *part, size_t target, zr_plan_clock_t *clock) {
+    zr_status_t status = ZR_ERR_MEMORY;
+    size_t *contention = malloc(part->n_items * sizeof(*contention));
+    zr_plan_order_search_t *order = part->order = order_create(part);
+    if (order == NULL || contention == NULL)
+        goto out;
+    placer_t *placer = &order->placer;
+    place_in_time(placer);
+    keep_plan(part, placer, "time, best fit");
+    status = measure_contention(part, contention);
+    for (int m = 0; status == ZR_OK && m < 2 * N_MEASURES && part->height > target; m++) {
+        bool best_fit = m % 2 == 1;
+        if (zr_plan_clock_step(clock, 1))
+            break;
+        if (!best_fit)
+            status = order_items(part, contention, (measure_t)(m / 2), order->order);
+        if (status != ZR_OK)
+            break;
+        size_t limit = best_fit || part->height <= order->height ? part->height : order->height;
+        if (!place_in_order(placer, order->order, best_fit, limit, clock))
+            continue;
+        if (!best_fit && placer->height < order->height) {
+            order->height = placer->height;
+            memcpy(order->best, order->order, part->n_items * sizeof(*order->best));
+        }
+        if (placer->height < part->height)
+            keep_plan(part, placer, best_fit ? best_fit_names[m / 2] : first_fit_names[m / 2]);
+    }
+out:
+    free(contention);
+    return status;
+}
+
+/* ---- the local search ------------------------------------------------------------------------ */
+
+/* Move an item that ends at the top, or any, to a random place before its own; or swap two. */
+static void change_order(zr_plan_order_search_t *search, size_t n_items) {
+    uint32_t *order = search->order;
+    size_t from = zr_plan_random(&search->random) % n_items;
+    size_t to = zr_plan_random(&search->random) % n_items;
+    uint32_t item = order[from];
+    if (zr_plan_random(&search->random) % 2 == 0) {
+        order[from] = order[to];
+        order[to] = item;
+        return;
+    }
+    if (to < from)
+        memmove(order + to + 1, order + to, (from - to) * sizeof(*order));
+    else
+        memmove(order + from, order + from + 1, (to - from) * sizeof(*order));
+    order[to] = item;
+}
+
+/* Move what stands highest to a random earlier place. */
+static void lower_top(zr_plan_order_search_t *search, size_t n_items, size_t height) {
+    const placer_t *placer = &search->placer;
+    uint32_t *order = search->order;
+    for (size_t i = n_items; i-- > 1;) {
+        uint32_t item = order[i];
+        if (placer->offsets[item] + placer->part->items[item].size < height)
+            continue;
+        size_t to = zr_plan_random(&search->random) % i;
+        memmove(order + to + 1, order + to, (i - to) * sizeof(*order));
+        order[to] = item;
+        return;
+    }
+}
+
+zr_status_t zr_plan_order_improve(zr_plan_part_t *part, size_t target, uint64_t n_steps,
+                                  zr_plan_clock_t *clock) {
+    zr_plan_order_search_t *search = part->order;
+    uint64_t end = clock->n_steps + n_steps;
+    size_t n = part->n_items, bytes = n * sizeof(*search->best);
+    if (search->height == SIZE_MAX) /* the portfolio was cut short, or best fit was better */
+        for (size_t i = 0; i < n; i++)
+            search->best[i] = (uint32_t)i;
+    if (!place_in_order(&search->placer, search->best, false, SIZE_MAX, clock))
+        return ZR_OK;
+    search->height = search->placer.height;
+    while (part->height > target && clock->n_steps < end && !zr_plan_clock_step(clock, 1)) {
+        memcpy(search->order, search->best, bytes);
+        if (zr_plan_random(&search->random) % 2 == 0)
+            lower_top(search, n, search->height);
+        for (uint64_t i = zr_plan_random(&search->random) % 3; i > 0; i--)
+            change_order(search, n);
+        if (!place_in_order(&search->placer, search->order, false, search->height, clock))
+            continue;
+        memcpy(search->best, search->order, bytes);
+        search->height = search->placer.height;
+        if (search->height < part->height)
+            keep_plan(part, &search->placer, "search over orders");
+    }
+    return ZR_OK;
+}

@@ -1,0 +1,136 @@
+/*
+ * The planner, for its own files.
+ *
+ * planner.c         checks the input, takes it apart, and spends the time on the highest part
+ * planner_parts.c   taking apart: sections, buffers that live throughout, independent parts
+ * planner_greedy.c  the portfolio of orders, and the local search over orders
+ * planner_search.c  the exact search
+ * planner_fold.c    one period for many identical micro-batches
+ *
+ * Time is cut into sections: the largest sets of buffers that are alive at once, in order.
+ * Two buffers overlap in time exactly if they share a section, so that sections are all that
+ * is left of time after planner_parts.c.
+ */
+#ifndef ZR_ALLOCATOR_PLANNER_INTERNAL_H
+#define ZR_ALLOCATOR_PLANNER_INTERNAL_H
+
+#include "allocator/planner.h"
+
+/** A buffer of a part: sections first <= s < last. */
+typedef struct zr_plan_item {
+    uint32_t first, last;
+    size_t size, alignment; /* size > 0 */
+    int64_t lower, upper;   /* in the caller's virtual time */
+    uint32_t source;        /* place in the caller's array */
+} zr_plan_item_t;
+
+/* Where the work stands, shared by all parts of one call. */
+typedef struct zr_plan_clock {
+    const zr_plan_options_t *options;
+    double begin, end; /* end is infinite without a limit */
+    uint64_t n_steps, max_steps;
+    uint64_t next_look; /* n_steps at which the clock is looked at again */
+    bool is_over;
+} zr_plan_clock_t;
+
+/** Seconds from some moment on, as the options have it. */
+double zr_plan_clock_now(const zr_plan_clock_t *clock);
+/** Count some steps; true when the work has to stop. */
+bool zr_plan_clock_step(zr_plan_clock_t *clock, uint64_t n_steps);
+
+typedef struct zr_plan_search zr_plan_search_t;
+typedef struct zr_plan_order_search zr_plan_order_search_t;
+
+/** An independent problem: no buffer outside shares a section with one inside. */
+typedef struct zr_plan_part {
+    zr_plan_item_t *items; /* by first, last, size, alignment; borrowed from zr_plan_parts_t */
+    size_t n_items;
+    size_t *offsets; /* [n_items] the best plan so far, without base; likewise borrowed */
+    uint32_t n_sections;
+    size_t base;                   /* what lies below: buffers that live throughout */
+    size_t bound;                  /* no plan of the part is lower */
+    size_t height;                 /* of the best plan; SIZE_MAX before there is one */
+    const char *strategy;          /* what found it */
+    size_t twin;                   /* a part before it that is the same but for base; or itself */
+    unsigned round;                /* of the searches */
+    zr_plan_search_t *search;      /* created when first needed */
+    zr_plan_order_search_t *order; /* likewise */
+} zr_plan_part_t;
+
+/* ---- planner_parts.c ---------------------------------------------------------------- */
+
+typedef struct zr_plan_parts {
+    zr_plan_item_t *items;
+    size_t *offsets; /* alongside items */
+    size_t n_items;  /* without those of size 0 */
+    zr_plan_part_t *parts;
+    size_t n_parts, capacity;
+    size_t settled_height; /* of what lies below the parts */
+} zr_plan_parts_t;
+
+/**
+ * Take apart what has been checked. Buffers that live throughout a part can lie below all
+ * others of it at no loss; what they leave may fall apart further.
+ */
+ZR_NODISCARD zr_status_t zr_plan_parts_create(const zr_plan_buffer_t *buffers, size_t n_buffers,
+                                              zr_plan_parts_t *parts_p);
+void zr_plan_parts_free(zr_plan_parts_t *parts);
+
+/* ---- planner_greedy.c --------------------------------------------------------------- */
+
+/** Try the portfolio of orders until the part's height is at most `target`. */
+ZR_NODISCARD zr_status_t zr_plan_greedy(zr_plan_part_t *part, size_t target,
+                                        zr_plan_clock_t *clock);
+
+/** Change the best order at random for some steps, or until the height is at most `target`. */
+ZR_NODISCARD zr_status_t zr_plan_order_improve(zr_plan_part_t *part, size_t target,
+                                               uint64_t n_steps, zr_plan_clock_t *clock);
+void zr_plan_order_destroy(zr_plan_order_search_t **order);
+
+/* ---- planner_search.c --------------------------------------------------------------- */
+
+/** Parts larger than this are left to the orders. */
+#define ZR_PLAN_MAX_SEARCH ((size_t)2048)
+
+/**
+ * Look for a plan of at most `capacity`, which becomes the part's; when it is shown that
+ * there is none, the part's bound rises.
+ *
+ * @param round    chooses the heuristic order; what was learnt in earlier rounds is kept
+ * @param n_steps  limit of this call
+ */
+ZR_NODISCARD zr_status_t zr_plan_search(zr_plan_part_t *part, size_t capacity, unsigned round,
+                                        uint64_t n_steps, zr_plan_clock_t *clock);
+void zr_plan_search_destroy(zr_plan_search_t **search);
+
+/* ---- planner_fold.c ----------------------------------------------------------------- */
+
+/**
+ * Where the part repeats itself with a period, plan one period for all, and keep the result
+ * if it is lower than what the part has.
+ */
+ZR_NODISCARD zr_status_t zr_plan_fold(zr_plan_part_t *part, size_t target, unsigned depth,
+                                      zr_plan_clock_t *clock);
+
+/* ---- planner.c ---------------------------------------------------------------------- */
+
+/** zr_plan_offsets of checked input, on a clock that runs; `depth` counts foldings. */
+ZR_NODISCARD zr_status_t zr_plan_run(const zr_plan_buffer_t *buffers, size_t n_buffers,
+                                     size_t capacity, unsigned depth, zr_plan_clock_t *clock,
+                                     size_t *offsets_p, zr_plan_result_t *result_p);
+
+/* ---- shared ------------------------------------------------------------------------- */
+
+static inline size_t zr_plan_align(size_t offset, size_t alignment) {
+    return (offset + alignment - 1) & ~(alignment - 1);
+}
+
+/** A number that depends on nothing but the state; splitmix64. */
+static inline uint64_t zr_plan_random(uint64_t *state) {
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+#endif
