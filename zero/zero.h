@@ -5,6 +5,7 @@
 #define ZR_ZERO_ZERO_H
 
 #include "allocator/allocator.h"
+#include "allocator/planner.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "kernels/nn/nn.h"

@@ -24,6 +24,7 @@ typedef struct bench_command {
 
 extern const bench_command_t bench_adam;
 extern const bench_command_t bench_step;
+extern const bench_command_t bench_alloc;
 
 /* ---- options that every command has ----------------------------------------------- */
 

@@ -1,0 +1,200 @@
+/*
+ * zero-bench alloc: plan the offsets of a trace of buffers. The limit that a plan is measured
+ * against is the most bytes alive at once; no plan is lower. Whether the plan is valid is
+ * checked here, without the planner.
+ */
+#include <errno.h>
+
+#include "examples/bench/bench.h"
+#include "examples/bench/trace.h"
+
+#define MAX_SECONDS 86400.0
+/* Unless --seconds says otherwise. */
+#define CAPACITY_SECONDS 60.0
+#define LEAST_SECONDS 0.9
+#define SECONDS_PER_BUFFER 0.0006
+
+typedef struct options {
+    bench_common_t common;
+    const char *trace, *plan; /* files */
+    size_t capacity_bytes;
+    bool has_capacity;
+    double seconds; /* negative: by what there is to plan */
+    const zr_log_t *log;
+} options_t;
+
+enum { KEY_TRACE = BENCH_KEY_FIRST_OWN, KEY_CAPACITY, KEY_SECONDS, KEY_PLAN };
+
+static const struct argp_option option_table[] = {
+    {"trace", KEY_TRACE, "FILE", 0,
+     "buffers as CSV: id,lower,upper,size; each lives at the times lower <= t < upper", 0},
+    {"capacity", KEY_CAPACITY, "SIZE", 0,
+     "stop as soon as the plan is no higher; exit with 1 if that is not reached", 0},
+    {"seconds", KEY_SECONDS, "S", 0,
+     "search for no longer than this (default: 60 with a capacity, else 0.9, or 0.0006 per buffer)",
+     0},
+    {"plan", KEY_PLAN, "FILE", 0, "write the plan as CSV: id,lower,upper,size,offset", 0},
+    BENCH_COMMON_OPTIONS,
+    {0},
+};
+
+static zr_status_t take_option(int key, const char *value, options_t *o) {
+    switch (key) {
+    case KEY_TRACE:
+        o->trace = value;
+        return ZR_OK;
+    case KEY_CAPACITY:
+        o->has_capacity = true;
+        return args_size("--capacity", value, o->log, &o->capacity_bytes);
+    case KEY_SECONDS:
+        return args_number("--seconds", value, 0.0, MAX_SECONDS, o->log, &o->seconds);
+    case KEY_PLAN:
+        o->plan = value;
+        return ZR_OK;
+    case ARGP_KEY_ARG:
+        return zr_fail(o->log, ZR_ERR_ARGUMENT, "alloc takes options only, but got \"%s\"", value);
+    }
+    return ZR_ERR_UNSUPPORTED;
+}
+
+static error_t parse_option(int key, char *value, struct argp_state *state) {
+    options_t *options = state->input;
+    if (bench_take_common(key, &options->common))
+        return 0;
+    switch (take_option(key, value, options)) {
+    case ZR_OK:
+        return 0;
+    case ZR_ERR_UNSUPPORTED:
+        return ARGP_ERR_UNKNOWN;
+    default:
+        return EINVAL;
+    }
+}
+
+static const struct argp parser = {
+    .options = option_table,
+    .parser = parse_option,
+    .doc = "Plan the offsets of a trace of buffers, and compare the height with the most bytes "
+           "that are alive at once."};
+
+/* ---- planning -------------------------------------------------------------------------------- */
+
+typedef struct alloc_bench {
+    trace_t trace;
+    size_t *offsets;
+    zr_plan_result_t result;
+    size_t height_bytes; /* as counted here */
+    bool is_valid;
+} alloc_bench_t;
+
+static double seconds_for(const options_t *options, size_t n_buffers) {
+    double by_count = SECONDS_PER_BUFFER * (double)n_buffers;
+    if (options->seconds >= 0.0)
+        return options->seconds > 0.0 ? options->seconds : 1e-9;
+    if (options->has_capacity)
+        return CAPACITY_SECONDS;
+    return by_count > LEAST_SECONDS ? by_count : LEAST_SECONDS;
+}
+
+static zr_status_t measure(alloc_bench_t *bench, const options_t *options) {
+    zr_plan_options_t plan_options = zr_plan_options_default();
+    plan_options.log = *options->log;
+    plan_options.capacity_bytes = options->capacity_bytes;
+    ZR_TRY(trace_read(options->trace, options->log, &bench->trace));
+    size_t n = bench->trace.n_buffers;
+    plan_options.max_seconds = seconds_for(options, n);
+    bench->offsets = calloc(n + 1, sizeof(*bench->offsets));
+    if (bench->offsets == NULL)
+        return zr_fail(options->log, ZR_ERR_MEMORY, "no memory for %zu offsets", n);
+    ZR_TRY(zr_plan_offsets(bench->trace.buffers, n, &plan_options, bench->offsets, &bench->result));
+    ZR_TRY(trace_check_plan(&bench->trace, bench->offsets, options->log, &bench->is_valid,
+                            &bench->height_bytes));
+    bench->is_valid = bench->is_valid && bench->height_bytes == bench->result.height_bytes;
+    if (options->plan != NULL)
+        return trace_write_plan(&bench->trace, bench->offsets, options->plan, options->log);
+    return ZR_OK;
+}
+
+/* ---- the report -------------------------------------------------------------------------------
+ */
+
+static bool is_met(const alloc_bench_t *bench, const options_t *options) {
+    return !options->has_capacity || bench->height_bytes <= options->capacity_bytes;
+}
+
+static double ratio_of(const alloc_bench_t *bench) {
+    size_t max_live = bench->result.max_live_bytes;
+    return max_live == 0 ? 1.0 : (double)bench->height_bytes / (double)max_live;
+}
+
+static void print_for_people(const alloc_bench_t *bench, const options_t *options) {
+    const zr_plan_result_t *result = &bench->result;
+    fprintf(stderr, "%s: %zu buffers\n", options->trace, bench->trace.n_buffers);
+    fprintf(stderr, "  max_live  %zu bytes alive at once\n", result->max_live_bytes);
+    fprintf(stderr, "  height    %zu bytes: %.4f of max_live, by %s%s\n", bench->height_bytes,
+            ratio_of(bench), result->strategy, result->is_proven ? "; there is no lower plan" : "");
+    fprintf(stderr, "  seconds   %.3f\n", result->seconds);
+    fprintf(stderr, "  valid     %s\n", bench->is_valid ? "yes" : "NO");
+    if (options->has_capacity)
+        fprintf(stderr, "  capacity  %zu bytes: %s\n", options->capacity_bytes,
+                is_met(bench, options) ? "met" : "not met");
+}
+
+static json_t *describe(const alloc_bench_t *bench, const options_t *options) {
+    const zr_plan_result_t *result = &bench->result;
+    json_t *object = json_object();
+    if (json_put(object, "command", json_string("alloc")) &&
+        json_put(object, "trace", json_string(options->trace)) &&
+        json_put(object, "buffers", json_count(bench->trace.n_buffers)) &&
+        json_put(object, "max_live", json_count(result->max_live_bytes)) &&
+        json_put(object, "bound", json_count(result->bound_bytes)) &&
+        json_put(object, "height", json_count(bench->height_bytes)) &&
+        json_put(object, "ratio", json_number(ratio_of(bench))) &&
+        json_put(object, "seconds", json_number(result->seconds)) &&
+        json_put(object, "valid", json_boolean(bench->is_valid)) &&
+        json_put(object, "strategy", json_string(result->strategy)) &&
+        json_put(object, "proven", json_boolean(result->is_proven)) &&
+        (!options->has_capacity ||
+         (json_put(object, "capacity", json_count(options->capacity_bytes)) &&
+          json_put(object, "met", json_boolean(is_met(bench, options))))))
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static int report(const alloc_bench_t *bench, const options_t *options) {
+    print_for_people(bench, options);
+    int code = BENCH_MEASURED;
+    if (options->common.json)
+        code = bench_print(describe(bench, options), options->log);
+    return bench->is_valid && is_met(bench, options) ? code : BENCH_FAILED;
+}
+
+static int run(int argc, char **argv, const zr_log_t *log) {
+    options_t options = {.seconds = -1.0, .log = log};
+    zr_status_t status = args_parse(&parser, argc, argv, log, &options);
+    if (status != ZR_OK)
+        return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
+    if (bench_answer_common(&options.common, &parser, "alloc"))
+        return BENCH_MEASURED;
+    if (options.trace == NULL) {
+        zr_log_write(log, ZR_LOG_ERROR, "alloc needs a trace: --trace FILE.csv");
+        return BENCH_BAD_INPUT;
+    }
+    alloc_bench_t bench = {0};
+    int code = BENCH_FAILED;
+    status = measure(&bench, &options);
+    if (status == ZR_OK)
+        code = report(&bench, &options);
+    else if (status == ZR_ERR_FORMAT || status == ZR_ERR_ARGUMENT ||
+             (status == ZR_ERR_IO && bench.offsets == NULL))
+        code = BENCH_BAD_INPUT;
+    free(bench.offsets);
+    trace_free(&bench.trace);
+    return code;
+}
+
+const bench_command_t bench_alloc = {
+    .name = "alloc",
+    .summary = "plan the offsets of a trace of buffers; height against the most bytes alive",
+    .run = run};

@@ -1,0 +1,327 @@
+#include "examples/bench/trace.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_FILE_BYTES ((size_t)1 << 32)
+#define MAX_COLUMNS 64
+
+enum { COLUMN_ID, COLUMN_LOWER, COLUMN_UPPER, COLUMN_SIZE, COLUMN_ALIGNMENT, N_COLUMNS };
+static const char *const column_names[N_COLUMNS] = {"id", "lower", "upper", "size", "alignment"};
+
+/* A field of a line, as text that ends in '\0'. */
+typedef struct field {
+    char *text;
+    size_t column; /* of its first character; 1 is the first of the line */
+} field_t;
+
+typedef struct reader {
+    const char *path;
+    const zr_log_t *log;
+    size_t line;
+    field_t fields[MAX_COLUMNS];
+    size_t n_fields, n_header_fields;
+    size_t places[N_COLUMNS]; /* in a line; SIZE_MAX: not there */
+} reader_t;
+
+void trace_free(trace_t *trace) {
+    free(trace->text);
+    free(trace->ids);
+    free(trace->buffers);
+    *trace = (trace_t){0};
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static zr_status_t read_all(FILE *file, const char *path, const zr_log_t *log, char **text_p,
+                            size_t *length_p) {
+    size_t length = 0, capacity = 65536;
+    char *text = malloc(capacity + 1);
+    while (text != NULL) {
+        length += fread(text + length, 1, capacity - length, file);
+        if (length < capacity)
+            break;
+        capacity *= 2;
+        char *larger = capacity > MAX_FILE_BYTES ? NULL : realloc(text, capacity + 1);
+        if (larger == NULL)
+            free(text);
+        text = larger;
+    }
+    if (text == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for more than %zu bytes of it", path,
+                       length);
+    if (ferror(file)) {
+        free(text);
+        return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(errno));
+    }
+    text[length] = '\0';
+    *text_p = text;
+    *length_p = length;
+    return ZR_OK;
+}
+
+static zr_status_t read_file(const char *path, const zr_log_t *log, char **text_p,
+                             size_t *length_p) {
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return zr_fail(log, ZR_ERR_IO, "%s: cannot open it: %s", path, strerror(errno));
+    zr_status_t status = read_all(file, path, log, text_p, length_p);
+    fclose(file);
+    return status;
+}
+
+/* ---- lines and fields ------------------------------------------------------------------------ */
+
+static char *trim(char *begin, char *end) {
+    while (begin < end && (*begin == ' ' || *begin == '\t'))
+        begin++;
+    while (end > begin && (end[-1] == ' ' || end[-1] == '\t' || end[-1] == '\r'))
+        end--;
+    *end = '\0';
+    return begin;
+}
+
+static zr_status_t split_line(reader_t *reader, char *line, char *end) {
+    char *begin = line;
+    reader->n_fields = 0;
+    for (char *at = line; at <= end; at++) {
+        if (at < end && *at == '"')
+            return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: quotes are not understood",
+                           reader->path, reader->line, (size_t)(at - line) + 1);
+        if (at < end && *at != ',')
+            continue;
+        if (reader->n_fields == MAX_COLUMNS)
+            return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: more than %d columns",
+                           reader->path, reader->line, (size_t)(begin - line) + 1, MAX_COLUMNS);
+        char *text = trim(begin, at);
+        reader->fields[reader->n_fields++] =
+            (field_t){.text = text, .column = (size_t)(text - line) + 1};
+        begin = at + 1;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t read_header(reader_t *reader) {
+    for (int c = 0; c < N_COLUMNS; c++)
+        reader->places[c] = SIZE_MAX;
+    for (size_t i = 0; i < reader->n_fields; i++) {
+        const field_t *field = &reader->fields[i];
+        for (int c = 0; c < N_COLUMNS; c++) {
+            if (strcmp(field->text, column_names[c]) != 0)
+                continue;
+            if (reader->places[c] != SIZE_MAX)
+                return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: a second column \"%s\"",
+                               reader->path, reader->line, field->column, field->text);
+            reader->places[c] = i;
+        }
+    }
+    for (int c = 0; c < COLUMN_ALIGNMENT; c++)
+        if (reader->places[c] == SIZE_MAX)
+            return zr_fail(reader->log, ZR_ERR_FORMAT,
+                           "%s:%zu:1: the header has no column \"%s\" (id, lower, upper and size "
+                           "are needed)",
+                           reader->path, reader->line, column_names[c]);
+    reader->n_header_fields = reader->n_fields;
+    return ZR_OK;
+}
+
+/* A whole number, with a sign where that is allowed. */
+static zr_status_t read_number(const reader_t *reader, int column, bool may_be_negative,
+                               int64_t *number_p) {
+    const field_t *field = &reader->fields[reader->places[column]];
+    const char *text = field->text;
+    size_t sign = may_be_negative && text[0] == '-', n_digits = strspn(text + sign, "0123456789");
+    errno = 0;
+    long long number = strtoll(text, NULL, 10);
+    if (n_digits > 0 && text[sign + n_digits] == '\0' && errno == 0) {
+        *number_p = number;
+        return ZR_OK;
+    }
+    return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: %s \"%.40s\" is no whole number%s",
+                   reader->path, reader->line, field->column, column_names[column], text,
+                   errno == ERANGE ? " of 64 bits" : (may_be_negative ? "" : " of 0 or more"));
+}
+
+static zr_status_t read_alignment(const reader_t *reader, size_t *alignment_p) {
+    int64_t alignment = 0;
+    *alignment_p = 0;
+    if (reader->places[COLUMN_ALIGNMENT] == SIZE_MAX)
+        return ZR_OK;
+    ZR_TRY(read_number(reader, COLUMN_ALIGNMENT, false, &alignment));
+    *alignment_p = (size_t)alignment;
+    if ((*alignment_p & (*alignment_p - 1)) == 0 && *alignment_p <= ZR_PLAN_MAX_ALIGNMENT)
+        return ZR_OK;
+    return zr_fail(reader->log, ZR_ERR_FORMAT,
+                   "%s:%zu:%zu: alignment %zu is no power of two up to %zu", reader->path,
+                   reader->line, reader->fields[reader->places[COLUMN_ALIGNMENT]].column,
+                   *alignment_p, ZR_PLAN_MAX_ALIGNMENT);
+}
+
+static zr_status_t read_buffer(const reader_t *reader, zr_plan_buffer_t *buffer) {
+    int64_t size = 0;
+    if (reader->n_fields != reader->n_header_fields)
+        return zr_fail(reader->log, ZR_ERR_FORMAT,
+                       "%s:%zu:%zu: %zu fields, but the header has %zu columns", reader->path,
+                       reader->line, reader->fields[reader->n_fields - 1].column, reader->n_fields,
+                       reader->n_header_fields);
+    ZR_TRY(read_number(reader, COLUMN_LOWER, true, &buffer->lower));
+    ZR_TRY(read_number(reader, COLUMN_UPPER, true, &buffer->upper));
+    ZR_TRY(read_number(reader, COLUMN_SIZE, false, &size));
+    ZR_TRY(read_alignment(reader, &buffer->alignment));
+    buffer->size_bytes = (size_t)size;
+    if (buffer->lower < buffer->upper)
+        return ZR_OK;
+    return zr_fail(reader->log, ZR_ERR_FORMAT,
+                   "%s:%zu:%zu: upper %" PRId64 " is not above lower %" PRId64, reader->path,
+                   reader->line, reader->fields[reader->places[COLUMN_UPPER]].column, buffer->upper,
+                   buffer->lower);
+}
+
+static zr_status_t add_buffer(const reader_t *reader, trace_t *trace) {
+    if (trace->n_buffers == trace->capacity) {
+        size_t capacity = trace->capacity == 0 ? 256 : 2 * trace->capacity;
+        zr_plan_buffer_t *buffers = realloc(trace->buffers, capacity * sizeof(*buffers));
+        if (buffers != NULL)
+            trace->buffers = buffers;
+        const char **ids = realloc(trace->ids, capacity * sizeof(*ids));
+        if (ids != NULL)
+            trace->ids = ids;
+        if (buffers == NULL || ids == NULL)
+            return zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory for %zu buffers",
+                           reader->path, capacity);
+        trace->capacity = capacity;
+    }
+    ZR_TRY(read_buffer(reader, &trace->buffers[trace->n_buffers]));
+    trace->ids[trace->n_buffers++] = reader->fields[reader->places[COLUMN_ID]].text;
+    return ZR_OK;
+}
+
+static zr_status_t read_lines(reader_t *reader, char *at, const char *end, trace_t *trace) {
+    bool has_header = false;
+    while (at < end) {
+        char *line = at, *line_end = memchr(at, '\n', (size_t)(end - at));
+        at = line_end == NULL ? (char *)end : line_end + 1;
+        line_end = line_end == NULL ? (char *)end : line_end;
+        reader->line++;
+        if (line[strspn(line, " \t\r")] == '\n' || line + strspn(line, " \t\r") == end)
+            continue;
+        if (memchr(line, '\0', (size_t)(line_end - line)) != NULL)
+            return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: a byte 0; this is no text",
+                           reader->path, reader->line, strlen(line) + 1);
+        ZR_TRY(split_line(reader, line, line_end));
+        ZR_TRY(has_header ? add_buffer(reader, trace) : read_header(reader));
+        has_header = true;
+    }
+    if (!has_header)
+        return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:1:1: it is empty; a header is needed",
+                       reader->path);
+    return ZR_OK;
+}
+
+zr_status_t trace_read(const char *path, const zr_log_t *log, trace_t *trace_p) {
+    trace_t trace = {0};
+    reader_t reader = {.path = path, .log = log};
+    size_t length = 0;
+    ZR_TRY(read_file(path, log, &trace.text, &length));
+    /* Some programs put a mark of the encoding first. */
+    size_t begin = strncmp(trace.text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    zr_status_t status = read_lines(&reader, trace.text + begin, trace.text + length, &trace);
+    if (status != ZR_OK) {
+        trace_free(&trace);
+        return status;
+    }
+    *trace_p = trace;
+    return ZR_OK;
+}
+
+/* ---- plans
+ * --------------------------------------------------------------------------------------- */
+
+zr_status_t trace_write_plan(const trace_t *trace, const size_t *offsets, const char *path,
+                             const zr_log_t *log) {
+    FILE *file = fopen(path, "wb");
+    if (file == NULL)
+        return zr_fail(log, ZR_ERR_IO, "%s: cannot write it: %s", path, strerror(errno));
+    fputs("id,lower,upper,size,offset\n", file);
+    for (size_t i = 0; i < trace->n_buffers; i++)
+        fprintf(file, "%s,%" PRId64 ",%" PRId64 ",%zu,%zu\n", trace->ids[i],
+                trace->buffers[i].lower, trace->buffers[i].upper, trace->buffers[i].size_bytes,
+                offsets[i]);
+    bool failed = ferror(file) != 0;
+    if (fclose(file) != 0 || failed)
+        return zr_fail(log, ZR_ERR_IO, "%s: cannot write it: %s", path, strerror(errno));
+    return ZR_OK;
+}
+
+typedef struct by_time {
+    int64_t lower;
+    size_t buffer;
+} by_time_t;
+
+static int compare_begins(const void *a, const void *b) {
+    const by_time_t *x = a, *y = b;
+    if (x->lower != y->lower)
+        return x->lower < y->lower ? -1 : 1;
+    return (x->buffer > y->buffer) - (x->buffer < y->buffer);
+}
+
+/* Go through time with the live buffers sorted by offset: a new one has to fit between those
+ * below and above it. False when it does not. */
+static bool sweep(const trace_t *trace, const size_t *offsets, const by_time_t *order, size_t n,
+                  size_t *live, const zr_log_t *log) {
+    const zr_plan_buffer_t *buffers = trace->buffers;
+    size_t n_live = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t buffer = order[i].buffer, n_left = 0;
+        for (size_t j = 0; j < n_live; j++)
+            if (buffers[live[j]].upper > order[i].lower)
+                live[n_left++] = live[j];
+        n_live = n_left;
+        size_t at = n_live;
+        for (; at > 0 && offsets[live[at - 1]] > offsets[buffer]; at--)
+            live[at] = live[at - 1];
+        live[at] = buffer;
+        n_live++;
+        for (size_t j = at == 0 ? 0 : at - 1; j < at + 1 && j + 1 < n_live; j++) {
+            size_t low = live[j], high = live[j + 1];
+            if (buffers[low].size_bytes <= offsets[high] - offsets[low])
+                continue;
+            zr_log_write(log, ZR_LOG_ERROR, "\"%s\" and \"%s\" overlap", trace->ids[low],
+                         trace->ids[high]);
+            return false;
+        }
+    }
+    return true;
+}
+
+zr_status_t trace_check_plan(const trace_t *trace, const size_t *offsets, const zr_log_t *log,
+                             bool *is_valid_p, size_t *height_p) {
+    size_t n = 0, height = 0, *live = malloc((trace->n_buffers + 1) * sizeof(*live));
+    by_time_t *order = malloc((trace->n_buffers + 1) * sizeof(*order));
+    bool is_valid = true;
+    if (live == NULL || order == NULL) {
+        free(live);
+        free(order);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory to check a plan of %zu buffers",
+                       trace->n_buffers);
+    }
+    for (size_t i = 0; i < trace->n_buffers; i++) {
+        const zr_plan_buffer_t *buffer = &trace->buffers[i];
+        if (buffer->size_bytes == 0)
+            continue;
+        order[n++] = (by_time_t){buffer->lower, i};
+        size_t end = offsets[i] + buffer->size_bytes;
+        height = end > height ? end : height;
+        is_valid = is_valid && end > offsets[i] &&
+                   (buffer->alignment < 2 || offsets[i] % buffer->alignment == 0);
+    }
+    qsort(order, n, sizeof(*order), compare_begins);
+    *is_valid_p = sweep(trace, offsets, order, n, live, log) && is_valid;
+    *height_p = height;
+    free(live);
+    free(order);
+    return ZR_OK;
+}
