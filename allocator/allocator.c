@@ -67,9 +67,11 @@ static zr_status_t init_arenas(zr_allocator_t *allocator, zr_tier_memory_t *memo
     size_t usual = max_size(capacity, min_size(RANGE_FACTOR * capacity, USUAL_RANGE_BYTES));
     size_t size = whole_granules(usual + slack, granule);
     size_t least = whole_granules(min_size(capacity, MIN_RANGE_BYTES) + slack, granule);
-    for (int i = 0; i < ZR_N_LIFETIMES; i++)
+    for (int i = 0; i < ZR_N_LIFETIMES; i++) {
         ZR_TRY(zr_arena_init(&memory->arenas[i], allocator->device, &allocator->pool, memory->tier,
                              zr_lifetime_name((zr_lifetime_t)i), true, size, least));
+        memory->arenas[i].lifetime = (zr_lifetime_t)i;
+    }
     size = whole_granules(EMPTY_RANGE_BYTES, granule);
     return zr_arena_init(&memory->arenas[ZR_ARENA_EMPTY], allocator->device, &allocator->pool,
                          memory->tier, "empty", false, size, granule);
@@ -80,6 +82,7 @@ static void release(zr_allocator_t *allocator) {
         for (int k = 0; k < ZR_N_ARENAS; k++)
             zr_arena_release_range(&allocator->tiers[i].arenas[k]);
     }
+    zr_recording_destroy(&allocator->recording);
     zr_event_pool_clear(&allocator->events);
     zr_block_table_clear(&allocator->table);
     zr_block_pool_clear(&allocator->pool);
@@ -133,14 +136,25 @@ static void count_up(zr_byte_count_t *count, size_t size_bytes) {
 static void count_live(zr_tier_memory_t *memory, const zr_block_t *block) {
     zr_tier_statistics_t *statistics = &memory->statistics;
     count_up(&statistics->live, block->requested_bytes);
+    memory->is_at_peak = statistics->live.live == statistics->live.peak;
     count_up(&statistics->by_tag[block->tag], block->requested_bytes);
     count_up(&statistics->by_lifetime[block->lifetime], block->requested_bytes);
     statistics->n_live++;
     statistics->n_allocations++;
 }
 
+/* What was free when live was at its peak: to be called before anything is freed after it. */
+static void note_holes(zr_tier_memory_t *memory) {
+    for (int i = 0; i < ZR_N_LIFETIMES; i++)
+        memory->statistics.by_class[i].largest_hole_bytes =
+            zr_arena_largest_hole(&memory->arenas[i]);
+    memory->is_at_peak = false;
+}
+
 static void count_freed(zr_tier_memory_t *memory, const zr_block_t *block) {
     zr_tier_statistics_t *statistics = &memory->statistics;
+    if (memory->is_at_peak)
+        note_holes(memory);
     statistics->live.live -= block->requested_bytes;
     statistics->by_tag[block->tag].live -= block->requested_bytes;
     statistics->by_lifetime[block->lifetime].live -= block->requested_bytes;
@@ -153,9 +167,16 @@ size_t zr_tier_headroom(const zr_tier_memory_t *memory) {
 
 /* ---- pressure --------------------------------------------------------------------------- */
 
+/* A block becomes part of a hole. */
+static void give(zr_block_t *block) {
+    if (block->arena->recording != NULL)
+        zr_recording_ended(block->arena->recording, block);
+    zr_arena_give(block->arena, block);
+}
+
 static void end_pending(zr_tier_memory_t *memory, zr_block_t *block) {
     memory->statistics.pending.live -= block->requested_bytes;
-    zr_arena_give(block->arena, block);
+    give(block);
 }
 
 /* Make blocks free whose events have passed, without waiting. */
@@ -308,6 +329,20 @@ static zr_status_t refuse(const zr_allocator_t *allocator, const zr_allocation_r
     return status; /* the device has logged it */
 }
 
+/* True when the recording has just failed: to be said without the lock. */
+static bool record_allocation(zr_allocator_t *allocator, zr_block_t *block,
+                              const zr_allocation_request_t *request) {
+    zr_recording_allocated(allocator->recording, block, request->name);
+    return zr_recording_take_failure(allocator->recording);
+}
+
+static void warn_of_recording(const zr_allocator_t *allocator) {
+    zr_log_write(&allocator->log, ZR_LOG_WARNING,
+                 "recording of allocations has ended early: no memory for more of it, or its limit "
+                 "is reached (%zu MiB unless set otherwise); allocating goes on",
+                 ZR_RECORDING_MAX_BYTES >> 20);
+}
+
 zr_status_t zr_allocate(zr_allocator_t *allocator, const zr_allocation_request_t *request,
                         void **pointer_p) {
     ZR_TRY(check_request(allocator, request, pointer_p));
@@ -323,7 +358,11 @@ zr_status_t zr_allocate(zr_allocator_t *allocator, const zr_allocation_request_t
     zr_status_t status = find_or_make_room(allocator, &attempt, &block);
     if (status == ZR_OK) {
         *pointer_p = take(allocator, &attempt, block);
+        bool has_failed =
+            allocator->recording != NULL && record_allocation(allocator, block, request);
         pthread_mutex_unlock(&allocator->lock);
+        if (has_failed)
+            warn_of_recording(allocator);
         return ZR_OK;
     }
     char text[ZR_REPORT_BYTES];
@@ -351,7 +390,7 @@ static zr_status_t free_after(zr_allocator_t *allocator, zr_tier_memory_t *memor
     }
     /* Work that failed never runs again, so that the memory is free either way. */
     zr_status_t waited = zr_stream_synchronize(stream);
-    zr_arena_give(block->arena, block);
+    give(block);
     return waited == ZR_OK ? status : waited;
 }
 
@@ -370,8 +409,10 @@ void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream) {
     zr_tier_memory_t *memory = memory_of(allocator, block);
     zr_status_t status = ZR_OK;
     count_freed(memory, block);
+    if (allocator->recording != NULL)
+        zr_recording_freed(allocator->recording, block, stream);
     if (stream == NULL || zr_device_info(allocator->device)->synchronous)
-        zr_arena_give(block->arena, block);
+        give(block);
     else
         status = free_after(allocator, memory, block, stream);
     pthread_mutex_unlock(&allocator->lock);
@@ -407,9 +448,16 @@ void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
     *statistics_p = (zr_tier_statistics_t){0};
     if ((unsigned)tier >= ZR_N_MEMORY_TIERS)
         return;
-    const zr_tier_memory_t *memory = &allocator->tiers[tier];
+    zr_tier_memory_t *memory = &allocator->tiers[tier];
     pthread_mutex_lock(&allocator->lock);
+    if (memory->is_at_peak) {
+        note_holes(memory);
+        memory->is_at_peak = true;
+    }
     *statistics_p = memory->statistics;
+    for (int i = 0; i < ZR_N_LIFETIMES; i++)
+        statistics_p->by_class[i].reserved =
+            (zr_byte_count_t){memory->arenas[i].mapped_bytes, memory->arenas[i].mapped_peak_bytes};
     for (int i = 0; i < ZR_N_ARENAS; i++) {
         statistics_p->n_map_calls += memory->arenas[i].n_map_calls;
         statistics_p->n_unmap_calls += memory->arenas[i].n_unmap_calls;
@@ -422,12 +470,16 @@ void zr_allocator_reset_peaks(zr_allocator_t *allocator) {
     for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
         zr_tier_statistics_t *statistics = &allocator->tiers[i].statistics;
         statistics->live.peak = statistics->live.live;
+        allocator->tiers[i].is_at_peak = true;
         statistics->reserved.peak = statistics->reserved.live;
         statistics->pending.peak = statistics->pending.live;
         for (int k = 0; k < ZR_N_TAGS; k++)
             statistics->by_tag[k].peak = statistics->by_tag[k].live;
-        for (int k = 0; k < ZR_N_LIFETIMES; k++)
+        for (int k = 0; k < ZR_N_LIFETIMES; k++) {
+            zr_arena_t *arena = &allocator->tiers[i].arenas[k];
+            arena->mapped_peak_bytes = arena->mapped_bytes;
             statistics->by_lifetime[k].peak = statistics->by_lifetime[k].live;
+        }
     }
     pthread_mutex_unlock(&allocator->lock);
 }
@@ -437,6 +489,99 @@ bool zr_allocator_is_valid(zr_allocator_t *allocator) {
     bool is_valid = zr_allocator_check(allocator);
     pthread_mutex_unlock(&allocator->lock);
     return is_valid;
+}
+
+/* ---- recording ------------------------------------------------------------------------------ */
+
+static void attach(zr_allocator_t *allocator, zr_recording_t *recording) {
+    allocator->recording = recording;
+    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
+        for (int k = 0; k < ZR_N_ARENAS; k++)
+            allocator->tiers[i].arenas[k].recording = recording;
+    }
+}
+
+/* Note every stretch of an arena that is mapped, whole, and at the beginning what lives there. */
+static void record_arena(zr_recording_t *recording, zr_arena_t *arena, bool at_end) {
+    zr_record_stretch_t stretch = {
+        .tier = (uint8_t)arena->tier, .lifetime = (uint8_t)arena->lifetime, .is_mapped = true};
+    for (zr_block_t *block = arena->first; block != NULL; block = block->next) {
+        if (!at_end && (block->state == ZR_BLOCK_LIVE || block->state == ZR_BLOCK_PENDING))
+            zr_recording_found_block(recording, block);
+        if (!arena->is_backed || block->state == ZR_BLOCK_UNMAPPED)
+            continue;
+        if (stretch.size_bytes == 0)
+            stretch.offset_bytes = block->offset_bytes;
+        stretch.size_bytes += block->size_bytes;
+        if (block->next == NULL || block->next->state == ZR_BLOCK_UNMAPPED) {
+            zr_recording_found(recording, &stretch, at_end);
+            stretch.size_bytes = 0;
+        }
+    }
+}
+
+static void record_arenas(zr_allocator_t *allocator, zr_recording_t *recording, bool at_end) {
+    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
+        for (int k = 0; k < ZR_N_ARENAS; k++)
+            record_arena(recording, &allocator->tiers[i].arenas[k], at_end);
+    }
+}
+
+/* Begin, or begin again, with the lock held. */
+static zr_status_t start_recording(zr_allocator_t *allocator, size_t max_bytes) {
+    zr_recording_t *recording = allocator->recording;
+    if (recording == NULL)
+        recording = zr_recording_create(max_bytes);
+    if (recording == NULL)
+        return ZR_ERR_MEMORY;
+    recording->max_bytes = max_bytes == 0 ? ZR_RECORDING_MAX_BYTES : max_bytes;
+    zr_recording_restart(recording);
+    record_arenas(allocator, recording, false);
+    if (recording->status == ZR_OK) {
+        attach(allocator, recording);
+        return ZR_OK;
+    }
+    zr_status_t status = recording->status;
+    attach(allocator, NULL);
+    zr_recording_finish(recording);
+    zr_recording_destroy(&recording);
+    return status;
+}
+
+zr_status_t zr_allocator_record_start(zr_allocator_t *allocator, size_t max_bytes) {
+    pthread_mutex_lock(&allocator->lock);
+    zr_status_t status = start_recording(allocator, max_bytes);
+    pthread_mutex_unlock(&allocator->lock);
+    if (status == ZR_OK)
+        return ZR_OK;
+    return zr_fail(&allocator->log, status,
+                   "recording allocations: no memory for what is live, within %zu bytes",
+                   max_bytes == 0 ? ZR_RECORDING_MAX_BYTES : max_bytes);
+}
+
+zr_status_t zr_allocator_record_stop(zr_allocator_t *allocator, zr_recording_t **recording_p) {
+    pthread_mutex_lock(&allocator->lock);
+    zr_recording_t *recording = allocator->recording;
+    zr_status_t status = ZR_OK;
+    for (int i = 0; recording != NULL && status == ZR_OK && i < ZR_N_MEMORY_TIERS; i++)
+        status = poll_pending(allocator, &allocator->tiers[i]); /* if it fails, they stay open */
+    if (recording != NULL) {
+        record_arenas(allocator, recording, true);
+        zr_recording_finish(recording);
+        attach(allocator, NULL);
+    }
+    pthread_mutex_unlock(&allocator->lock);
+    if (recording == NULL)
+        return zr_fail(&allocator->log, ZR_ERR_STATE, "there is no recording to stop");
+    *recording_p = recording;
+    return ZR_OK;
+}
+
+void zr_allocator_record_mark(zr_allocator_t *allocator, size_t step, size_t micro_batch) {
+    pthread_mutex_lock(&allocator->lock);
+    if (allocator->recording != NULL)
+        zr_recording_mark(allocator->recording, step, micro_batch);
+    pthread_mutex_unlock(&allocator->lock);
 }
 
 /* ---- destruction ------------------------------------------------------------------------------

@@ -126,6 +126,13 @@ typedef struct zr_byte_count {
     size_t peak; /* the largest live so far, of this kind alone */
 } zr_byte_count_t;
 
+/** Memory of one lifetime's class. */
+typedef struct zr_class_statistics {
+    zr_byte_count_t reserved;  /* mapped bytes of the class; the peak is the class's own */
+    size_t largest_hole_bytes; /* mapped and nobody's, in one piece, when the live bytes of the
+                                  whole tier were last at their peak */
+} zr_class_statistics_t;
+
 typedef struct zr_tier_statistics {
     size_t budget_bytes;
     zr_byte_count_t live;     /* requested bytes of all tags */
@@ -137,6 +144,7 @@ typedef struct zr_tier_statistics {
     size_t n_allocations; /* since creation */
     size_t n_map_calls;   /* calls into the device, since creation */
     size_t n_unmap_calls;
+    zr_class_statistics_t by_class[ZR_N_LIFETIMES];
 } zr_tier_statistics_t;
 
 /** Statistics of one tier since creation, or since the last reset of peaks. */

@@ -6,6 +6,7 @@
 
 #include "allocator/arena.h"
 #include "allocator/poison.h"
+#include "allocator/record_internal.h"
 
 static size_t min_size(size_t a, size_t b) {
     return a < b ? a : b;
@@ -246,6 +247,20 @@ zr_block_t *zr_arena_find(const zr_arena_t *arena, size_t size_bytes) {
     return best_in_bin(bin, size_bytes, SIZE_MAX); /* a hole that fits is never missed */
 }
 
+size_t zr_arena_largest_hole(const zr_arena_t *arena) {
+    if (arena->bin_powers == 0)
+        return 0;
+    int power = 63 - __builtin_clzll(arena->bin_powers);
+    int step = 31 - __builtin_clz(arena->bin_steps[power]);
+    size_t largest = 0;
+    for (const zr_block_t *block = arena->bins[power][step]; block != NULL;
+         block = block->list_next) {
+        if (block->size_bytes > largest)
+            largest = block->size_bytes;
+    }
+    return largest;
+}
+
 void zr_arena_take(zr_arena_t *arena, zr_block_t *block, size_t size_bytes,
                    size_t requested_bytes) {
     delist(arena, block);
@@ -333,11 +348,25 @@ bool zr_arena_plan_growth(const zr_arena_t *arena, size_t size_bytes, zr_growth_
     return true;
 }
 
+static void record_change(const zr_arena_t *arena, size_t offset_bytes, size_t size_bytes,
+                          bool is_mapped) {
+    zr_record_stretch_t stretch = {.offset_bytes = offset_bytes,
+                                   .size_bytes = size_bytes,
+                                   .tier = (uint8_t)arena->tier,
+                                   .lifetime = (uint8_t)arena->lifetime,
+                                   .is_mapped = is_mapped};
+    zr_recording_changed(arena->recording, &stretch);
+}
+
 zr_status_t zr_arena_map(zr_arena_t *arena, const zr_growth_t *growth) {
     arena->n_map_calls++;
     ZR_TRY(zr_range_map(arena->device, arena->tier, arena->base, growth->offset_bytes,
                         growth->size_bytes));
     arena->mapped_bytes += growth->size_bytes;
+    if (arena->mapped_bytes > arena->mapped_peak_bytes)
+        arena->mapped_peak_bytes = arena->mapped_bytes;
+    if (arena->recording != NULL)
+        record_change(arena, growth->offset_bytes, growth->size_bytes, true);
     if (arena->is_addressable)
         zr_poison(arena->base + growth->offset_bytes, growth->size_bytes);
     convert(arena, growth->block, growth->offset_bytes, growth->size_bytes, ZR_BLOCK_FREE);
@@ -368,6 +397,8 @@ static zr_status_t unmap(zr_arena_t *arena, zr_block_t **block, size_t offset_by
     arena->n_unmap_calls++;
     ZR_TRY(zr_range_unmap(arena->device, arena->tier, arena->base, offset_bytes, size_bytes));
     arena->mapped_bytes -= size_bytes;
+    if (arena->recording != NULL)
+        record_change(arena, offset_bytes, size_bytes, false);
     if (arena->is_addressable)
         zr_unpoison(arena->base + offset_bytes, size_bytes);
     *block = convert(arena, *block, offset_bytes, size_bytes, ZR_BLOCK_UNMAPPED);

@@ -16,6 +16,7 @@
 #define ZR_ALLOCATOR_ARENA_H
 
 #include "allocator/block.h"
+#include "allocator/record.h"
 
 #define ZR_BIN_STEPS 32
 #define ZR_BIN_POWERS 44 /* sizes up to 2^56 */
@@ -26,7 +27,9 @@ struct zr_arena {
     zr_device_t *device; /* borrowed */
     zr_block_pool_t *pool;
     zr_tier_t tier;
-    const char *name; /* static: of the class, for messages */
+    const char *name;          /* static: of the class, for messages */
+    zr_lifetime_t lifetime;    /* its class's; 0 when not backed */
+    zr_recording_t *recording; /* the allocator's, told of mappings; NULL: nothing is recorded */
     char *base;
     size_t size_bytes;
     size_t granule_bytes;
@@ -40,6 +43,7 @@ struct zr_arena {
     uint64_t bin_powers;                           /* bit set: some bin of that power is not */
 
     size_t mapped_bytes; /* sum over blocks that are not UNMAPPED; 0 when not backed */
+    size_t mapped_peak_bytes;
     size_t n_map_calls, n_unmap_calls;
 };
 
@@ -85,6 +89,9 @@ ZR_NODISCARD zr_status_t zr_arena_map(zr_arena_t *arena, const zr_growth_t *grow
  */
 ZR_NODISCARD zr_status_t zr_arena_trim(zr_arena_t *arena, size_t size_bytes,
                                        const zr_growth_t *keep, size_t *freed_p);
+
+/** The largest free block; 0: there is none. */
+size_t zr_arena_largest_hole(const zr_arena_t *arena);
 
 /** Power and step of the bin for a size. */
 void zr_arena_bin_of(size_t size_bytes, int *power_p, int *step_p);

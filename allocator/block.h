@@ -36,6 +36,7 @@ struct zr_block {
     zr_block_state_t state;
     zr_tag_t tag;           /* LIVE and PENDING, as is lifetime */
     zr_lifetime_t lifetime; /* differs from the arena's for empty allocations only */
+    size_t life;            /* LIVE and PENDING: its number in the recording + 1; 0: in none */
 };
 
 /* ---- the pool of unused blocks ------------------------------------------------- */

@@ -13,6 +13,7 @@
 
 #include "allocator/arena.h"
 #include "allocator/pending.h"
+#include "allocator/record_internal.h"
 
 /* Tiers that have addresses: device and host. */
 #define ZR_N_MEMORY_TIERS 2
@@ -27,6 +28,8 @@ typedef struct zr_tier_memory {
     /* reserved.live is the sum of the arenas' mapped bytes and never above the budget. The
      * map counts are not kept here but summed up from the arenas when asked for. */
     zr_tier_statistics_t statistics;
+    bool
+        is_at_peak; /* nothing was freed since live reached its peak: holes are as they were then */
 } zr_tier_memory_t;
 
 struct zr_allocator {
@@ -37,7 +40,8 @@ struct zr_allocator {
     zr_block_pool_t pool;
     zr_block_table_t table; /* exactly the live blocks, by address */
     zr_event_pool_t events;
-    size_t n_frees; /* numbers pending blocks */
+    size_t n_frees;            /* numbers pending blocks */
+    zr_recording_t *recording; /* the arenas', too; NULL: nothing is recorded */
     zr_tier_memory_t tiers[ZR_N_MEMORY_TIERS];
 };
 

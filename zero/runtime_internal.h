@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "allocator/record.h"
 #include "kernels/kernels.h"
 #include "zero/layout.h"
 #include "zero/runtime.h"

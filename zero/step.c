@@ -179,6 +179,7 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_step"));
     ZR_TRY(check_complete(runtime));
     zr_runtime_time_t before, after;
+    zr_allocator_record_mark(runtime->allocator, runtime->n_steps + 1, 0);
     zr_runtime_time(runtime, &before);
     double start = zr_rt_now();
     zr_step_report_t report = {0};
@@ -192,6 +193,7 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     runtime->micro_batch = 0;
     runtime->in_micro_batch = false;
     runtime->n_steps++;
+    zr_allocator_record_mark(runtime->allocator, runtime->n_steps + 1, 0);
     report.step = runtime->n_steps;
     report.n_skipped = runtime->n_steps - runtime->n_updates;
     if (report_p != NULL)

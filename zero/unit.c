@@ -355,6 +355,7 @@ zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
         zr_unit_drop_gathered(unit);
     }
     runtime->micro_batch++;
+    zr_allocator_record_mark(runtime->allocator, runtime->n_steps + 1, runtime->micro_batch);
     runtime->in_micro_batch = true;
     runtime->order_position = 0;
     return ZR_OK;

@@ -6,6 +6,7 @@
 
 #include "allocator/allocator.h"
 #include "allocator/planner.h"
+#include "allocator/record.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "kernels/nn/nn.h"
