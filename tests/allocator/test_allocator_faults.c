@@ -1,7 +1,8 @@
 /*
  * The system has no memory for metadata: every allocation of creating and using an
  * allocator fails once, and then all from it on. Whatever was asked for is either there
- * or refused, everything can still be freed, and nothing leaks.
+ * or refused, everything can still be freed, and nothing leaks. A recording that has no memory
+ * ends, and what it records goes on.
  *
  * The linker sends malloc, calloc and realloc of the library here (--wrap).
  */
@@ -14,7 +15,9 @@
 
 #include <cmocka.h>
 
-#include "allocator/allocator.h"
+#include <jansson.h>
+
+#include "allocator/snapshot.h"
 #include "tests/allocator/fake_device.h"
 
 #define GRANULE ((size_t)16384)
@@ -134,10 +137,105 @@ static void test_all_allocations_fail_from_one_on(void **state) {
     assert_true(n > 50);
 }
 
+/* ---- recording ------------------------------------------------------------------- */
+
+#define N_ROUNDS 3
+
+/* Allocate and free under a recording, all of which has to succeed. Names differ by round, so
+ * that the table of names grows, too. */
+static void use_recorded(zr_allocator_t *allocator, zr_stream_t *stream, int round) {
+    void *pointers[N_POINTERS] = {NULL};
+    char name[32];
+    for (int i = 0; i < N_POINTERS; i++) {
+        snprintf(name, sizeof(name), "tensor %d of %d", i % 50, round);
+        zr_allocation_request_t request = {.size_bytes = (size_t)(1 + i * 37 % 23) * 100,
+                                           .tier = (zr_tier_t)(i % 2),
+                                           .tag = ZR_TAG_OTHER,
+                                           .lifetime = (zr_lifetime_t)(i % ZR_N_LIFETIMES),
+                                           .name = name};
+        assert_int_equal(zr_allocate(allocator, &request, &pointers[i]), ZR_OK);
+        zr_allocator_record_mark(allocator, (size_t)round + 1, (size_t)i);
+    }
+    assert_true(zr_allocator_is_valid(allocator));
+    for (int i = 0; i < N_POINTERS; i++)
+        zr_free(allocator, &pointers[i], i % 3 == 0 ? NULL : stream);
+    assert_true(zr_allocator_is_valid(allocator));
+}
+
+/* Each form is written whole, or refused and said so. */
+static void save(const zr_recording_t *recording, const zr_log_t *log, fake_t *fake) {
+    static const char *const paths[] = {"faults.csv", "faults.json", "faults.pickle"};
+    zr_recording_info_t info;
+    zr_recording_info(recording, &info);
+    for (int i = 0; i < 3; i++) {
+        size_t n_errors = fake->n_logged[ZR_LOG_ERROR];
+        zr_status_t status = zr_snapshot_save(recording, paths[i], log);
+        assert_true(status == ZR_OK || status == ZR_ERR_MEMORY || !info.is_complete);
+        assert_int_equal(fake->n_logged[ZR_LOG_ERROR], n_errors + (status != ZR_OK));
+        remove(paths[i]);
+    }
+}
+
+/* A recording with a fault at its n-th allocation. The run itself has what it needs: the same
+ * has been done before. */
+static size_t run_recorded(size_t n, bool stays) {
+    fake_t *fake = fake_open(GRANULE, true);
+    zr_stream_t *stream = NULL;
+    zr_allocator_t *allocator = NULL;
+    zr_recording_t *recording = NULL;
+    zr_recording_info_t info;
+    assert_int_equal(zr_stream_create(fake->device, "test", &stream), ZR_OK);
+    zr_allocator_options_t options = zr_allocator_options_default();
+    zr_log_t log = options.log = fake_log(fake);
+    assert_int_equal(zr_allocator_create(fake->device, &options, &allocator), ZR_OK);
+    for (int round = 0; round < N_ROUNDS; round++)
+        use_recorded(allocator, stream, round);
+
+    fault.n_failed = 0;
+    fault.stays = stays;
+    fault.countdown = n;
+    json_set_alloc_funcs(__wrap_malloc, free);
+    zr_status_t started = zr_allocator_record_start(allocator, 0);
+    for (int round = 0; round < N_ROUNDS; round++) {
+        if (round == 1 && started == ZR_OK)
+            started = zr_allocator_record_start(allocator, 0);
+        use_recorded(allocator, stream, round);
+    }
+    if (started == ZR_OK) {
+        assert_int_equal(zr_allocator_record_stop(allocator, &recording), ZR_OK);
+        zr_recording_info(recording, &info);
+        assert_true(info.is_complete || fault.n_failed > 0);
+        assert_true(!info.is_complete || info.n_lives >= (N_ROUNDS - 1) * N_POINTERS);
+        save(recording, &log, fake);
+    } else {
+        assert_int_equal(started, ZR_ERR_MEMORY);
+    }
+    fault.countdown = 0;
+    json_set_alloc_funcs(malloc, free);
+    zr_recording_destroy(&recording);
+    zr_stream_destroy(&stream);
+    assert_true(zr_allocator_is_valid(allocator));
+    zr_allocator_destroy(&allocator);
+    fake_close(fake);
+    return fault.n_failed;
+}
+
+static void test_recording_fails_and_the_run_does_not(void **state) {
+    (void)state;
+    for (int stays = 0; stays < 2; stays++) {
+        size_t n = 1;
+        /* Beyond the arrays, each event of the trace makes objects: some of them are enough. */
+        while (run_recorded(n, stays) > 0)
+            n += n < 60 ? 1 : n;
+        assert_true(n > 1000);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_allocation_fails_once),
         cmocka_unit_test(test_all_allocations_fail_from_one_on),
+        cmocka_unit_test(test_recording_fails_and_the_run_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,9 @@ zr_add_test(allocator/test_allocator_streams.c allocator/fake_device.c LABELS as
 zr_add_test(allocator/test_allocator_threads.c allocator/fake_device.c)
 zr_add_test(allocator/test_allocator_faults.c allocator/fake_device.c LABELS asan)
 target_link_options(test_allocator_faults PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+zr_add_test(allocator/test_allocator_record.c allocator/fake_device.c LABELS asan)
+target_compile_definitions(test_allocator_record
+  PRIVATE CHECK_MEMORY_VIZ="${CMAKE_CURRENT_SOURCE_DIR}/allocator/check_memory_viz.py")
 
 zr_add_test(allocator/test_planner.c allocator/plan_cases.c LABELS asan)
 zr_add_test(allocator/test_planner_threads.c allocator/plan_cases.c)
