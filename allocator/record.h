@@ -55,7 +55,7 @@ void zr_recording_destroy(zr_recording_t **recording);
  * Say where training is. The runtime does; without a recording it does nothing.
  *
  * @param step         from 1
- * @param micro_batch  of the step, from 1; 0: outside micro-batches, as in the update
+ * @param micro_batch  of the step, from 1; 0: after its last one, as in the update
  */
 void zr_allocator_record_mark(zr_allocator_t *allocator, size_t step, size_t micro_batch);
 

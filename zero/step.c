@@ -193,7 +193,6 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     runtime->micro_batch = 0;
     runtime->in_micro_batch = false;
     runtime->n_steps++;
-    zr_allocator_record_mark(runtime->allocator, runtime->n_steps + 1, 0);
     report.step = runtime->n_steps;
     report.n_skipped = runtime->n_steps - runtime->n_updates;
     if (report_p != NULL)
