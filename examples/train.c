@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "examples/data.h"
 #include "examples/train_report.h"
@@ -40,7 +41,9 @@ typedef struct rank {
     gpt_t *gpt;
     data_reader_t *reader;
 
-    double *step_seconds; /* [n_steps]; rank 0 only */
+    bool is_recording;         /* the allocator is */
+    zr_recording_t *recording; /* of --memory-snapshot, when it is done; owned */
+    double *step_seconds;      /* [n_steps]; rank 0 only */
     size_t capacity;
     double seconds; /* of all steps */
     train_result_t result;
@@ -70,6 +73,23 @@ static zr_status_t create_device(rank_t *rank) {
     return ZR_OK;
 }
 
+/* Begin to record, or begin again: then what has ended is forgotten. */
+static zr_status_t start_recording(rank_t *rank) {
+    if (rank->run->options->memory_snapshot_path == NULL)
+        return ZR_OK;
+    rank->is_recording = false;
+    ZR_TRY(zr_allocator_record_start(zr_runtime_allocator(rank->runtime), 0));
+    rank->is_recording = true;
+    return ZR_OK;
+}
+
+static zr_status_t stop_recording(rank_t *rank) {
+    if (!rank->is_recording)
+        return ZR_OK;
+    rank->is_recording = false;
+    return zr_allocator_record_stop(zr_runtime_allocator(rank->runtime), &rank->recording);
+}
+
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
     gpt_options_t options = {.recompute = o->recompute,
@@ -77,6 +97,7 @@ static zr_status_t create_model(rank_t *rank) {
                              .freeze = o->freeze,
                              .weight_decay = o->config.adamw.weight_decay};
     ZR_TRY(zr_runtime_create(&o->config, rank->comm, rank->device, &rank->log, &rank->runtime));
+    ZR_TRY(start_recording(rank));
     ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
     ZR_TRY(zr_runtime_commit(rank->runtime));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
@@ -109,12 +130,20 @@ static void note_peaks(rank_t *rank) {
         peak->reserved = statistics.reserved.peak;
         for (int tag = 0; tag < ZR_N_TAGS; tag++)
             peak->by_tag[tag] = statistics.by_tag[tag].peak;
+        for (int i = 0; i < ZR_N_LIFETIMES; i++)
+            peak->by_class[i] =
+                (train_class_peak_t){.live = statistics.by_lifetime[i].peak,
+                                     .reserved = statistics.by_class[i].reserved.peak,
+                                     .largest_hole = statistics.by_class[i].largest_hole_bytes};
     }
 }
 
+/* A run that fails is the one whose memory is looked at: what was recorded is kept, too. */
 static void destroy_rank(rank_t *rank) {
     if (rank->runtime != NULL)
         note_peaks(rank);
+    if (stop_recording(rank) != ZR_OK)
+        rank->recording = NULL;
     data_reader_destroy(&rank->reader);
     gpt_destroy(&rank->gpt);
     zr_runtime_destroy(&rank->runtime);
@@ -179,6 +208,15 @@ static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
     return ZR_OK;
 }
 
+/* The second step is the one of --memory-snapshot: the first is not yet like all others, since
+ * it records the order of units. Of a run of one step, that step and all before it. */
+static zr_status_t record_steps(rank_t *rank, size_t n_done) {
+    size_t n_recorded = rank->run->options->steps < 2 ? 1 : 2;
+    if (!rank->is_recording)
+        return ZR_OK;
+    return n_done == n_recorded ? stop_recording(rank) : start_recording(rank);
+}
+
 static zr_status_t train_steps(rank_t *rank) {
     const train_options_t *o = rank->run->options;
     train_result_t *result = &rank->result;
@@ -187,6 +225,7 @@ static zr_status_t train_steps(rank_t *rank) {
     for (size_t i = 0; i < o->steps; i++) {
         train_step_line_t line = {0};
         ZR_TRY(train_step(rank, &line));
+        ZR_TRY(record_steps(rank, i + 1));
         double step_end = now_seconds();
         after = rank_time(rank);
         line.seconds = step_end - step_start;
@@ -267,6 +306,12 @@ static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result)
         keep_larger(&result->peak[tier].reserved, own->peak[tier].reserved);
         for (int tag = 0; tag < ZR_N_TAGS; tag++)
             keep_larger(&result->peak[tier].by_tag[tag], own->peak[tier].by_tag[tag]);
+        for (int i = 0; i < ZR_N_LIFETIMES; i++) {
+            train_class_peak_t *peak = &result->peak[tier].by_class[i];
+            keep_larger(&peak->live, own->peak[tier].by_class[i].live);
+            keep_larger(&peak->reserved, own->peak[tier].by_class[i].reserved);
+            keep_larger(&peak->largest_hole, own->peak[tier].by_class[i].largest_hole);
+        }
     }
     for (int traffic = 0; traffic < ZR_N_TRAFFICS; traffic++)
         for (int i = 0; i < ZR_N_COLLECTIVES; i++)
@@ -330,6 +375,75 @@ static void run_threads(run_t *run, rank_t *ranks) {
         pthread_join(ranks[i].thread, NULL);
 }
 
+/* ---- memory snapshots ------------------------------------------------------------------- */
+
+/* The file of a rank: for all but the first, .rankN stands before the ending. */
+static zr_status_t make_snapshot_path(const run_t *run, int rank, char **path_p) {
+    const char *path = run->options->memory_snapshot_path, *ending = strrchr(path, '.');
+    size_t size = strlen(path) + 32;
+    char *text = malloc(size);
+    if (text == NULL)
+        return zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for the name of a memory snapshot");
+    if (rank == 0)
+        snprintf(text, size, "%s", path);
+    else
+        snprintf(text, size, "%.*s.rank%d%s", (int)(ending - path), path, rank, ending);
+    *path_p = text;
+    return ZR_OK;
+}
+
+/* Whether a file can be written, found out before training. What is there stays until then. */
+static zr_status_t check_writable(const run_t *run, const char *path) {
+    bool is_new = access(path, F_OK) != 0;
+    FILE *file = fopen(path, "ab");
+    if (file == NULL)
+        return zr_fail(&run->log, ZR_ERR_IO, "cannot write --memory-snapshot %s: %s", path,
+                       strerror(errno));
+    fclose(file);
+    if (is_new)
+        remove(path);
+    return ZR_OK;
+}
+
+static zr_status_t check_snapshot_paths(const run_t *run) {
+    int n_paths = run->options->memory_snapshot_path == NULL ? 0 : run->options->n_ranks;
+    for (int i = 0; i < n_paths; i++) {
+        char *path = NULL;
+        ZR_TRY(make_snapshot_path(run, i, &path));
+        zr_status_t status = check_writable(run, path);
+        free(path);
+        ZR_TRY(status);
+    }
+    return ZR_OK;
+}
+
+static zr_status_t save_snapshot(const run_t *run, const rank_t *rank) {
+    char *path = NULL;
+    if (rank->recording == NULL)
+        return ZR_OK;
+    ZR_TRY(make_snapshot_path(run, rank->number, &path));
+    zr_status_t status = zr_snapshot_save(rank->recording, path, &rank->log);
+    if (status == ZR_OK) {
+        zr_recording_info_t info;
+        zr_recording_info(rank->recording, &info);
+        zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %zu lives written to %s",
+                     info.n_lives, path);
+    }
+    free(path);
+    return status;
+}
+
+/* One rank that cannot write does not keep the others from it; the first error counts. */
+static zr_status_t save_snapshots(const run_t *run, rank_t *ranks) {
+    zr_status_t status = ZR_OK;
+    for (int i = 0; i < run->options->n_ranks; i++) {
+        zr_status_t saved = save_snapshot(run, &ranks[i]);
+        status = status == ZR_OK ? saved : status;
+        zr_recording_destroy(&ranks[i].recording);
+    }
+    return status;
+}
+
 static zr_status_t run_ranks(run_t *run, train_result_t *result) {
     int n_ranks = run->options->n_ranks;
     rank_t *ranks = calloc((size_t)n_ranks, sizeof(*ranks));
@@ -343,7 +457,8 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
     zr_status_t status = create_comms(run, ranks);
     if (status == ZR_OK) {
         run_threads(run, ranks);
-        status = run->status;
+        zr_status_t saved = save_snapshots(run, ranks);
+        status = run->status != ZR_OK ? run->status : saved;
         add_up(ranks, run->options, result);
     }
     free(ranks[0].step_seconds);
@@ -366,6 +481,7 @@ static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     result->n_data_tokens = data_n_tokens(run->data);
     result->n_data_windows = data_n_windows(run->data);
     result->n_data_duplicates = data_n_duplicates(run->data);
+    ZR_TRY(check_snapshot_paths(run));
     if (o->log_path == NULL)
         return ZR_OK;
     run->log_file = fopen(o->log_path, "w");

@@ -8,11 +8,19 @@
 #include "examples/common/messages.h"
 #include "examples/train_options.h"
 
+/** Bytes of one lifetime's class. */
+typedef struct train_class_peak {
+    size_t live;
+    size_t reserved;
+    size_t largest_hole; /* mapped and nobody's, in one piece, when the tier's live was largest */
+} train_class_peak_t;
+
 /** Bytes of one tier: the largest over the ranks, each by itself. */
 typedef struct train_peak {
     size_t live;
     size_t reserved;
     size_t by_tag[ZR_N_TAGS];
+    train_class_peak_t by_class[ZR_N_LIFETIMES];
 } train_peak_t;
 
 /** Where a rank's time went, in seconds: the average over the ranks. */

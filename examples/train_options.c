@@ -47,6 +47,7 @@ enum option_key {
     KEY_MIN_LR_RATIO,
     KEY_CONFIG,
     KEY_LOG,
+    KEY_MEMORY_SNAPSHOT,
     KEY_JSON,
     KEY_QUIET,
     KEY_HELP,
@@ -116,6 +117,12 @@ static const struct argp_option option_table[] = {
 
     {NULL, 0, NULL, 0, "Output:", 5},
     {"log", KEY_LOG, "FILE", 0, "write each step to this file as a line of JSON", 5},
+    {"memory-snapshot", KEY_MEMORY_SNAPSHOT, "FILE", 0,
+     "write what was allocated in the second step: FILE.csv (device memory; for planners of "
+     "offsets), FILE.json (for ui.perfetto.dev) or FILE.pickle (for pytorch.org/memory_viz); rank "
+     "N > 0 writes FILE.rankN.csv and so on. Of a single step, all since the start; of a run that "
+     "fails, the last as far as it came",
+     5},
     {"json", KEY_JSON, NULL, 0, "print the result as one JSON object", 5},
     {"quiet", KEY_QUIET, NULL, 0, "no progress and no summary; errors and warnings only", 5},
     {"help", KEY_HELP, NULL, 0, "print this", 5},
@@ -336,6 +343,9 @@ static zr_status_t set_output_option(parsing_t *p, int key, const char *value) {
     case KEY_LOG:
         o->log_path = value;
         return ZR_OK;
+    case KEY_MEMORY_SNAPSHOT:
+        o->memory_snapshot_path = value;
+        return ZR_OK;
     case KEY_JSON:
         o->json = true;
         return ZR_OK;
@@ -470,6 +480,17 @@ static zr_status_t check_device(const train_options_t *options, const zr_log_t *
                    options->device);
 }
 
+static zr_status_t check_memory_snapshot(const train_options_t *options, const zr_log_t *log) {
+    zr_snapshot_form_t form;
+    const char *path = options->memory_snapshot_path;
+    if (path == NULL || zr_snapshot_form_of(path, &form))
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--memory-snapshot %s: the form is chosen by the ending; allowed are NAME.csv, "
+                   "NAME.json, NAME.pickle",
+                   path);
+}
+
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {
     if (options->n_data_paths == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT, "no data: give files or folders with --data PATH...");
@@ -477,6 +498,7 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
     ZR_TRY(resolve_schedule(options, log));
     ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));
     ZR_TRY(check_sizes(options, log));
+    ZR_TRY(check_memory_snapshot(options, log));
     return check_device(options, log);
 }
 

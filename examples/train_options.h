@@ -30,7 +30,8 @@ typedef struct train_options {
     int comm_timeout_ms;
 
     /* What to say. */
-    const char *log_path; /* NULL: none */
+    const char *log_path;             /* NULL: none */
+    const char *memory_snapshot_path; /* of rank 0; NULL: none */
     bool json;
     bool quiet;
     bool help;    /* print the help and do nothing else */

@@ -129,6 +129,38 @@ static json_t *peaks_object(const train_result_t *result) {
     return object;
 }
 
+static json_t *class_object(const train_class_peak_t *peak) {
+    json_t *object = json_object();
+    bool made = json_put(object, "live", json_count(peak->live));
+    made &= json_put(object, "reserved", json_count(peak->reserved));
+    made &= json_put(object, "largest_hole", json_count(peak->largest_hole));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* Peaks by lifetime's class, per tier. */
+static json_t *memory_object(const train_result_t *result) {
+    json_t *object = json_object();
+    bool made = true;
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        json_t *classes = json_object();
+        for (int i = 0; i < ZR_N_LIFETIMES; i++)
+            made &= json_put(classes, zr_lifetime_name((zr_lifetime_t)i),
+                             class_object(&result->peak[tier].by_class[i]));
+        json_t *memory = json_object();
+        made &= json_put(memory, "classes", classes);
+        made &= json_put(object, zr_tier_name((zr_tier_t)tier), memory);
+    }
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
 static json_t *sent_object(const uint64_t *bytes_sent) {
     json_t *object = json_object();
     bool made = true;
@@ -173,6 +205,7 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "steps", json_count(result->n_steps));
     made &= json_put(object, "n_skipped", json_count(result->n_skipped));
     made &= json_put(object, "peak_bytes", peaks_object(result));
+    made &= json_put(object, "memory", memory_object(result));
     return made;
 }
 
@@ -221,24 +254,50 @@ static const char *format_bytes(double bytes, char *text, size_t size) {
     return text;
 }
 
-static void print_peaks(const train_result_t *result, FILE *file) {
-    char text[32], reserved[32];
+/* What of the memory that was reserved never held anything: holes, and the rest of granules. */
+static double lost_percent(size_t live, size_t reserved) {
+    return reserved > live ? 100.0 * (double)(reserved - live) / (double)reserved : 0;
+}
+
+static void print_classes(const train_peak_t *peak, FILE *file) {
+    char live[32], reserved[32], hole[32];
+    fprintf(file, "  %-20s %10s %10s %6s %13s\n", "class", "live", "reserved", "lost",
+            "largest hole");
+    for (int i = 0; i < ZR_N_LIFETIMES; i++) {
+        const train_class_peak_t *own = &peak->by_class[i];
+        if (own->reserved == 0)
+            continue;
+        fprintf(file, "  %-20s %10s %10s %5.1f%% %13s\n", zr_lifetime_name((zr_lifetime_t)i),
+                format_bytes((double)own->live, live, sizeof(live)),
+                format_bytes((double)own->reserved, reserved, sizeof(reserved)),
+                lost_percent(own->live, own->reserved),
+                format_bytes((double)own->largest_hole, hole, sizeof(hole)));
+    }
+    fprintf(file, "  %-20s %10s %10s %5.1f%%\n", "all", format_bytes((double)peak->live, live, 32),
+            format_bytes((double)peak->reserved, reserved, 32),
+            lost_percent(peak->live, peak->reserved));
+}
+
+static void print_tags(const train_peak_t *peak, FILE *file) {
+    char live[32];
+    fprintf(file, "  %-20s %10s\n", "tag", "live");
+    for (int tag = 0; tag < ZR_N_TAGS; tag++) {
+        if (peak->by_tag[tag] > 0)
+            fprintf(file, "  %-20s %10s\n", zr_tag_name((zr_tag_t)tag),
+                    format_bytes((double)peak->by_tag[tag], live, sizeof(live)));
+    }
+}
+
+/* Peaks, each of its own kind and by itself; holes are those of the moment when live was most. */
+static void print_memory(const train_result_t *result, FILE *file) {
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
         const train_peak_t *peak = &result->peak[tier];
         if (peak->reserved == 0)
             continue;
-        fprintf(file, "peak %-7s %s live, %s reserved", zr_tier_name((zr_tier_t)tier),
-                format_bytes((double)peak->live, text, sizeof(text)),
-                format_bytes((double)peak->reserved, reserved, sizeof(reserved)));
-        const char *between = " (";
-        for (int tag = 0; tag < ZR_N_TAGS; tag++) {
-            if (peak->by_tag[tag] == 0)
-                continue;
-            fprintf(file, "%s%s %s", between, zr_tag_name((zr_tag_t)tag),
-                    format_bytes((double)peak->by_tag[tag], text, sizeof(text)));
-            between = ", ";
-        }
-        fprintf(file, "%s per rank\n", strcmp(between, ", ") == 0 ? ")" : "");
+        fprintf(file, "%s memory, the most that a rank had at a time\n",
+                zr_tier_name((zr_tier_t)tier));
+        print_classes(peak, file);
+        print_tags(peak, file);
     }
 }
 
@@ -282,7 +341,7 @@ void train_report_summary(const train_options_t *options, const train_result_t *
             result->tokens_per_s);
     fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f\n",
             time->compute, time->comm, time->optimizer, time->stall, time->data);
-    print_peaks(result, file);
     print_sent(result, file);
     fprintf(file, "weights      xxh3 %016llx\n", (unsigned long long)result->weights_xxh3);
+    print_memory(result, file);
 }

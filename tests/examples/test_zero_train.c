@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,7 +71,7 @@ static int prepare(void **state) {
                          " \"train_micro_batch_size_per_gpu\": 3, \"wall_clock_breakdown\": true,"
                          " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.002}}}";
     write_file("good.json", config, strlen(config));
-    return 0;
+    return mkdir("folder.json", 0700);
 }
 
 static int clean(void **state) {
@@ -155,6 +156,9 @@ static void bad_usage_and_input(void **state) {
         {TINY "--config not.json", {"not.json", "1"}},
         {TINY "--config unknown.json", {"train_batch_sise", "train_batch_size"}},
         {TINY "--log /absent/log", {"/absent/log", "No such file"}},
+        {TINY "--memory-snapshot x.txt", {"--memory-snapshot x.txt", ".csv", ".pickle"}},
+        {TINY "--memory-snapshot /absent/x.csv", {"/absent/x.csv", "No such file"}},
+        {TINY "--memory-snapshot folder.json", {"folder.json", "Is a directory"}},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -232,6 +236,20 @@ static void promised_fields(void **state) {
     assert_true(number(device, "tags", "parameters") == 4 * padded / 2);
     assert_true(number(device, "tags", "gradients") == 4 * padded / 2);
     assert_true(number(device, "tags", "activations") > 0);
+
+    static const char *const classes[] = {"persistent", "step", "micro_batch", "unit",
+                                          "collective"};
+    json_t *memory = json_object_get(json_object_get(object, "memory"), "device");
+    double live = 0;
+    for (size_t i = 0; i < 5; i++) {
+        json_t *own = json_object_get(json_object_get(memory, "classes"), classes[i]);
+        assert_true(number(own, "reserved", NULL) >= number(own, "live", NULL));
+        assert_true(number(own, "reserved", NULL) >= number(own, "largest_hole", NULL));
+        live += number(own, "live", NULL);
+    }
+    assert_true(live >= number(device, "live", NULL));
+    assert_true(number(json_object_get(memory, "classes"), "persistent", "live") >=
+                20 * padded / 2);
     json_decref(object);
 }
 
@@ -334,6 +352,140 @@ static void full_disk(void **state) {
     assert_int_equal(WEXITSTATUS(system(command)), 1);
 }
 
+/* ---- memory snapshots ------------------------------------------------------------------- */
+
+/* The most bytes alive at once: the naive way. Names have no commas here. */
+static double max_live(const char *path, size_t *n_lives) {
+    typedef struct row {
+        double lower, upper, size;
+    } row_t;
+    static row_t rows[4096];
+    char line[512], name[256];
+    double most = 0, last_upper = 0;
+    unsigned first_step, first_micro_batch, last_step, last_micro_batch;
+    size_t n = 0;
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof(line), file));
+    while (fgets(line, sizeof(line), file) != NULL) {
+        row_t *row = &rows[n++];
+        assert_true(n < 4096);
+        assert_int_equal(sscanf(line, "%*u,%lf,%lf,%lf,%*[^,],%*[^,],%255[^,],%*u,%*u,%u,%u,%u,%u",
+                                &row->lower, &row->upper, &row->size, name, &first_step,
+                                &first_micro_batch, &last_step, &last_micro_batch),
+                         8);
+        assert_true(row->lower < row->upper);
+        assert_int_equal(last_step, 2);
+        assert_true(first_step == 2 || row->lower == 0);
+        assert_true(first_step != 2 || row->lower > 0);
+        assert_true(last_micro_batch <= 2);
+        last_upper = row->upper > last_upper ? row->upper : last_upper;
+    }
+    fclose(file);
+    for (size_t i = 0; i < n; i++) {
+        double live = 0;
+        for (size_t k = 0; k < n; k++)
+            if (rows[k].lower <= rows[i].lower && rows[i].lower < rows[k].upper)
+                live += rows[k].size;
+        most = live > most ? live : most;
+    }
+    *n_lives = n;
+    return most;
+}
+
+/* The second step is the run's peak, since nothing is more than a step repeats. */
+static void memory_snapshot_csv(void **state) {
+    char arguments[512];
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        size_t n = 0, n_other = 0;
+        snprintf(arguments, sizeof(arguments),
+                 TINY "--steps 4 --stage %d --ranks 2 --grad-accum 2 --recompute %s --json "
+                      "--memory-snapshot lives.csv",
+                 stage, stage % 2 ? "unit" : "none");
+        json_t *object = run_json(arguments, 0);
+        json_t *device = json_object_get(json_object_get(object, "peak_bytes"), "device");
+        assert_true(max_live("lives.csv", &n) == number(device, "live", NULL));
+        assert_true(max_live("lives.rank1.csv", &n_other) == number(device, "live", NULL));
+        assert_true(n > 50 && n == n_other);
+        assert_non_null(strstr(err, "lives.rank1.csv"));
+        json_decref(object);
+    }
+}
+
+/* The largest value of a counter of the device's memory. */
+static double counter_peak(json_t *trace, const char *name) {
+    double peak = 0;
+    size_t i;
+    json_t *event;
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, event) {
+        const char *phase = json_string_value(json_object_get(event, "ph"));
+        if (strcmp(phase, "C") == 0 && number(event, "pid", NULL) == 1 &&
+            strcmp(json_string_value(json_object_get(event, "name")), name) == 0 &&
+            number(event, "args", "bytes") > peak)
+            peak = number(event, "args", "bytes");
+    }
+    return peak;
+}
+
+static void memory_snapshot_chrome(void **state) {
+    static const char *const tags[] = {"parameters", "optimizer_state", "gradient_buckets",
+                                       "activations"};
+    (void)state;
+    json_t *object =
+        run_json(TINY "--steps 3 --stage 3 --ranks 2 --json --memory-snapshot t.json", 0);
+    json_t *device = json_object_get(json_object_get(object, "peak_bytes"), "device");
+    json_t *trace = json_load_file("t.json", JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(trace);
+    assert_true(counter_peak(trace, "live") == number(device, "live", NULL));
+    for (size_t i = 0; i < 4; i++)
+        assert_true(counter_peak(trace, tags[i]) == number(device, "tags", tags[i]));
+    json_decref(trace);
+    json_decref(object);
+}
+
+static void memory_snapshot_pickle(void **state) {
+    char command[512];
+    (void)state;
+    if (system("python3 -c 'import pickle' 2>/dev/null") != 0) {
+        print_message("skipped: there is no python3 to read a pickle with\n");
+        skip();
+    }
+    json_t *object = run_json(TINY "--steps 2 --stage 2 --ranks 2 --json --memory-snapshot "
+                                   "t.pickle",
+                              0);
+    json_t *device = json_object_get(json_object_get(object, "peak_bytes"), "device");
+    snprintf(command, sizeof(command), "python3 '%s' t.pickle 0:peak=%.0f,pending=0",
+             CHECK_MEMORY_VIZ, number(device, "live", NULL));
+    assert_int_equal(WEXITSTATUS(system(command)), 0);
+    json_decref(object);
+}
+
+/* Of a single step, and of one that fails, there is what there is. */
+static void memory_snapshot_of_short_runs(void **state) {
+    char text_of[4096];
+    (void)state;
+    assert_ran(TINY "--steps 1 --memory-snapshot one.csv --quiet", 0);
+    assert_string_equal(out, "");
+    assert_string_equal(err, "");
+    read_file("one.csv", text_of, sizeof(text_of));
+    assert_non_null(strstr(text_of, "optimizer_state,persistent,"));
+    assert_ran(TINY "--steps 3 --device-memory 300KiB --memory-snapshot failed.csv", 1);
+    assert_non_null(strstr(err, "does not fit"));
+    read_file("failed.csv", text_of, sizeof(text_of));
+    assert_non_null(strstr(text_of, "optimizer_state,persistent,"));
+}
+
+static void memory_snapshot_on_full_disk(void **state) {
+    (void)state;
+    if (access("/dev/full", W_OK) != 0)
+        skip();
+    assert_int_equal(symlink("/dev/full", "full.pickle"), 0);
+    assert_ran(TINY "--steps 2 --memory-snapshot full.pickle", 1);
+    assert_non_null(strstr(err, "full.pickle"));
+    assert_non_null(strstr(err, "No space left"));
+}
+
 static void help_version_summary(void **state) {
     (void)state;
     assert_ran("--help", 0);
@@ -345,15 +497,26 @@ static void help_version_summary(void **state) {
     assert_ran(TINY "--steps 2", 0);
     assert_non_null(strstr(out, "loss"));
     assert_non_null(strstr(out, "xxh3"));
+    assert_non_null(strstr(out, "largest hole"));
+    assert_non_null(strstr(out, "optimizer_state"));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_usage_and_input),     cmocka_unit_test(promised_fields),
-        cmocka_unit_test(no_other_fields),         cmocka_unit_test(same_weights_at_every_stage),
-        cmocka_unit_test(out_of_budget),           cmocka_unit_test(log_lines),
-        cmocka_unit_test(options_override_config), cmocka_unit_test(full_disk),
+        cmocka_unit_test(bad_usage_and_input),
+        cmocka_unit_test(promised_fields),
+        cmocka_unit_test(no_other_fields),
+        cmocka_unit_test(same_weights_at_every_stage),
+        cmocka_unit_test(out_of_budget),
+        cmocka_unit_test(log_lines),
+        cmocka_unit_test(options_override_config),
+        cmocka_unit_test(full_disk),
         cmocka_unit_test(help_version_summary),
+        cmocka_unit_test(memory_snapshot_csv),
+        cmocka_unit_test(memory_snapshot_chrome),
+        cmocka_unit_test(memory_snapshot_pickle),
+        cmocka_unit_test(memory_snapshot_of_short_runs),
+        cmocka_unit_test(memory_snapshot_on_full_disk),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

@@ -163,6 +163,14 @@ static void stage_0(void **state) {
     assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 100);
 }
 
+/* A recording that fails, or cannot be saved, is not taken for anything else. */
+static void memory_snapshot(void **state) {
+    static const char *const words[] = {TINY("1"),           "--steps",       "2", "--threads", "1",
+                                        "--memory-snapshot", ".memory.pickle"};
+    (void)state;
+    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 150);
+}
+
 /* A report that cannot be made is not half made. */
 static void report(void **state) {
     static const char *const words[] = {TINY("1"), "--steps", "1"};
@@ -209,6 +217,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stage_3_with_config),
         cmocka_unit_test(stage_0),
+        cmocka_unit_test(memory_snapshot),
         cmocka_unit_test(report),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
