@@ -135,15 +135,16 @@ static void count_up(zr_byte_count_t *count, size_t size_bytes) {
 
 static void count_live(zr_tier_memory_t *memory, const zr_block_t *block) {
     zr_tier_statistics_t *statistics = &memory->statistics;
+    if (statistics->live.live + block->requested_bytes > statistics->live.peak)
+        memory->is_at_peak = true;
     count_up(&statistics->live, block->requested_bytes);
-    memory->is_at_peak = statistics->live.live == statistics->live.peak;
     count_up(&statistics->by_tag[block->tag], block->requested_bytes);
     count_up(&statistics->by_lifetime[block->lifetime], block->requested_bytes);
     statistics->n_live++;
     statistics->n_allocations++;
 }
 
-/* What was free when live was at its peak: to be called before anything is freed after it. */
+/* What was free when live reached its peak: to be called before anything is freed after it. */
 static void note_holes(zr_tier_memory_t *memory) {
     for (int i = 0; i < ZR_N_LIFETIMES; i++)
         memory->statistics.by_class[i].largest_hole_bytes =

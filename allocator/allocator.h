@@ -130,7 +130,7 @@ typedef struct zr_byte_count {
 typedef struct zr_class_statistics {
     zr_byte_count_t reserved;  /* mapped bytes of the class; the peak is the class's own */
     size_t largest_hole_bytes; /* mapped and nobody's, in one piece, when the live bytes of the
-                                  whole tier were last at their peak */
+                                  whole tier rose to their peak */
 } zr_class_statistics_t;
 
 typedef struct zr_tier_statistics {

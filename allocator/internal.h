@@ -29,7 +29,7 @@ typedef struct zr_tier_memory {
      * map counts are not kept here but summed up from the arenas when asked for. */
     zr_tier_statistics_t statistics;
     bool
-        is_at_peak; /* nothing was freed since live reached its peak: holes are as they were then */
+        is_at_peak; /* nothing was freed since live rose to its peak: holes are as they were then */
 } zr_tier_memory_t;
 
 struct zr_allocator {

@@ -48,9 +48,9 @@ static bool check_live(const zr_allocator_t *allocator, const zr_block_t *block,
         block->size_bytes - block->requested_bytes > ZR_BLOCK_ALIGNMENT)
         return broken(allocator, "%s+%zu has %zu bytes for %zu", arena->name, offset,
                       block->size_bytes, block->requested_bytes);
-    if (block->life != 0 && (allocator->recording == NULL ||
-                             block->life > allocator->recording->n_lives ||
-                             allocator->recording->lives[block->life - 1].block != block))
+    if (block->life != 0 &&
+        (allocator->recording == NULL || block->life > allocator->recording->n_lives ||
+         allocator->recording->lives[block->life - 1].block != block))
         return broken(allocator, "%s+%zu is not life %zu of the recording", arena->name, offset,
                       block->life);
     if (block->state == ZR_BLOCK_PENDING) {

@@ -314,6 +314,39 @@ static void test_counts_and_peaks(void **state) {
     zr_free(fixture->allocator, &b, NULL);
 }
 
+/* The hole is that of the moment when live was largest, whatever is freed later. */
+static void test_holes_at_the_peak(void **state) {
+    fixture_t *fixture = *state;
+    void *first = allocate(fixture, 2 * GRANULE), *middle = allocate(fixture, 3 * GRANULE);
+    void *last = allocate(fixture, GRANULE);
+    int class = (int)request_of(1).lifetime;
+    zr_free(fixture->allocator, &middle, NULL);
+    assert_int_equal(statistics_of(fixture, ZR_TIER_DEVICE).by_class[class].largest_hole_bytes, 0);
+    zr_allocation_request_t request = request_of(4 * GRANULE);
+    request.lifetime = ZR_LIFETIME_COLLECTIVE;
+    assert_int_not_equal(class, ZR_LIFETIME_COLLECTIVE);
+    void *other = NULL;
+    assert_int_equal(zr_allocate(fixture->allocator, &request, &other), ZR_OK);
+    for (int round = 0; round < 2; round++) {
+        zr_tier_statistics_t statistics = statistics_of(fixture, ZR_TIER_DEVICE);
+        assert_int_equal(statistics.by_class[class].largest_hole_bytes, 3 * GRANULE);
+        assert_int_equal(statistics.by_class[ZR_LIFETIME_COLLECTIVE].largest_hole_bytes, 0);
+        assert_int_equal(statistics.by_class[class].reserved.peak, 6 * GRANULE);
+        assert_int_equal(statistics.by_class[ZR_LIFETIME_COLLECTIVE].reserved.peak, 4 * GRANULE);
+        zr_free(fixture->allocator, &first, NULL);
+        zr_free(fixture->allocator, &last, NULL);
+        zr_free(fixture->allocator, &other, NULL);
+    }
+    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    zr_tier_statistics_t statistics = statistics_of(fixture, ZR_TIER_DEVICE);
+    assert_int_equal(statistics.by_class[class].reserved.live, 0);
+    assert_int_equal(statistics.by_class[class].reserved.peak, 6 * GRANULE);
+    zr_allocator_reset_peaks(fixture->allocator);
+    statistics = statistics_of(fixture, ZR_TIER_DEVICE);
+    assert_int_equal(statistics.by_class[class].reserved.peak, 0);
+    assert_int_equal(statistics.by_class[class].largest_hole_bytes, 0);
+}
+
 static void test_reset_of_peaks(void **state) {
     fixture_t *fixture = *state;
     void *a = allocate(fixture, 4 * GRANULE), *b = allocate(fixture, 5);
@@ -377,6 +410,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_steady_steps_make_no_device_call, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_free_is_poisoned, setup, teardown),
         cmocka_unit_test_setup_teardown(test_counts_and_peaks, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_holes_at_the_peak, setup, teardown),
         cmocka_unit_test_setup_teardown(test_reset_of_peaks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_trim_gives_idle_memory_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_leaks_are_told_per_tag, setup, teardown),

@@ -117,6 +117,13 @@ static void check_statistics(oracle_t *oracle) {
         assert_int_equal(actual.n_allocations, expected->n_allocations);
         assert_int_equal(actual.reserved.live, oracle->fake->mapped_bytes[tier]);
         assert_true(actual.reserved.peak <= oracle->budget[tier]);
+        size_t reserved = 0;
+        for (int i = 0; i < ZR_N_LIFETIMES; i++) {
+            const zr_byte_count_t *own = &actual.by_class[i].reserved;
+            reserved += own->live;
+            assert_true(own->live <= own->peak && own->peak <= actual.reserved.peak);
+        }
+        assert_int_equal(reserved, actual.reserved.live);
         note(oracle, actual.reserved.live);
         note(oracle, actual.reserved.peak);
     }
