@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "allocator/allocator.h"
+#include "allocator/record.h"
 #include "tests/allocator/fake_device.h"
 
 #define N_THREADS 4
@@ -64,12 +64,34 @@ static void *work(void *context) {
             give(worker, &pointers[slot], sizes[slot]);
         if (i % 512 == 0)
             zr_allocator_reset_peaks(worker->allocator);
+        if (i % 64 == 0)
+            zr_allocator_record_mark(worker->allocator, 1, (size_t)i);
     }
     for (int slot = 0; slot < N_SLOTS; slot++) {
         if (pointers[slot] != NULL)
             give(worker, &pointers[slot], sizes[slot]);
     }
     return NULL;
+}
+
+/* A recording begins, begins again, and ends, while the others allocate. */
+static void record(zr_allocator_t *allocator, int i) {
+    zr_recording_t *recording = NULL;
+    zr_recording_info_t info;
+    if (i % 4 < 2)
+        assert_int_equal(zr_allocator_record_start(allocator, 0), ZR_OK);
+    if (i % 4 != 3)
+        return;
+    assert_int_equal(zr_allocator_record_stop(allocator, &recording), ZR_OK);
+    zr_recording_info(recording, &info);
+    assert_true(info.is_complete);
+    for (size_t k = 0; k < info.n_lives; k++) {
+        zr_life_t life;
+        zr_recording_life(recording, k, &life);
+        assert_true(life.lower < life.upper && life.upper <= info.end);
+        assert_true(life.lower == 0 || strcmp(life.name, "shared") == 0);
+    }
+    zr_recording_destroy(&recording);
 }
 
 static void test_threads_share_an_allocator(void **state) {
@@ -93,6 +115,7 @@ static void test_threads_share_an_allocator(void **state) {
         assert_true(statistics.live.live <= statistics.reserved.live);
         assert_true(statistics.reserved.peak <= statistics.budget_bytes);
         assert_int_equal(zr_allocator_trim(allocator, ZR_TIER_HOST), ZR_OK);
+        record(allocator, i);
     }
     size_t n_allocated = 0, n_refused = 0;
     for (int i = 0; i < N_THREADS; i++) {
