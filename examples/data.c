@@ -120,6 +120,10 @@ size_t data_n_windows(const data_t *data) {
     return data->n_windows;
 }
 
+bool data_has_file(const data_t *data, const char *path) {
+    return data_files_include(&data->files, path);
+}
+
 size_t data_n_duplicates(const data_t *data) {
     return data->files.n_duplicates;
 }

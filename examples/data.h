@@ -50,6 +50,8 @@ size_t data_n_files(const data_t *data);
 size_t data_n_tokens(const data_t *data);
 /** Windows per epoch. */
 size_t data_n_windows(const data_t *data);
+/** Whether a path leads to one of the files: what is written there would overwrite the data. */
+bool data_has_file(const data_t *data, const char *path);
 /** Links to files already counted, left out. */
 size_t data_n_duplicates(const data_t *data);
 /** "text" or "tokens"; static. */

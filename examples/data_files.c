@@ -163,6 +163,16 @@ zr_status_t data_files_add(data_files_t *files, const char *path) {
     return ZR_OK;
 }
 
+bool data_files_include(const data_files_t *files, const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return false;
+    for (size_t i = 0; i < files->n_files; i++)
+        if (files->files[i].device == info.st_dev && files->files[i].inode == info.st_ino)
+            return true;
+    return false;
+}
+
 void data_files_free(data_files_t *files) {
     for (size_t i = 0; i < files->n_files; i++)
         free(files->files[i].path);

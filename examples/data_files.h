@@ -38,6 +38,8 @@ typedef struct data_files {
 ZR_NODISCARD zr_status_t data_files_add(data_files_t *files, const char *path);
 /** Read the headers, check sizes and kinds, and lay all files (at least one) into one row. */
 ZR_NODISCARD zr_status_t data_files_check(data_files_t *files);
+/** Whether a path leads to one of the files. */
+bool data_files_include(const data_files_t *files, const char *path);
 void data_files_free(data_files_t *files);
 /** A vocabulary that no token of this kind can leave. */
 size_t data_files_largest_vocab(const data_files_t *files);

@@ -375,6 +375,18 @@ static void run_threads(run_t *run, rank_t *ranks) {
         pthread_join(ranks[i].thread, NULL);
 }
 
+/* ---- files that are written ------------------------------------------------------------- */
+
+/* A slip of the hand in a command line must not cost the data. */
+static zr_status_t check_not_data(const run_t *run, const char *option, const char *path) {
+    if (!data_has_file(run->data, path))
+        return ZR_OK;
+    return zr_fail(&run->log, ZR_ERR_ARGUMENT,
+                   "%s %s: is one of the files of --data, which would be overwritten; give another "
+                   "name",
+                   option, path);
+}
+
 /* ---- memory snapshots ------------------------------------------------------------------- */
 
 /* The file of a rank: for all but the first, .rankN stands before the ending. */
@@ -394,6 +406,7 @@ static zr_status_t make_snapshot_path(const run_t *run, int rank, char **path_p)
 
 /* Whether a file can be written, found out before training. What is there stays until then. */
 static zr_status_t check_writable(const run_t *run, const char *path) {
+    ZR_TRY(check_not_data(run, "--memory-snapshot", path));
     bool is_new = access(path, F_OK) != 0;
     FILE *file = fopen(path, "ab");
     if (file == NULL)
@@ -484,6 +497,7 @@ static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     ZR_TRY(check_snapshot_paths(run));
     if (o->log_path == NULL)
         return ZR_OK;
+    ZR_TRY(check_not_data(run, "--log", o->log_path));
     run->log_file = fopen(o->log_path, "w");
     if (run->log_file == NULL)
         return zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", o->log_path,

@@ -486,6 +486,29 @@ static void memory_snapshot_on_full_disk(void **state) {
     assert_non_null(strstr(err, "No space left"));
 }
 
+/* What a run writes never takes the place of what it reads. */
+static void output_over_data(void **state) {
+    static const char *const outputs[] = {"--log own.csv", "--log ./link.csv",
+                                          "--memory-snapshot own.csv",
+                                          "--ranks 2 --memory-snapshot base.csv"};
+    char before[8192], after[8192], arguments[512];
+    (void)state;
+    read_file("text", before, sizeof(before));
+    write_file("own.csv", before, strlen(before));
+    write_file("base.rank1.csv", before, strlen(before));
+    assert_int_equal(symlink("own.csv", "link.csv"), 0);
+    for (size_t i = 0; i < sizeof(outputs) / sizeof(outputs[0]); i++) {
+        snprintf(arguments, sizeof(arguments), TINY "own.csv base.rank1.csv --steps 2 %s",
+                 outputs[i]);
+        assert_ran(arguments, 2);
+        assert_non_null(strstr(err, "overwritten"));
+        read_file("own.csv", after, sizeof(after));
+        assert_string_equal(after, before);
+        read_file("base.rank1.csv", after, sizeof(after));
+        assert_string_equal(after, before);
+    }
+}
+
 static void help_version_summary(void **state) {
     (void)state;
     assert_ran("--help", 0);
@@ -511,6 +534,7 @@ int main(void) {
         cmocka_unit_test(log_lines),
         cmocka_unit_test(options_override_config),
         cmocka_unit_test(full_disk),
+        cmocka_unit_test(output_over_data),
         cmocka_unit_test(help_version_summary),
         cmocka_unit_test(memory_snapshot_csv),
         cmocka_unit_test(memory_snapshot_chrome),
