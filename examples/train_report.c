@@ -231,7 +231,7 @@ bool train_report_json(const train_options_t *options, const train_result_t *res
     bool made = json_put(object, "result", json_string(failed ? "failed" : "trained"));
     if (failed) {
         made &= json_put(object, "error", json_string(zr_status_name(result->status)));
-        made &= json_put(object, "message", json_string(message));
+        made &= json_put(object, "message", json_text(message));
     }
     made &= put_common(object, options, result);
     if (!failed)

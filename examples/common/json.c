@@ -5,6 +5,8 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 bool json_put(json_t *object, const char *key, json_t *value) {
     if (object == NULL) {
@@ -20,6 +22,21 @@ json_t *json_number(double value) {
 
 json_t *json_count(uint64_t value) {
     return json_integer((json_int_t)value);
+}
+
+json_t *json_text(const char *text) {
+    json_t *value = json_string(text);
+    if (value != NULL)
+        return value;
+    char *ascii = strdup(text);
+    if (ascii == NULL)
+        return NULL;
+    for (char *letter = ascii; *letter != '\0'; letter++)
+        if ((unsigned char)*letter >= 0x80)
+            *letter = '?';
+    value = json_string(ascii);
+    free(ascii);
+    return value;
 }
 
 json_t *json_hex(uint64_t value) {

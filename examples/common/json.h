@@ -17,6 +17,9 @@ bool json_put(json_t *object, const char *key, json_t *value);
 json_t *json_number(double value);
 /** A count or size. */
 json_t *json_count(uint64_t value);
+/** A text of any origin, such as the name of a file: JSON is UTF-8, and where it is not, bytes
+ * beyond ASCII become '?'. */
+json_t *json_text(const char *text);
 /** 16 hexadecimal digits, as a string. */
 json_t *json_hex(uint64_t value);
 /** Write an object on one line, or indented, with a newline; false when that failed. */

@@ -509,6 +509,17 @@ static void output_over_data(void **state) {
     }
 }
 
+/* JSON is UTF-8; the names of files need not be. */
+static void message_with_odd_bytes(void **state) {
+    (void)state;
+    if (access("/dev/full", W_OK) != 0)
+        skip();
+    assert_int_equal(symlink("/dev/full", "log\xff"), 0);
+    json_t *object = run_json(TINY "--steps 2 --json --log log\xff", 1);
+    assert_non_null(strstr(text(object, "message"), "log?: No space left"));
+    json_decref(object);
+}
+
 static void help_version_summary(void **state) {
     (void)state;
     assert_ran("--help", 0);
@@ -535,6 +546,7 @@ int main(void) {
         cmocka_unit_test(options_override_config),
         cmocka_unit_test(full_disk),
         cmocka_unit_test(output_over_data),
+        cmocka_unit_test(message_with_odd_bytes),
         cmocka_unit_test(help_version_summary),
         cmocka_unit_test(memory_snapshot_csv),
         cmocka_unit_test(memory_snapshot_chrome),
