@@ -339,18 +339,26 @@ zr_status_t zr_unit_reduce(zr_unit_t *unit) {
     return has_trainable(unit) ? zr_rt_note(runtime, reduce(unit)) : ZR_OK;
 }
 
-zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
-    ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_begin_micro_batch"));
+static zr_status_t check_begin(const zr_runtime_t *runtime) {
     if (runtime->micro_batch == runtime->config.grad_accum)
         return zr_fail(&runtime->log, ZR_ERR_STATE,
                        "all %zu micro-batches of the step are begun; call zr_runtime_step",
                        runtime->config.grad_accum);
     for (size_t i = 0; i < runtime->n_units; i++) {
-        zr_unit_t *unit = runtime->units[i];
+        const zr_unit_t *unit = runtime->units[i];
         if (runtime->micro_batch > 0 && has_trainable(unit) && !unit->reduced)
             return zr_fail(&runtime->log, ZR_ERR_STATE,
                            "unit \"%s\" was not reduced in micro-batch %zu", unit->name,
                            runtime->micro_batch);
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
+    ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_begin_micro_batch"));
+    ZR_TRY(check_begin(runtime));
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        zr_unit_t *unit = runtime->units[i];
         unit->reduced = false;
         zr_unit_drop_gathered(unit);
     }

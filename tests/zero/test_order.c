@@ -147,6 +147,40 @@ static void calls_that_do_not_fit_are_refused(void **state) {
     }
 }
 
+static void reduce_by_hand(zr_unit_t *unit) {
+    assert_int_equal(zr_unit_acquire(unit, ZR_BACKWARD), ZR_OK);
+    assert_int_equal(zr_unit_reduce(unit), ZR_OK);
+    assert_int_equal(zr_unit_release(unit), ZR_OK);
+}
+
+/* A micro-batch that is refused because a unit is missing begins once that unit has come. */
+static void a_refused_micro_batch_changes_nothing(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        fixture_t f;
+        zr_unit_t *second;
+        zr_param_t *param;
+        zr_param_desc_t desc = {.name = "second", .n_dims = 1, .dims = {7}};
+        open_fixture(&f, stage);
+        assert_int_equal(zr_runtime_add_unit(f.runtime, "first", &f.unit), ZR_OK);
+        assert_int_equal(zr_runtime_add_unit(f.runtime, "second", &second), ZR_OK);
+        assert_int_equal(zr_unit_add_param(second, &desc, &param), ZR_OK);
+        desc.name = "first";
+        assert_int_equal(zr_unit_add_param(f.unit, &desc, &param), ZR_OK);
+        assert_int_equal(zr_runtime_commit(f.runtime), ZR_OK);
+        assert_int_equal(zr_runtime_begin_micro_batch(f.runtime), ZR_OK);
+        reduce_by_hand(f.unit);
+        assert_int_equal(zr_runtime_begin_micro_batch(f.runtime), ZR_ERR_STATE);
+        expect_message(&f, "\"second\" was not reduced");
+        reduce_by_hand(second);
+        assert_int_equal(zr_runtime_begin_micro_batch(f.runtime), ZR_OK);
+        reduce_by_hand(second);
+        reduce_by_hand(f.unit);
+        assert_int_equal(zr_runtime_step(f.runtime, NULL), ZR_OK);
+        close_fixture(&f);
+    }
+}
+
 static void wrong_declarations_are_refused(void **state) {
     (void)state;
     fixture_t f;
@@ -199,6 +233,7 @@ int main(void) {
         cmocka_unit_test(a_stray_rank_ends_all_with_names),
         cmocka_unit_test(a_rank_with_another_configuration_is_refused),
         cmocka_unit_test(calls_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_refused_micro_batch_changes_nothing),
         cmocka_unit_test(wrong_declarations_are_refused),
         cmocka_unit_test(parameters_can_be_read),
     };
