@@ -58,6 +58,7 @@ static int run(int argc, char **argv, const zr_log_t *log) {
 }
 
 int main(int argc, char **argv) {
+    messages_hold_standard_files();
     messages_t *messages = messages_create("zero-bench");
     if (messages == NULL) {
         fputs("zero-bench: error: no memory\n", stderr);

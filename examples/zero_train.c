@@ -64,6 +64,7 @@ static int run(int argc, char **argv, messages_t *messages) {
 }
 
 int main(int argc, char **argv) {
+    messages_hold_standard_files();
     messages_t *messages = messages_create("zero-train");
     if (messages == NULL) {
         fputs("zero-train: error: no memory\n", stderr);

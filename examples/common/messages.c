@@ -4,6 +4,7 @@
  */
 #include "examples/common/messages.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -27,6 +28,15 @@ struct messages {
     size_t n_repeated;
     char first_error[MESSAGE_BYTES];
 };
+
+void messages_hold_standard_files(void) {
+    int descriptor;
+    do /* the lowest free number is given each time */
+        descriptor = open("/dev/null", O_RDONLY);
+    while (descriptor >= STDIN_FILENO && descriptor <= STDERR_FILENO);
+    if (descriptor > STDERR_FILENO)
+        close(descriptor);
+}
 
 messages_t *messages_create(const char *program) {
     messages_t *messages = calloc(1, sizeof(*messages));

@@ -11,6 +11,13 @@
 typedef struct messages messages_t;
 
 /**
+ * Call first in main: takes the places of standard input, output and error that were closed when
+ * the program was started, so that no file it opens gets one of them, and with it what is printed.
+ * Writing to a place that was closed still fails.
+ */
+void messages_hold_standard_files(void);
+
+/**
  * @param program  stands before each message; borrowed until destroy
  * @return NULL when there is no memory
  *

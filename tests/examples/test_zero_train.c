@@ -520,6 +520,28 @@ static void message_with_odd_bytes(void **state) {
     json_decref(object);
 }
 
+/* What is printed does not get into a file that took the place of a closed standard file. */
+static void closed_standard_files(void **state) {
+    static const struct {
+        const char *closed;
+        int expected;
+    } cases[] = {{"2>&-", 0}, {">&-", 1}, {"<&- >&- 2>&-", 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char command[1024], lines[4096];
+        int n_lines = 0;
+        snprintf(command, sizeof(command), "'%s' " TINY "--steps 2 --log kept.jsonl >out 2>err %s",
+                 ZERO_TRAIN, cases[i].closed);
+        assert_int_equal(WEXITSTATUS(system(command)), cases[i].expected);
+        read_file("kept.jsonl", lines, sizeof(lines));
+        for (char *line = strtok(lines, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+            assert_memory_equal(line, "{\"step\": ", 9);
+            n_lines++;
+        }
+        assert_int_equal(n_lines, 2);
+    }
+}
+
 static void help_version_summary(void **state) {
     (void)state;
     assert_ran("--help", 0);
@@ -547,6 +569,7 @@ int main(void) {
         cmocka_unit_test(full_disk),
         cmocka_unit_test(output_over_data),
         cmocka_unit_test(message_with_odd_bytes),
+        cmocka_unit_test(closed_standard_files),
         cmocka_unit_test(help_version_summary),
         cmocka_unit_test(memory_snapshot_csv),
         cmocka_unit_test(memory_snapshot_chrome),
