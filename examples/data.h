@@ -88,8 +88,8 @@ void data_reader_destroy(data_reader_t **reader);
  * The next micro-batch; waits for it.
  *
  * @param tokens_p, targets_p  [micro_batch * seq]; valid until the next call
- * @return ZR_OK; ZR_ERR_STATE after the last; ZR_ERR_IO, ZR_ERR_FORMAT or ZR_ERR_ARGUMENT when a
- *         file has changed since it was checked
+ * @return ZR_OK; ZR_ERR_STATE after the last; ZR_ERR_IO (removed or truncated) or ZR_ERR_ARGUMENT
+ *         (tokens outside the vocabulary) when a file has changed since it was checked
  */
 ZR_NODISCARD zr_status_t data_reader_next(data_reader_t *reader, const int32_t **tokens_p,
                                           const int32_t **targets_p);

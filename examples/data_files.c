@@ -195,7 +195,7 @@ static zr_status_t read_bytes(const data_files_t *files, const data_file_t *file
             return zr_fail(&files->log, ZR_ERR_IO, "cannot read %zu bytes at offset %zu of %s: %s",
                            n, offset, file->path, strerror(errno));
         if (got == 0)
-            return zr_fail(&files->log, ZR_ERR_FORMAT,
+            return zr_fail(&files->log, ZR_ERR_IO,
                            "%s ends at byte %zu, but had %zu bytes when it was opened: it was "
                            "truncated meanwhile",
                            file->path, offset + done, file->size_bytes);

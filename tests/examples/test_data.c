@@ -394,8 +394,8 @@ static void truncated_meanwhile(void **state) {
     assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
     for (size_t i = 0; i < 9 && status == ZR_OK; i++)
         status = data_reader_next(reader, &tokens, &targets);
-    assert_int_equal(status, ZR_ERR_FORMAT);
-    assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_ERR_FORMAT);
+    assert_int_equal(status, ZR_ERR_IO);
+    assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_ERR_IO);
     data_reader_destroy(&reader);
     data_close(&data);
     assert_said("truncated meanwhile");
