@@ -172,21 +172,33 @@ static zr_plan_part_t *highest_part(const run_t *run, size_t *height_p, size_t *
     return highest;
 }
 
+/* Look for something lower than there is, further down after each success. */
+static zr_status_t descend(zr_plan_part_t *part, size_t target, unsigned round, uint64_t n_steps,
+                           zr_plan_clock_t *clock) {
+    for (int i = 0; i < 3 && part->height > target; i++) {
+        size_t height = part->height, gap = height - target;
+        size_t less = (size_t)(part->stride * (double)gap);
+        less = less == 0 ? 1 : less > gap ? gap : less;
+        ZR_TRY(zr_plan_search(part, height - less, round, n_steps, clock));
+        part->stride *= part->height < height ? 2.0 : 0.5;
+        part->stride = fmin(fmax(part->stride, 1.0 / 128), 1.0);
+    }
+    return ZR_OK;
+}
+
 /* A round on one part: the exact search at what is aimed at; where that is too hard for
- * now, at something between it and what there is; and the search over orders. */
+ * now, at something between it and what there is; at times the search over orders, which
+ * is all there is for large parts. */
 static zr_status_t improve(zr_plan_part_t *part, size_t target, zr_plan_clock_t *clock) {
     unsigned round = part->round++;
     uint64_t n_steps = (uint64_t)((double)FIRST_STEPS * pow(1.25, round < 120 ? round : 120));
-    if (part->n_items <= ZR_PLAN_MAX_SEARCH) {
-        ZR_TRY(zr_plan_search(part, target, round, n_steps, clock));
-        if (part->height > target && part->bound <= target && round % 2 == 1) {
-            size_t gap = part->height - 1 - target;
-            ZR_TRY(zr_plan_search(part, part->height - 1 - (gap >> (1 + round / 2 % 4)), round,
-                                  n_steps / 2, clock));
-        }
-    }
-    if (part->height > target && (round % 4 == 0 || part->n_items > ZR_PLAN_MAX_SEARCH))
-        ZR_TRY(zr_plan_order_improve(part, target, n_steps / 4 + part->n_items * 16, clock));
+    if (part->n_items > ZR_PLAN_MAX_SEARCH)
+        return zr_plan_order_improve(part, target, n_steps / 4 + part->n_items * 16, clock);
+    ZR_TRY(zr_plan_search(part, target, round, n_steps, clock));
+    if (part->height > target && part->bound <= target && round % 4 != 0)
+        return descend(part, target, round, n_steps / 4, clock);
+    if (part->height > target && part->bound <= target && round % 8 == 4)
+        return zr_plan_order_improve(part, target, n_steps / 4, clock);
     return ZR_OK;
 }
 

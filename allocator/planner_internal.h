@@ -53,6 +53,7 @@ typedef struct zr_plan_part {
     const char *strategy;          /* what found it */
     size_t twin;                   /* a part before it that is the same but for base; or itself */
     unsigned round;                /* of the searches */
+    double stride;                 /* how much of what is above the target to try to save */
     zr_plan_search_t *search;      /* created when first needed */
     zr_plan_order_search_t *order; /* likewise */
 } zr_plan_part_t;

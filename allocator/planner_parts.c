@@ -130,6 +130,7 @@ static bool add_part(splitter_t *splitter, size_t begin, size_t end, size_t base
                          .bound = most_in_a_section(items, end - begin, n_sections, load),
                          .height = SIZE_MAX,
                          .strategy = "none",
+                         .stride = 0.5,
                          .twin = parts->n_parts};
     parts->n_parts++;
     free(load);

@@ -39,6 +39,14 @@ typedef enum outcome {
     UNKNOWN /* the steps were used up, or memory was */
 } outcome_t;
 
+/* Which valley to go on in, where none leaves just one way. No choice is best for all. */
+typedef enum focus {
+    FEWEST_WAYS, /* then the least room */
+    LOWEST_FLOOR,
+    LEAST_ROOM,
+    N_FOCUSES
+} focus_t;
+
 /* What a trail puts back. */
 typedef struct change {
     uint32_t item;
@@ -65,6 +73,8 @@ struct zr_plan_search {
     uint32_t *rank;    /* which to try first */
     double *weight;    /* for making ranks */
     uint64_t *salt;
+    bool fills_valleys; /* try first what leaves no gap beside it */
+    focus_t focus;
 
     /* By section, and of the part that was looked at last. */
     int32_t *floor;   /* least of the lowest offsets; NEVER when nothing is left */
@@ -332,7 +342,18 @@ static bool is_open(const search_t *search, uint32_t item, uint32_t section) {
     return search->lowest[item] == search->floor[section] && search->hole_end[item] == 0;
 }
 
-/* The section of a valley with the fewest ways to go on; of these the one with the least room. */
+/* Less is to be gone on with first; two numbers, the second where the first is equal. */
+static uint64_t urgency(const search_t *search, uint32_t section) {
+    uint32_t room = (uint32_t)(search->capacity - search->end[section]);
+    uint32_t floor = (uint32_t)search->floor[section];
+    uint32_t ways = search->n_open[section] + (room > 0);
+    if (ways <= 1 || search->focus == FEWEST_WAYS)
+        return (uint64_t)ways << 32 | room;
+    if (search->focus == LOWEST_FLOOR)
+        return (uint64_t)(2 + floor) << 32 | room;
+    return (uint64_t)(2 + room) << 32 | floor;
+}
+
 static uint32_t choose_section(search_t *search, size_t begin, uint32_t n_items, span_t span) {
     find_valleys(search, span);
     for (uint32_t i = 0; i < n_items; i++) {
@@ -342,18 +363,13 @@ static uint32_t choose_section(search_t *search, size_t begin, uint32_t n_items,
         for (uint32_t s = first; s < search->last[item]; s++)
             search->n_open[s]++;
     }
-    uint32_t best = UINT32_MAX, best_ways = UINT32_MAX;
-    int32_t best_room = INT32_MAX;
+    uint32_t best = UINT32_MAX;
+    uint64_t least = UINT64_MAX;
     for (uint32_t s = span.first; s < span.last; s++) {
-        if (!search->is_valley[s])
+        if (!search->is_valley[s] || urgency(search, s) >= least)
             continue;
-        int32_t room = search->capacity - search->end[s];
-        uint32_t ways = search->n_open[s] + (room > 0);
-        if (ways < best_ways || (ways == best_ways && room < best_room)) {
-            best = s;
-            best_ways = ways;
-            best_room = room;
-        }
+        best = s;
+        least = urgency(search, s);
     }
     return best;
 }
@@ -382,6 +398,22 @@ static bool place(search_t *search, uint32_t item, size_t begin, uint32_t n_item
     return true;
 }
 
+/* The stretch of equal floors around a section. */
+static span_t valley_of(const search_t *search, uint32_t section, span_t span) {
+    span_t valley = {section, section + 1};
+    while (valley.first > span.first && search->floor[valley.first - 1] == search->floor[section])
+        valley.first--;
+    while (valley.last < span.last && search->floor[valley.last] == search->floor[section])
+        valley.last++;
+    return valley;
+}
+
+/* Smaller is to be tried first: in some rounds, what leaves no gap beside it. */
+static uint64_t preference(const search_t *search, uint32_t item, span_t valley) {
+    uint64_t n_gaps = (search->first[item] != valley.first) + (search->last[item] != valley.last);
+    return (search->fills_valleys ? n_gaps << 32 : 0) + search->rank[item];
+}
+
 static bool are_alike(const search_t *search, uint32_t a, uint32_t b) {
     return search->first[a] == search->first[b] && search->last[a] == search->last[b] &&
            search->size[a] == search->size[b] && search->alignment[a] == search->alignment[b];
@@ -390,7 +422,7 @@ static bool are_alike(const search_t *search, uint32_t a, uint32_t b) {
 /* List what may begin at the floor of a section, the most promising first; two that are
  * alike once. */
 static uint32_t list_open(search_t *search, size_t begin, uint32_t n_items, uint32_t section,
-                          size_t open) {
+                          size_t open, span_t valley) {
     uint32_t *list = search->stack + open, n_open = 0;
     for (uint32_t i = 0; i < n_items; i++) {
         uint32_t item = search->stack[begin + i], at = n_open;
@@ -402,7 +434,8 @@ static uint32_t list_open(search_t *search, size_t begin, uint32_t n_items, uint
             is_known = are_alike(search, item, list[j]);
         if (is_known)
             continue;
-        for (; at > 0 && search->rank[list[at - 1]] > search->rank[item]; at--)
+        uint64_t own = preference(search, item, valley);
+        for (; at > 0 && preference(search, list[at - 1], valley) > own; at--)
             list[at] = list[at - 1];
         list[at] = item;
         n_open++;
@@ -531,7 +564,8 @@ static outcome_t branch(search_t *search, size_t begin, uint32_t n_items, span_t
     size_t open = push_list(search, n_items);
     if (open == SIZE_MAX || !push_reasons(search, begin, n_items, section))
         return UNKNOWN;
-    uint32_t n_open = list_open(search, begin, n_items, section, open);
+    span_t valley = valley_of(search, section, span);
+    uint32_t n_open = list_open(search, begin, n_items, section, open, valley);
     search->n_stack = open + n_open;
     outcome_t outcome = try_ways(search, begin, n_items, section, open, n_open);
     search->n_stack = open;
@@ -815,6 +849,8 @@ zr_status_t zr_plan_search(zr_plan_part_t *part, size_t capacity, unsigned round
     memset(search->support, 0, n * sizeof(*search->support));
     memset(search->hole_end, 0, n * sizeof(*search->hole_end));
     rank_items(search, part, round);
+    search->fills_valleys = round / 4 % 2 == 1;
+    search->focus = (focus_t)(round % N_FOCUSES);
     size_t begin = push_list(search, n);
     if (begin == SIZE_MAX)
         return ZR_ERR_MEMORY;
