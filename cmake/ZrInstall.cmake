@@ -11,5 +11,11 @@ if(TARGET zero-train)
   install(TARGETS zero-train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+# The file finds its folder by itself, because --install may be told another prefix.
+set(ZR_PC_PREFIX ${CMAKE_INSTALL_PREFIX})
+if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  file(RELATIVE_PATH ZR_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  string(PREPEND ZR_PC_PREFIX "\${pcfiledir}/")
+endif()
 configure_file(${CMAKE_SOURCE_DIR}/cmake/libzero.pc.in ${CMAKE_BINARY_DIR}/libzero.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/libzero.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
