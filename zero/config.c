@@ -45,17 +45,20 @@ static zr_status_t check_keyed_fields(const zr_config_t *config, const zr_log_t 
         double numbers[2];
         int n_numbers = zr_config_key_numbers(key, config, numbers);
         bool in_range = true;
-        for (int k = 0; k < n_numbers; k++)
-            in_range = in_range && (zr_key_range_holds(key->range, numbers[k]) ||
-                                    ((key->flags & ZR_KEY_ZERO_UNSET) && numbers[k] == 0));
+        const char *hint = "";
+        for (int k = 0; k < n_numbers && in_range; k++) {
+            in_range = zr_key_range_holds(key->range, numbers[k]) ||
+                       ((key->flags & ZR_KEY_ZERO_UNSET) && numbers[k] == 0);
+            hint = zr_key_range_hint(key->range, numbers[k]);
+        }
         if (in_range)
             continue;
         char value[64];
         zr_config_key_show(key, config, value, sizeof(value));
         const char *allowed = zr_key_range_text(key->range);
         keep_first(&status,
-                   zr_fail(log, ZR_ERR_ARGUMENT, "configuration: %s (%s) is %s, has to be %s",
-                           key->field, key->path, value, allowed[0] ? allowed : "finite"));
+                   zr_fail(log, ZR_ERR_ARGUMENT, "configuration: %s (%s) is %s, has to be %s%s",
+                           key->field, key->path, value, allowed[0] ? allowed : "finite", hint));
     }
     return status;
 }

@@ -212,20 +212,19 @@ static bool check_choice(reader_t *reader, const zr_config_key_t *key, const jso
 }
 
 static bool check_range(reader_t *reader, const zr_config_key_t *key, const json_t *value) {
-    bool in_range;
-    if (key->type == ZR_KEY_PAIR)
-        in_range = zr_key_range_holds(key->range, json_number_value(json_array_get(value, 0))) &&
-                   zr_key_range_holds(key->range, json_number_value(json_array_get(value, 1)));
-    else
-        in_range =
-            !json_is_number(value) || zr_key_range_holds(key->range, json_number_value(value));
-    if (in_range)
-        return true;
-    shown_t shown;
-    show_value(&shown, value);
-    report(reader, ZR_ERR_ARGUMENT, "%s is %s, has to be %s", key->path, shown.text,
-           zr_key_range_text(key->range));
-    return false;
+    bool is_pair = key->type == ZR_KEY_PAIR;
+    for (size_t i = 0; i < (is_pair ? 2 : 1); i++) {
+        const json_t *part = is_pair ? json_array_get(value, i) : value;
+        double number = json_number_value(part);
+        if (!json_is_number(part) || zr_key_range_holds(key->range, number))
+            continue;
+        shown_t shown;
+        show_value(&shown, value);
+        report(reader, ZR_ERR_ARGUMENT, "%s is %s, has to be %s%s", key->path, shown.text,
+               zr_key_range_text(key->range), zr_key_range_hint(key->range, number));
+        return false;
+    }
+    return true;
 }
 
 static json_int_t integer_of(const json_t *value) {

@@ -115,7 +115,7 @@ const zr_key_choice_t *zr_key_choice_nearest(const zr_key_choice_t *choices, con
 
 /* ---- ranges and types ----------------------------------------------------- */
 
-bool zr_key_range_holds(zr_key_range_t range, double value) {
+static bool holds(zr_key_range_t range, double value) {
     if (!isfinite(value))
         return false;
     switch (range) {
@@ -133,6 +133,14 @@ bool zr_key_range_holds(zr_key_range_t range, double value) {
         return value >= 0 && value < 1;
     }
     return false;
+}
+
+bool zr_key_range_holds(zr_key_range_t range, double value) {
+    return holds(range, value) && holds(range, (double)(float)value);
+}
+
+const char *zr_key_range_hint(zr_key_range_t range, double value) {
+    return holds(range, value) && !zr_key_range_holds(range, value) ? ", rounded to fp32 too" : "";
 }
 
 const char *zr_key_range_text(zr_key_range_t range) {

@@ -105,8 +105,11 @@ const zr_config_key_t *zr_config_key_nearest(const zr_config_key_t *section, con
 /** The choice that `name` is probably a slip of; NULL when none is close. */
 const zr_key_choice_t *zr_key_choice_nearest(const zr_key_choice_t *choices, const char *name);
 
-/** Whether a number is in a range; NaN and infinity never are. */
+/** Whether a number is in a range, and still is when the update rounds it to fp32: an epsilon
+ * below its least number would be 0. NaN and infinity never are. */
 bool zr_key_range_holds(zr_key_range_t range, double value);
+/** What a message adds about a number that only rounding takes out of its range; "" otherwise. */
+const char *zr_key_range_hint(zr_key_range_t range, double value);
 
 /** "at least 0", for messages and documents; "" for ANY. */
 const char *zr_key_range_text(zr_key_range_t range);

@@ -67,6 +67,8 @@ static int prepare(void **state) {
     write_file("high", "\xff\xfe\xfd\xfc", 4);
     write_file("not.json", "{\"train_batch_size\": }", 22);
     write_file("unknown.json", "{\"train_batch_sise\": 4}", 23);
+    const char *tiny_eps = "{\"optimizer\": {\"params\": {\"eps\": 1e-50}}}";
+    write_file("tiny_eps.json", tiny_eps, strlen(tiny_eps));
     const char *config = "{\"zero_optimization\": {\"stage\": 2}, \"gradient_clipping\": 0.5,"
                          " \"train_micro_batch_size_per_gpu\": 3, \"wall_clock_breakdown\": true,"
                          " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.002}}}";
@@ -118,6 +120,8 @@ static void bad_usage_and_input(void **state) {
         {TINY "--lr nan", {"--lr nan", "not a number"}},
         {TINY "--clip -1", {"--clip -1", "nearest is 0"}},
         {TINY "--beta1 1", {"beta1", "1"}},
+        {TINY "--epsilon 1e-50", {"epsilon", "1e-50", "rounded to fp32"}},
+        {TINY "--config tiny_eps.json", {"optimizer.params.eps", "1e-50", "rounded to fp32"}},
         {TINY "--warmup 101", {"--warmup 101", "nearest is 100"}},
         {TINY "--schedule constant --warmup 3", {"--warmup 3", "--schedule cosine"}},
         {TINY "--schedule constant --min-lr-ratio 0", {"--min-lr-ratio 0", "--schedule cosine"}},

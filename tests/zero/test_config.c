@@ -142,6 +142,16 @@ static void decay_shorter_than_warmup(zr_config_t *c) {
     c->schedule.total_steps = 10;
 }
 
+static void epsilon_too_small_for_fp32(zr_config_t *c) {
+    c->adamw.epsilon = 1e-50;
+}
+static void beta1_too_close_to_1_for_fp32(zr_config_t *c) {
+    c->adamw.beta1 = 1 - 1e-12;
+}
+static void lr_too_large_for_fp32(zr_config_t *c) {
+    c->adamw.lr = 1e39;
+}
+
 static const wrong_case_t wrong_cases[] = {
     {stage_4, "stage (zero_optimization.stage) is 4, has to be 0, 1, 2 or 3"},
     {stage_negative, "is -1, has to be 0, 1, 2 or 3"},
@@ -164,6 +174,9 @@ static const wrong_case_t wrong_cases[] = {
     {cosine_ratio_negative, "schedule.cos_min_ratio"},
     {cosine_without_end, "schedule.total_steps (scheduler.params.total_num_steps) is not set"},
     {decay_shorter_than_warmup, "is 11, has to be at most schedule.total_steps"},
+    {epsilon_too_small_for_fp32, "is 1e-50, has to be more than 0, rounded to fp32 too"},
+    {beta1_too_close_to_1_for_fp32, "at least 0 and less than 1, rounded to fp32 too"},
+    {lr_too_large_for_fp32, "is 1e+39, has to be at least 0, rounded to fp32 too"},
 };
 
 static void test_wrong_fields_are_named(void **state) {
