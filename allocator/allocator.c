@@ -77,6 +77,17 @@ static zr_status_t init_arenas(zr_allocator_t *allocator, zr_tier_memory_t *memo
                          memory->tier, "empty", false, size, granule);
 }
 
+/* A device tells of a range that it does not have in passing, because it is asked for less then. */
+static zr_status_t fail_creation(const zr_allocator_t *allocator, const zr_tier_memory_t *memory,
+                                 zr_status_t status) {
+    if (status != ZR_ERR_BUDGET)
+        return status;
+    return zr_fail(&allocator->log, ZR_ERR_BUDGET,
+                   "%s memory: the process has no addresses left for an allocator's ranges; give "
+                   "its tiers smaller budgets, or have fewer ranks in a process",
+                   zr_tier_name(memory->tier));
+}
+
 static void release(zr_allocator_t *allocator) {
     for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
         for (int k = 0; k < ZR_N_ARENAS; k++)
@@ -117,6 +128,7 @@ zr_status_t zr_allocator_create(zr_device_t *device, const zr_allocator_options_
         memory->statistics.budget_bytes = options->budget_bytes[i];
         zr_status_t status = init_arenas(allocator, memory);
         if (status != ZR_OK) {
+            status = fail_creation(allocator, memory, status);
             release(allocator);
             return status;
         }

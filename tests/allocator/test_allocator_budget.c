@@ -244,6 +244,7 @@ static void test_creation_without_addresses_fails(void **state) {
     assert_int_equal(zr_allocator_create(fixture->fake->device, &options, &fixture->allocator),
                      ZR_ERR_BUDGET);
     assert_null(fixture->allocator);
+    assert_says(fixture, "device memory: the process has no addresses left");
 }
 
 /* ---- a machine with less than the budget ---------------------------------------------------- */
