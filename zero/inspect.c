@@ -35,6 +35,15 @@ static bool is_local(const zr_unit_t *unit, int kind) {
     return zr_rt_keeps_full_params(runtime);
 }
 
+static zr_status_t broadcast_staging(zr_unit_t *unit, size_t n_elems, int owner) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_message_t message = {unit->params_tensor, ZR_DTYPE_F32, ZR_TRAFFIC_CONTROL};
+    ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
+    ZR_TRY(zr_comm_broadcast(runtime->comm, &message, runtime->staging_device, n_elems, owner,
+                             runtime->transfer));
+    return zr_rt_order(runtime, runtime->transfer, runtime->compute);
+}
+
 static zr_status_t read_piece(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
                               float *values) {
     zr_runtime_t *runtime = unit->runtime;
@@ -42,10 +51,8 @@ static zr_status_t read_piece(zr_unit_t *unit, int kind, size_t first, size_t n_
     bool local = is_local(unit, kind);
     if (local || owner == runtime->rank)
         ZR_TRY(stage_piece(unit, kind, first, n_elems));
-    zr_message_t message = {unit->params_tensor, ZR_DTYPE_F32, ZR_TRAFFIC_CONTROL};
     if (!local)
-        ZR_TRY(zr_comm_broadcast(runtime->comm, &message, runtime->staging_device, n_elems, owner,
-                                 runtime->compute));
+        ZR_TRY(broadcast_staging(unit, n_elems, owner));
     ZR_TRY(zr_copy_async(runtime->compute, values, runtime->staging_device,
                          n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
     return zr_stream_synchronize(runtime->compute);
@@ -125,9 +132,7 @@ static zr_status_t gather_scalar(zr_runtime_t *runtime, double value) {
     runtime->scalars_host[runtime->rank] = value;
     ZR_TRY(zr_copy_async(runtime->compute, own, runtime->scalars_host + runtime->rank,
                          sizeof(double), ZR_COPY_HOST_TO_DEVICE));
-    zr_message_t message = {"average", ZR_DTYPE_F64, ZR_TRAFFIC_CONTROL};
-    ZR_TRY(zr_comm_all_gather(runtime->comm, &message, own, runtime->scalars_device, 1,
-                              runtime->compute));
+    ZR_TRY(zr_rt_gather_control(runtime, "average", ZR_DTYPE_F64, runtime->scalars_device, 1));
     ZR_TRY(zr_copy_async(runtime->compute, runtime->scalars_host, runtime->scalars_device,
                          (size_t)runtime->n_ranks * sizeof(double), ZR_COPY_DEVICE_TO_HOST));
     return zr_stream_synchronize(runtime->compute);

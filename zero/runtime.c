@@ -52,6 +52,15 @@ zr_status_t zr_rt_order(zr_runtime_t *runtime, zr_stream_t *earlier, zr_stream_t
     return zr_stream_wait(later, runtime->order);
 }
 
+zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char *tensor, zr_dtype_t dtype,
+                                 void *all, size_t n_elems) {
+    zr_message_t message = {tensor, dtype, ZR_TRAFFIC_CONTROL};
+    char *own = (char *)all + (size_t)runtime->rank * n_elems * zr_dtype_size(dtype);
+    ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
+    ZR_TRY(zr_comm_all_gather(runtime->comm, &message, own, all, n_elems, runtime->transfer));
+    return zr_rt_order(runtime, runtime->transfer, runtime->compute);
+}
+
 zr_status_t zr_rt_allocate(zr_runtime_t *runtime, size_t size_bytes, zr_tag_t tag,
                            zr_lifetime_t lifetime, const char *name, void **pointer_p) {
     zr_allocation_request_t request = {.size_bytes = size_bytes,
@@ -403,13 +412,11 @@ static zr_status_t gather_words(zr_runtime_t *runtime, uint64_t words[2], uint64
     ZR_TRY(zr_rt_allocate(runtime, own_bytes * (size_t)runtime->n_ranks, ZR_TAG_WORKSPACE,
                           ZR_LIFETIME_COLLECTIVE, "agreement", &buffer));
     char *own = (char *)buffer + own_bytes * (size_t)runtime->rank;
-    zr_message_t message = {"agreement on model and configuration", ZR_DTYPE_U8,
-                            ZR_TRAFFIC_CONTROL};
     zr_status_t status =
         zr_copy_async(runtime->compute, own, words, own_bytes, ZR_COPY_HOST_TO_DEVICE);
     if (status == ZR_OK)
-        status = zr_comm_all_gather(runtime->comm, &message, own, buffer, own_bytes,
-                                    runtime->compute);
+        status = zr_rt_gather_control(runtime, "agreement on model and configuration", ZR_DTYPE_U8,
+                                      buffer, own_bytes);
     if (status == ZR_OK)
         status = zr_copy_async(runtime->compute, all, buffer, own_bytes * (size_t)runtime->n_ranks,
                                ZR_COPY_DEVICE_TO_HOST);

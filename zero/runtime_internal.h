@@ -168,8 +168,19 @@ ZR_NODISCARD zr_status_t zr_rt_check_ready(zr_runtime_t *runtime, const char *ca
 ZR_NODISCARD zr_status_t zr_rt_allocate(zr_runtime_t *runtime, size_t size_bytes, zr_tag_t tag,
                                         zr_lifetime_t lifetime, const char *name, void **pointer_p);
 
-/** unit.c: give back gathered parameters that were prefetched and never acquired. */
-void zr_unit_drop_gathered(zr_unit_t *unit);
+/** unit.c: give back gathered parameters of a unit that is not acquired, if it has any. */
+ZR_NODISCARD zr_status_t zr_unit_drop_gathered(zr_unit_t *unit);
+
+/**
+ * Every rank's own part of `all`, to all ranks, ordered behind and before the compute stream's
+ * work. Collectives are queued on the transfer stream alone, so that they run in one order on
+ * every rank.
+ *
+ * @param all     [n_ranks * n_elems] on the device; this rank's part is there
+ * @param tensor  for messages
+ */
+ZR_NODISCARD zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char *tensor,
+                                              zr_dtype_t dtype, void *all, size_t n_elems);
 
 /** Seconds of the monotonic clock. */
 double zr_rt_now(void);

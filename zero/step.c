@@ -28,9 +28,8 @@ static zr_status_t queue_norms(zr_runtime_t *runtime) {
                                         runtime->config.dtype, n_elems, own + i,
                                         runtime->norm_workspace));
     }
-    zr_message_t message = {"gradient norm", ZR_DTYPE_F64, ZR_TRAFFIC_CONTROL};
-    return zr_comm_all_gather(runtime->comm, &message, own, runtime->norms_device,
-                              runtime->n_units, runtime->compute);
+    return zr_rt_gather_control(runtime, "gradient norm", ZR_DTYPE_F64, runtime->norms_device,
+                                runtime->n_units);
 }
 
 static zr_status_t global_norm(zr_runtime_t *runtime, double *norm_p) {
@@ -189,7 +188,7 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
                                   (after.comm_seconds - before.comm_seconds) -
                                   (after.stall_seconds - before.stall_seconds);
     for (size_t i = 0; i < runtime->n_units; i++)
-        zr_unit_drop_gathered(runtime->units[i]);
+        ZR_TRY(zr_rt_note(runtime, zr_unit_drop_gathered(runtime->units[i])));
     runtime->micro_batch = 0;
     runtime->in_micro_batch = false;
     runtime->n_steps++;

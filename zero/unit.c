@@ -58,9 +58,21 @@ static void drop_gathered(zr_unit_t *unit, zr_stream_t *last_user) {
     }
 }
 
-void zr_unit_drop_gathered(zr_unit_t *unit) {
-    if (unit->n_acquired == 0)
-        drop_gathered(unit, unit->runtime->transfer);
+static bool is_gathered_apart(const zr_unit_t *unit) {
+    for (int kind = 0; kind < N_FLATS; kind++)
+        if (unit->data[kind].full != NULL && unit->data[kind].full != unit->data[kind].own)
+            return true;
+    return false;
+}
+
+zr_status_t zr_unit_drop_gathered(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    if (unit->n_acquired != 0 || !is_gathered_apart(unit))
+        return ZR_OK;
+    /* Nobody has to have read what was gathered ahead: its gather may still be under way. */
+    ZR_TRY(zr_stream_wait(runtime->compute, unit->gathered));
+    drop_gathered(unit, runtime->compute);
+    return ZR_OK;
 }
 
 /* ---- recorded order ---- */
@@ -81,7 +93,7 @@ static zr_status_t append_order(zr_runtime_t *runtime, zr_unit_t *unit) {
 
 /* All ranks may change their order together (the communicator finds the one that does not):
  * what was gathered for the old order is dropped, and recording goes on from here. */
-static void forget_order(zr_runtime_t *runtime, zr_unit_t *unit) {
+static zr_status_t forget_order(zr_runtime_t *runtime, zr_unit_t *unit) {
     zr_log_write(&runtime->log, ZR_LOG_INFO,
                  "the order of units changed at position %zu: \"%s\" instead of \"%s\"; it is "
                  "recorded again",
@@ -90,13 +102,14 @@ static void forget_order(zr_runtime_t *runtime, zr_unit_t *unit) {
     runtime->n_order = runtime->order_position;
     for (size_t i = 0; i < runtime->n_units; i++)
         if (runtime->units[i] != unit)
-            zr_unit_drop_gathered(runtime->units[i]);
+            ZR_TRY(zr_unit_drop_gathered(runtime->units[i]));
+    return ZR_OK;
 }
 
 static zr_status_t follow_order(zr_runtime_t *runtime, zr_unit_t *unit) {
     if (runtime->order_position < runtime->n_order &&
         runtime->order_units[runtime->order_position] != unit)
-        forget_order(runtime, unit);
+        ZR_TRY(forget_order(runtime, unit));
     if (runtime->order_position == runtime->n_order)
         ZR_TRY(append_order(runtime, unit));
     runtime->order_position++;
@@ -279,12 +292,8 @@ static zr_status_t reduce(zr_unit_t *unit) {
     ZR_TRY(every ? reduce_to_shard(unit) : reduce_in_place(unit));
     if (every && last && runtime->config.stage == 0)
         ZR_TRY(gather_grads(unit));
-    if (zr_rt_keeps_full_grads(runtime)) {
-        /* The next micro-batch overwrites what the collective still reads. */
-        ZR_TRY(zr_rt_order(runtime, runtime->transfer, runtime->compute));
-    } else {
+    if (!zr_rt_keeps_full_grads(runtime))
         zr_free(runtime->allocator, &unit->grad_full, runtime->transfer);
-    }
     forget_grads(unit);
     return ZR_OK;
 }
@@ -360,8 +369,11 @@ zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
     for (size_t i = 0; i < runtime->n_units; i++) {
         zr_unit_t *unit = runtime->units[i];
         unit->reduced = false;
-        zr_unit_drop_gathered(unit);
+        ZR_TRY(zr_rt_note(runtime, zr_unit_drop_gathered(unit)));
     }
+    /* Gradients that are kept are overwritten, and may still be read by their reduction. */
+    if (zr_rt_keeps_full_grads(runtime) && runtime->micro_batch > 0)
+        ZR_TRY(zr_rt_note(runtime, zr_rt_order(runtime, runtime->transfer, runtime->compute)));
     runtime->micro_batch++;
     zr_allocator_record_mark(runtime->allocator, runtime->n_steps + 1, runtime->micro_batch);
     runtime->in_micro_batch = true;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/common/late_device.h"
+
 typedef struct rank_thread {
     test_ranks_t *ranks;
     test_rank_t rank;
@@ -21,11 +23,14 @@ static void keep_error(void *context, zr_log_level_t level, int rank, const char
 }
 
 static zr_status_t open_and_run(rank_thread_t *thread) {
-    const char *device = thread->ranks->device;
+    if (thread->ranks->late) {
+        ZR_TRY(late_device_open(&thread->rank.device));
+        return thread->ranks->run(&thread->rank);
+    }
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 1;
     options.log = thread->rank.log;
-    ZR_TRY(zr_device_open(device ? device : "host", &options, &thread->rank.device));
+    ZR_TRY(zr_device_open("host", &options, &thread->rank.device));
     return thread->ranks->run(&thread->rank);
 }
 
@@ -36,8 +41,11 @@ static void *rank_main(void *argument) {
     if (status != ZR_OK)
         zr_comm_abort(thread->rank.comm, thread->ranks->last_error[rank]);
     thread->ranks->status[rank] = status;
-    zr_device_close(&thread->rank.device);
     zr_comm_destroy(&thread->rank.comm);
+    if (thread->ranks->late)
+        late_device_close(&thread->rank.device);
+    else
+        zr_device_close(&thread->rank.device);
     return NULL;
 }
 

@@ -22,7 +22,7 @@ typedef zr_status_t (*test_rank_fn)(test_rank_t *rank);
 
 typedef struct test_ranks {
     int n_ranks;
-    const char *device; /* NULL: "host" */
+    bool late;          /* on late devices (late_device.h), not on the host device */
     bool quiet;         /* errors are expected: do not print them */
     test_rank_fn run;
     void *context;

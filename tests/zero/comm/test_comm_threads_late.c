@@ -3,7 +3,7 @@
  * the host device, which does everything at once, cannot show.
  */
 #include "tests/zero/comm/comm_suite.h"
-#include "tests/zero/comm/late_device.h"
+#include "tests/common/late_device.h"
 
 int main(void) {
     static const comm_suite_t suite = {

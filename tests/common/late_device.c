@@ -1,0 +1,460 @@
+/*
+ * See late_device.h. Work is queued and runs only when somebody waits: then the heads of the
+ * streams of all late devices run, as their events allow, in an order that is drawn anew for
+ * each wait: the waiter's stream before all others, after them, or mixed. A wait that was
+ * forgotten lets a stream run ahead of what it needs, and the data shows it.
+ *
+ * Each device keeps a host device, whose kernels do the work when its time has come.
+ */
+#include "tests/common/late_device.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/device_backend.h"
+
+typedef struct late_device {
+    zr_device_t base;
+    zr_device_t *host;
+    zr_stream_t *host_stream;
+} late_device_t;
+
+typedef struct late_event {
+    zr_event_t base;
+    uint64_t n_recorded; /* records queued */
+    uint64_t n_passed;   /* the latest of them that has run */
+    int n_users;         /* its owner, and work that is queued */
+} late_event_t;
+
+/* Arguments of a kernel or copy, as they were when it was queued. */
+typedef struct late_args {
+    zr_adamw_t adamw;
+    void *dst;
+    const void *src;
+    zr_dtype_t dst_dtype, src_dtype;
+    size_t n; /* elements, or bytes of a copy */
+    float value;
+    double *result;
+    void *workspace;
+    zr_copy_t kind;
+    const void **sources; /* owned */
+    int n_sources;
+} late_args_t;
+
+typedef zr_status_t (*late_run_fn)(zr_stream_t *host_stream, const late_args_t *args);
+
+typedef struct work {
+    struct work *next;
+    late_event_t *event; /* a record or a wait; NULL: run(args) */
+    uint64_t ticket;     /* which record */
+    bool is_wait;
+    late_run_fn run;
+    late_args_t args;
+} work_t;
+
+typedef struct late_stream {
+    zr_stream_t base;
+    struct late_stream *next; /* of all devices */
+    work_t *first, **last_p;
+    bool fails_copy;
+} late_stream_t;
+
+/* All late devices: the mutex guards everything here, and what is queued. */
+static struct {
+    pthread_mutex_t mutex;
+    late_stream_t *streams;
+    uint64_t draws;
+    bool ignores_waits;
+} late = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- running ---- */
+
+static unsigned draw(unsigned below) {
+    late.draws = late.draws * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(late.draws >> 33) % below;
+}
+
+static void drop_event(late_event_t *event) {
+    if (--event->n_users == 0)
+        free(event);
+}
+
+static bool is_ready(const late_stream_t *stream) {
+    const work_t *work = stream->first;
+    return work != NULL && (!work->is_wait || late.ignores_waits ||
+                            work->event->n_passed >= work->ticket);
+}
+
+static void run_first(late_stream_t *stream) {
+    work_t *work = stream->first;
+    late_device_t *device = (late_device_t *)stream->base.device;
+    if (work->event == NULL) {
+        if (work->run(device->host_stream, &work->args) != ZR_OK)
+            abort();
+        free(work->args.sources);
+    } else {
+        if (!work->is_wait)
+            work->event->n_passed = work->ticket;
+        drop_event(work->event);
+    }
+    stream->first = work->next;
+    if (stream->first == NULL)
+        stream->last_p = &stream->first;
+    free(work);
+}
+
+/* A ready stream, drawn; not `except` where there is another. NULL: none is ready. */
+static late_stream_t *draw_ready(const late_stream_t *except) {
+    late_stream_t *drawn = NULL;
+    unsigned n_ready = 0;
+    for (late_stream_t *stream = late.streams; stream != NULL; stream = stream->next)
+        if (stream != except && is_ready(stream) && draw(++n_ready) == 0)
+            drawn = stream;
+    return drawn;
+}
+
+/* Run until the stream is empty. Mutex held. */
+static void run_all_of(late_stream_t *target) {
+    enum { TARGET_FIRST, TARGET_LAST, MIXED, N_ORDERS } order = draw(N_ORDERS);
+    while (target->first != NULL) {
+        late_stream_t *next = NULL;
+        if (order == TARGET_FIRST && is_ready(target))
+            next = target;
+        if (next == NULL)
+            next = draw_ready(order == TARGET_LAST ? target : NULL);
+        if (next == NULL && is_ready(target))
+            next = target;
+        if (next == NULL) {
+            fprintf(stderr, "late device: stream \"%s\" waits for what nobody records\n",
+                    target->base.name);
+            abort();
+        }
+        run_first(next);
+    }
+}
+
+/* ---- queueing ---- */
+
+static zr_status_t queue_work(zr_stream_t *stream, const work_t *content) {
+    late_stream_t *own = (late_stream_t *)stream;
+    work_t *work = malloc(sizeof(*work));
+    if (work == NULL)
+        abort();
+    *work = *content;
+    *own->last_p = work;
+    own->last_p = &work->next;
+    return ZR_OK;
+}
+
+static zr_status_t queue_run(zr_stream_t *stream, late_run_fn run, const late_args_t *args) {
+    work_t work = {.run = run, .args = *args};
+    pthread_mutex_lock(&late.mutex);
+    zr_status_t status = queue_work(stream, &work);
+    pthread_mutex_unlock(&late.mutex);
+    return status;
+}
+
+static zr_status_t queue_event(zr_stream_t *stream, zr_event_t *event, bool is_wait) {
+    late_event_t *own = (late_event_t *)event;
+    pthread_mutex_lock(&late.mutex);
+    work_t work = {.event = own,
+                   .is_wait = is_wait,
+                   .ticket = is_wait ? own->n_recorded : ++own->n_recorded};
+    own->n_users++;
+    zr_status_t status = queue_work(stream, &work);
+    pthread_mutex_unlock(&late.mutex);
+    return status;
+}
+
+/* ---- ranges ---- */
+
+static zr_device_t *host_of(zr_device_t *device) {
+    return ((late_device_t *)device)->host;
+}
+
+static zr_status_t late_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
+                                      void **base_p) {
+    pthread_mutex_lock(&late.mutex);
+    zr_status_t status = zr_range_reserve(host_of(device), tier, size_bytes, base_p);
+    pthread_mutex_unlock(&late.mutex);
+    return status;
+}
+
+static void late_range_release(zr_device_t *device, zr_tier_t tier, void *base, size_t size_bytes) {
+    pthread_mutex_lock(&late.mutex);
+    zr_range_release(host_of(device), tier, &base, size_bytes);
+    pthread_mutex_unlock(&late.mutex);
+}
+
+static zr_status_t late_range_map(zr_device_t *device, zr_tier_t tier, void *base,
+                                  size_t offset_bytes, size_t size_bytes) {
+    pthread_mutex_lock(&late.mutex);
+    zr_status_t status = zr_range_map(host_of(device), tier, base, offset_bytes, size_bytes);
+    pthread_mutex_unlock(&late.mutex);
+    return status;
+}
+
+static zr_status_t late_range_unmap(zr_device_t *device, zr_tier_t tier, void *base,
+                                    size_t offset_bytes, size_t size_bytes) {
+    pthread_mutex_lock(&late.mutex);
+    zr_status_t status = zr_range_unmap(host_of(device), tier, base, offset_bytes, size_bytes);
+    pthread_mutex_unlock(&late.mutex);
+    return status;
+}
+
+/* ---- streams and events ---- */
+
+static zr_status_t late_stream_create(zr_device_t *device, const char *name,
+                                      zr_stream_t **stream_p) {
+    late_stream_t *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        return ZR_ERR_MEMORY;
+    stream->base = (zr_stream_t){.device = device, .name = name};
+    stream->last_p = &stream->first;
+    pthread_mutex_lock(&late.mutex);
+    stream->next = late.streams;
+    late.streams = stream;
+    pthread_mutex_unlock(&late.mutex);
+    *stream_p = &stream->base;
+    return ZR_OK;
+}
+
+static zr_status_t late_stream_synchronize(zr_stream_t *stream) {
+    pthread_mutex_lock(&late.mutex);
+    run_all_of((late_stream_t *)stream);
+    pthread_mutex_unlock(&late.mutex);
+    return ZR_OK;
+}
+
+static void late_stream_destroy(zr_stream_t *stream) {
+    late_stream_t *own = (late_stream_t *)stream;
+    pthread_mutex_lock(&late.mutex);
+    run_all_of(own);
+    late_stream_t **link = &late.streams;
+    while (*link != own)
+        link = &(*link)->next;
+    *link = own->next;
+    pthread_mutex_unlock(&late.mutex);
+    free(own);
+}
+
+static zr_status_t late_event_create(zr_device_t *device, zr_event_t **event_p) {
+    (void)device;
+    late_event_t *event = calloc(1, sizeof(*event));
+    if (event == NULL)
+        return ZR_ERR_MEMORY;
+    event->n_users = 1;
+    *event_p = &event->base;
+    return ZR_OK;
+}
+
+static void late_event_destroy(zr_event_t *event) {
+    pthread_mutex_lock(&late.mutex);
+    drop_event((late_event_t *)event);
+    pthread_mutex_unlock(&late.mutex);
+}
+
+static zr_status_t late_event_record(zr_event_t *event, zr_stream_t *stream) {
+    return queue_event(stream, event, false);
+}
+
+static zr_status_t late_stream_wait(zr_stream_t *stream, zr_event_t *event) {
+    return queue_event(stream, event, true);
+}
+
+static zr_status_t late_event_synchronize(zr_event_t *event) {
+    late_event_t *own = (late_event_t *)event;
+    pthread_mutex_lock(&late.mutex);
+    while (own->n_passed != own->n_recorded) {
+        late_stream_t *next = draw_ready(NULL);
+        if (next == NULL)
+            abort();
+        run_first(next);
+    }
+    pthread_mutex_unlock(&late.mutex);
+    return ZR_OK;
+}
+
+static zr_status_t late_event_query(zr_event_t *event, bool *passed_p) {
+    const late_event_t *own = (const late_event_t *)event;
+    pthread_mutex_lock(&late.mutex);
+    *passed_p = own->n_passed == own->n_recorded;
+    pthread_mutex_unlock(&late.mutex);
+    return ZR_OK;
+}
+
+/* ---- copies and kernels: queued here, run by the host device ---- */
+
+static zr_status_t run_copy(zr_stream_t *stream, const late_args_t *args) {
+    return zr_copy_async(stream, args->dst, args->src, args->n, args->kind);
+}
+
+static zr_status_t late_copy(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
+                             zr_copy_t kind) {
+    late_stream_t *own = (late_stream_t *)stream;
+    if (own->fails_copy && kind == ZR_COPY_DEVICE_TO_DEVICE) {
+        own->fails_copy = false;
+        return ZR_ERR_DEVICE;
+    }
+    late_args_t args = {.dst = dst, .src = src, .n = size_bytes, .kind = kind};
+    return queue_run(stream, run_copy, &args);
+}
+
+static zr_status_t run_adamw(zr_stream_t *stream, const late_args_t *args) {
+    return zr_kernel_adamw(stream, &args->adamw);
+}
+
+static zr_status_t late_adamw(zr_stream_t *stream, const zr_adamw_t *adamw) {
+    late_args_t args = {.adamw = *adamw};
+    return queue_run(stream, run_adamw, &args);
+}
+
+static zr_status_t run_sum_of_squares(zr_stream_t *stream, const late_args_t *args) {
+    return zr_kernel_sum_of_squares(stream, args->src, args->src_dtype, args->n, args->result,
+                                    args->workspace);
+}
+
+static zr_status_t late_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
+                                       size_t n_elems, double *result, void *workspace) {
+    late_args_t args = {.src = x,
+                        .src_dtype = dtype,
+                        .n = n_elems,
+                        .result = result,
+                        .workspace = workspace};
+    return queue_run(stream, run_sum_of_squares, &args);
+}
+
+static zr_status_t run_add(zr_stream_t *stream, const late_args_t *args) {
+    return zr_kernel_add(stream, args->dst, args->dst_dtype, args->src, args->src_dtype, args->n);
+}
+
+static zr_status_t late_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                            zr_dtype_t src_dtype, size_t n_elems) {
+    late_args_t args = {.dst = dst,
+                        .dst_dtype = dst_dtype,
+                        .src = src,
+                        .src_dtype = src_dtype,
+                        .n = n_elems};
+    return queue_run(stream, run_add, &args);
+}
+
+static zr_status_t run_cast(zr_stream_t *stream, const late_args_t *args) {
+    return zr_kernel_cast(stream, args->dst, args->dst_dtype, args->src, args->src_dtype, args->n);
+}
+
+static zr_status_t late_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                             zr_dtype_t src_dtype, size_t n_elems) {
+    late_args_t args = {.dst = dst,
+                        .dst_dtype = dst_dtype,
+                        .src = src,
+                        .src_dtype = src_dtype,
+                        .n = n_elems};
+    return queue_run(stream, run_cast, &args);
+}
+
+static zr_status_t run_scale(zr_stream_t *stream, const late_args_t *args) {
+    return zr_kernel_scale(stream, args->dst, args->dst_dtype, args->n, args->value);
+}
+
+static zr_status_t late_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                              float factor) {
+    late_args_t args = {.dst = x, .dst_dtype = dtype, .n = n_elems, .value = factor};
+    return queue_run(stream, run_scale, &args);
+}
+
+static zr_status_t run_fill(zr_stream_t *stream, const late_args_t *args) {
+    return zr_kernel_fill(stream, args->dst, args->dst_dtype, args->n, args->value);
+}
+
+static zr_status_t late_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                             float value) {
+    late_args_t args = {.dst = x, .dst_dtype = dtype, .n = n_elems, .value = value};
+    return queue_run(stream, run_fill, &args);
+}
+
+static zr_status_t run_sum(zr_stream_t *stream, const late_args_t *args) {
+    return zr_kernel_sum(stream, args->dst, args->sources, args->n_sources, args->dst_dtype,
+                         args->n);
+}
+
+static zr_status_t late_sum(zr_stream_t *stream, void *dst, const void *const *sources,
+                            int n_sources, zr_dtype_t dtype, size_t n_elems) {
+    size_t size_bytes = (size_t)n_sources * sizeof(*sources);
+    late_args_t args = {.dst = dst,
+                        .dst_dtype = dtype,
+                        .n = n_elems,
+                        .sources = malloc(size_bytes),
+                        .n_sources = n_sources};
+    if (args.sources == NULL)
+        abort();
+    memcpy(args.sources, sources, size_bytes);
+    return queue_run(stream, run_sum, &args);
+}
+
+/* ---- the device ---- */
+
+static const zr_device_backend_t late_backend = {
+    .name = "late",
+    .range_reserve = late_range_reserve,
+    .range_release = late_range_release,
+    .range_map = late_range_map,
+    .range_unmap = late_range_unmap,
+    .stream_create = late_stream_create,
+    .stream_destroy = late_stream_destroy,
+    .stream_synchronize = late_stream_synchronize,
+    .event_create = late_event_create,
+    .event_destroy = late_event_destroy,
+    .event_record = late_event_record,
+    .stream_wait = late_stream_wait,
+    .event_synchronize = late_event_synchronize,
+    .event_query = late_event_query,
+    .copy_async = late_copy,
+    .adamw = late_adamw,
+    .sum_of_squares = late_sum_of_squares,
+    .add = late_add,
+    .scale = late_scale,
+    .cast = late_cast,
+    .fill = late_fill,
+    .sum = late_sum,
+};
+
+zr_status_t late_device_open(zr_device_t **device_p) {
+    late_device_t *device = calloc(1, sizeof(*device));
+    if (device == NULL)
+        return ZR_ERR_MEMORY;
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 1;
+    zr_status_t status = zr_device_open("host", &options, &device->host);
+    if (status == ZR_OK)
+        status = zr_stream_create(device->host, "late", &device->host_stream);
+    if (status != ZR_OK)
+        abort();
+    device->base = (zr_device_t){.backend = &late_backend, .log = options.log};
+    device->base.info = *zr_device_info(device->host);
+    device->base.info.backend = "late";
+    device->base.info.host_addressable = false;
+    device->base.info.synchronous = false;
+    *device_p = &device->base;
+    return ZR_OK;
+}
+
+void late_device_close(zr_device_t **device_p) {
+    late_device_t *device = (late_device_t *)*device_p;
+    if (device == NULL)
+        return;
+    zr_stream_destroy(&device->host_stream);
+    zr_device_close(&device->host);
+    free(device);
+    *device_p = NULL;
+}
+
+void late_device_fail_copy(zr_stream_t *stream) {
+    ((late_stream_t *)stream)->fails_copy = true;
+}
+
+void late_device_ignore_waits(bool ignore) {
+    pthread_mutex_lock(&late.mutex);
+    late.ignores_waits = ignore;
+    pthread_mutex_unlock(&late.mutex);
+}

@@ -1,0 +1,22 @@
+/*
+ * A device for tests whose streams run late, in any order that events allow.
+ */
+#ifndef ZR_TESTS_COMMON_LATE_DEVICE_H
+#define ZR_TESTS_COMMON_LATE_DEVICE_H
+
+#include "kernels/device.h"
+
+/**
+ * Open a device: the host's memory and kernels, with streams that run only when somebody waits.
+ * All late devices of a process draw their order together, so ranks can wait for each other.
+ */
+ZR_NODISCARD zr_status_t late_device_open(zr_device_t **device_p);
+void late_device_close(zr_device_t **device);
+
+/** The next copy within the device on this stream fails when it is queued. */
+void late_device_fail_copy(zr_stream_t *stream);
+
+/** From now on the waits of all late devices are ignored: what a schedule without events does. */
+void late_device_ignore_waits(bool ignore);
+
+#endif

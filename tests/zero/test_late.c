@@ -1,0 +1,101 @@
+/*
+ * The runtime on devices whose streams run late and in any order that events allow: every stage
+ * has to end in the bits that the host device, which does everything at once, ends in.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/common/late_device.h"
+#include "tests/zero/toy.h"
+
+static uint64_t hash_of(const toy_options_t *options) {
+    toy_result_t result;
+    toy_train(options, &result);
+    for (int r = 0; r < options->n_ranks; r++)
+        assert_int_equal(result.status[r], ZR_OK);
+    return result.hash;
+}
+
+static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
+    toy_options_t options = toy_options_default(stage, n_ranks);
+    options.config.dtype = flags & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
+    options.config.grad_accum = flags & 2 ? 2 : 1;
+    options.config.reduce = flags & 4 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+    options.config.reuse_elems = flags & 8 ? 1000000000 : 0;
+    options.frozen = (flags & 16) != 0;
+    options.tied = (flags & 32) != 0;
+    options.config.clip = 0.5;
+    options.n_steps = 3;
+    return options;
+}
+
+static void late_streams_change_nothing(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
+            for (unsigned flags = 0; flags < 64; flags += 3) {
+                toy_options_t options = variant(stage, n_ranks, flags);
+                uint64_t reference = hash_of(&options);
+                options.late = true;
+                if (hash_of(&options) != reference)
+                    fail_msg("stage %d, %d ranks, variant %u: late streams end in other weights",
+                             stage, n_ranks, flags);
+            }
+}
+
+static void a_new_order_is_dropped_late_too(void **state) {
+    (void)state;
+    for (unsigned flags = 0; flags < 64; flags += 5) {
+        toy_options_t options = variant(3, 2, flags);
+        uint64_t reference = hash_of(&options);
+        options.late = true;
+        options.reorder_step = 2;
+        assert_true(hash_of(&options) == reference);
+    }
+}
+
+/* Whether training went wrong: other weights, an error, or a crash, which a process of its own
+ * keeps from us. */
+static bool goes_wrong_without_waits(const toy_options_t *options, uint64_t reference) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        toy_result_t result;
+        if (freopen("/dev/null", "w", stderr) == NULL)
+            _exit(0);
+        late_device_ignore_waits(true);
+        toy_train(options, &result);
+        _exit(result.status[0] != ZR_OK || result.hash != reference);
+    }
+    int outcome;
+    assert_int_equal(waitpid(child, &outcome, 0), child);
+    return outcome != 0;
+}
+
+/* The control: late streams that do not wait are noticed. */
+static void without_waits_it_goes_wrong(void **state) {
+    (void)state;
+    toy_options_t options = variant(3, 2, 0);
+    uint64_t reference = hash_of(&options);
+    options.late = true;
+    options.quiet = true;
+    int n_wrong = 0;
+    for (int i = 0; i < 5; i++)
+        n_wrong += goes_wrong_without_waits(&options, reference);
+    assert_true(n_wrong > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(late_streams_change_nothing),
+        cmocka_unit_test(a_new_order_is_dropped_late_too),
+        cmocka_unit_test(without_waits_it_goes_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
