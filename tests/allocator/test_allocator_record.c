@@ -606,6 +606,32 @@ static void test_started_late(void **state) {
     destroy(&oracle);
 }
 
+/* Enough names that the table grows, and that some of them meet in it. */
+static void test_many_names(void **state) {
+    enum { N = 3000 };
+    oracle_t oracle;
+    zr_recording_t *recording = NULL;
+    char name[32];
+    (void)state;
+    create(&oracle, 1, false);
+    assert_int_equal(zr_allocator_record_start(oracle.allocator, 0), ZR_OK);
+    for (int i = 0; i < 2 * N; i++) {
+        snprintf(name, sizeof(name), "tensor %d", i % N);
+        void *pointer = take(oracle.allocator, name, 1);
+        zr_free(oracle.allocator, &pointer, NULL);
+    }
+    assert_int_equal(zr_allocator_record_stop(oracle.allocator, &recording), ZR_OK);
+    for (size_t i = 0; i < 2 * N; i++) {
+        zr_life_t life;
+        zr_recording_life(recording, i, &life);
+        snprintf(name, sizeof(name), "tensor %zu", i % N);
+        assert_string_equal(life.name, name);
+    }
+    assert_int_equal(recording->n_names, N);
+    zr_recording_destroy(&recording);
+    destroy(&oracle);
+}
+
 /* At its limit a recording ends, says so once, is not saved, and can be begun again. */
 static void test_limit(void **state) {
     oracle_t oracle;
@@ -695,8 +721,8 @@ static int clean(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_synchronous),  cmocka_unit_test(test_late),
-        cmocka_unit_test(test_started_late), cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_unwritable),
+        cmocka_unit_test(test_started_late), cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_limit),        cmocka_unit_test(test_unwritable),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }
