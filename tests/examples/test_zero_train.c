@@ -362,6 +362,7 @@ static void full_disk(void **state) {
 static double max_live(const char *path, size_t *n_lives) {
     typedef struct row {
         double lower, upper, size;
+        unsigned last_micro_batch;
     } row_t;
     static row_t rows[4096];
     char line[512], name[256];
@@ -383,11 +384,14 @@ static double max_live(const char *path, size_t *n_lives) {
         assert_true(first_step == 2 || row->lower == 0);
         assert_true(first_step != 2 || row->lower > 0);
         assert_true(last_micro_batch <= 2);
+        row->last_micro_batch = last_micro_batch;
         last_upper = row->upper > last_upper ? row->upper : last_upper;
     }
     fclose(file);
     for (size_t i = 0; i < n; i++) {
         double live = 0;
+        /* Recording ended after the update, which is outside micro-batches. */
+        assert_true(rows[i].upper != last_upper || rows[i].last_micro_batch == 0);
         for (size_t k = 0; k < n; k++)
             if (rows[k].lower <= rows[i].lower && rows[i].lower < rows[k].upper)
                 live += rows[k].size;
