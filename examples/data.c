@@ -56,12 +56,15 @@ static zr_status_t check_tokens(const data_t *data) {
 }
 
 static zr_status_t cut_windows(data_t *data) {
+    if (data->files.n_tokens < 2)
+        return zr_fail(&data->files.log, ZR_ERR_ARGUMENT,
+                       "the data has 1 token, but the shortest sequence and its last target need "
+                       "2; give more data");
     if (data->files.n_tokens <= data->seq)
         return zr_fail(&data->files.log, ZR_ERR_ARGUMENT,
                        "the data has %zu tokens, but a sequence of %zu and its last target need "
                        "%zu; give more data or --seq %zu or less",
-                       data->files.n_tokens, data->seq, data->seq + 1,
-                       data->files.n_tokens > 1 ? data->files.n_tokens - 1 : 1);
+                       data->files.n_tokens, data->seq, data->seq + 1, data->files.n_tokens - 1);
     data->n_windows = (data->files.n_tokens - 1) / data->seq;
     while (data->half_bits < 32 && data->n_windows > (size_t)1 << (2 * data->half_bits))
         data->half_bits++;

@@ -378,6 +378,10 @@ static void refused_lengths(void **state) {
     assert_said("--data");
     path = "";
     assert_int_equal(open_paths(&path, 1, 8, 256, 1, &data), ZR_ERR_ARGUMENT);
+    write_counting("single", 0, 1);
+    path = path_of("single");
+    assert_int_equal(open_paths(&path, 1, 1, 256, 1, &data), ZR_ERR_ARGUMENT);
+    assert_said("need 2; give more data");
     assert_null(data);
 }
 
