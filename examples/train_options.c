@@ -15,6 +15,9 @@
 #define MOST_THREADS 1024
 #define MOST_COUNT ((size_t)1 << 40) /* of steps, sequences, tokens */
 #define MOST_TIMEOUT_SECONDS 86400
+/* What the update can work with in fp32. */
+#define LARGEST_BETA 0.999999
+#define LEAST_EPSILON 1e-37
 
 enum option_key {
     KEY_MODEL = 0x100, /* beyond characters: no short options */
@@ -318,11 +321,11 @@ static zr_status_t set_step_option(parsing_t *p, int key, const char *value) {
     case KEY_WEIGHT_DECAY:
         return args_number("--weight-decay", value, 0, 1e3, p->log, &c->adamw.weight_decay);
     case KEY_BETA1:
-        return args_number("--beta1", value, 0, 1, p->log, &c->adamw.beta1);
+        return args_number("--beta1", value, 0, LARGEST_BETA, p->log, &c->adamw.beta1);
     case KEY_BETA2:
-        return args_number("--beta2", value, 0, 1, p->log, &c->adamw.beta2);
+        return args_number("--beta2", value, 0, LARGEST_BETA, p->log, &c->adamw.beta2);
     case KEY_EPSILON:
-        return args_number("--epsilon", value, 0, 1, p->log, &c->adamw.epsilon);
+        return args_number("--epsilon", value, LEAST_EPSILON, 1, p->log, &c->adamw.epsilon);
     case KEY_SCHEDULE:
         return set_schedule(p, value);
     case KEY_WARMUP:
