@@ -24,9 +24,15 @@ json_t *json_count(uint64_t value) {
     return json_integer((json_int_t)value);
 }
 
+static bool is_ascii(const char *text) {
+    while (*text != '\0' && (unsigned char)*text < 0x80)
+        text++;
+    return *text == '\0';
+}
+
 json_t *json_text(const char *text) {
     json_t *value = json_string(text);
-    if (value != NULL)
+    if (value != NULL || is_ascii(text)) /* it was for want of memory */
         return value;
     char *ascii = strdup(text);
     if (ascii == NULL)
