@@ -71,7 +71,8 @@ typedef struct zr_plan_result {
  *         no power of two, or sizes whose sum is above ZR_PLAN_MAX_BYTES; ZR_ERR_MEMORY
  *
  * Without max_seconds and is_cancelled, the same input gives the same plan.
- * It starts no threads and needs, beside the buffers, memory in proportion to them.
+ * It starts no threads. The exact search needs up to 1 MiB of stack, and some tens of MiB for
+ * what it remembers; the rest is in proportion to the buffers.
  * Threads: thread-safe. Source: Moffitt 2023, "MiniMalloc", for canonical offsets, sections
  * and dominance.
  */
