@@ -14,11 +14,11 @@
 
 #include "examples/gpt_internal.h"
 
-/* Logits that exist at a time: at most 4 Mi elements and an eighth of the vocabulary, but no
-   fewer columns than these, below which products are slow. */
+/* Logits that exist at a time: at most 4 Mi elements, and a quarter of a large vocabulary, but
+   no fewer columns than GPT_MIN_CHUNK, below which products are slow. */
 #define GPT_LOGITS_ELEMS ((size_t)4 << 20)
+#define GPT_LARGE_VOCAB ((size_t)1024)
 #define GPT_MIN_CHUNK ((size_t)128)
-#define GPT_MIN_VOCAB_SHARE ((size_t)1024)
 
 /* ---- building ------------------------------------------------------------------------ */
 
@@ -396,12 +396,14 @@ static zr_status_t layers_forward(gpt_t *gpt, bool for_backward) {
     return ZR_OK;
 }
 
+/* Chunks of equal size: all but the last are computed twice, so it should not be a small rest. */
 static size_t vocab_chunk(const gpt_t *gpt) {
-    size_t vocab = gpt->shape.vocab, eighth = (vocab / 8 + 127) / 64 * 64;
-    size_t chunk = GPT_LOGITS_ELEMS / gpt->batch.rows;
-    size_t most = eighth > GPT_MIN_VOCAB_SHARE ? eighth : GPT_MIN_VOCAB_SHARE;
-    chunk = chunk > most ? most : chunk;
-    return chunk < GPT_MIN_CHUNK ? GPT_MIN_CHUNK : chunk;
+    size_t vocab = gpt->shape.vocab, most = GPT_LOGITS_ELEMS / gpt->batch.rows;
+    most = most < GPT_MIN_CHUNK ? GPT_MIN_CHUNK : most;
+    size_t n_chunks = (vocab + most - 1) / most;
+    if (n_chunks < 4 && vocab > GPT_LARGE_VOCAB)
+        n_chunks = 4;
+    return (vocab + n_chunks - 1) / n_chunks;
 }
 
 /* batch.normed to the loss; with gradients, to batch.dnarrow and that of wte. */

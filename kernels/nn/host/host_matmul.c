@@ -12,6 +12,9 @@
 /* Elements of a block, and its longer side: 1 MiB, near the size of a second cache. */
 #define ZR_MATMUL_BLOCK_ELEMS ((size_t)1 << 18)
 #define ZR_MATMUL_BLOCK_SIDE ((size_t)1 << 10)
+/* A product with few rows and b transposed is faster turned over: c^T = b a^T. */
+#define ZR_MATMUL_MAX_TURNED_ROWS ((size_t)192)
+#define ZR_MATMUL_MIN_TURNED_SIDE ((size_t)64)
 /* Products smaller than this are not worth waking threads for. */
 #define ZR_MATMUL_MIN_OPERATIONS 200000.0
 
@@ -20,6 +23,9 @@ typedef struct matmul_job {
     const zr_nn_matmul_t *args;
     size_t grid_rows, grid_columns;
     float *workspace; /* ZR_MATMUL_BLOCK_ELEMS for each task, when there is one */
+    bool turned;
+    float *a_transposed; /* turned: [k, m] */
+    float *c_transposed; /* turned: [n, m] */
 } matmul_job_t;
 
 typedef struct tile {
@@ -31,7 +37,16 @@ static bool needs_block(const zr_nn_matmul_t *args) {
     return args->b_dtype == ZR_DTYPE_BF16 || args->c_dtype == ZR_DTYPE_BF16;
 }
 
+/* oneDNN copies b when it is transposed, which few rows of a do not repay. */
+static bool is_turned(const zr_nn_matmul_t *args) {
+    return args->transpose_b && !args->transpose_a && !needs_block(args) && !args->accumulate &&
+           args->addend != args->c && args->m <= ZR_MATMUL_MAX_TURNED_ROWS &&
+           args->n >= ZR_MATMUL_MIN_TURNED_SIDE && args->k >= ZR_MATMUL_MIN_TURNED_SIDE;
+}
+
 size_t zr_host_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args) {
+    if (is_turned(args))
+        return (args->k + args->n) * args->m * sizeof(float);
     if (!needs_block(args))
         return 0;
     return (size_t)device->info.n_threads * ZR_MATMUL_BLOCK_ELEMS * sizeof(float);
@@ -52,7 +67,7 @@ static zr_host_matrix_t part_of_b(const zr_nn_matmul_t *args, size_t row, size_t
     return part_of(args->b, args->transpose_b, args->transpose_b ? args->k : args->n, row, column);
 }
 
-/* ---- the three ways to a tile's product ------------------------------------------------ */
+/* ---- the ways to a tile's product ------------------------------------------------ */
 
 static int multiply_f32(const matmul_job_t *job, const tile_t *tile) {
     const zr_nn_matmul_t *args = job->args;
@@ -60,6 +75,28 @@ static int multiply_f32(const matmul_job_t *job, const tile_t *tile) {
                          part_of_a(args, tile->row, 0), part_of_b(args, 0, tile->column),
                          args->accumulate ? 1.0f : 0.0f,
                          (float *)args->c + tile->row * args->n + tile->column, args->n);
+}
+
+static int multiply_turned(const matmul_job_t *job, const tile_t *tile) {
+    const zr_nn_matmul_t *args = job->args;
+    zr_host_matrix_t b = {(const float *)args->b + tile->column * args->k, args->k, false};
+    zr_host_matrix_t a = {job->a_transposed + tile->row, args->m, false};
+    float *c = job->c_transposed + tile->column * args->m + tile->row;
+    int status =
+        zr_host_sgemm(tile->n_columns, tile->n_rows, args->k, 1.0f, b, a, 0.0f, c, args->m);
+    if (status == 0)
+        job->base.loops->transpose((float *)args->c + tile->row * args->n + tile->column, args->n,
+                                   c, args->m, tile->n_columns, tile->n_rows);
+    return status;
+}
+
+static void turn_a_task(void *context, size_t index) {
+    matmul_job_t *job = context;
+    const zr_nn_matmul_t *args = job->args;
+    size_t first = zr_host_nn_part(args->k, job->base.n_tasks, index, 16);
+    size_t n = zr_host_nn_part(args->k, job->base.n_tasks, index + 1, 16) - first;
+    job->base.loops->transpose(job->a_transposed + first * args->m, args->m,
+                               (const float *)args->a + first, args->k, args->m, n);
 }
 
 /* op(b)[row.., column..] in fp32, stored as b is; n_rows x n_columns of op(b). */
@@ -171,7 +208,9 @@ static void matmul_task(void *context, size_t index) {
 
     float *block = job->workspace + index * ZR_MATMUL_BLOCK_ELEMS;
     int status;
-    if (args->c_dtype == ZR_DTYPE_BF16)
+    if (job->turned)
+        status = multiply_turned(job, &tile);
+    else if (args->c_dtype == ZR_DTYPE_BF16)
         status = multiply_bf16_c(job, &tile, block);
     else if (args->b_dtype == ZR_DTYPE_BF16)
         status = multiply_bf16_b(job, &tile, block);
@@ -223,5 +262,11 @@ zr_status_t zr_host_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args, v
                         .workspace = workspace};
     choose_grid(&job, (size_t)stream->device->info.n_threads);
     job.base.n_tasks = job.grid_rows * job.grid_columns;
+    job.turned = is_turned(args);
+    if (job.turned) {
+        job.a_transposed = workspace;
+        job.c_transposed = job.a_transposed + args->k * args->m;
+        ZR_TRY(zr_host_nn_run(stream, &job.base, turn_a_task, "matmul"));
+    }
     return zr_host_nn_run(stream, &job.base, matmul_task, "matmul");
 }

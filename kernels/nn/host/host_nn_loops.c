@@ -47,19 +47,33 @@ static void add(float *restrict dst, const float *restrict src, size_t n) {
         dst[i] += src[i];
 }
 
-/* In squares that fit the first cache, written row by row. */
+#define ZR_SIDE 16
+
+/* By way of a square that has every line of the source read at once: rows of a matrix often lie
+   a multiple of 4 KiB apart, and going down a column of such would keep nothing in the cache. */
+static void transpose_square(float *restrict dst, size_t dst_ld, const float *restrict src,
+                             size_t src_ld) {
+    float square[ZR_SIDE][ZR_SIDE + 1];
+    for (size_t r = 0; r < ZR_SIDE; r++) {
+        for (size_t c = 0; c < ZR_SIDE; c++)
+            square[r][c] = src[r * src_ld + c];
+    }
+    for (size_t c = 0; c < ZR_SIDE; c++) {
+        for (size_t r = 0; r < ZR_SIDE; r++)
+            dst[c * dst_ld + r] = square[r][c];
+    }
+}
+
 static void transpose(float *restrict dst, size_t dst_ld, const float *restrict src, size_t src_ld,
                       size_t n_rows, size_t n_columns) {
-    const size_t side = 32;
-    for (size_t row = 0; row < n_rows; row += side) {
-        size_t row_end = row + side < n_rows ? row + side : n_rows;
-        for (size_t column = 0; column < n_columns; column += side) {
-            size_t column_end = column + side < n_columns ? column + side : n_columns;
-            for (size_t c = column; c < column_end; c++) {
-                for (size_t r = row; r < row_end; r++)
-                    dst[c * dst_ld + r] = src[r * src_ld + c];
-            }
-        }
+    size_t whole_rows = n_rows / ZR_SIDE * ZR_SIDE, whole_columns = n_columns / ZR_SIDE * ZR_SIDE;
+    for (size_t r = 0; r < whole_rows; r += ZR_SIDE) {
+        for (size_t c = 0; c < whole_columns; c += ZR_SIDE)
+            transpose_square(dst + c * dst_ld + r, dst_ld, src + r * src_ld + c, src_ld);
+    }
+    for (size_t r = 0; r < n_rows; r++) {
+        for (size_t c = r < whole_rows ? whole_columns : 0; c < n_columns; c++)
+            dst[c * dst_ld + r] = src[r * src_ld + c];
     }
 }
 

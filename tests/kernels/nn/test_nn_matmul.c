@@ -10,8 +10,9 @@
 #include "tests/ref/ref_nn.h"
 
 /* Among them one beyond each side of the blocks that BF16 goes by. */
-static const size_t shapes[][3] = {{1, 1, 1},   {3, 5, 7},     {17, 33, 65},  {64, 96, 80},
-                                   {70, 90, 0}, {270, 37, 33}, {41, 9, 1100}, {5, 1300, 20}};
+static const size_t shapes[][3] = {{1, 1, 1},     {3, 5, 7},     {17, 33, 65},
+                                   {64, 96, 80},  {70, 90, 0},   {150, 67, 131},
+                                   {270, 37, 33}, {41, 9, 1100}, {5, 1300, 20}};
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
 /* One product, with the operands it needs. */
