@@ -41,8 +41,9 @@ typedef struct zr_param zr_param_t; /* owned by its unit */
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET; ZR_ERR_DEVICE;
  *         ZR_ERR_COMM when the ranks' configurations differ
  *
- * An error of any call below leaves a runtime that can only be destroyed. The rank then has to
- * call zr_comm_abort, so that the others do not wait for it.
+ * ZR_ERR_ARGUMENT and ZR_ERR_STATE change nothing, but for zr_runtime_commit; after any other error
+ * a runtime can only be destroyed. A rank that does not go on has to call zr_comm_abort, so that
+ * the others do not wait for it.
  */
 ZR_NODISCARD zr_status_t zr_runtime_create(const zr_config_t *config, zr_comm_t *comm,
                                            zr_device_t *device, const zr_log_t *log,
@@ -128,7 +129,8 @@ ZR_NODISCARD zr_status_t zr_unit_release(zr_unit_t *unit);
  */
 ZR_NODISCARD zr_status_t zr_unit_reduce(zr_unit_t *unit);
 
-/** Full parameter, [dims] of config's dtype. NULL while its unit is not acquired with parameters. */
+/** Full parameter, [dims] of config's dtype. NULL while its unit is not acquired with parameters.
+ */
 const void *zr_param_data(const zr_param_t *param);
 
 /**

@@ -197,8 +197,8 @@ static zr_status_t zero_gaps(zr_unit_t *unit) {
     return zero_grads(unit->runtime, unit->grad_full, covered, flat->padded_elems);
 }
 
-static zr_status_t acquire_grads(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
+static zr_status_t check_grads(const zr_unit_t *unit) {
+    const zr_runtime_t *runtime = unit->runtime;
     if (unit->reduced)
         return zr_fail(&runtime->log, ZR_ERR_STATE,
                        "unit \"%s\": gradients were reduced in this micro-batch already",
@@ -208,11 +208,16 @@ static zr_status_t acquire_grads(zr_unit_t *unit) {
                        "unit \"%s\": gradients outside a micro-batch; call "
                        "zr_runtime_begin_micro_batch first",
                        unit->name);
+    return ZR_OK;
+}
+
+static zr_status_t acquire_grads(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
     if (!has_trainable(unit) || unit->grad_full != NULL)
         return ZR_OK;
-    ZR_TRY(zr_rt_allocate(
-        runtime, zr_rt_bytes(runtime, unit->flat[FLAT_TRAINABLE].padded_elems),
-        ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_UNIT, unit->grads_tensor, &unit->grad_full));
+    ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, unit->flat[FLAT_TRAINABLE].padded_elems),
+                          ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_UNIT, unit->grads_tensor,
+                          &unit->grad_full));
     return zero_gaps(unit);
 }
 
@@ -243,8 +248,8 @@ static zr_status_t reduce_in_place(zr_unit_t *unit) {
                                   runtime->transfer);
     size_t own_first = (size_t)runtime->rank * flat->shard_elems;
     return zr_comm_reduce_scatter(runtime->comm, &message, unit->grad_full,
-                                  zr_rt_at(runtime, unit->grad_full, own_first),
-                                  flat->shard_elems, runtime->transfer);
+                                  zr_rt_at(runtime, unit->grad_full, own_first), flat->shard_elems,
+                                  runtime->transfer);
 }
 
 /* Add this micro-batch's sum over the ranks to the shard of earlier ones. */
@@ -317,6 +322,8 @@ zr_status_t zr_unit_acquire(zr_unit_t *unit, zr_pass_t pass) {
     if (pass != ZR_FORWARD && pass != ZR_BACKWARD && pass != ZR_GRADIENTS)
         return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "unit \"%s\": there is no pass %d",
                        unit->name, (int)pass);
+    if (pass != ZR_FORWARD)
+        ZR_TRY(check_grads(unit));
     return zr_rt_note(runtime, acquire(unit, pass));
 }
 
@@ -394,14 +401,13 @@ zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p) 
     zr_runtime_t *runtime = unit->runtime;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_param_grad"));
     if (param->layout.frozen || !unit->has_grads)
-        return zr_fail(&runtime->log, ZR_ERR_STATE, "parameter \"%s\" has no gradient: %s",
-                       param->name,
-                       param->layout.frozen ? "it is frozen"
-                                            : "its unit is not acquired with gradients");
+        return zr_fail(
+            &runtime->log, ZR_ERR_STATE, "parameter \"%s\" has no gradient: %s", param->name,
+            param->layout.frozen ? "it is frozen" : "its unit is not acquired with gradients");
     size_t first = param->layout.offset_elems;
     if (accumulate_p == NULL && !param->grad_written)
-        ZR_TRY(zr_rt_note(runtime, zero_grads(runtime, unit->grad_full, first,
-                                              first + param->layout.n_elems)));
+        ZR_TRY(zr_rt_note(
+            runtime, zero_grads(runtime, unit->grad_full, first, first + param->layout.n_elems)));
     if (accumulate_p != NULL)
         *accumulate_p = param->grad_written;
     param->grad_written = true;

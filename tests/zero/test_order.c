@@ -58,6 +58,35 @@ static void a_rank_with_another_configuration_is_refused(void **state) {
     }
 }
 
+/* A rank that runs out of memory alone, at any of its allocations. */
+static bool alone_fails(toy_options_t *options) {
+    toy_result_t result;
+    bool failed = false;
+    toy_train(options, &result);
+    for (int r = 0; r < options->n_ranks; r++)
+        failed = failed || result.status[r] != ZR_OK;
+    for (int r = 0; r < options->n_ranks && failed; r++)
+        assert_int_equal(result.status[r], r == options->tight_rank ? ZR_ERR_BUDGET : ZR_ERR_COMM);
+    return failed;
+}
+
+static void a_rank_that_fails_alone_ends_all(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int every = 0; every < 2; every++) {
+            toy_options_t options = toy_options_default(stage, 3);
+            options.n_steps = 2;
+            options.quiet = true;
+            options.config.grad_accum = 2;
+            options.config.reduce = every ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+            options.config.reuse_elems = every ? 5000 : 0;
+            options.tight_rank = stage % 3;
+            while (alone_fails(&options))
+                options.tight_bytes += 12288;
+            assert_true(options.tight_bytes > 0);
+        }
+}
+
 /* ---- one rank, called by hand ---- */
 
 typedef struct fixture {
@@ -232,6 +261,7 @@ int main(void) {
         cmocka_unit_test(a_common_new_order_is_recorded_again),
         cmocka_unit_test(a_stray_rank_ends_all_with_names),
         cmocka_unit_test(a_rank_with_another_configuration_is_refused),
+        cmocka_unit_test(a_rank_that_fails_alone_ends_all),
         cmocka_unit_test(calls_that_do_not_fit_are_refused),
         cmocka_unit_test(a_refused_micro_batch_changes_nothing),
         cmocka_unit_test(wrong_declarations_are_refused),

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 /* Sizes 0, 1, 7, primes, and one larger than the staging buffer; -1 ends a unit. */
-static const long unit_sizes[][6] = {
-    {101, 1, 7, -1}, {0, 1009, 64, -1}, {1, -1}, {17, 0, 3, 251, -1}, {20011, 2, -1}, {0, -1}};
+static const long unit_sizes[][6] = {{101, 1, 7, -1},     {0, 1009, 64, -1}, {1, -1},
+                                     {17, 0, 3, 251, -1}, {20011, 2, -1},    {0, -1}};
 #define N_UNITS 6
 #define MAX_PARAMS 5
 
@@ -39,7 +39,8 @@ toy_options_t toy_options_default(int stage, int n_ranks) {
                              .nan_step = -1,
                              .reorder_step = -1,
                              .stray_rank = -1,
-                             .other_rank = -1};
+                             .other_rank = -1,
+                             .tight_rank = -1};
     options.config.stage = stage;
     options.config.adamw.lr = 0.02;
     options.config.adamw.weight_decay = 0.1;
@@ -219,7 +220,7 @@ static zr_status_t micro_batch(rank_state_t *state) {
         zr_unit_t *unit = state->units[unit_at(state, i)];
         ZR_TRY(zr_unit_acquire(unit, ZR_FORWARD));
         ZR_TRY(zr_unit_release(unit));
-        }
+    }
     if (state->options->tied)
         ZR_TRY(tied_use(state));
     for (int i = N_UNITS - 1; i >= 0; i--) {
@@ -228,7 +229,7 @@ static zr_status_t micro_batch(rank_state_t *state) {
         ZR_TRY(backward_unit(state, unit));
         ZR_TRY(zr_unit_reduce(state->units[unit]));
         ZR_TRY(zr_unit_release(state->units[unit]));
-        }
+    }
     return ZR_OK;
 }
 
@@ -291,6 +292,8 @@ static zr_status_t create_and_train(rank_state_t *state, test_rank_t *rank) {
     zr_config_t config = state->options->config;
     if (state->options->other_rank == state->rank)
         config.adamw.lr *= 2;
+    if (state->options->tight_rank == state->rank)
+        config.device_memory_bytes = state->options->tight_bytes;
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &state->runtime));
     return train(state);
 }

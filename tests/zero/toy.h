@@ -17,15 +17,17 @@ typedef struct toy_options {
     int n_ranks;
     bool late; /* on late devices */
     size_t n_steps;
-    bool frozen;         /* some parameters are frozen */
-    bool tied;           /* a parameter is used by two units */
-    bool skip_some;      /* nobody asks for the gradient of one parameter */
-    int flip_rank;       /* in one step, this rank's gradients of u4.p0 are one ulp off; -1: none */
-    int nan_step;        /* the gradients of this step are not finite; -1: none */
-    int reorder_step;    /* all ranks visit the units in another order from this step; -1: none */
-    int stray_rank;      /* this rank visits the units in another order; -1: none */
-    int other_rank;      /* this rank has another learning rate; -1: none */
-    bool quiet;          /* expected errors are not printed */
+    bool frozen;      /* some parameters are frozen */
+    bool tied;        /* a parameter is used by two units */
+    bool skip_some;   /* nobody asks for the gradient of one parameter */
+    int flip_rank;    /* in one step, this rank's gradients of u4.p0 are one ulp off; -1: none */
+    int nan_step;     /* the gradients of this step are not finite; -1: none */
+    int reorder_step; /* all ranks visit the units in another order from this step; -1: none */
+    int stray_rank;   /* this rank visits the units in another order; -1: none */
+    int tight_rank;   /* this rank alone has tight_bytes of device memory; -1: none */
+    size_t tight_bytes;
+    int other_rank; /* this rank has another learning rate; -1: none */
+    bool quiet;     /* expected errors are not printed */
 } toy_options_t;
 
 /* What every rank reports; rank 0's unless stated. */
@@ -36,7 +38,7 @@ typedef struct toy_result {
     zr_step_report_t step; /* the last one */
     zr_model_size_t size;
     zr_tier_statistics_t device_memory;
-    zr_comm_statistics_t traffic; /* of the steps alone, without commit and hash */
+    zr_comm_statistics_t traffic;                  /* of the steps alone, without commit and hash */
     float sample[TOY_N_SAMPLES][TOY_SAMPLE_ELEMS]; /* first elements of toy_samples */
 } toy_result_t;
 
