@@ -246,8 +246,7 @@ zr_status_t zr_stream_wait(zr_stream_t *stream, zr_event_t *event) {
     if (event->device->backend != stream->device->backend)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
                        "stream \"%s\" of a %s device cannot wait for an event of a %s device",
-                       stream->name, stream->device->backend->name,
-                       event->device->backend->name);
+                       stream->name, stream->device->backend->name, event->device->backend->name);
     return stream->device->backend->stream_wait(stream, event);
 }
 

@@ -60,11 +60,11 @@ typedef struct zr_config {
     zr_adamw_options_t adamw;
     zr_schedule_t schedule;
     size_t prefetch_elems;      /* stage 3: gather ahead at most so many parameters; 0: none */
-    size_t reuse_elems;        /* stage 3: keep a released unit gathered when its next use is at
-                                  most so many gathered parameters away; 0: never */
-    size_t max_live_elems;     /* stage 3: gather ahead and keep only up to so many gathered
-                                  parameters; > 0 */
-    size_t sub_group_elems;    /* update at most so many parameters at a time; > 0 */
+    size_t reuse_elems;         /* stage 3: keep a released unit gathered when its next use is at
+                                   most so many gathered parameters away; 0: never */
+    size_t max_live_elems;      /* stage 3: gather ahead and keep only up to so many gathered
+                                   parameters; > 0 */
+    size_t sub_group_elems;     /* update at most so many parameters at a time; > 0 */
     bool overlap_comm;          /* gathers and reductions on a stream of their own */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;

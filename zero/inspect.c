@@ -53,8 +53,8 @@ static zr_status_t read_piece(zr_unit_t *unit, int kind, size_t first, size_t n_
         ZR_TRY(stage_piece(unit, kind, first, n_elems));
     if (!local)
         ZR_TRY(broadcast_staging(unit, n_elems, owner));
-    ZR_TRY(zr_copy_async(runtime->compute, values, runtime->staging_device,
-                         n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_copy_async(runtime->compute, values, runtime->staging_device, n_elems * sizeof(float),
+                         ZR_COPY_DEVICE_TO_HOST));
     return zr_stream_synchronize(runtime->compute);
 }
 
@@ -115,8 +115,8 @@ zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p) {
     ZR_TRY(check_outside(runtime, "zr_runtime_weights_xxh3"));
     XXH3_state_t *state = XXH3_createState();
     if (state == NULL)
-        return zr_rt_note(runtime, zr_fail(&runtime->log, ZR_ERR_MEMORY,
-                                           "the system has no memory for a hash"));
+        return zr_rt_note(
+            runtime, zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for a hash"));
     XXH3_64bits_reset(state);
     zr_status_t status = hash_params(runtime, state);
     if (status == ZR_OK)

@@ -34,9 +34,9 @@ typedef struct zr_segment {
 } zr_segment_t;
 
 typedef struct zr_flat {
-    size_t used_elems;    /* sum of the parameters, without gaps and padding */
-    size_t padded_elems;  /* shard_elems * n_ranks */
-    size_t shard_elems;   /* rank r owns [r * shard_elems, (r + 1) * shard_elems) */
+    size_t used_elems;      /* sum of the parameters, without gaps and padding */
+    size_t padded_elems;    /* shard_elems * n_ranks */
+    size_t shard_elems;     /* rank r owns [r * shard_elems, (r + 1) * shard_elems) */
     zr_segment_t *segments; /* [n_segments], ascending, cover [0, padded_elems); owned */
     size_t n_segments;
 } zr_flat_t;

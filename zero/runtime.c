@@ -131,9 +131,8 @@ static zr_status_t create_parts(zr_runtime_t *runtime) {
     options.advice = advice_for(&runtime->config);
     ZR_TRY(zr_allocator_create(runtime->device, &options, &runtime->allocator));
     ZR_TRY(create_streams(runtime));
-    zr_group_t group = {.name = "default",
-                        .weight_decay = runtime->config.adamw.weight_decay,
-                        .lr_scale = 1.0};
+    zr_group_t group = {
+        .name = "default", .weight_decay = runtime->config.adamw.weight_decay, .lr_scale = 1.0};
     int number;
     return zr_runtime_add_group(runtime, &group, &number);
 }
@@ -327,8 +326,8 @@ zr_status_t zr_unit_add_param(zr_unit_t *unit, const zr_param_desc_t *desc, zr_p
     param->name = strdup(desc->name);
     param->n_dims = desc->n_dims;
     memcpy(param->dims, desc->dims, sizeof(param->dims));
-    param->layout = (zr_layout_param_t){
-        .n_elems = n_elems, .group = desc->group, .frozen = desc->frozen};
+    param->layout =
+        (zr_layout_param_t){.n_elems = n_elems, .group = desc->group, .frozen = desc->frozen};
     param->fill = desc->fill;
     param->fill_context = desc->fill_context;
     zr_status_t status = param->name ? ZR_OK : out_of_memory(runtime, "a parameter");
@@ -393,15 +392,28 @@ static void hash_model(const zr_runtime_t *runtime, XXH3_state_t *state) {
 }
 
 static void hash_config(const zr_config_t *config, XXH3_state_t *state) {
-    double numbers[] = {
-        config->stage, config->dtype, (double)config->micro_batch, (double)config->grad_accum,
-        config->reduce, config->clip, config->adamw.lr, config->adamw.beta1, config->adamw.beta2,
-        config->adamw.epsilon, config->adamw.weight_decay, config->schedule.kind,
-        config->schedule.warmup_min_lr, config->schedule.warmup_max_lr,
-        config->schedule.warmup_log, (double)config->schedule.warmup_steps,
-        (double)config->schedule.total_steps, config->schedule.warmup_min_ratio,
-        config->schedule.cos_min_ratio, (double)config->prefetch_elems,
-        (double)config->reuse_elems, (double)config->max_live_elems};
+    double numbers[] = {config->stage,
+                        config->dtype,
+                        (double)config->micro_batch,
+                        (double)config->grad_accum,
+                        config->reduce,
+                        config->clip,
+                        config->adamw.lr,
+                        config->adamw.beta1,
+                        config->adamw.beta2,
+                        config->adamw.epsilon,
+                        config->adamw.weight_decay,
+                        config->schedule.kind,
+                        config->schedule.warmup_min_lr,
+                        config->schedule.warmup_max_lr,
+                        config->schedule.warmup_log,
+                        (double)config->schedule.warmup_steps,
+                        (double)config->schedule.total_steps,
+                        config->schedule.warmup_min_ratio,
+                        config->schedule.cos_min_ratio,
+                        (double)config->prefetch_elems,
+                        (double)config->reuse_elems,
+                        (double)config->max_live_elems};
     XXH3_64bits_update(state, numbers, sizeof(numbers));
 }
 
@@ -497,8 +509,8 @@ static zr_status_t allocate_training(zr_unit_t *unit) {
 static zr_status_t allocate_norms(zr_runtime_t *runtime) {
     size_t workspace_bytes = 0;
     for (size_t i = 0; i < runtime->n_units; i++) {
-        size_t need = zr_sum_of_squares_workspace_bytes(
-            runtime->units[i]->flat[FLAT_TRAINABLE].shard_elems);
+        size_t need =
+            zr_sum_of_squares_workspace_bytes(runtime->units[i]->flat[FLAT_TRAINABLE].shard_elems);
         workspace_bytes = need > workspace_bytes ? need : workspace_bytes;
     }
     size_t n_ranks = (size_t)runtime->n_ranks;

@@ -122,9 +122,8 @@ static inline bool zr_rt_keeps_full_grads(const zr_runtime_t *runtime) {
 
 /** Whether gradients meet the other ranks' in every micro-batch, not in the last one alone. */
 static inline bool zr_rt_reduces_every_micro_batch(const zr_runtime_t *runtime) {
-    return runtime->config.stage >= 2 ||
-           (runtime->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH &&
-            runtime->config.grad_accum > 1);
+    return runtime->config.stage >= 2 || (runtime->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH &&
+                                          runtime->config.grad_accum > 1);
 }
 
 /** Whether a shard of summed gradients is kept apart from the full ones. */

@@ -184,8 +184,7 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     zr_step_report_t report = {0};
     ZR_TRY(zr_rt_note(runtime, finish_step(runtime, &report)));
     zr_runtime_time(runtime, &after);
-    runtime->optimizer_seconds += zr_rt_now() - start -
-                                  (after.comm_seconds - before.comm_seconds) -
+    runtime->optimizer_seconds += zr_rt_now() - start - (after.comm_seconds - before.comm_seconds) -
                                   (after.stall_seconds - before.stall_seconds);
     for (size_t i = 0; i < runtime->n_units; i++)
         ZR_TRY(zr_rt_note(runtime, zr_unit_drop_gathered(runtime->units[i])));

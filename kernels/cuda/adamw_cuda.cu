@@ -26,8 +26,7 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     }
 }
 
-template <typename G, typename P>
-static void launch(cudaStream_t stream, const zr_adamw_t *args) {
+template <typename G, typename P> static void launch(cudaStream_t stream, const zr_adamw_t *args) {
     bool wide = zr_is_wide(args->master) && zr_is_wide(args->m) && zr_is_wide(args->v) &&
                 zr_is_wide(args->grad) && zr_is_wide(args->param);
     adamw_kernel<G, P><<<zr_cuda_blocks(args->n_elems), ZR_CUDA_THREADS, 0, stream>>>(

@@ -25,8 +25,8 @@ ZR_NODISCARD zr_status_t zr_cuda_sum_of_squares(void *stream, const zr_log_t *lo
 ZR_NODISCARD zr_status_t zr_cuda_add(void *stream, const zr_log_t *log, void *dst,
                                      zr_dtype_t dst_dtype, const void *src, zr_dtype_t src_dtype,
                                      size_t n_elems);
-ZR_NODISCARD zr_status_t zr_cuda_scale(void *stream, const zr_log_t *log, void *x,
-                                       zr_dtype_t dtype, size_t n_elems, float factor);
+ZR_NODISCARD zr_status_t zr_cuda_scale(void *stream, const zr_log_t *log, void *x, zr_dtype_t dtype,
+                                       size_t n_elems, float factor);
 ZR_NODISCARD zr_status_t zr_cuda_cast(void *stream, const zr_log_t *log, void *dst,
                                       zr_dtype_t dst_dtype, const void *src, zr_dtype_t src_dtype,
                                       size_t n_elems);

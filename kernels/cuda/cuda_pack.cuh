@@ -36,7 +36,8 @@ static __device__ inline void zr_narrow(float value, zr_bf16_t *word) {
     *word = zr_bf16_from_f32(value);
 }
 
-/** Read elements [first, first + n), n <= 8; `wide`: x is 16-byte aligned and first a multiple of 8. */
+/** Read elements [first, first + n), n <= 8; `wide`: x is 16-byte aligned and first a multiple
+ * of 8. */
 template <typename T>
 static __device__ inline zr_pack_t zr_load_pack(const T *x, size_t first, int n, bool wide) {
     const int per_access = 16 / sizeof(T);

@@ -52,9 +52,7 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
         zr_store_pack(x, first, zr_pack_length(first, n_elems), wide, pack);
 }
 
-template <typename T> struct sum_sources_t {
-    const T *source[ZR_CUDA_MAX_SOURCES];
-};
+template <typename T> struct sum_sources_t { const T *source[ZR_CUDA_MAX_SOURCES]; };
 
 template <typename T>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
@@ -97,8 +95,8 @@ static void launch_sum(cudaStream_t queue, void *dst, const void *const *sources
         list.source[i] = static_cast<const T *>(sources[i]);
         wide = wide && zr_is_wide(sources[i]);
     }
-    sum_kernel<<<zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue>>>(
-        static_cast<T *>(dst), list, n_sources, n_elems, wide);
+    sum_kernel<<<zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue>>>(static_cast<T *>(dst), list,
+                                                                       n_sources, n_elems, wide);
 }
 
 zr_status_t zr_cuda_add(void *stream, const zr_log_t *log, void *dst, zr_dtype_t dst_dtype,

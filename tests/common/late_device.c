@@ -82,8 +82,8 @@ static void drop_event(late_event_t *event) {
 
 static bool is_ready(const late_stream_t *stream) {
     const work_t *work = stream->first;
-    return work != NULL && (!work->is_wait || late.ignores_waits ||
-                            work->event->n_passed >= work->ticket);
+    return work != NULL &&
+           (!work->is_wait || late.ignores_waits || work->event->n_passed >= work->ticket);
 }
 
 static void run_first(late_stream_t *stream) {
@@ -158,9 +158,8 @@ static zr_status_t queue_run(zr_stream_t *stream, late_run_fn run, const late_ar
 static zr_status_t queue_event(zr_stream_t *stream, zr_event_t *event, bool is_wait) {
     late_event_t *own = (late_event_t *)event;
     pthread_mutex_lock(&late.mutex);
-    work_t work = {.event = own,
-                   .is_wait = is_wait,
-                   .ticket = is_wait ? own->n_recorded : ++own->n_recorded};
+    work_t work = {
+        .event = own, .is_wait = is_wait, .ticket = is_wait ? own->n_recorded : ++own->n_recorded};
     own->n_users++;
     zr_status_t status = queue_work(stream, &work);
     pthread_mutex_unlock(&late.mutex);
@@ -317,11 +316,8 @@ static zr_status_t run_sum_of_squares(zr_stream_t *stream, const late_args_t *ar
 
 static zr_status_t late_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                        size_t n_elems, double *result, void *workspace) {
-    late_args_t args = {.src = x,
-                        .src_dtype = dtype,
-                        .n = n_elems,
-                        .result = result,
-                        .workspace = workspace};
+    late_args_t args = {
+        .src = x, .src_dtype = dtype, .n = n_elems, .result = result, .workspace = workspace};
     return queue_run(stream, run_sum_of_squares, &args);
 }
 
@@ -331,11 +327,8 @@ static zr_status_t run_add(zr_stream_t *stream, const late_args_t *args) {
 
 static zr_status_t late_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
                             zr_dtype_t src_dtype, size_t n_elems) {
-    late_args_t args = {.dst = dst,
-                        .dst_dtype = dst_dtype,
-                        .src = src,
-                        .src_dtype = src_dtype,
-                        .n = n_elems};
+    late_args_t args = {
+        .dst = dst, .dst_dtype = dst_dtype, .src = src, .src_dtype = src_dtype, .n = n_elems};
     return queue_run(stream, run_add, &args);
 }
 
@@ -345,11 +338,8 @@ static zr_status_t run_cast(zr_stream_t *stream, const late_args_t *args) {
 
 static zr_status_t late_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
                              zr_dtype_t src_dtype, size_t n_elems) {
-    late_args_t args = {.dst = dst,
-                        .dst_dtype = dst_dtype,
-                        .src = src,
-                        .src_dtype = src_dtype,
-                        .n = n_elems};
+    late_args_t args = {
+        .dst = dst, .dst_dtype = dst_dtype, .src = src, .src_dtype = src_dtype, .n = n_elems};
     return queue_run(stream, run_cast, &args);
 }
 

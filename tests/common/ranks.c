@@ -53,8 +53,8 @@ void test_run_ranks(test_ranks_t *ranks) {
     zr_comm_t *comms[TEST_MAX_RANKS];
     rank_thread_t threads[TEST_MAX_RANKS];
     zr_comm_options_t options = zr_comm_options_default();
-    options.log = (zr_log_t){
-        .sink = keep_error, .context = ranks, .level = ZR_LOG_WARNING, .rank = -1};
+    options.log =
+        (zr_log_t){.sink = keep_error, .context = ranks, .level = ZR_LOG_WARNING, .rank = -1};
     if (zr_comm_create_threads(ranks->n_ranks, &options, comms) != ZR_OK)
         abort();
     for (int r = 0; r < ranks->n_ranks; r++) {

@@ -22,12 +22,12 @@ typedef zr_status_t (*test_rank_fn)(test_rank_t *rank);
 
 typedef struct test_ranks {
     int n_ranks;
-    bool late;          /* on late devices (late_device.h), not on the host device */
-    bool quiet;         /* errors are expected: do not print them */
+    bool late;  /* on late devices (late_device.h), not on the host device */
+    bool quiet; /* errors are expected: do not print them */
     test_rank_fn run;
     void *context;
-    zr_status_t status[TEST_MAX_RANKS];       /* out */
-    char last_error[TEST_MAX_RANKS][512];     /* out */
+    zr_status_t status[TEST_MAX_RANKS];   /* out */
+    char last_error[TEST_MAX_RANKS][512]; /* out */
 } test_ranks_t;
 
 /* Run all ranks to their end. Aborts the program when it cannot start them. */

@@ -49,9 +49,9 @@ static void expect_states(const toy_options_t *options) {
     assert_int_equal(tag[ZR_TAG_GATHERED_PARAMETERS].live, 0);
     assert_int_equal(tag[ZR_TAG_GRADIENT_BUCKETS].live, 0);
     if (stage < 2)
-        assert_int_equal(
-            tag[ZR_TAG_GRADIENT_BUCKETS].peak > 0,
-            options->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH); /* the sum to be added */
+        assert_int_equal(tag[ZR_TAG_GRADIENT_BUCKETS].peak > 0,
+                         options->config.reduce ==
+                             ZR_REDUCE_EVERY_MICRO_BATCH); /* the sum to be added */
 }
 
 static void states_follow_the_table(void **state) {
@@ -66,8 +66,7 @@ static void states_follow_the_table(void **state) {
                 options.frozen = (flags & 2) != 0;
                 options.config.prefetch_elems = flags & 4 ? 0 : 50000000;
                 options.config.grad_accum = flags & 8 ? 2 : 1;
-                options.config.reduce =
-                    flags & 8 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+                options.config.reduce = flags & 8 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
                 expect_states(&options);
             }
 }
@@ -128,8 +127,7 @@ static void traffic_follows_the_formulas(void **state) {
                 options.config.dtype = flags & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
                 options.frozen = (flags & 2) != 0;
                 options.config.grad_accum = flags & 4 ? 3 : 1;
-                options.config.reduce =
-                    flags & 8 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+                options.config.reduce = flags & 8 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
                 expect_traffic(&options);
             }
 }

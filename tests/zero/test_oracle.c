@@ -17,9 +17,8 @@
 static const struct {
     int unit, index;
     size_t n_elems;
-} all_params[] = {{0, 0, 101}, {0, 1, 1},  {0, 2, 7},  {1, 1, 1009},  {1, 2, 64},
-                  {2, 0, 1},   {3, 0, 17}, {3, 2, 3},  {3, 3, 251},   {4, 0, 20011},
-                  {4, 1, 2}};
+} all_params[] = {{0, 0, 101}, {0, 1, 1}, {0, 2, 7},   {1, 1, 1009},  {1, 2, 64}, {2, 0, 1},
+                  {3, 0, 17},  {3, 2, 3}, {3, 3, 251}, {4, 0, 20011}, {4, 1, 2}};
 #define N_PARAMS 11
 
 typedef struct element {
@@ -75,9 +74,9 @@ static void compare(const toy_result_t *result, element_t *const *params) {
                 all_params[p].index == toy_samples[s].index)
                 for (size_t i = 0; i < TOY_SAMPLE_ELEMS; i++)
                     if (fabs(result->sample[s][i] - params[p][i].master) > 2e-5)
-                        fail_msg("u%d.p%d[%zu] is %.8f, the oracle has %.8f",
-                                 toy_samples[s].unit, toy_samples[s].index, i,
-                                 result->sample[s][i], params[p][i].master);
+                        fail_msg("u%d.p%d[%zu] is %.8f, the oracle has %.8f", toy_samples[s].unit,
+                                 toy_samples[s].index, i, result->sample[s][i],
+                                 params[p][i].master);
 }
 
 static void check(const toy_options_t *options) {
