@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/device_backend.h"
+#include "tests/common/late_nn.h"
 
 typedef struct late_device {
     zr_device_t base;
@@ -40,6 +40,8 @@ typedef struct late_args {
     zr_copy_t kind;
     const void **sources; /* owned */
     int n_sources;
+    late_nn_run_fn nn_run;
+    late_nn_args_t nn;
 } late_args_t;
 
 typedef zr_status_t (*late_run_fn)(zr_stream_t *host_stream, const late_args_t *args);
@@ -382,6 +384,19 @@ static zr_status_t late_sum(zr_stream_t *stream, void *dst, const void *const *s
     return queue_run(stream, run_sum, &args);
 }
 
+static zr_status_t run_nn(zr_stream_t *stream, const late_args_t *args) {
+    return args->nn_run(stream, &args->nn);
+}
+
+zr_status_t late_queue_nn(zr_stream_t *stream, late_nn_run_fn run, const late_nn_args_t *args) {
+    late_args_t late_args = {.nn_run = run, .nn = *args};
+    return queue_run(stream, run_nn, &late_args);
+}
+
+const zr_device_t *late_host_of(const zr_device_t *device) {
+    return ((const late_device_t *)device)->host;
+}
+
 /* ---- the device ---- */
 
 static const zr_device_backend_t late_backend = {
@@ -407,6 +422,7 @@ static const zr_device_backend_t late_backend = {
     .cast = late_cast,
     .fill = late_fill,
     .sum = late_sum,
+    .nn = &late_nn_backend,
 };
 
 zr_status_t late_device_open(zr_device_t **device_p) {
