@@ -4,6 +4,7 @@
  * checked here, without the planner.
  */
 #include <errno.h>
+#include <sys/stat.h>
 
 #include "examples/bench/bench.h"
 #include "examples/bench/trace.h"
@@ -96,7 +97,20 @@ static double seconds_for(const options_t *options, size_t n_buffers) {
     return by_count > LEAST_SECONDS ? by_count : LEAST_SECONDS;
 }
 
+/* A plan must not be written over the trace it is made from. */
+static zr_status_t check_files(const options_t *options) {
+    struct stat trace, plan;
+    if (options->plan == NULL || stat(options->trace, &trace) != 0 ||
+        stat(options->plan, &plan) != 0)
+        return ZR_OK;
+    if (trace.st_dev == plan.st_dev && trace.st_ino == plan.st_ino)
+        return zr_fail(options->log, ZR_ERR_ARGUMENT,
+                       "--plan %s is the file that --trace reads; name another", options->plan);
+    return ZR_OK;
+}
+
 static zr_status_t measure(alloc_bench_t *bench, const options_t *options) {
+    ZR_TRY(check_files(options));
     zr_plan_options_t plan_options = zr_plan_options_default();
     plan_options.log = *options->log;
     plan_options.capacity_bytes = options->capacity_bytes;

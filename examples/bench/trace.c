@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FILE_BYTES ((size_t)1 << 32)
+#define MAX_FILE_BYTES ((size_t)1 << 28) /* some four million buffers */
 #define MAX_COLUMNS 64
 
 enum { COLUMN_ID, COLUMN_LOWER, COLUMN_UPPER, COLUMN_SIZE, COLUMN_ALIGNMENT, N_COLUMNS };
@@ -45,7 +45,12 @@ static zr_status_t read_all(FILE *file, const char *path, const zr_log_t *log, c
         if (length < capacity)
             break;
         capacity *= 2;
-        char *larger = capacity > MAX_FILE_BYTES ? NULL : realloc(text, capacity + 1);
+        if (capacity > MAX_FILE_BYTES) {
+            free(text);
+            return zr_fail(log, ZR_ERR_FORMAT, "%s: longer than %zu bytes, which are allowed", path,
+                           MAX_FILE_BYTES);
+        }
+        char *larger = realloc(text, capacity + 1);
         if (larger == NULL)
             free(text);
         text = larger;

@@ -164,6 +164,9 @@ static void test_bad_traces(void **state) {
     assert_bad_trace("id,lower\0,upper,size\n", 22, ":1:9: a byte 0");
     assert_bad_usage("alloc", "alloc needs a trace");
     assert_bad_usage("alloc --trace no_such_file.csv", "no_such_file.csv: cannot open it");
+    assert_bad_usage("alloc --trace test_zero_bench.csv --plan ./test_zero_bench.csv",
+                     "is the file that --trace reads");
+    assert_bad_usage("alloc --trace /dev/zero", "longer than");
     assert_bad_usage("alloc --trace test_zero_bench.csv --capacity -1", "--capacity -1");
     assert_bad_usage("alloc --seconds never", "--seconds never");
 }
