@@ -9,13 +9,15 @@
 
 #define SGEMM_SIDE 2048
 
-/**
- * Measure the rate: the median of some products.
- *
- * @param n_threads      threads that share each product
- * @param rate_p         operations per second
- * @return ZR_OK; ZR_ERR_MEMORY; ZR_ERR_DEVICE
- */
-ZR_NODISCARD zr_status_t sgemm_rate(int n_threads, const zr_log_t *log, double *rate_p);
+typedef struct sgemm sgemm_t;
+
+/** Matrices, and a first product that meets cold memory. `n_threads` share each product. */
+ZR_NODISCARD zr_status_t sgemm_create(int n_threads, const zr_log_t *log, sgemm_t **sgemm_p);
+void sgemm_destroy(sgemm_t **sgemm);
+
+/** Time one product more. From any thread, one at a time. */
+ZR_NODISCARD zr_status_t sgemm_run(sgemm_t *sgemm);
+/** Operations per second of the median product; 0 when there was none. */
+double sgemm_rate(sgemm_t *sgemm);
 
 #endif

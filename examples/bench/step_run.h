@@ -5,6 +5,7 @@
 #define EXAMPLES_BENCH_STEP_RUN_H
 
 #include "examples/bench/bench.h"
+#include "examples/bench/sgemm.h"
 #include "examples/gpt.h"
 
 typedef struct step_options {
@@ -15,6 +16,7 @@ typedef struct step_options {
     zr_dtype_t dtype;
     bool recompute;
     size_t n_steps; /* that are timed; one more goes first */
+    sgemm_t *sgemm; /* its product takes turns with the steps */
     zr_log_t log;
 } step_options_t;
 
