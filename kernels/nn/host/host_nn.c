@@ -34,6 +34,7 @@ const zr_host_nn_loops_t *zr_host_nn_loops(const zr_device_t *device) {
 #ifdef ZR_HOST_HAVE_AVX2
         &zr_host_nn_loops_avx2,
 #endif
+        &zr_host_nn_loops_baseline,
     };
     const char *isa = ((const zr_host_device_t *)device)->isa->name;
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
