@@ -3,7 +3,6 @@
  * the same reads and writes on the same arrays and as many threads. The two take turns, so
  * that whatever else the machine does meets both.
  */
-#include <errno.h>
 
 #include "examples/bench/bench.h"
 #include "examples/bench/stream.h"
@@ -65,14 +64,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     options_t *options = state->input;
     if (bench_take_common(key, &options->common))
         return 0;
-    switch (take_option(key, value, options)) {
-    case ZR_OK:
-        return 0;
-    case ZR_ERR_UNSUPPORTED:
-        return ARGP_ERR_UNKNOWN;
-    default:
-        return EINVAL;
-    }
+    return bench_taken(take_option(key, value, options));
 }
 
 static const struct argp parser = {

@@ -3,7 +3,6 @@
  * against is the most bytes alive at once; no plan is lower. Whether the plan is valid is
  * checked here, without the planner.
  */
-#include <errno.h>
 #include <sys/stat.h>
 
 #include "examples/bench/bench.h"
@@ -62,14 +61,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     options_t *options = state->input;
     if (bench_take_common(key, &options->common))
         return 0;
-    switch (take_option(key, value, options)) {
-    case ZR_OK:
-        return 0;
-    case ZR_ERR_UNSUPPORTED:
-        return ARGP_ERR_UNKNOWN;
-    default:
-        return EINVAL;
-    }
+    return bench_taken(take_option(key, value, options));
 }
 
 static const struct argp parser = {

@@ -1,5 +1,6 @@
 #include "examples/bench/bench.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -16,6 +17,12 @@ bool bench_take_common(int key, bench_common_t *common) {
         return true;
     }
     return false;
+}
+
+error_t bench_taken(zr_status_t status) {
+    if (status == ZR_ERR_UNSUPPORTED)
+        return ARGP_ERR_UNKNOWN;
+    return status == ZR_OK ? 0 : EINVAL;
 }
 
 bool bench_answer_common(const bench_common_t *common, const struct argp *argp, const char *name) {

@@ -43,6 +43,8 @@ enum { BENCH_KEY_JSON = 0x1000, BENCH_KEY_HELP, BENCH_KEY_VERSION, BENCH_KEY_FIR
 
 /** Take one of the common options; false when the key is not of them. */
 bool bench_take_common(int key, bench_common_t *common);
+/** What argp is told of an option of the command's own; ZR_ERR_UNSUPPORTED: it has none such. */
+error_t bench_taken(zr_status_t status);
 /** After parsing: true when --help or --version was asked for, and has been printed. */
 bool bench_answer_common(const bench_common_t *common, const struct argp *argp, const char *name);
 

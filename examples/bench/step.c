@@ -3,7 +3,6 @@
  * machine's own rate of matrix products it reaches. The products are counted as 6 operations per
  * parameter and token plus attention; the machine's rate is measured in turns with the steps.
  */
-#include <errno.h>
 #include <sched.h>
 
 #include "examples/bench/bench.h"
@@ -102,14 +101,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     options_t *options = state->input;
     if (bench_take_common(key, &options->common))
         return 0;
-    switch (take_option(key, value, options)) {
-    case ZR_OK:
-        return 0;
-    case ZR_ERR_UNSUPPORTED:
-        return ARGP_ERR_UNKNOWN;
-    default:
-        return EINVAL;
-    }
+    return bench_taken(take_option(key, value, options));
 }
 
 static const struct argp parser = {
