@@ -18,44 +18,11 @@
 #include <jansson.h>
 
 #include "allocator/snapshot.h"
+#include "tests/allocator/fail_malloc.h"
 #include "tests/allocator/fake_device.h"
 
 #define GRANULE ((size_t)16384)
 #define N_POINTERS 400
-
-static struct {
-    size_t countdown; /* 0: never */
-    bool stays;       /* all after it fail as well */
-    size_t n_failed;
-} fault;
-
-static bool fails_now(void) {
-    if (fault.countdown == 0 || --fault.countdown > 0)
-        return false;
-    if (fault.stays)
-        fault.countdown = 1;
-    fault.n_failed++;
-    return true;
-}
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *pointer, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *pointer, size_t size);
-
-void *__wrap_malloc(size_t size) {
-    return fails_now() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size) {
-    return fails_now() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *pointer, size_t size) {
-    return fails_now() ? NULL : __real_realloc(pointer, size);
-}
 
 static zr_status_t allocate_one(zr_allocator_t *allocator, int i, void **pointer_p) {
     zr_allocation_request_t request = {.size_bytes = (size_t)(i * 37 % 23) * 700,

@@ -12,43 +12,10 @@
 
 #include <cmocka.h>
 
+#include "tests/allocator/fail_malloc.h"
 #include "tests/allocator/plan_cases.h"
 
 #define N_BUFFERS 600
-
-static struct {
-    size_t countdown; /* 0: never */
-    bool stays;       /* all after it fail as well */
-    size_t n_failed;
-} fault;
-
-static bool fails_now(void) {
-    if (fault.countdown == 0 || --fault.countdown > 0)
-        return false;
-    if (fault.stays)
-        fault.countdown = 1;
-    fault.n_failed++;
-    return true;
-}
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *pointer, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *pointer, size_t size);
-
-void *__wrap_malloc(size_t size) {
-    return fails_now() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t n, size_t size) {
-    return fails_now() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *pointer, size_t size) {
-    return fails_now() ? NULL : __real_realloc(pointer, size);
-}
 
 static zr_plan_buffer_t buffers[N_BUFFERS];
 static size_t offsets[N_BUFFERS];

@@ -3,7 +3,7 @@ zr_add_test(allocator/test_allocator_budget.c allocator/fake_device.c LABELS asa
 zr_add_test(allocator/test_allocator_conformance.c allocator/fake_device.c LABELS asan)
 zr_add_test(allocator/test_allocator_streams.c allocator/fake_device.c LABELS asan)
 zr_add_test(allocator/test_allocator_threads.c allocator/fake_device.c)
-zr_add_test(allocator/test_allocator_faults.c allocator/fake_device.c LABELS asan)
+zr_add_test(allocator/test_allocator_faults.c allocator/fail_malloc.c allocator/fake_device.c LABELS asan)
 target_link_options(test_allocator_faults PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 zr_add_test(allocator/test_allocator_record.c allocator/fake_device.c LABELS asan)
 target_compile_definitions(test_allocator_record
@@ -11,7 +11,7 @@ target_compile_definitions(test_allocator_record
 
 zr_add_test(allocator/test_planner.c allocator/plan_cases.c LABELS asan)
 zr_add_test(allocator/test_planner_threads.c allocator/plan_cases.c)
-zr_add_test(allocator/test_planner_faults.c allocator/plan_cases.c LABELS asan)
+zr_add_test(allocator/test_planner_faults.c allocator/fail_malloc.c allocator/plan_cases.c LABELS asan)
 target_link_options(test_planner_faults PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 # Published cases that are no part of the repository; they may lie beside it.
 zr_add_test(allocator/test_planner_minimalloc.c allocator/plan_cases.c NO_SANITIZERS)

@@ -1,0 +1,22 @@
+/*
+ * For tests of the library without memory: the linker sends its malloc, calloc and realloc here
+ * (--wrap), and one of them fails when it is told to.
+ */
+#ifndef ZR_TESTS_ALLOCATOR_FAIL_MALLOC_H
+#define ZR_TESTS_ALLOCATOR_FAIL_MALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct fault {
+    size_t countdown; /* 0: never */
+    bool stays;       /* all after it fail as well */
+    size_t n_failed;
+} fault_t;
+extern fault_t fault;
+
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *pointer, size_t size);
+
+#endif
