@@ -48,13 +48,14 @@ static zr_status_t gather(zr_unit_t *unit) {
     return zr_event_record(unit->gathered, runtime->transfer);
 }
 
-static void drop_gathered(zr_unit_t *unit, zr_stream_t *last_user) {
+/* The compute stream is their last user. */
+static void drop_gathered(zr_unit_t *unit) {
     for (int kind = 0; kind < N_FLATS; kind++) {
         unit_params_t *data = &unit->data[kind];
         if (data->full == data->own || data->full == NULL)
             continue;
         unit->runtime->gathered_elems -= unit->flat[kind].padded_elems;
-        zr_free(unit->runtime->allocator, &data->full, last_user);
+        zr_free(unit->runtime->allocator, &data->full, unit->runtime->compute);
     }
 }
 
@@ -71,7 +72,7 @@ zr_status_t zr_unit_drop_gathered(zr_unit_t *unit) {
         return ZR_OK;
     /* Nobody has to have read what was gathered ahead: its gather may still be under way. */
     ZR_TRY(zr_stream_wait(runtime->compute, unit->gathered));
-    drop_gathered(unit, runtime->compute);
+    drop_gathered(unit);
     return ZR_OK;
 }
 
@@ -338,7 +339,7 @@ zr_status_t zr_unit_release(zr_unit_t *unit) {
         unit->has_params = false;
         unit->has_grads = false;
         if (runtime->config.reuse_elems == 0 || !is_reused_soon(unit))
-            drop_gathered(unit, runtime->compute);
+            drop_gathered(unit);
     }
     return ZR_OK;
 }
