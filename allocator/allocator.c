@@ -139,19 +139,13 @@ zr_status_t zr_allocator_create(zr_device_t *device, const zr_allocator_options_
 
 /* ---- counts ---------------------------------------------------------------------------- */
 
-static void count_up(zr_byte_count_t *count, size_t size_bytes) {
-    count->live += size_bytes;
-    if (count->live > count->peak)
-        count->peak = count->live;
-}
-
 static void count_live(zr_tier_memory_t *memory, const zr_block_t *block) {
     zr_tier_statistics_t *statistics = &memory->statistics;
     if (statistics->live.live + block->requested_bytes > statistics->live.peak)
         memory->is_at_peak = true;
-    count_up(&statistics->live, block->requested_bytes);
-    count_up(&statistics->by_tag[block->tag], block->requested_bytes);
-    count_up(&statistics->by_lifetime[block->lifetime], block->requested_bytes);
+    zr_count_up(&statistics->live, block->requested_bytes);
+    zr_count_up(&statistics->by_tag[block->tag], block->requested_bytes);
+    zr_count_up(&statistics->by_lifetime[block->lifetime], block->requested_bytes);
     statistics->n_live++;
     statistics->n_allocations++;
 }
@@ -174,121 +168,19 @@ static void count_freed(zr_tier_memory_t *memory, const zr_block_t *block) {
     statistics->n_live--;
 }
 
-size_t zr_tier_headroom(const zr_tier_memory_t *memory) {
-    return memory->statistics.budget_bytes - memory->statistics.reserved.live;
-}
-
-/* ---- pressure --------------------------------------------------------------------------- */
-
-/* A block becomes part of a hole. */
-static void give(zr_block_t *block) {
-    if (block->arena->recording != NULL)
-        zr_recording_ended(block->arena->recording, block);
-    zr_arena_give(block->arena, block);
-}
-
-static void end_pending(zr_tier_memory_t *memory, zr_block_t *block) {
-    memory->statistics.pending.live -= block->requested_bytes;
-    give(block);
-}
-
-/* Make blocks free whose events have passed, without waiting. */
-static zr_status_t poll_pending(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
-    for (int i = 0; memory->pending.n_blocks > 0 && i < ZR_N_PENDING_QUEUES; i++) {
-        for (;;) {
-            zr_block_t *block = NULL;
-            ZR_TRY(zr_pending_take_passed(&memory->pending, &allocator->events, i, &block));
-            if (block == NULL)
-                break;
-            end_pending(memory, block);
-        }
-    }
-    return ZR_OK;
-}
-
-static zr_status_t wait_for_oldest(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
-    zr_block_t *block = NULL;
-    ZR_TRY(zr_pending_take_oldest(&memory->pending, &allocator->events, &block));
-    if (block != NULL)
-        end_pending(memory, block);
-    return ZR_OK;
-}
-
-/* Unmap idle granules of an arena, up to what is still needed, and count them. */
-static zr_status_t trim(zr_tier_memory_t *memory, zr_arena_t *arena, size_t size_bytes,
-                        const zr_growth_t *keep, size_t *freed) {
-    size_t part = 0;
-    zr_status_t status = ZR_OK;
-    if (*freed < size_bytes)
-        status = zr_arena_trim(arena, size_bytes - *freed, keep, &part);
-    memory->statistics.reserved.live -= part;
-    *freed += part;
-    return status;
-}
-
-/*
- * Unmap idle granules for a growth that needs size_bytes more than there are: those of other
- * classes, the longest lives first because they will be missed last; then those of its own
- * outside the place it grows into. Should that be too little, all of its own go, once: then
- * no place looks cheaper than it is, and the next plan is the one that needs the least.
- */
-static zr_status_t make_headroom(zr_attempt_t *attempt, const zr_growth_t *growth,
-                                 size_t size_bytes) {
-    size_t freed = 0;
-    for (int i = 0; i < ZR_N_LIFETIMES; i++) {
-        zr_arena_t *arena = &attempt->memory->arenas[i];
-        if (arena != attempt->arena)
-            ZR_TRY(trim(attempt->memory, arena, size_bytes, NULL, &freed));
-    }
-    ZR_TRY(trim(attempt->memory, attempt->arena, size_bytes, growth, &freed));
-    if (freed >= size_bytes)
-        return ZR_OK;
-    if (attempt->is_trimmed)
-        return ZR_ERR_BUDGET;
-    attempt->is_trimmed = true;
-    return trim(attempt->memory, attempt->arena, SIZE_MAX, NULL, &freed);
-}
-
-/* One step towards a fit: map a piece, or else wait for a pending free, or else unmap. */
-static zr_status_t make_room(zr_allocator_t *allocator, zr_attempt_t *attempt) {
-    zr_tier_memory_t *memory = attempt->memory;
-    zr_growth_t growth;
-    size_t missing = 0;
-    attempt->has_no_addresses = !zr_arena_plan_growth(attempt->arena, attempt->size_bytes, &growth);
-    if (!attempt->has_no_addresses) {
-        size_t headroom = zr_tier_headroom(memory);
-        if (growth.cost_bytes <= headroom) {
-            zr_status_t status = zr_arena_map(attempt->arena, &growth);
-            if (status == ZR_OK)
-                count_up(&memory->statistics.reserved, growth.size_bytes);
-            if (status != ZR_ERR_BUDGET)
-                return status;
-            attempt->is_machine_full = true;
-            missing = growth.cost_bytes;
-        } else {
-            missing = growth.cost_bytes - headroom;
-        }
-    }
-    if (memory->pending.n_blocks > 0)
-        return wait_for_oldest(allocator, memory);
-    if (attempt->has_no_addresses)
-        return ZR_ERR_BUDGET;
-    return make_headroom(attempt, &growth, missing);
-}
-
 /* ---- allocating -------------------------------------------------------------------------- */
 
 static zr_status_t find_or_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt,
                                      zr_block_t **block_p) {
     ZR_TRY(zr_block_table_reserve(&allocator->table));
     if (attempt->memory->pending.n_blocks > 0)
-        ZR_TRY(poll_pending(allocator, attempt->memory));
+        ZR_TRY(zr_tier_poll(allocator, attempt->memory));
     for (;;) {
         ZR_TRY(zr_block_pool_reserve(&allocator->pool, BLOCKS_PER_STEP));
         *block_p = zr_arena_find(attempt->arena, attempt->size_bytes);
         if (*block_p != NULL)
             return ZR_OK;
-        ZR_TRY(make_room(allocator, attempt));
+        ZR_TRY(zr_tier_make_room(allocator, attempt));
     }
 }
 
@@ -398,12 +290,12 @@ static zr_status_t free_after(zr_allocator_t *allocator, zr_tier_memory_t *memor
     zr_status_t status =
         zr_pending_push(&memory->pending, &allocator->events, block, stream, ++allocator->n_frees);
     if (status == ZR_OK) {
-        count_up(&memory->statistics.pending, requested_bytes);
+        zr_count_up(&memory->statistics.pending, requested_bytes);
         return ZR_OK;
     }
     /* Work that failed never runs again, so that the memory is free either way. */
     zr_status_t waited = zr_stream_synchronize(stream);
-    give(block);
+    zr_tier_give(block);
     return waited == ZR_OK ? status : waited;
 }
 
@@ -425,7 +317,7 @@ void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream) {
     if (allocator->recording != NULL)
         zr_recording_freed(allocator->recording, block, stream);
     if (stream == NULL || zr_device_info(allocator->device)->synchronous)
-        give(block);
+        zr_tier_give(block);
     else
         status = free_after(allocator, memory, block, stream);
     pthread_mutex_unlock(&allocator->lock);
@@ -443,10 +335,10 @@ zr_status_t zr_allocator_trim(zr_allocator_t *allocator, zr_tier_t tier) {
                        (int)tier);
     zr_tier_memory_t *memory = &allocator->tiers[tier];
     pthread_mutex_lock(&allocator->lock);
-    zr_status_t status = poll_pending(allocator, memory);
+    zr_status_t status = zr_tier_poll(allocator, memory);
     size_t freed = 0;
     for (int i = 0; status == ZR_OK && i < ZR_N_LIFETIMES; i++)
-        status = trim(memory, &memory->arenas[i], SIZE_MAX, NULL, &freed);
+        status = zr_tier_trim(memory, &memory->arenas[i], SIZE_MAX, NULL, &freed);
     pthread_mutex_unlock(&allocator->lock);
     if (status == ZR_ERR_MEMORY)
         return zr_fail(&allocator->log, status, "%s memory: no metadata to unmap idle memory with",
@@ -504,96 +396,12 @@ bool zr_allocator_is_valid(zr_allocator_t *allocator) {
     return is_valid;
 }
 
-/* ---- recording ------------------------------------------------------------------------------ */
+/* ---- marks ---- */
 
-static void attach(zr_allocator_t *allocator, zr_recording_t *recording) {
-    allocator->recording = recording;
-    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
-        for (int k = 0; k < ZR_N_ARENAS; k++)
-            allocator->tiers[i].arenas[k].recording = recording;
-    }
-}
-
-/* Note every stretch of an arena that is mapped, whole, and at the beginning what lives there. */
-static void record_arena(zr_recording_t *recording, zr_arena_t *arena, bool at_end) {
-    zr_record_stretch_t stretch = {
-        .tier = (uint8_t)arena->tier, .lifetime = (uint8_t)arena->lifetime, .is_mapped = true};
-    for (zr_block_t *block = arena->first; block != NULL; block = block->next) {
-        if (!at_end && (block->state == ZR_BLOCK_LIVE || block->state == ZR_BLOCK_PENDING))
-            zr_recording_found_block(recording, block);
-        if (!arena->is_backed || block->state == ZR_BLOCK_UNMAPPED)
-            continue;
-        if (stretch.size_bytes == 0)
-            stretch.offset_bytes = block->offset_bytes;
-        stretch.size_bytes += block->size_bytes;
-        if (block->next == NULL || block->next->state == ZR_BLOCK_UNMAPPED) {
-            zr_recording_found(recording, &stretch, at_end);
-            stretch.size_bytes = 0;
-        }
-    }
-}
-
-static void record_arenas(zr_allocator_t *allocator, zr_recording_t *recording, bool at_end) {
-    for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
-        for (int k = 0; k < ZR_N_ARENAS; k++)
-            record_arena(recording, &allocator->tiers[i].arenas[k], at_end);
-    }
-}
-
-/* Begin, or begin again, with the lock held. */
-static zr_status_t start_recording(zr_allocator_t *allocator, size_t max_bytes) {
-    zr_recording_t *recording = allocator->recording;
-    if (recording == NULL)
-        recording = zr_recording_create(max_bytes);
-    if (recording == NULL)
-        return ZR_ERR_MEMORY;
-    recording->max_bytes = max_bytes == 0 ? ZR_RECORDING_MAX_BYTES : max_bytes;
-    zr_recording_restart(recording);
-    record_arenas(allocator, recording, false);
-    if (recording->status == ZR_OK) {
-        attach(allocator, recording);
-        return ZR_OK;
-    }
-    zr_status_t status = recording->status;
-    attach(allocator, NULL);
-    zr_recording_finish(recording);
-    zr_recording_destroy(&recording);
-    return status;
-}
-
-zr_status_t zr_allocator_record_start(zr_allocator_t *allocator, size_t max_bytes) {
-    pthread_mutex_lock(&allocator->lock);
-    zr_status_t status = start_recording(allocator, max_bytes);
-    pthread_mutex_unlock(&allocator->lock);
-    if (status == ZR_OK)
-        return ZR_OK;
-    return zr_fail(&allocator->log, status,
-                   "recording allocations: no memory for what is live, within %zu bytes",
-                   max_bytes == 0 ? ZR_RECORDING_MAX_BYTES : max_bytes);
-}
-
-zr_status_t zr_allocator_record_stop(zr_allocator_t *allocator, zr_recording_t **recording_p) {
-    pthread_mutex_lock(&allocator->lock);
-    zr_recording_t *recording = allocator->recording;
-    zr_status_t status = ZR_OK;
-    for (int i = 0; recording != NULL && status == ZR_OK && i < ZR_N_MEMORY_TIERS; i++)
-        status = poll_pending(allocator, &allocator->tiers[i]); /* if it fails, they stay open */
-    if (recording != NULL) {
-        record_arenas(allocator, recording, true);
-        zr_recording_finish(recording);
-        attach(allocator, NULL);
-    }
-    pthread_mutex_unlock(&allocator->lock);
-    if (recording == NULL)
-        return zr_fail(&allocator->log, ZR_ERR_STATE, "there is no recording to stop");
-    *recording_p = recording;
-    return ZR_OK;
-}
-
-void zr_allocator_record_mark(zr_allocator_t *allocator, size_t step, size_t micro_batch) {
+void zr_allocator_mark(zr_allocator_t *allocator, const zr_mark_t *mark) {
     pthread_mutex_lock(&allocator->lock);
     if (allocator->recording != NULL)
-        zr_recording_mark(allocator->recording, step, micro_batch);
+        zr_recording_mark(allocator->recording, mark->step, mark->micro_batch);
     pthread_mutex_unlock(&allocator->lock);
 }
 
@@ -603,7 +411,7 @@ void zr_allocator_record_mark(zr_allocator_t *allocator, size_t step, size_t mic
 /* Wait for what is pending. Work that failed never runs again, so its memory may go as well. */
 static void drain(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
     while (memory->pending.n_blocks > 0) {
-        zr_status_t status = wait_for_oldest(allocator, memory);
+        zr_status_t status = zr_tier_wait(allocator, memory);
         if (status == ZR_OK)
             continue;
         zr_log_write(&allocator->log, ZR_LOG_ERROR,

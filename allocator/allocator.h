@@ -83,7 +83,8 @@ typedef struct zr_allocation_request {
     zr_tier_t tier;    /* ZR_TIER_DEVICE or ZR_TIER_HOST */
     zr_tag_t tag;
     zr_lifetime_t lifetime;
-    const char *name; /* for messages: the unit or tensor; borrowed for the call; may be NULL */
+    const char *name;    /* for messages: the unit or tensor; borrowed for the call; may be NULL */
+    zr_stream_t *stream; /* whose work is the first to use it; NULL: the CPU's, or any */
 } zr_allocation_request_t;
 
 /**
@@ -107,6 +108,24 @@ ZR_NODISCARD zr_status_t zr_allocate(zr_allocator_t *allocator,
  * A pointer that is not live is logged as an error and otherwise ignored, also in value.
  */
 void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream);
+
+#define ZR_NO_UNIT ((size_t)-1)
+
+/** Where training is: marks cut a step into segments, whose allocations repeat from step to step.
+ */
+typedef struct zr_mark {
+    size_t step;        /* from 1 */
+    size_t micro_batch; /* of the step, from 1; 0: after its last one, as in the update */
+    size_t unit;        /* that computes from now on; ZR_NO_UNIT: none */
+    int pass;           /* of the unit: any number that tells its passes apart */
+} zr_mark_t;
+
+/**
+ * Say where training is. The runtime does; recordings and replay go by it.
+ *
+ * @param mark  borrowed for the call
+ */
+void zr_allocator_mark(zr_allocator_t *allocator, const zr_mark_t *mark);
 
 /**
  * Give idle memory back to the machine: unmap every granule of the tier that no allocation

@@ -56,8 +56,41 @@ typedef struct zr_attempt {
     bool is_trimmed;       /* nothing idle is left in its own arena */
 } zr_attempt_t;
 
+static inline void zr_count_up(zr_byte_count_t *count, size_t size_bytes) {
+    count->live += size_bytes;
+    if (count->live > count->peak)
+        count->peak = count->live;
+}
+
+/* ---- pressure.c ------------------------------------------------------------------ */
+
 /** Bytes that may be mapped before the budget is reached. */
 size_t zr_tier_headroom(const zr_tier_memory_t *memory);
+
+/** A live or pending block becomes part of a hole. */
+void zr_tier_give(zr_block_t *block);
+
+/** Make blocks free whose events have passed, without waiting. */
+ZR_NODISCARD zr_status_t zr_tier_poll(zr_allocator_t *allocator, zr_tier_memory_t *memory);
+
+/** Wait for the block that was freed first, and make it free; nothing when none is pending. */
+ZR_NODISCARD zr_status_t zr_tier_wait(zr_allocator_t *allocator, zr_tier_memory_t *memory);
+
+/**
+ * Unmap idle granules of an arena until *freed is size_bytes, and count them.
+ *
+ * @param keep   the place that a growth wants to keep; NULL: none
+ * @param freed  so far; added to
+ */
+ZR_NODISCARD zr_status_t zr_tier_trim(zr_tier_memory_t *memory, zr_arena_t *arena,
+                                      size_t size_bytes, const zr_growth_t *keep, size_t *freed);
+
+/**
+ * One step towards a fit: map a piece, or else wait for a pending free, or else unmap.
+ *
+ * @return ZR_OK: look again; ZR_ERR_BUDGET: there is nothing left to do; or what failed
+ */
+ZR_NODISCARD zr_status_t zr_tier_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt);
 
 /* ---- report.c -------------------------------------------------------------------- */
 

@@ -252,9 +252,11 @@ static uint32_t saturate(size_t value) {
 }
 
 void zr_recording_mark(zr_recording_t *recording, size_t step, size_t micro_batch) {
-    recording->place =
-        (zr_record_place_t){.step = saturate(step), .micro_batch = saturate(micro_batch)};
-    if (recording->status != ZR_OK)
+    zr_record_place_t place = {.step = saturate(step), .micro_batch = saturate(micro_batch)};
+    bool is_new =
+        place.step != recording->place.step || place.micro_batch != recording->place.micro_batch;
+    recording->place = place;
+    if (!is_new || recording->status != ZR_OK)
         return;
     zr_record_mark_t *marks = make_room(recording, recording->marks, sizeof(*marks),
                                         recording->n_marks + 1, &recording->marks_capacity);

@@ -35,7 +35,7 @@ typedef struct zr_recording zr_recording_t;
  *
  * Of what is live and was never recorded the name is not known: record from the beginning.
  * Cost: nothing while not recording; some tens of nanoseconds per call while.
- * Threads: thread-safe, as are stop and mark.
+ * Threads: thread-safe, as is stop.
  */
 ZR_NODISCARD zr_status_t zr_allocator_record_start(zr_allocator_t *allocator, size_t max_bytes);
 
@@ -50,14 +50,6 @@ ZR_NODISCARD zr_status_t zr_allocator_record_start(zr_allocator_t *allocator, si
 ZR_NODISCARD zr_status_t zr_allocator_record_stop(zr_allocator_t *allocator,
                                                   zr_recording_t **recording_p);
 void zr_recording_destroy(zr_recording_t **recording);
-
-/**
- * Say where training is. The runtime does; without a recording it does nothing.
- *
- * @param step         from 1
- * @param micro_batch  of the step, from 1; 0: after its last one, as in the update
- */
-void zr_allocator_record_mark(zr_allocator_t *allocator, size_t step, size_t micro_batch);
 
 /** One life. It lasts over the times t with lower <= t < upper. */
 typedef struct zr_life {

@@ -82,6 +82,7 @@ void zr_recording_freed(zr_recording_t *recording, const zr_block_t *block,
                         const zr_stream_t *stream);
 /** It may be used again. Call before it becomes part of a hole. */
 void zr_recording_ended(zr_recording_t *recording, zr_block_t *block);
+/** Training is somewhere else, unless it is where it was. */
 void zr_recording_mark(zr_recording_t *recording, size_t step, size_t micro_batch);
 void zr_recording_changed(zr_recording_t *recording, const zr_record_stretch_t *stretch);
 /** Note a stretch that is mapped when recording starts, or, at_end, when it stops. */

@@ -285,8 +285,12 @@ static zr_status_t check_batch(const gpt_t *gpt, const int32_t *tokens, const in
 
 static zr_status_t allocate(gpt_t *gpt, const char *name, zr_tier_t tier, zr_tag_t tag,
                             zr_lifetime_t lifetime, size_t size_bytes, void **field) {
-    zr_allocation_request_t request = {
-        .size_bytes = size_bytes, .tier = tier, .tag = tag, .lifetime = lifetime, .name = name};
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
+                                       .tier = tier,
+                                       .tag = tag,
+                                       .lifetime = lifetime,
+                                       .name = name,
+                                       .stream = tier == ZR_TIER_DEVICE ? gpt->stream : NULL};
     return zr_allocate(gpt->allocator, &request, field);
 }
 

@@ -14,7 +14,8 @@ static zr_status_t allocate(gpt_t *gpt, const char *name, zr_tag_t tag, zr_lifet
                                        .tier = ZR_TIER_DEVICE,
                                        .tag = tag,
                                        .lifetime = lifetime,
-                                       .name = name};
+                                       .name = name,
+                                       .stream = gpt->stream};
     return zr_allocate(gpt->allocator, &request, field);
 }
 

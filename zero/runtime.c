@@ -62,12 +62,14 @@ zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char *tensor, zr_d
 }
 
 zr_status_t zr_rt_allocate(zr_runtime_t *runtime, size_t size_bytes, zr_tag_t tag,
-                           zr_lifetime_t lifetime, const char *name, void **pointer_p) {
+                           zr_lifetime_t lifetime, const char *name, zr_stream_t *stream,
+                           void **pointer_p) {
     zr_allocation_request_t request = {.size_bytes = size_bytes,
                                        .tier = ZR_TIER_DEVICE,
                                        .tag = tag,
                                        .lifetime = lifetime,
-                                       .name = name};
+                                       .name = name,
+                                       .stream = stream};
     return zr_allocate(runtime->allocator, &request, pointer_p);
 }
 
@@ -422,7 +424,7 @@ static zr_status_t gather_words(zr_runtime_t *runtime, uint64_t words[2], uint64
     void *buffer = NULL;
     size_t own_bytes = 2 * sizeof(uint64_t);
     ZR_TRY(zr_rt_allocate(runtime, own_bytes * (size_t)runtime->n_ranks, ZR_TAG_WORKSPACE,
-                          ZR_LIFETIME_COLLECTIVE, "agreement", &buffer));
+                          ZR_LIFETIME_COLLECTIVE, "agreement", NULL, &buffer));
     char *own = (char *)buffer + own_bytes * (size_t)runtime->rank;
     zr_status_t status =
         zr_copy_async(runtime->compute, own, words, own_bytes, ZR_COPY_HOST_TO_DEVICE);
@@ -478,7 +480,8 @@ static zr_status_t allocate_params(zr_unit_t *unit) {
         bool full = zr_rt_keeps_full_params(runtime);
         size_t n_elems = full ? flat->padded_elems : flat->shard_elems;
         ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, n_elems), ZR_TAG_PARAMETERS,
-                              ZR_LIFETIME_PERSISTENT, unit->params_tensor, &unit->data[kind].own));
+                              ZR_LIFETIME_PERSISTENT, unit->params_tensor, NULL,
+                              &unit->data[kind].own));
         if (full)
             unit->data[kind].full = unit->data[kind].own;
     }
@@ -492,17 +495,17 @@ static zr_status_t allocate_training(zr_unit_t *unit) {
         return ZR_OK;
     if (zr_rt_keeps_full_grads(runtime)) {
         ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->padded_elems), ZR_TAG_GRADIENTS,
-                              ZR_LIFETIME_PERSISTENT, unit->grads_tensor, &unit->grad_full));
+                              ZR_LIFETIME_PERSISTENT, unit->grads_tensor, NULL, &unit->grad_full));
         /* Gaps and padding are never written again; they must not disturb the norm. */
         ZR_TRY(zr_kernel_fill(runtime->compute, unit->grad_full, runtime->config.dtype,
                               flat->padded_elems, 0.0f));
     }
     if (zr_rt_keeps_grad_shard(runtime))
         ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->shard_elems), ZR_TAG_GRADIENTS,
-                              ZR_LIFETIME_PERSISTENT, unit->grads_tensor, &unit->grad_shard));
+                              ZR_LIFETIME_PERSISTENT, unit->grads_tensor, NULL, &unit->grad_shard));
     size_t state_elems = zr_rt_state_range(unit).n_elems;
     ZR_TRY(zr_rt_allocate(runtime, 3 * state_elems * sizeof(float), ZR_TAG_OPTIMIZER_STATE,
-                          ZR_LIFETIME_PERSISTENT, unit->name, (void **)&unit->state));
+                          ZR_LIFETIME_PERSISTENT, unit->name, NULL, (void **)&unit->state));
     return zr_kernel_fill(runtime->compute, unit->state, ZR_DTYPE_F32, 3 * state_elems, 0.0f);
 }
 
@@ -520,11 +523,12 @@ static zr_status_t allocate_norms(zr_runtime_t *runtime) {
     if (runtime->norms_host == NULL || runtime->scalars_host == NULL)
         return out_of_memory(runtime, "norms");
     ZR_TRY(zr_rt_allocate(runtime, n_norms * sizeof(double), ZR_TAG_WORKSPACE,
-                          ZR_LIFETIME_PERSISTENT, "norms", (void **)&runtime->norms_device));
+                          ZR_LIFETIME_PERSISTENT, "norms", NULL, (void **)&runtime->norms_device));
     ZR_TRY(zr_rt_allocate(runtime, n_ranks * sizeof(double), ZR_TAG_WORKSPACE,
-                          ZR_LIFETIME_PERSISTENT, "averages", (void **)&runtime->scalars_device));
+                          ZR_LIFETIME_PERSISTENT, "averages", NULL,
+                          (void **)&runtime->scalars_device));
     return zr_rt_allocate(runtime, workspace_bytes, ZR_TAG_WORKSPACE, ZR_LIFETIME_PERSISTENT,
-                          "norm workspace", &runtime->norm_workspace);
+                          "norm workspace", NULL, &runtime->norm_workspace);
 }
 
 static zr_status_t allocate_staging(zr_runtime_t *runtime) {
@@ -535,7 +539,8 @@ static zr_status_t allocate_staging(zr_runtime_t *runtime) {
                                     .name = "staging"};
     ZR_TRY(zr_allocate(runtime->allocator, &host, (void **)&runtime->staging_host));
     return zr_rt_allocate(runtime, ZR_STAGING_ELEMS * sizeof(float), ZR_TAG_STAGING,
-                          ZR_LIFETIME_PERSISTENT, "staging", (void **)&runtime->staging_device);
+                          ZR_LIFETIME_PERSISTENT, "staging", NULL,
+                          (void **)&runtime->staging_device);
 }
 
 /* ---- commit: initial values ---- */

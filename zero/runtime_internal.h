@@ -163,9 +163,19 @@ zr_status_t zr_rt_note(zr_runtime_t *runtime, zr_status_t status) ZR_NODISCARD;
 /** ZR_OK when the runtime is committed and has not failed; otherwise logs `call`. */
 ZR_NODISCARD zr_status_t zr_rt_check_ready(zr_runtime_t *runtime, const char *call);
 
-/** Allocate device memory of this unit or runtime. */
+/** Allocate device memory of this unit or runtime, for the stream that uses it first. */
 ZR_NODISCARD zr_status_t zr_rt_allocate(zr_runtime_t *runtime, size_t size_bytes, zr_tag_t tag,
-                                        zr_lifetime_t lifetime, const char *name, void **pointer_p);
+                                        zr_lifetime_t lifetime, const char *name,
+                                        zr_stream_t *stream, void **pointer_p);
+
+/** Tell the allocator what computes from now on in this micro-batch; NULL: no unit yet. */
+static inline void zr_rt_mark(zr_runtime_t *runtime, const zr_unit_t *unit, zr_pass_t pass) {
+    zr_allocator_mark(runtime->allocator,
+                      &(zr_mark_t){.step = runtime->n_steps + 1,
+                                   .micro_batch = runtime->micro_batch,
+                                   .unit = unit != NULL ? unit->index : ZR_NO_UNIT,
+                                   .pass = (int)pass});
+}
 
 /** unit.c: give back gathered parameters of a unit that is not acquired, if it has any. */
 ZR_NODISCARD zr_status_t zr_unit_drop_gathered(zr_unit_t *unit);

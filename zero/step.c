@@ -178,7 +178,8 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_step"));
     ZR_TRY(check_complete(runtime));
     zr_runtime_time_t before, after;
-    zr_allocator_record_mark(runtime->allocator, runtime->n_steps + 1, 0);
+    zr_allocator_mark(runtime->allocator,
+                      &(zr_mark_t){.step = runtime->n_steps + 1, .unit = ZR_NO_UNIT});
     zr_runtime_time(runtime, &before);
     double start = zr_rt_now();
     zr_step_report_t report = {0};

@@ -33,7 +33,7 @@ static zr_status_t gather_flat(zr_unit_t *unit, int kind) {
     unit_params_t *data = &unit->data[kind];
     ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->padded_elems),
                           ZR_TAG_GATHERED_PARAMETERS, ZR_LIFETIME_UNIT, unit->params_tensor,
-                          &data->full));
+                          runtime->transfer, &data->full));
     runtime->gathered_elems += flat->padded_elems;
     zr_message_t message = params_message(unit);
     return zr_comm_all_gather(runtime->comm, &message, data->own, data->full, flat->shard_elems,
@@ -218,7 +218,7 @@ static zr_status_t acquire_grads(zr_unit_t *unit) {
         return ZR_OK;
     ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, unit->flat[FLAT_TRAINABLE].padded_elems),
                           ZR_TAG_GRADIENT_BUCKETS, ZR_LIFETIME_UNIT, unit->grads_tensor,
-                          &unit->grad_full));
+                          runtime->compute, &unit->grad_full));
     return zero_gaps(unit);
 }
 
@@ -260,7 +260,7 @@ static zr_status_t reduce_and_add(zr_unit_t *unit) {
     zr_message_t message = grads_message(unit);
     void *sum = NULL;
     ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, shard_elems), ZR_TAG_GRADIENT_BUCKETS,
-                          ZR_LIFETIME_COLLECTIVE, unit->grads_tensor, &sum));
+                          ZR_LIFETIME_COLLECTIVE, unit->grads_tensor, runtime->transfer, &sum));
     zr_status_t status = zr_comm_reduce_scatter(runtime->comm, &message, unit->grad_full, sum,
                                                 shard_elems, runtime->transfer);
     if (status == ZR_OK)
@@ -307,6 +307,8 @@ static zr_status_t reduce(zr_unit_t *unit) {
 /* ---- public calls ---- */
 
 static zr_status_t acquire(zr_unit_t *unit, zr_pass_t pass) {
+    if (unit->runtime->in_micro_batch)
+        zr_rt_mark(unit->runtime, unit, pass);
     if (pass != ZR_GRADIENTS)
         ZR_TRY(acquire_params(unit));
     if (pass != ZR_FORWARD)
@@ -383,7 +385,7 @@ zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
     if (zr_rt_keeps_full_grads(runtime) && runtime->micro_batch > 0)
         ZR_TRY(zr_rt_note(runtime, zr_rt_order(runtime, runtime->transfer, runtime->compute)));
     runtime->micro_batch++;
-    zr_allocator_record_mark(runtime->allocator, runtime->n_steps + 1, runtime->micro_batch);
+    zr_rt_mark(runtime, NULL, ZR_FORWARD);
     runtime->in_micro_batch = true;
     runtime->order_position = 0;
     return ZR_OK;

@@ -121,7 +121,8 @@ static void use_recorded(zr_allocator_t *allocator, zr_stream_t *stream, int rou
                                            .lifetime = (zr_lifetime_t)(i % ZR_N_LIFETIMES),
                                            .name = name};
         assert_int_equal(zr_allocate(allocator, &request, &pointers[i]), ZR_OK);
-        zr_allocator_record_mark(allocator, (size_t)round + 1, (size_t)i);
+        zr_allocator_mark(allocator,
+                          &(zr_mark_t){.step = (size_t)round + 1, .micro_batch = (size_t)i});
     }
     assert_true(zr_allocator_is_valid(allocator));
     for (int i = 0; i < N_POINTERS; i++)

@@ -185,7 +185,8 @@ static void do_one(oracle_t *oracle) {
     if (dice < 3) {
         oracle->step += oracle->micro_batch > 2;
         oracle->micro_batch = (oracle->micro_batch + 1) % 4;
-        zr_allocator_record_mark(oracle->allocator, oracle->step, oracle->micro_batch);
+        zr_allocator_mark(oracle->allocator,
+                          &(zr_mark_t){.step = oracle->step, .micro_batch = oracle->micro_batch});
     } else if (dice < 15) {
         fake_stream_pass(oracle->streams[below(oracle, N_STREAMS)], 1 + below(oracle, 8));
     } else if (oracle->n_live < MAX_LIVE && dice < 70) {

@@ -65,7 +65,7 @@ static void *work(void *context) {
         if (i % 512 == 0)
             zr_allocator_reset_peaks(worker->allocator);
         if (i % 64 == 0)
-            zr_allocator_record_mark(worker->allocator, 1, (size_t)i);
+            zr_allocator_mark(worker->allocator, &(zr_mark_t){.step = 1, .micro_batch = (size_t)i});
     }
     for (int slot = 0; slot < N_SLOTS; slot++) {
         if (pointers[slot] != NULL)

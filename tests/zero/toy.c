@@ -170,7 +170,8 @@ static zr_status_t write_grad(rank_state_t *state, int unit, int index) {
                                        .tier = ZR_TIER_DEVICE,
                                        .tag = ZR_TAG_WORKSPACE,
                                        .lifetime = ZR_LIFETIME_UNIT,
-                                       .name = "toy"};
+                                       .name = "toy",
+                                       .stream = stream};
     void *device_grad = NULL;
     ZR_TRY(zr_allocate(zr_runtime_allocator(state->runtime), &request, &device_grad));
     zr_status_t status =
