@@ -1,5 +1,5 @@
 /*
- * The order and the reader.
+ * The order, the lengths and the reader.
  *
  * An epoch's order is a keyed permutation of the windows, computed element by element: no
  * table, so it costs nothing for any number of windows, and any rank can ask for any place in
@@ -19,6 +19,8 @@
 /* Micro-batches that are read ahead, the one in use included. */
 #define N_SLOTS 4
 #define N_ROUNDS 6
+#define GOLDEN_RATIO 0x9e3779b97f4a7c15u /* of 2^64: SplitMix's step */
+#define LENGTHS_KEY 0xd1b54a32d192ed03u  /* not the order's: the two are unrelated */
 /* Tokens up to which the whole data is checked before the run, not only what is read. */
 #define CHECK_FIRST_TOKENS ((size_t)1 << 29)
 #define CHECK_TOKENS ((size_t)1 << 16)
@@ -26,6 +28,7 @@
 struct data {
     data_files_t files;
     size_t seq;
+    size_t seq_min; /* 1 to seq */
     size_t vocab;
     uint64_t seed;
     size_t n_windows;   /* > 0 */
@@ -79,11 +82,16 @@ zr_status_t data_open(const data_options_t *options, data_t **data_p) {
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "sequences of %zu tokens from a vocabulary of %zu: allowed are 1 and more",
                        options->seq, options->vocab);
+    if (options->seq_min > options->seq)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "sequences of %zu tokens or more: allowed are 1 to %zu, the longest",
+                       options->seq_min, options->seq);
     data_t *data = calloc(1, sizeof(*data));
     if (data == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to open the data");
     *data = (data_t){.files = {.log = *log},
                      .seq = options->seq,
+                     .seq_min = options->seq_min == 0 ? options->seq : options->seq_min,
                      .vocab = options->vocab,
                      .seed = options->seed};
     zr_status_t status = ZR_OK;
@@ -148,7 +156,7 @@ static uint64_t permute(uint64_t value, unsigned half_bits, uint64_t key) {
     uint64_t mask = ((uint64_t)1 << half_bits) - 1;
     uint64_t left = value >> half_bits, right = value & mask;
     for (uint64_t round = 1; round <= N_ROUNDS; round++) {
-        uint64_t next = left ^ (mix(key + round * 0x9e3779b97f4a7c15u + mix(right)) & mask);
+        uint64_t next = left ^ (mix(key + round * GOLDEN_RATIO + mix(right)) & mask);
         left = right;
         right = next;
     }
@@ -157,7 +165,7 @@ static uint64_t permute(uint64_t value, unsigned half_bits, uint64_t key) {
 
 size_t data_window(const data_t *data, uint64_t index) {
     uint64_t epoch = index / data->n_windows;
-    uint64_t key = mix(mix(data->seed + 0x9e3779b97f4a7c15u) + epoch);
+    uint64_t key = mix(mix(data->seed + GOLDEN_RATIO) + epoch);
     uint64_t window = index % data->n_windows;
     do
         window = permute(window, data->half_bits, key);
@@ -165,10 +173,20 @@ size_t data_window(const data_t *data, uint64_t index) {
     return (size_t)window;
 }
 
+/* ---- the lengths ------------------------------------------------------------------------ */
+
+/* The remainder favours no length by more than their number in 2^64. */
+size_t data_length(const data_t *data, uint64_t step, uint64_t micro_batch) {
+    uint64_t key = mix(mix(data->seed + LENGTHS_KEY) + step);
+    uint64_t n_lengths = (uint64_t)(data->seq - data->seq_min) + 1;
+    return data->seq_min + (size_t)(mix(key + (micro_batch + 1) * GOLDEN_RATIO) % n_lengths);
+}
+
 /* ---- the reader ------------------------------------------------------------------------- */
 
 typedef struct slot {
-    int32_t *tokens;  /* [micro_batch * seq], inside the reader's memory */
+    size_t length;    /* of each sequence, at most seq */
+    int32_t *tokens;  /* [micro_batch * length], inside the reader's memory */
     int32_t *targets; /* as tokens */
 } slot_t;
 
@@ -195,24 +213,28 @@ struct data_reader {
     int32_t memory[];
 };
 
-static zr_status_t read_sequence(data_reader_t *reader, uint64_t index, int32_t *tokens,
-                                 int32_t *targets) {
-    size_t seq = reader->data->seq;
-    ZR_TRY(data_cursor_read(&reader->cursor, data_window(reader->data, index) * seq, seq + 1,
-                            reader->data->vocab, reader->bytes, reader->window));
-    memcpy(tokens, reader->window, seq * sizeof(*tokens));
-    memcpy(targets, reader->window + 1, seq * sizeof(*targets));
+static zr_status_t read_sequence(data_reader_t *reader, uint64_t index, size_t length,
+                                 int32_t *tokens, int32_t *targets) {
+    const data_t *data = reader->data;
+    ZR_TRY(data_cursor_read(&reader->cursor, data_window(data, index) * data->seq, length + 1,
+                            data->vocab, reader->bytes, reader->window));
+    memcpy(tokens, reader->window, length * sizeof(*tokens));
+    memcpy(targets, reader->window + 1, length * sizeof(*targets));
     return ZR_OK;
 }
 
 /* Ranks take turns within each micro-batch, so a global batch is one piece of the order. */
 static zr_status_t read_micro_batch(data_reader_t *reader, uint64_t micro_batch, slot_t *slot) {
     const data_part_t *part = &reader->part;
-    uint64_t n_ranks = (uint64_t)part->n_ranks, seq = reader->data->seq;
+    uint64_t n_ranks = (uint64_t)part->n_ranks;
     uint64_t first =
         part->first_index + (micro_batch * n_ranks + (uint64_t)part->rank) * part->micro_batch;
+    size_t length = data_length(reader->data, part->first_step + micro_batch / part->grad_accum,
+                                micro_batch % part->grad_accum);
     for (size_t i = 0; i < part->micro_batch; i++)
-        ZR_TRY(read_sequence(reader, first + i, slot->tokens + i * seq, slot->targets + i * seq));
+        ZR_TRY(read_sequence(reader, first + i, length, slot->tokens + i * length,
+                             slot->targets + i * length));
+    slot->length = length;
     return ZR_OK;
 }
 
@@ -306,7 +328,7 @@ static double now_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-zr_status_t data_reader_next(data_reader_t *reader, const int32_t **tokens_p,
+zr_status_t data_reader_next(data_reader_t *reader, size_t *length_p, const int32_t **tokens_p,
                              const int32_t **targets_p) {
     if (reader->n_given == reader->part.n_micro_batches)
         return zr_fail(&reader->data->files.log, ZR_ERR_STATE, "all %llu micro-batches were read",
@@ -325,6 +347,7 @@ zr_status_t data_reader_next(data_reader_t *reader, const int32_t **tokens_p,
     reader->wait_seconds += now_seconds() - start;
     if (status != ZR_OK)
         return status;
+    *length_p = slot->length;
     *tokens_p = slot->tokens;
     *targets_p = slot->targets;
     return ZR_OK;

@@ -7,6 +7,10 @@
  * function of the seed and the epoch alone, so sequence i of the whole run is the same for any
  * number of ranks, micro-batches and sequences in them.
  *
+ * Sequences may be cut to a length that varies from micro-batch to micro-batch: its sequences are
+ * then the first tokens of their windows. The length is a function of the seed, the step and the
+ * micro-batch's place in it alone, so it is the same on every rank.
+ *
  * Nothing is held in memory but what the next few micro-batches need, so data may be larger
  * than memory.
  */
@@ -22,9 +26,10 @@ typedef struct data data_t;
 typedef struct data_options {
     const char *const *paths; /* files and folders; folders count with everything below them */
     size_t n_paths;
-    size_t seq;    /* tokens per sequence */
-    size_t vocab;  /* tokens are below this */
-    uint64_t seed; /* of the order */
+    size_t seq;     /* tokens per window: the longest sequence */
+    size_t seq_min; /* the shortest one, at most seq; 0: seq, all are equally long */
+    size_t vocab;   /* tokens are below this */
+    uint64_t seed;  /* of the order, and of the lengths */
     zr_log_t log;
 } data_options_t;
 
@@ -36,8 +41,8 @@ typedef struct data_options {
  * names that begin with a dot are left out, and a file that links lead to again counts once.
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT (no path, tokens outside the vocabulary, fewer tokens than a
- *         window); ZR_ERR_IO (a file that cannot be read); ZR_ERR_FORMAT (empty, truncated, of
- *         another version, text and token files mixed); ZR_ERR_MEMORY. The message names file
+ *         window, seq_min above seq); ZR_ERR_IO (a file that cannot be read); ZR_ERR_FORMAT (empty,
+ * truncated, of another version, text and token files mixed); ZR_ERR_MEMORY. The message names file
  *         and position.
  *
  * Threads: what is opened does not change and may be read by any number of readers.
@@ -60,13 +65,22 @@ const char *data_kind(const data_t *data);
 /** Which window is sequence `index` of the run, counted from 0 over all ranks and steps. */
 size_t data_window(const data_t *data, uint64_t index);
 
+/**
+ * Tokens of each sequence of a micro-batch: uniform in [seq_min, seq].
+ *
+ * @param step         of the run, counted from 0
+ * @param micro_batch  of the step, counted from 0
+ */
+size_t data_length(const data_t *data, uint64_t step, uint64_t micro_batch);
+
 /** Which part of each global batch a rank reads. */
 typedef struct data_part {
     int rank;
     int n_ranks;
     size_t micro_batch;       /* sequences per rank and micro-batch */
-    size_t grad_accum;        /* micro-batches per step */
+    size_t grad_accum;        /* micro-batches per step, at least 1 */
     uint64_t first_index;     /* sequences that the run had before: where it goes on */
+    uint64_t first_step;      /* steps that the run had before: lengths go on from there */
     uint64_t n_micro_batches; /* how many will be read; reading ahead ends there */
 } data_part_t;
 
@@ -87,12 +101,13 @@ void data_reader_destroy(data_reader_t **reader);
 /**
  * The next micro-batch; waits for it.
  *
- * @param tokens_p, targets_p  [micro_batch * seq]; valid until the next call
+ * @param length_p             tokens of each of its sequences: data_length
+ * @param tokens_p, targets_p  [micro_batch * length]; valid until the next call
  * @return ZR_OK; ZR_ERR_STATE after the last; ZR_ERR_IO (removed or truncated) or ZR_ERR_ARGUMENT
  *         (tokens outside the vocabulary) when a file has changed since it was checked
  */
-ZR_NODISCARD zr_status_t data_reader_next(data_reader_t *reader, const int32_t **tokens_p,
-                                          const int32_t **targets_p);
+ZR_NODISCARD zr_status_t data_reader_next(data_reader_t *reader, size_t *length_p,
+                                          const int32_t **tokens_p, const int32_t **targets_p);
 
 /** How long data_reader_next has waited so far. */
 double data_reader_wait_seconds(const data_reader_t *reader);

@@ -179,8 +179,9 @@ static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
     double loss = 0;
     for (size_t i = 0; i < o->config.grad_accum; i++) {
         const int32_t *tokens = NULL, *targets = NULL;
-        ZR_TRY(data_reader_next(rank->reader, &tokens, &targets));
-        ZR_TRY(gpt_train_micro_batch(rank->gpt, tokens, targets, o->config.micro_batch, o->seq));
+        size_t length = 0;
+        ZR_TRY(data_reader_next(rank->reader, &length, &tokens, &targets));
+        ZR_TRY(gpt_train_micro_batch(rank->gpt, tokens, targets, o->config.micro_batch, length));
     }
     ZR_TRY(gpt_take_loss(rank->gpt, &loss));
     ZR_TRY(zr_runtime_average(rank->runtime, loss, &line_p->loss));

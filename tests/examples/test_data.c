@@ -144,7 +144,9 @@ static void read_all(const data_t *data, const data_part_t *part, size_t seq, in
     assert_int_equal(data_reader_create(data, part, &reader), ZR_OK);
     for (uint64_t i = 0; i < part->n_micro_batches; i++) {
         const int32_t *from = NULL, *to = NULL;
-        assert_int_equal(data_reader_next(reader, &from, &to), ZR_OK);
+        size_t length = 0;
+        assert_int_equal(data_reader_next(reader, &length, &from, &to), ZR_OK);
+        assert_int_equal(length, seq);
         memcpy(tokens + i * n, from, n * sizeof(*tokens));
         memcpy(targets + i * n, to, n * sizeof(*targets));
     }
@@ -306,21 +308,104 @@ static void order_goes_on(void **state) {
     data_close(&data);
 }
 
+/* ---- the lengths ------------------------------------------------------------------------ */
+
+static data_t *open_varying(size_t seq_min, size_t seq, uint64_t seed) {
+    const char *path = path_of("text");
+    data_options_t options = {.paths = &path,
+                              .n_paths = 1,
+                              .seq = seq,
+                              .seq_min = seq_min,
+                              .vocab = 256,
+                              .seed = seed,
+                              .log = captured_log(&captured)};
+    data_t *data = NULL;
+    assert_int_equal(data_open(&options, &data), ZR_OK);
+    return data;
+}
+
+/* Each length equally often, within four deviations; steps and micro-batches have their own. */
+static void lengths_are_uniform(void **state) {
+    enum { LEAST = 3, MOST = 12, STEPS = 4000, MICRO_BATCHES = 4 };
+    size_t count[MOST + 1] = {0}, n_like_last_step = 0, n_like_first = 0;
+    size_t each = STEPS * MICRO_BATCHES / (MOST - LEAST + 1);
+    data_t *data = open_varying(LEAST, MOST, 9), *other = open_varying(LEAST, MOST, 10);
+    size_t n_like_other_seed = 0;
+    (void)state;
+    for (size_t step = 0; step < STEPS; step++)
+        for (size_t i = 0; i < MICRO_BATCHES; i++) {
+            size_t length = data_length(data, step, i);
+            assert_in_range(length, LEAST, MOST);
+            count[length]++;
+            n_like_last_step += step > 0 && length == data_length(data, step - 1, i);
+            n_like_first += i > 0 && length == data_length(data, step, 0);
+            n_like_other_seed += length == data_length(other, step, i);
+        }
+    for (size_t length = LEAST; length <= MOST; length++)
+        assert_in_range(count[length], each - 152, each + 152); /* 4 sqrt(16000 * 0.1 * 0.9) */
+    assert_in_range(n_like_last_step, each - 152, each + 152);
+    assert_in_range(n_like_other_seed, each - 152, each + 152);
+    assert_in_range(n_like_first, 1200 - 132, 1200 + 132);
+    data_close(&other);
+    data_close(&data);
+
+    data = open_varying(MOST, MOST, 9);
+    for (size_t step = 0; step < 100; step++)
+        assert_int_equal(data_length(data, step, 0), MOST);
+    data_close(&data);
+}
+
+/* Every rank cuts its windows to the length of the step and micro-batch, and none other. */
+static void sequences_are_cut(void **state) {
+    enum { MICRO_BATCH = 2, ACCUM = 3, STEPS = 5, SEQ = 8 };
+    data_t *data = open_varying(2, SEQ, 4);
+    (void)state;
+    for (size_t n_ranks = 1; n_ranks <= 3; n_ranks++)
+        for (size_t rank = 0; rank < n_ranks; rank++) {
+            data_reader_t *reader = NULL;
+            data_part_t part = {.rank = (int)rank,
+                                .n_ranks = (int)n_ranks,
+                                .micro_batch = MICRO_BATCH,
+                                .grad_accum = ACCUM,
+                                .first_index = 7,
+                                .first_step = 11,
+                                .n_micro_batches = STEPS * ACCUM};
+            assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
+            for (size_t k = 0; k < STEPS * ACCUM; k++) {
+                const int32_t *tokens = NULL, *targets = NULL;
+                size_t length = 0;
+                assert_int_equal(data_reader_next(reader, &length, &tokens, &targets), ZR_OK);
+                assert_int_equal(length, data_length(data, 11 + k / ACCUM, k % ACCUM));
+                for (size_t i = 0; i < MICRO_BATCH * length; i++) {
+                    size_t index = 7 + (k * n_ranks + rank) * MICRO_BATCH + i / length;
+                    size_t place = data_window(data, index) * SEQ + i % length;
+                    assert_int_equal(tokens[i], place % 251);
+                    assert_int_equal(targets[i], (place + 1) % 251);
+                }
+            }
+            data_reader_destroy(&reader);
+        }
+    data_close(&data);
+}
+
+/* ---- the reader ------------------------------------------------------------------------- */
+
 static void reader_ends(void **state) {
     data_t *data = open_one("text", 10, 256, 1);
     data_part_t part = {.n_ranks = 1, .micro_batch = 2, .grad_accum = 1, .n_micro_batches = 3};
     data_reader_t *reader = NULL;
     const int32_t *tokens = NULL, *targets = NULL;
+    size_t length = 0;
     (void)state;
     assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
     for (size_t i = 0; i < 3; i++)
-        assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_OK);
-    assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_ERR_STATE);
+        assert_int_equal(data_reader_next(reader, &length, &tokens, &targets), ZR_OK);
+    assert_int_equal(data_reader_next(reader, &length, &tokens, &targets), ZR_ERR_STATE);
     assert_true(data_reader_wait_seconds(reader) >= 0);
     data_reader_destroy(&reader);
     part.n_micro_batches = 1000; /* more than it may read ahead; destroyed in the middle */
     assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
-    assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_OK);
+    assert_int_equal(data_reader_next(reader, &length, &tokens, &targets), ZR_OK);
     data_reader_destroy(&reader);
     data_reader_destroy(&reader);
     part.micro_batch = SIZE_MAX / 40;
@@ -376,6 +461,14 @@ static void refused_lengths(void **state) {
     assert_int_equal(open_paths(&path, 1, 8, 0, 1, &data), ZR_ERR_ARGUMENT);
     assert_int_equal(open_paths(&path, 0, 8, 256, 1, &data), ZR_ERR_ARGUMENT);
     assert_said("--data");
+    data_options_t longer_min = {.paths = &path,
+                                 .n_paths = 1,
+                                 .seq = 8,
+                                 .seq_min = 9,
+                                 .vocab = 256,
+                                 .log = captured_log(&captured)};
+    assert_int_equal(data_open(&longer_min, &data), ZR_ERR_ARGUMENT);
+    assert_said("sequences of 9 tokens or more: allowed are 1 to 8");
     path = "";
     assert_int_equal(open_paths(&path, 1, 8, 256, 1, &data), ZR_ERR_ARGUMENT);
     write_counting("single", 0, 1);
@@ -393,13 +486,14 @@ static void truncated_meanwhile(void **state) {
     data_reader_t *reader = NULL;
     const int32_t *tokens = NULL, *targets = NULL;
     zr_status_t status = ZR_OK;
+    size_t length = 0;
     (void)state;
     assert_int_equal(truncate(path_of("shrinking"), 10), 0);
     assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
     for (size_t i = 0; i < 9 && status == ZR_OK; i++)
-        status = data_reader_next(reader, &tokens, &targets);
+        status = data_reader_next(reader, &length, &tokens, &targets);
     assert_int_equal(status, ZR_ERR_IO);
-    assert_int_equal(data_reader_next(reader, &tokens, &targets), ZR_ERR_IO);
+    assert_int_equal(data_reader_next(reader, &length, &tokens, &targets), ZR_ERR_IO);
     data_reader_destroy(&reader);
     data_close(&data);
     assert_said("truncated meanwhile");
@@ -413,6 +507,8 @@ int main(void) {
         cmocka_unit_test(several_paths),
         cmocka_unit_test(order_is_independent_of_ranks),
         cmocka_unit_test(order_goes_on),
+        cmocka_unit_test(lengths_are_uniform),
+        cmocka_unit_test(sequences_are_cut),
         cmocka_unit_test(reader_ends),
         cmocka_unit_test(refused_files),
         cmocka_unit_test(refused_tokens),
