@@ -44,8 +44,9 @@ typedef struct rank {
     bool is_recording;         /* the allocator is */
     zr_recording_t *recording; /* of --memory-snapshot, when it is done; owned */
     double *step_seconds;      /* [n_steps]; rank 0 only */
-    size_t capacity;
-    double seconds; /* of all steps */
+    double *step_tokens_per_s; /* [n_steps]; rank 0 only */
+    size_t capacity;           /* of both */
+    double seconds;            /* of all steps */
     train_result_t result;
 } rank_t;
 
@@ -53,12 +54,6 @@ static double now_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-double train_tokens_per_step(const train_options_t *options) {
-    const zr_config_t *c = &options->config;
-    return (double)c->micro_batch * (double)c->grad_accum * (double)options->n_ranks *
-           (double)options->seq;
 }
 
 /* ---- a rank: making and unmaking -------------------------------------------------------- */
@@ -182,10 +177,19 @@ static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
         size_t length = 0;
         ZR_TRY(data_reader_next(rank->reader, &length, &tokens, &targets));
         ZR_TRY(gpt_train_micro_batch(rank->gpt, tokens, targets, o->config.micro_batch, length));
+        line_p->n_tokens += (size_t)o->n_ranks * o->config.micro_batch * length;
     }
     ZR_TRY(gpt_take_loss(rank->gpt, &loss));
     ZR_TRY(zr_runtime_average(rank->runtime, loss, &line_p->loss));
     return zr_runtime_step(rank->runtime, &line_p->report);
+}
+
+static zr_status_t grow(rank_t *rank, double **values, size_t capacity) {
+    double *grown = realloc(*values, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the times of %zu steps", capacity);
+    *values = grown;
+    return ZR_OK;
 }
 
 /* Rank 0 keeps the times of all steps for their median, and speaks for the run. */
@@ -194,14 +198,12 @@ static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
     size_t n = rank->result.n_steps;
     if (n == rank->capacity) {
         size_t capacity = n == 0 ? 64 : 2 * n;
-        double *grown = realloc(rank->step_seconds, capacity * sizeof(*grown));
-        if (grown == NULL)
-            return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the times of %zu steps",
-                           capacity);
-        rank->step_seconds = grown;
+        ZR_TRY(grow(rank, &rank->step_seconds, capacity));
+        ZR_TRY(grow(rank, &rank->step_tokens_per_s, capacity));
         rank->capacity = capacity;
     }
     rank->step_seconds[n] = line->seconds;
+    rank->step_tokens_per_s[n] = line->tokens_per_s;
     if (run->log_file != NULL)
         ZR_TRY(train_report_log_step(run->log_file, run->options, line, &rank->log));
     if (run->messages != NULL)
@@ -230,7 +232,7 @@ static zr_status_t train_steps(rank_t *rank) {
         double step_end = now_seconds();
         after = rank_time(rank);
         line.seconds = step_end - step_start;
-        line.tokens_per_s = train_tokens_per_step(o) / line.seconds;
+        line.tokens_per_s = (double)line.n_tokens / line.seconds;
         line.time = time_between(&before, &after, line.seconds);
         step_start = step_end;
         before = after;
@@ -241,6 +243,7 @@ static zr_status_t train_steps(rank_t *rank) {
         result->last_loss = line.loss;
         result->n_steps = line.report.step;
         result->n_skipped = line.report.n_skipped;
+        result->n_trained_tokens += line.n_tokens;
     }
     rank->seconds = step_start - start;
     result->time = time_between(&begin, &after, rank->seconds);
@@ -331,6 +334,7 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     memcpy(result->device, first->device, sizeof(result->device));
     result->n_steps = first->n_steps;
     result->n_skipped = first->n_skipped;
+    result->n_trained_tokens = first->n_trained_tokens;
     result->first_loss = first->first_loss;
     result->last_loss = first->last_loss;
     result->weights_xxh3 = first->weights_xxh3;
@@ -338,7 +342,7 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
         add_up_rank(&ranks[i], options->n_ranks, result);
     if (first->n_steps > 0) {
         result->step_ms = 1e3 * median(ranks[0].step_seconds, first->n_steps);
-        result->tokens_per_s = train_tokens_per_step(options) / (1e-3 * result->step_ms);
+        result->tokens_per_s = median(ranks[0].step_tokens_per_s, first->n_steps);
     }
 }
 
@@ -475,6 +479,7 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
         status = run->status != ZR_OK ? run->status : saved;
         add_up(ranks, run->options, result);
     }
+    free(ranks[0].step_tokens_per_s);
     free(ranks[0].step_seconds);
     free(ranks);
     result->bad_input = is_about_input(status);
@@ -486,6 +491,7 @@ static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     data_options_t options = {.paths = o->data_paths,
                               .n_paths = o->n_data_paths,
                               .seq = o->seq,
+                              .seq_min = o->seq_min,
                               .vocab = o->shape.vocab,
                               .seed = o->seed,
                               .log = run->log};

@@ -48,12 +48,13 @@ typedef struct train_result {
     size_t n_data_duplicates;
     size_t n_steps; /* done, skipped ones included */
     size_t n_skipped;
+    size_t n_trained_tokens; /* of those steps, over all ranks */
     double first_loss;
     double last_loss;
 
     /* Of a run that succeeded. */
-    double step_ms; /* median */
-    double tokens_per_s;
+    double step_ms;      /* median */
+    double tokens_per_s; /* median of the steps' own, over all ranks */
     uint64_t weights_xxh3;
     uint64_t bytes_sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES]; /* the largest over the ranks */
     train_time_t time;
@@ -71,8 +72,4 @@ typedef struct train_result {
  */
 zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
                            messages_t *messages, train_result_t *result_p);
-
-/** Tokens of a step over all ranks. */
-double train_tokens_per_step(const train_options_t *options);
-
 #endif

@@ -23,6 +23,7 @@ enum option_key {
     KEY_MODEL = 0x100, /* beyond characters: no short options */
     KEY_DATA,
     KEY_SEQ,
+    KEY_SEQ_MIN,
     KEY_SEED,
     KEY_STEPS,
     KEY_STAGE,
@@ -75,9 +76,13 @@ static const struct argp_option option_table[] = {
      "text files or folders (a token is a byte), or llm.c's token files; further paths may follow",
      1},
     {"seq", KEY_SEQ, "TOKENS", 0, "tokens per sequence (default: the model's seq)", 1},
-    {"steps", KEY_STEPS, "N", 0, "optimizer steps (default 100)", 1},
-    {"seed", KEY_SEED, "N", 0, "of the initial weights and of the order of the data (default 1)",
+    {"seq-min", KEY_SEQ_MIN, "TOKENS", 0,
+     "vary the length: cut each micro-batch's sequences to their first TOKENS to --seq tokens, "
+     "drawn from the seed (default: --seq, all are equally long)",
      1},
+    {"steps", KEY_STEPS, "N", 0, "optimizer steps (default 100)", 1},
+    {"seed", KEY_SEED, "N", 0,
+     "of the initial weights and of the order and lengths of the data (default 1)", 1},
     {"freeze", KEY_FREEZE, "NAMES", 0,
      "parameters that are not trained, by name or the part of it before a dot: wte,h.0", 1},
 
@@ -265,6 +270,8 @@ static zr_status_t set_model_option(parsing_t *p, int key, const char *value) {
         return ZR_OK;
     case KEY_SEQ:
         return args_count("--seq", value, 1, MOST_COUNT, p->log, &o->seq);
+    case KEY_SEQ_MIN:
+        return args_count("--seq-min", value, 1, MOST_COUNT, p->log, &o->seq_min);
     case KEY_SEED:
         return args_u64("--seed", value, p->log, &o->seed);
     case KEY_STEPS:
@@ -416,6 +423,13 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
                        "--seq %zu: the model has %zu positions; allowed are 1 to %zu; the nearest "
                        "is %zu",
                        options->seq, options->shape.seq, options->shape.seq, options->shape.seq);
+    if (options->seq_min == 0)
+        options->seq_min = options->seq;
+    if (options->seq_min > options->seq)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--seq-min %zu: sequences have at most %zu tokens (--seq); allowed are 1 to "
+                       "%zu; the nearest is %zu",
+                       options->seq_min, options->seq, options->seq, options->seq);
     return ZR_OK;
 }
 

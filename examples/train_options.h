@@ -15,7 +15,8 @@ typedef struct train_options {
     gpt_shape_t shape;
     const char **data_paths; /* owned; the paths are argv's */
     size_t n_data_paths;
-    size_t seq; /* tokens per sequence, at most shape.seq */
+    size_t seq;     /* tokens per sequence, at most shape.seq */
+    size_t seq_min; /* of the shortest micro-batches, at most seq; 0: seq, until resolved */
     uint64_t seed;
     size_t steps;
     bool recompute;

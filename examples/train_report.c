@@ -35,6 +35,7 @@ zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
     made &= json_put(object, "norm", json_number(report->gradient_norm));
     made &= json_put(object, "clip", json_number(report->clip_factor));
     made &= json_put(object, "skipped", json_boolean(report->skipped));
+    made &= json_put(object, "tokens", json_count(line->n_tokens));
     made &= json_put(object, "step_ms", json_number(1e3 * line->seconds));
     made &= json_put(object, "tokens_per_s", json_number(line->tokens_per_s));
     if (options->config.wall_clock_breakdown)
@@ -198,12 +199,14 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "micro_batch", json_count(c->micro_batch));
     made &= json_put(object, "grad_accum", json_count(c->grad_accum));
     made &= json_put(object, "seq", json_count(options->seq));
+    made &= json_put(object, "seq_min", json_count(options->seq_min));
     made &= json_put(object, "recompute", json_string(options->recompute ? "unit" : "none"));
     made &= json_put(object, "model", shape_object(options, result));
     made &= json_put(object, "data", data_object(result));
     made &= json_put(object, "padding", padding_object(&result->size));
     made &= json_put(object, "steps", json_count(result->n_steps));
     made &= json_put(object, "n_skipped", json_count(result->n_skipped));
+    made &= json_put(object, "tokens", json_count(result->n_trained_tokens));
     made &= json_put(object, "peak_bytes", peaks_object(result));
     made &= json_put(object, "memory", memory_object(result));
     return made;
@@ -329,14 +332,17 @@ void train_report_summary(const train_options_t *options, const train_result_t *
     fprintf(file, "; padding %zu\n",
             size->trainable_padded_elems - size->trainable_elems + size->frozen_padded_elems -
                 size->frozen_elems);
-    fprintf(file, "data         %zu files, %zu tokens (%s), %zu sequences of %zu per epoch\n",
+    fprintf(file, "data         %zu files, %zu tokens (%s), %zu sequences of %zu per epoch",
             result->n_data_files, result->n_data_tokens, result->data_kind, result->n_data_windows,
             options->seq);
+    if (options->seq_min < options->seq)
+        fprintf(file, ", cut to their first %zu to %zu", options->seq_min, options->seq);
+    fprintf(file, "\n");
     fprintf(file, "run          stage %d, %d ranks with %zu threads each, %s, device %s\n",
             options->config.stage, options->n_ranks, result->n_threads,
             zr_dtype_name(options->config.dtype), result->device);
-    fprintf(file, "steps        %zu, %zu skipped; loss %.4f to %.4f\n", result->n_steps,
-            result->n_skipped, result->first_loss, result->last_loss);
+    fprintf(file, "steps        %zu, %zu skipped; %zu tokens; loss %.4f to %.4f\n", result->n_steps,
+            result->n_skipped, result->n_trained_tokens, result->first_loss, result->last_loss);
     fprintf(file, "step time    %.1f ms (median), %.0f tokens/s\n", result->step_ms,
             result->tokens_per_s);
     fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f\n",

@@ -10,6 +10,7 @@
 typedef struct train_step_line {
     zr_step_report_t report;
     double loss;
+    size_t n_tokens; /* trained on, over all ranks */
     double seconds;
     double tokens_per_s;
     train_time_t time; /* of this rank in this step */

@@ -115,6 +115,11 @@ static void bad_usage_and_input(void **state) {
         {TINY "--steps 0", {"--steps 0", "nearest is 1"}},
         {TINY "--seq 0", {"--seq 0", "nearest is 1"}},
         {TINY "--seq 17", {"--seq 17", "16 positions", "nearest is 16"}},
+        {TINY "--seq-min 0", {"--seq-min 0", "nearest is 1"}},
+        {TINY "--seq-min -3", {"--seq-min -3", "nearest is 1"}},
+        {TINY "--seq-min few", {"--seq-min few", "not a whole number"}},
+        {TINY "--seq-min 17", {"--seq-min 17", "at most 16 tokens", "1 to 16; the nearest is 16"}},
+        {TINY "--seq 8 --seq-min 9", {"--seq-min 9", "at most 8 tokens", "nearest is 8"}},
         {TINY "--lr fast", {"--lr fast", "not a number"}},
         {TINY "--lr -1", {"--lr -1", "nearest is 0"}},
         {TINY "--lr nan", {"--lr nan", "not a number"}},
@@ -210,6 +215,9 @@ static void promised_fields(void **state) {
     assert_in_range((long)(number(object, "loss", "first") * 10), 54, 60); /* ln 256 = 5.55 */
     assert_true(number(object, "loss", "last") < number(object, "loss", "first"));
     assert_true(number(object, "step_ms", NULL) > 0);
+    assert_int_equal(number(object, "seq", NULL), 16);
+    assert_int_equal(number(object, "seq_min", NULL), 16);
+    assert_int_equal(number(object, "tokens", NULL), 5 * 32);
     double tokens_per_s = 32 / (1e-3 * number(object, "step_ms", NULL));
     assert_true(number(object, "tokens_per_s", NULL) > 0.999 * tokens_per_s);
     assert_true(number(object, "tokens_per_s", NULL) < 1.001 * tokens_per_s);
@@ -289,6 +297,118 @@ static void same_weights_at_every_stage(void **state) {
     json_decref(object);
 }
 
+/* ---- sequences of varying length --------------------------------------------------------- */
+
+typedef struct lengths {
+    size_t n_steps, n_changes;
+    double n_tokens, fewest, most, rates[64];
+} lengths_t;
+
+/* What the lines of --log say of each step's tokens. */
+static lengths_t read_lengths(const char *name) {
+    char lines[16384], *rest = lines;
+    lengths_t lengths = {.fewest = 1e9};
+    double last = 0;
+    read_file(name, lines, sizeof(lines));
+    for (char *line = strsep(&rest, "\n"); line != NULL && *line != '\0';
+         line = strsep(&rest, "\n")) {
+        json_t *object = json_loads(line, 0, NULL);
+        assert_non_null(object);
+        double tokens = number(object, "tokens", NULL);
+        double per_s = number(object, "tokens_per_s", NULL);
+        double expected = tokens / (1e-3 * number(object, "step_ms", NULL));
+        assert_true(per_s > 0.999 * expected && per_s < 1.001 * expected);
+        assert_true(lengths.n_steps < 64);
+        lengths.rates[lengths.n_steps++] = per_s;
+        lengths.n_changes += tokens != last;
+        lengths.n_tokens += tokens;
+        lengths.fewest = tokens < lengths.fewest ? tokens : lengths.fewest;
+        lengths.most = tokens > lengths.most ? tokens : lengths.most;
+        last = tokens;
+        json_decref(object);
+    }
+    return lengths;
+}
+
+static int by_rate(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* One micro-batch of 3 sequences on each of 2 ranks: a step has 6 times its length. */
+static void lengths_vary(void **state) {
+    (void)state;
+    json_t *object = run_json(
+        TINY "--steps 41 --ranks 2 --micro-batch 3 --seq-min 5 --log lengths.jsonl --json", 0);
+    lengths_t lengths = read_lengths("lengths.jsonl");
+    assert_int_equal(lengths.n_steps, 41);
+    assert_true(lengths.n_changes > 20);
+    assert_int_equal(lengths.fewest, 6 * 5);
+    assert_int_equal(lengths.most, 6 * 16);
+    assert_int_equal(number(object, "seq", NULL), 16);
+    assert_int_equal(number(object, "seq_min", NULL), 5);
+    assert_int_equal(number(object, "tokens", NULL), lengths.n_tokens);
+    qsort(lengths.rates, 41, sizeof(double), by_rate);
+    double per_s = number(object, "tokens_per_s", NULL);
+    assert_true(per_s > 0.999 * lengths.rates[20] && per_s < 1.001 * lengths.rates[20]);
+    json_decref(object);
+
+    assert_ran(TINY "--steps 8 --seq-min 5", 0);
+    assert_non_null(strstr(out, "sequences of 16 per epoch, cut to their first 5 to 16"));
+    assert_ran(TINY "--steps 2 --grad-accum 2 --seq 7", 0);
+    assert_null(strstr(out, "cut to"));
+    assert_non_null(strstr(out, "; 28 tokens; loss"));
+}
+
+/* The hash of a run of two ranks that accumulates two micro-batches; free it. */
+static char *hash_with(const char *arguments, int stage) {
+    char all[512];
+    snprintf(all, sizeof(all), TINY "--steps 4 --ranks 2 --grad-accum 2 --json --stage %d %s",
+             stage, arguments);
+    json_t *object = run_json(all, 0);
+    char *hash = strdup(text(object, "weights_xxh3"));
+    json_decref(object);
+    assert_non_null(hash);
+    return hash;
+}
+
+static void assert_same_hash(const char *arguments, int stage, const char *expected) {
+    char *hash = hash_with(arguments, stage);
+    assert_string_equal(hash, expected);
+    free(hash);
+}
+
+static void assert_other_hash(const char *arguments, const char *expected) {
+    char *hash = hash_with(arguments, 0);
+    assert_string_not_equal(hash, expected);
+    free(hash);
+}
+
+static void varying_lengths_at_every_stage(void **state) {
+    (void)state;
+    char *all = hash_with("--seq-min 3 --reduce every-micro-batch", 0);
+    for (int stage = 1; stage <= 3; stage++)
+        assert_same_hash("--seq-min 3 --reduce every-micro-batch", stage, all);
+    assert_same_hash("--seq-min 3", 2, all);
+    assert_same_hash("--seq-min 3 --recompute unit", 3, all);
+    char *once = hash_with("--seq-min 3", 0);
+    assert_same_hash("--seq-min 3", 1, once);
+    assert_other_hash("--seq-min 4", once);
+    assert_other_hash("", once);
+    free(once);
+    free(all);
+}
+
+static void equal_lengths_as_without(void **state) {
+    (void)state;
+    char *hash = hash_with("", 0), *shorter = hash_with("--seq 9", 0);
+    assert_same_hash("--seq-min 16", 0, hash);
+    assert_same_hash("--seq-min 9 --seq 9", 0, shorter);
+    assert_string_not_equal(hash, shorter);
+    free(shorter);
+    free(hash);
+}
+
 static void out_of_budget(void **state) {
     json_t *object = run_json(TINY "--steps 3 --ranks 2 --device-memory 64KiB --json", 1);
     (void)state;
@@ -303,8 +423,8 @@ static void out_of_budget(void **state) {
 }
 
 static void log_lines(void **state) {
-    static const char *const fields[] = {"step", "loss",    "lr",          "norm",
-                                         "clip", "step_ms", "tokens_per_s"};
+    static const char *const fields[] = {"step", "loss",   "lr",      "norm",
+                                         "clip", "tokens", "step_ms", "tokens_per_s"};
     char lines[8192], *rest = lines;
     size_t n_lines = 0;
     (void)state;
@@ -322,6 +442,7 @@ static void log_lines(void **state) {
         assert_true(json_is_false(json_object_get(object, "skipped")));
         assert_int_equal(number(object, "step", NULL), n_lines);
         assert_true(number(object, "clip", NULL) < 1);
+        assert_int_equal(number(object, "tokens", NULL), 16);
         json_decref(object);
     }
     assert_int_equal(n_lines, 6);
@@ -572,6 +693,9 @@ int main(void) {
         cmocka_unit_test(promised_fields),
         cmocka_unit_test(no_other_fields),
         cmocka_unit_test(same_weights_at_every_stage),
+        cmocka_unit_test(lengths_vary),
+        cmocka_unit_test(varying_lengths_at_every_stage),
+        cmocka_unit_test(equal_lengths_as_without),
         cmocka_unit_test(out_of_budget),
         cmocka_unit_test(log_lines),
         cmocka_unit_test(options_override_config),
