@@ -17,13 +17,13 @@
 typedef struct options {
     bench_common_t common;
     const char *trace, *plan; /* files */
-    size_t capacity_bytes;
+    size_t capacity_bytes, align_bytes;
     bool has_capacity;
     double seconds; /* negative: by what there is to plan */
     const zr_log_t *log;
 } options_t;
 
-enum { KEY_TRACE = BENCH_KEY_FIRST_OWN, KEY_CAPACITY, KEY_SECONDS, KEY_PLAN };
+enum { KEY_TRACE = BENCH_KEY_FIRST_OWN, KEY_CAPACITY, KEY_SECONDS, KEY_PLAN, KEY_ALIGN };
 
 static const struct argp_option option_table[] = {
     {"trace", KEY_TRACE, "FILE", 0,
@@ -33,10 +33,24 @@ static const struct argp_option option_table[] = {
     {"seconds", KEY_SECONDS, "S", 0,
      "search for no longer than this (default: 60 with a capacity, else 0.9, or 0.0006 per buffer)",
      0},
+    {"align", KEY_ALIGN, "SIZE", 0,
+     "round sizes up to this power of two and place buffers at its multiples (default: 1)", 0},
     {"plan", KEY_PLAN, "FILE", 0, "write the plan as CSV: id,lower,upper,size,offset", 0},
     BENCH_COMMON_OPTIONS,
     {0},
 };
+
+static zr_status_t take_align(const char *value, options_t *o) {
+    ZR_TRY(args_size("--align", value, o->log, &o->align_bytes));
+    size_t nearest = 1, align = o->align_bytes;
+    while (nearest < ZR_PLAN_MAX_ALIGNMENT && align > nearest && align - nearest > nearest / 2)
+        nearest *= 2;
+    if (nearest == align)
+        return ZR_OK;
+    return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                   "--align %s: a power of two up to %zu is allowed; the nearest is %zu", value,
+                   ZR_PLAN_MAX_ALIGNMENT, nearest);
+}
 
 static zr_status_t take_option(int key, const char *value, options_t *o) {
     switch (key) {
@@ -48,6 +62,8 @@ static zr_status_t take_option(int key, const char *value, options_t *o) {
         return args_size("--capacity", value, o->log, &o->capacity_bytes);
     case KEY_SECONDS:
         return args_number("--seconds", value, 0.0, MAX_SECONDS, o->log, &o->seconds);
+    case KEY_ALIGN:
+        return take_align(value, o);
     case KEY_PLAN:
         o->plan = value;
         return ZR_OK;
@@ -107,6 +123,7 @@ static zr_status_t measure(alloc_bench_t *bench, const options_t *options) {
     plan_options.log = *options->log;
     plan_options.capacity_bytes = options->capacity_bytes;
     ZR_TRY(trace_read(options->trace, options->log, &bench->trace));
+    trace_align(&bench->trace, options->align_bytes);
     size_t n = bench->trace.n_buffers;
     plan_options.max_seconds = seconds_for(options, n);
     bench->offsets = calloc(n + 1, sizeof(*bench->offsets));
@@ -121,8 +138,7 @@ static zr_status_t measure(alloc_bench_t *bench, const options_t *options) {
     return ZR_OK;
 }
 
-/* ---- the report -------------------------------------------------------------------------------
- */
+/* ---- the report ------------------------------------------------------------------------------ */
 
 static bool is_met(const alloc_bench_t *bench, const options_t *options) {
     return !options->has_capacity || bench->height_bytes <= options->capacity_bytes;
@@ -135,7 +151,10 @@ static double ratio_of(const alloc_bench_t *bench) {
 
 static void print_for_people(const alloc_bench_t *bench, const options_t *options) {
     const zr_plan_result_t *result = &bench->result;
-    fprintf(stderr, "%s: %zu buffers\n", options->trace, bench->trace.n_buffers);
+    fprintf(stderr, "%s: %zu buffers", options->trace, bench->trace.n_buffers);
+    if (options->align_bytes > 1)
+        fprintf(stderr, ", their sizes rounded up to multiples of %zu bytes", options->align_bytes);
+    fputc('\n', stderr);
     fprintf(stderr, "  max_live  %zu bytes alive at once\n", result->max_live_bytes);
     fprintf(stderr, "  height    %zu bytes: %.4f of max_live, by %s%s\n", bench->height_bytes,
             ratio_of(bench), result->strategy, result->is_proven ? "; there is no lower plan" : "");
@@ -152,6 +171,7 @@ static json_t *describe(const alloc_bench_t *bench, const options_t *options) {
     if (json_put(object, "command", json_string("alloc")) &&
         json_put(object, "trace", json_string(options->trace)) &&
         json_put(object, "buffers", json_count(bench->trace.n_buffers)) &&
+        json_put(object, "align", json_count(options->align_bytes)) &&
         json_put(object, "max_live", json_count(result->max_live_bytes)) &&
         json_put(object, "bound", json_count(result->bound_bytes)) &&
         json_put(object, "height", json_count(bench->height_bytes)) &&
@@ -177,7 +197,7 @@ static int report(const alloc_bench_t *bench, const options_t *options) {
 }
 
 static int run(int argc, char **argv, const zr_log_t *log) {
-    options_t options = {.seconds = -1.0, .log = log};
+    options_t options = {.seconds = -1.0, .align_bytes = 1, .log = log};
     zr_status_t status = args_parse(&parser, argc, argv, log, &options);
     if (status != ZR_OK)
         return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;

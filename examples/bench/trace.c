@@ -12,16 +12,18 @@
 enum { COLUMN_ID, COLUMN_LOWER, COLUMN_UPPER, COLUMN_SIZE, COLUMN_ALIGNMENT, N_COLUMNS };
 static const char *const column_names[N_COLUMNS] = {"id", "lower", "upper", "size", "alignment"};
 
-/* A field of a line, as text that ends in '\0'. */
+/* A field of a record, as text that ends in '\0'; where its first character stands in the file. */
 typedef struct field {
     char *text;
-    size_t column; /* of its first character; 1 is the first of the line */
+    size_t line, column; /* from 1 */
 } field_t;
 
 typedef struct reader {
     const char *path;
     const zr_log_t *log;
-    size_t line;
+    char *at, *end;   /* the text that is left; *end is '\0' */
+    char *line_begin; /* of the line that `at` is in, */
+    size_t line;      /* and its number, from 1 */
     field_t fields[MAX_COLUMNS];
     size_t n_fields, n_header_fields;
     size_t places[N_COLUMNS]; /* in a line; SIZE_MAX: not there */
@@ -78,35 +80,95 @@ static zr_status_t read_file(const char *path, const zr_log_t *log, char **text_
     return status;
 }
 
-/* ---- lines and fields ------------------------------------------------------------------------ */
+/* ---- records and fields -----------------------------------------------------------------------
+ */
 
-static char *trim(char *begin, char *end) {
-    while (begin < end && (*begin == ' ' || *begin == '\t'))
-        begin++;
-    while (end > begin && (end[-1] == ' ' || end[-1] == '\t' || end[-1] == '\r'))
-        end--;
-    *end = '\0';
-    return begin;
+/* Log what is wrong with the character here, or with a field. Always ZR_ERR_FORMAT. */
+static zr_status_t refuse_here(const reader_t *reader, const char *problem) {
+    return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: %s", reader->path, reader->line,
+                   (size_t)(reader->at - reader->line_begin) + 1, problem);
 }
 
-static zr_status_t split_line(reader_t *reader, char *line, char *end) {
-    char *begin = line;
-    reader->n_fields = 0;
-    for (char *at = line; at <= end; at++) {
-        if (at < end && *at == '"')
-            return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: quotes are not understood",
-                           reader->path, reader->line, (size_t)(at - line) + 1);
-        if (at < end && *at != ',')
-            continue;
-        if (reader->n_fields == MAX_COLUMNS)
-            return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: more than %d columns",
-                           reader->path, reader->line, (size_t)(begin - line) + 1, MAX_COLUMNS);
-        char *text = trim(begin, at);
-        reader->fields[reader->n_fields++] =
-            (field_t){.text = text, .column = (size_t)(text - line) + 1};
-        begin = at + 1;
+static zr_status_t refuse_field(const reader_t *reader, const field_t *field, const char *problem) {
+    return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: %s", reader->path, field->line,
+                   field->column, problem);
+}
+
+static void pass_blanks(reader_t *reader) {
+    while (*reader->at == ' ' || *reader->at == '\t' || *reader->at == '\r')
+        reader->at++;
+}
+
+/* After a line's last character. */
+static void pass_line_end(reader_t *reader) {
+    if (reader->at < reader->end)
+        reader->at++;
+    reader->line++;
+    reader->line_begin = reader->at;
+}
+
+static bool ends_field(const reader_t *reader) {
+    return reader->at == reader->end || *reader->at == ',' || *reader->at == '\n';
+}
+
+/* Up to the comma or the end of the line, which stay; *end_p is after its last character. */
+static zr_status_t read_plain(reader_t *reader, char **end_p) {
+    for (*end_p = reader->at; !ends_field(reader); reader->at++) {
+        if (*reader->at == '\0')
+            return refuse_here(reader, "a byte 0; this is no text");
+        if (*reader->at == '"')
+            return refuse_here(reader, "a quote within a field that does not begin with one");
+        if (*reader->at != ' ' && *reader->at != '\t' && *reader->at != '\r')
+            *end_p = reader->at + 1;
     }
     return ZR_OK;
+}
+
+/* RFC 4180: commas, line ends and doubled quotes stand for themselves up to the next single quote.
+ * What is between is moved to where the field's text begins. */
+static zr_status_t read_quoted(reader_t *reader, const field_t *field, char **end_p) {
+    char *to = field->text;
+    for (reader->at++;; *to++ = *reader->at++) {
+        if (reader->at == reader->end)
+            return refuse_field(reader, field, "the quote that begins here is never closed");
+        if (*reader->at == '\0')
+            return refuse_here(reader, "a byte 0; this is no text");
+        if (*reader->at == '"' && *++reader->at != '"')
+            break;
+        if (*reader->at == '\n') {
+            reader->line++;
+            reader->line_begin = reader->at + 1;
+        }
+    }
+    *end_p = to;
+    pass_blanks(reader);
+    if (!ends_field(reader))
+        return refuse_here(reader, "after a closing quote only a comma or the line's end may be");
+    return ZR_OK;
+}
+
+/* A record: one line, or more where quotes hold line ends. */
+static zr_status_t read_record(reader_t *reader) {
+    char *end = NULL;
+    for (reader->n_fields = 0;;) {
+        pass_blanks(reader);
+        field_t field = {.text = reader->at,
+                         .line = reader->line,
+                         .column = (size_t)(reader->at - reader->line_begin) + 1};
+        if (reader->n_fields == MAX_COLUMNS)
+            return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: more than %d columns",
+                           reader->path, field.line, field.column, MAX_COLUMNS);
+        ZR_TRY(*reader->at == '"' ? read_quoted(reader, &field, &end) : read_plain(reader, &end));
+        reader->fields[reader->n_fields++] = field;
+        bool is_last = *reader->at != ',';
+        if (is_last)
+            pass_line_end(reader);
+        else
+            reader->at++;
+        *end = '\0'; /* may be where the comma or the line's end was */
+        if (is_last)
+            return ZR_OK;
+    }
 }
 
 static zr_status_t read_header(reader_t *reader) {
@@ -119,7 +181,7 @@ static zr_status_t read_header(reader_t *reader) {
                 continue;
             if (reader->places[c] != SIZE_MAX)
                 return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: a second column \"%s\"",
-                               reader->path, reader->line, field->column, field->text);
+                               reader->path, field->line, field->column, field->text);
             reader->places[c] = i;
         }
     }
@@ -128,7 +190,7 @@ static zr_status_t read_header(reader_t *reader) {
             return zr_fail(reader->log, ZR_ERR_FORMAT,
                            "%s:%zu:1: the header has no column \"%s\" (id, lower, upper and size "
                            "are needed)",
-                           reader->path, reader->line, column_names[c]);
+                           reader->path, reader->fields[0].line, column_names[c]);
     reader->n_header_fields = reader->n_fields;
     return ZR_OK;
 }
@@ -146,7 +208,7 @@ static zr_status_t read_number(const reader_t *reader, int column, bool may_be_n
         return ZR_OK;
     }
     return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: %s \"%.40s\" is no whole number%s",
-                   reader->path, reader->line, field->column, column_names[column], text,
+                   reader->path, field->line, field->column, column_names[column], text,
                    errno == ERANGE ? " of 64 bits" : (may_be_negative ? "" : " of 0 or more"));
 }
 
@@ -159,19 +221,20 @@ static zr_status_t read_alignment(const reader_t *reader, size_t *alignment_p) {
     *alignment_p = (size_t)alignment;
     if ((*alignment_p & (*alignment_p - 1)) == 0 && *alignment_p <= ZR_PLAN_MAX_ALIGNMENT)
         return ZR_OK;
+    const field_t *field = &reader->fields[reader->places[COLUMN_ALIGNMENT]];
     return zr_fail(reader->log, ZR_ERR_FORMAT,
                    "%s:%zu:%zu: alignment %zu is no power of two up to %zu", reader->path,
-                   reader->line, reader->fields[reader->places[COLUMN_ALIGNMENT]].column,
-                   *alignment_p, ZR_PLAN_MAX_ALIGNMENT);
+                   field->line, field->column, *alignment_p, ZR_PLAN_MAX_ALIGNMENT);
 }
 
 static zr_status_t read_buffer(const reader_t *reader, zr_plan_buffer_t *buffer) {
     int64_t size = 0;
-    if (reader->n_fields != reader->n_header_fields)
+    if (reader->n_fields != reader->n_header_fields) {
+        const field_t *last = &reader->fields[reader->n_fields - 1];
         return zr_fail(reader->log, ZR_ERR_FORMAT,
                        "%s:%zu:%zu: %zu fields, but the header has %zu columns", reader->path,
-                       reader->line, reader->fields[reader->n_fields - 1].column, reader->n_fields,
-                       reader->n_header_fields);
+                       last->line, last->column, reader->n_fields, reader->n_header_fields);
+    }
     ZR_TRY(read_number(reader, COLUMN_LOWER, true, &buffer->lower));
     ZR_TRY(read_number(reader, COLUMN_UPPER, true, &buffer->upper));
     ZR_TRY(read_number(reader, COLUMN_SIZE, false, &size));
@@ -179,10 +242,10 @@ static zr_status_t read_buffer(const reader_t *reader, zr_plan_buffer_t *buffer)
     buffer->size_bytes = (size_t)size;
     if (buffer->lower < buffer->upper)
         return ZR_OK;
+    const field_t *upper = &reader->fields[reader->places[COLUMN_UPPER]];
     return zr_fail(reader->log, ZR_ERR_FORMAT,
                    "%s:%zu:%zu: upper %" PRId64 " is not above lower %" PRId64, reader->path,
-                   reader->line, reader->fields[reader->places[COLUMN_UPPER]].column, buffer->upper,
-                   buffer->lower);
+                   upper->line, upper->column, buffer->upper, buffer->lower);
 }
 
 static zr_status_t add_buffer(const reader_t *reader, trace_t *trace) {
@@ -204,19 +267,17 @@ static zr_status_t add_buffer(const reader_t *reader, trace_t *trace) {
     return ZR_OK;
 }
 
-static zr_status_t read_lines(reader_t *reader, char *at, const char *end, trace_t *trace) {
+static zr_status_t read_records(reader_t *reader, trace_t *trace) {
     bool has_header = false;
-    while (at < end) {
-        char *line = at, *line_end = memchr(at, '\n', (size_t)(end - at));
-        at = line_end == NULL ? (char *)end : line_end + 1;
-        line_end = line_end == NULL ? (char *)end : line_end;
-        reader->line++;
-        if (line[strspn(line, " \t\r")] == '\n' || line + strspn(line, " \t\r") == end)
+    while (reader->at < reader->end) {
+        char *begin = reader->at;
+        pass_blanks(reader);
+        if (reader->at == reader->end || *reader->at == '\n') {
+            pass_line_end(reader);
             continue;
-        if (memchr(line, '\0', (size_t)(line_end - line)) != NULL)
-            return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: a byte 0; this is no text",
-                           reader->path, reader->line, strlen(line) + 1);
-        ZR_TRY(split_line(reader, line, line_end));
+        }
+        reader->at = begin;
+        ZR_TRY(read_record(reader));
         ZR_TRY(has_header ? add_buffer(reader, trace) : read_header(reader));
         has_header = true;
     }
@@ -228,12 +289,14 @@ static zr_status_t read_lines(reader_t *reader, char *at, const char *end, trace
 
 zr_status_t trace_read(const char *path, const zr_log_t *log, trace_t *trace_p) {
     trace_t trace = {0};
-    reader_t reader = {.path = path, .log = log};
+    reader_t reader = {.path = path, .log = log, .line = 1};
     size_t length = 0;
     ZR_TRY(read_file(path, log, &trace.text, &length));
     /* Some programs put a mark of the encoding first. */
     size_t begin = strncmp(trace.text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-    zr_status_t status = read_lines(&reader, trace.text + begin, trace.text + length, &trace);
+    reader.at = reader.line_begin = trace.text + begin;
+    reader.end = trace.text + length;
+    zr_status_t status = read_records(&reader, &trace);
     if (status != ZR_OK) {
         trace_free(&trace);
         return status;
@@ -242,8 +305,30 @@ zr_status_t trace_read(const char *path, const zr_log_t *log, trace_t *trace_p) 
     return ZR_OK;
 }
 
-/* ---- plans
- * --------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+void trace_align(trace_t *trace, size_t alignment) {
+    for (size_t i = 0; i < trace->n_buffers; i++) {
+        zr_plan_buffer_t *buffer = &trace->buffers[i];
+        buffer->size_bytes = (buffer->size_bytes + alignment - 1) & ~(alignment - 1);
+        if (buffer->alignment < alignment)
+            buffer->alignment = alignment;
+    }
+}
+
+static void write_field(const char *text, FILE *file) {
+    if (text[strcspn(text, ",\"\r\n")] == '\0') {
+        fputs(text, file);
+        return;
+    }
+    fputc('"', file);
+    for (; *text != '\0'; text++) {
+        if (*text == '"')
+            fputc('"', file);
+        fputc(*text, file);
+    }
+    fputc('"', file);
+}
 
 zr_status_t trace_write_plan(const trace_t *trace, const size_t *offsets, const char *path,
                              const zr_log_t *log) {
@@ -251,10 +336,12 @@ zr_status_t trace_write_plan(const trace_t *trace, const size_t *offsets, const 
     if (file == NULL)
         return zr_fail(log, ZR_ERR_IO, "%s: cannot write it: %s", path, strerror(errno));
     fputs("id,lower,upper,size,offset\n", file);
-    for (size_t i = 0; i < trace->n_buffers; i++)
-        fprintf(file, "%s,%" PRId64 ",%" PRId64 ",%zu,%zu\n", trace->ids[i],
-                trace->buffers[i].lower, trace->buffers[i].upper, trace->buffers[i].size_bytes,
-                offsets[i]);
+    for (size_t i = 0; i < trace->n_buffers; i++) {
+        const zr_plan_buffer_t *buffer = &trace->buffers[i];
+        write_field(trace->ids[i], file);
+        fprintf(file, ",%" PRId64 ",%" PRId64 ",%zu,%zu\n", buffer->lower, buffer->upper,
+                buffer->size_bytes, offsets[i]);
+    }
     bool failed = ferror(file) != 0;
     if (fclose(file) != 0 || failed)
         return zr_fail(log, ZR_ERR_IO, "%s: cannot write it: %s", path, strerror(errno));

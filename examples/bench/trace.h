@@ -1,7 +1,7 @@
 /*
  * Traces of buffers as CSV: a header with at least the columns id, lower, upper and size, in
  * any order, then a line per buffer, which lives at the times lower <= t < upper. A column
- * "alignment" is understood, others are passed over.
+ * "alignment" is understood, others are passed over. Fields may be quoted as RFC 4180 says.
  */
 #ifndef EXAMPLES_BENCH_TRACE_H
 #define EXAMPLES_BENCH_TRACE_H
@@ -22,6 +22,10 @@ typedef struct trace {
  */
 ZR_NODISCARD zr_status_t trace_read(const char *path, const zr_log_t *log, trace_t *trace_p);
 void trace_free(trace_t *trace);
+
+/** Round every size up to a multiple of `alignment`, a power of two, and align every buffer to it.
+ */
+void trace_align(trace_t *trace, size_t alignment);
 
 /** Write the trace again, with a column for the offsets. */
 ZR_NODISCARD zr_status_t trace_write_plan(const trace_t *trace, const size_t *offsets,
