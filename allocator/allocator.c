@@ -67,10 +67,10 @@ static zr_status_t init_arenas(zr_allocator_t *allocator, zr_tier_memory_t *memo
     size_t usual = max_size(capacity, min_size(RANGE_FACTOR * capacity, USUAL_RANGE_BYTES));
     size_t size = whole_granules(usual + slack, granule);
     size_t least = whole_granules(min_size(capacity, MIN_RANGE_BYTES) + slack, granule);
-    for (int i = 0; i < ZR_N_LIFETIMES; i++) {
+    for (int i = 0; i < ZR_N_CLASSES; i++) {
         ZR_TRY(zr_arena_init(&memory->arenas[i], allocator->device, &allocator->pool, memory->tier,
-                             zr_lifetime_name((zr_lifetime_t)i), true, size, least));
-        memory->arenas[i].lifetime = (zr_lifetime_t)i;
+                             zr_class_name(i), true, size, least));
+        memory->arenas[i].class_index = i;
     }
     size = whole_granules(EMPTY_RANGE_BYTES, granule);
     return zr_arena_init(&memory->arenas[ZR_ARENA_EMPTY], allocator->device, &allocator->pool,
@@ -146,13 +146,14 @@ static void count_live(zr_tier_memory_t *memory, const zr_block_t *block) {
     zr_count_up(&statistics->live, block->requested_bytes);
     zr_count_up(&statistics->by_tag[block->tag], block->requested_bytes);
     zr_count_up(&statistics->by_lifetime[block->lifetime], block->requested_bytes);
+    zr_count_up(&block->arena->live, block->requested_bytes);
     statistics->n_live++;
     statistics->n_allocations++;
 }
 
 /* What was free when live reached its peak: to be called before anything is freed after it. */
 static void note_holes(zr_tier_memory_t *memory) {
-    for (int i = 0; i < ZR_N_LIFETIMES; i++)
+    for (int i = 0; i < ZR_N_CLASSES; i++)
         memory->statistics.by_class[i].largest_hole_bytes =
             zr_arena_largest_hole(&memory->arenas[i]);
     memory->is_at_peak = false;
@@ -165,6 +166,7 @@ static void count_freed(zr_tier_memory_t *memory, const zr_block_t *block) {
     statistics->live.live -= block->requested_bytes;
     statistics->by_tag[block->tag].live -= block->requested_bytes;
     statistics->by_lifetime[block->lifetime].live -= block->requested_bytes;
+    block->arena->live.live -= block->requested_bytes;
     statistics->n_live--;
 }
 
@@ -337,7 +339,7 @@ zr_status_t zr_allocator_trim(zr_allocator_t *allocator, zr_tier_t tier) {
     pthread_mutex_lock(&allocator->lock);
     zr_status_t status = zr_tier_poll(allocator, memory);
     size_t freed = 0;
-    for (int i = 0; status == ZR_OK && i < ZR_N_LIFETIMES; i++)
+    for (int i = 0; status == ZR_OK && i < ZR_N_CLASSES; i++)
         status = zr_tier_trim(memory, &memory->arenas[i], SIZE_MAX, NULL, &freed);
     pthread_mutex_unlock(&allocator->lock);
     if (status == ZR_ERR_MEMORY)
@@ -360,9 +362,12 @@ void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
         memory->is_at_peak = true;
     }
     *statistics_p = memory->statistics;
-    for (int i = 0; i < ZR_N_LIFETIMES; i++)
+    for (int i = 0; i < ZR_N_CLASSES; i++) {
+        const zr_arena_t *arena = &memory->arenas[i];
+        statistics_p->by_class[i].live = arena->live;
         statistics_p->by_class[i].reserved =
-            (zr_byte_count_t){memory->arenas[i].mapped_bytes, memory->arenas[i].mapped_peak_bytes};
+            (zr_byte_count_t){arena->mapped_bytes, arena->mapped_peak_bytes};
+    }
     for (int i = 0; i < ZR_N_ARENAS; i++) {
         statistics_p->n_map_calls += memory->arenas[i].n_map_calls;
         statistics_p->n_unmap_calls += memory->arenas[i].n_unmap_calls;
@@ -380,10 +385,12 @@ void zr_allocator_reset_peaks(zr_allocator_t *allocator) {
         statistics->pending.peak = statistics->pending.live;
         for (int k = 0; k < ZR_N_TAGS; k++)
             statistics->by_tag[k].peak = statistics->by_tag[k].live;
-        for (int k = 0; k < ZR_N_LIFETIMES; k++) {
+        for (int k = 0; k < ZR_N_LIFETIMES; k++)
+            statistics->by_lifetime[k].peak = statistics->by_lifetime[k].live;
+        for (int k = 0; k < ZR_N_CLASSES; k++) {
             zr_arena_t *arena = &allocator->tiers[i].arenas[k];
             arena->mapped_peak_bytes = arena->mapped_bytes;
-            statistics->by_lifetime[k].peak = statistics->by_lifetime[k].live;
+            arena->live.peak = arena->live.live;
         }
     }
     pthread_mutex_unlock(&allocator->lock);

@@ -44,10 +44,16 @@ typedef enum zr_tag {
 } zr_tag_t;
 #define ZR_N_TAGS 10
 
+/* Classes of addresses: one per lifetime, and one of what a plan places (allocator/replay.h). */
+#define ZR_CLASS_PLANNED ZR_N_LIFETIMES
+#define ZR_N_CLASSES (ZR_N_LIFETIMES + 1)
+
 /** "parameters", "optimizer_state", ... as in reports and JSON. */
 const char *zr_tag_name(zr_tag_t tag);
 /** "persistent", "step", "micro_batch", "unit", "collective". */
 const char *zr_lifetime_name(zr_lifetime_t lifetime);
+/** The name of the lifetime, or "planned". */
+const char *zr_class_name(int class_index);
 
 #define ZR_NO_BUDGET ((size_t)-1)
 
@@ -145,8 +151,9 @@ typedef struct zr_byte_count {
     size_t peak; /* the largest live so far, of this kind alone */
 } zr_byte_count_t;
 
-/** Memory of one lifetime's class. */
+/** Memory of one class. */
 typedef struct zr_class_statistics {
+    zr_byte_count_t live;      /* requested bytes that were placed in it */
     zr_byte_count_t reserved;  /* mapped bytes of the class; the peak is the class's own */
     size_t largest_hole_bytes; /* mapped and nobody's, in one piece, when the live bytes of the
                                   whole tier rose to their peak */
@@ -158,12 +165,12 @@ typedef struct zr_tier_statistics {
     zr_byte_count_t reserved; /* mapped bytes: what the budget limits */
     zr_byte_count_t pending;  /* requested bytes of what is freed but in use by a stream */
     zr_byte_count_t by_tag[ZR_N_TAGS];
-    zr_byte_count_t by_lifetime[ZR_N_LIFETIMES];
-    size_t n_live;        /* allocations */
-    size_t n_allocations; /* since creation */
-    size_t n_map_calls;   /* calls into the device, since creation */
+    zr_byte_count_t by_lifetime[ZR_N_LIFETIMES]; /* as requested, wherever it is placed */
+    size_t n_live;                               /* allocations */
+    size_t n_allocations;                        /* since creation */
+    size_t n_map_calls;                          /* calls into the device, since creation */
     size_t n_unmap_calls;
-    zr_class_statistics_t by_class[ZR_N_LIFETIMES];
+    zr_class_statistics_t by_class[ZR_N_CLASSES];
 } zr_tier_statistics_t;
 
 /** Statistics of one tier since creation, or since the last reset of peaks. */

@@ -13,8 +13,9 @@ static void attach(zr_allocator_t *allocator, zr_recording_t *recording) {
 
 /* Note every stretch of an arena that is mapped, whole, and at the beginning what lives there. */
 static void record_arena(zr_recording_t *recording, zr_arena_t *arena, bool at_end) {
-    zr_record_stretch_t stretch = {
-        .tier = (uint8_t)arena->tier, .lifetime = (uint8_t)arena->lifetime, .is_mapped = true};
+    zr_record_stretch_t stretch = {.tier = (uint8_t)arena->tier,
+                                   .class_index = (uint8_t)arena->class_index,
+                                   .is_mapped = true};
     for (zr_block_t *block = arena->first; block != NULL; block = block->next) {
         if (!at_end && (block->state == ZR_BLOCK_LIVE || block->state == ZR_BLOCK_PENDING))
             zr_recording_found_block(recording, block);

@@ -353,7 +353,7 @@ static void record_change(const zr_arena_t *arena, size_t offset_bytes, size_t s
     zr_record_stretch_t stretch = {.offset_bytes = offset_bytes,
                                    .size_bytes = size_bytes,
                                    .tier = (uint8_t)arena->tier,
-                                   .lifetime = (uint8_t)arena->lifetime,
+                                   .class_index = (uint8_t)arena->class_index,
                                    .is_mapped = is_mapped};
     zr_recording_changed(arena->recording, &stretch);
 }

@@ -28,7 +28,7 @@ struct zr_arena {
     zr_block_pool_t *pool;
     zr_tier_t tier;
     const char *name;          /* static: of the class, for messages */
-    zr_lifetime_t lifetime;    /* its class's; 0 when not backed */
+    int class_index;           /* 0 when not backed */
     zr_recording_t *recording; /* the allocator's, told of mappings; NULL: nothing is recorded */
     char *base;
     size_t size_bytes;
@@ -42,7 +42,8 @@ struct zr_arena {
     uint32_t bin_steps[ZR_BIN_POWERS];             /* bit set: the bin is not empty */
     uint64_t bin_powers;                           /* bit set: some bin of that power is not */
 
-    size_t mapped_bytes; /* sum over blocks that are not UNMAPPED; 0 when not backed */
+    zr_byte_count_t live; /* requested bytes of LIVE blocks; kept by the allocator */
+    size_t mapped_bytes;  /* sum over blocks that are not UNMAPPED; 0 when not backed */
     size_t mapped_peak_bytes;
     size_t n_map_calls, n_unmap_calls;
 };

@@ -17,13 +17,13 @@
 
 /* Tiers that have addresses: device and host. */
 #define ZR_N_MEMORY_TIERS 2
-/* An arena per lifetime, and one of addresses alone for allocations of size 0. */
-#define ZR_ARENA_EMPTY ZR_N_LIFETIMES
-#define ZR_N_ARENAS (ZR_N_LIFETIMES + 1)
+/* An arena per class, and one of addresses alone for allocations of size 0. */
+#define ZR_ARENA_EMPTY ZR_N_CLASSES
+#define ZR_N_ARENAS (ZR_N_CLASSES + 1)
 
 typedef struct zr_tier_memory {
     zr_tier_t tier;
-    zr_arena_t arenas[ZR_N_ARENAS]; /* by lifetime */
+    zr_arena_t arenas[ZR_N_ARENAS]; /* by class */
     zr_pending_t pending;
     /* reserved.live is the sum of the arenas' mapped bytes and never above the budget. The
      * map counts are not kept here but summed up from the arenas when asked for. */

@@ -63,7 +63,7 @@ zr_status_t zr_tier_trim(zr_tier_memory_t *memory, zr_arena_t *arena, size_t siz
 static zr_status_t make_headroom(zr_attempt_t *attempt, const zr_growth_t *growth,
                                  size_t size_bytes) {
     size_t freed = 0;
-    for (int i = 0; i < ZR_N_LIFETIMES; i++) {
+    for (int i = 0; i < ZR_N_CLASSES; i++) {
         zr_arena_t *arena = &attempt->memory->arenas[i];
         if (arena != attempt->arena)
             ZR_TRY(zr_tier_trim(attempt->memory, arena, size_bytes, NULL, &freed));

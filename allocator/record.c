@@ -183,18 +183,20 @@ void zr_recording_allocated(zr_recording_t *recording, zr_block_t *block, const 
     if (lives == NULL)
         return;
     recording->lives = lives;
-    lives[recording->n_lives++] = (zr_record_life_t){.block = block,
-                                                     .size_bytes = block->requested_bytes,
-                                                     .block_bytes = block->size_bytes,
-                                                     .offset_bytes = block->offset_bytes,
-                                                     .lower = ++recording->now,
-                                                     .freed = ZR_RECORD_NOT_YET,
-                                                     .upper = ZR_RECORD_NOT_YET,
-                                                     .first = recording->place,
-                                                     .name = name_offset,
-                                                     .tier = (uint8_t)block->arena->tier,
-                                                     .tag = (uint8_t)block->tag,
-                                                     .lifetime = (uint8_t)block->lifetime};
+    lives[recording->n_lives++] =
+        (zr_record_life_t){.block = block,
+                           .size_bytes = block->requested_bytes,
+                           .block_bytes = block->size_bytes,
+                           .offset_bytes = block->offset_bytes,
+                           .lower = ++recording->now,
+                           .freed = ZR_RECORD_NOT_YET,
+                           .upper = ZR_RECORD_NOT_YET,
+                           .first = recording->place,
+                           .name = name_offset,
+                           .tier = (uint8_t)block->arena->tier,
+                           .tag = (uint8_t)block->tag,
+                           .lifetime = (uint8_t)block->lifetime,
+                           .class_index = (uint8_t)block->arena->class_index};
     block->life = recording->n_lives;
 }
 
@@ -324,6 +326,7 @@ void zr_recording_life(const zr_recording_t *recording, size_t id, zr_life_t *li
                           .tier = (zr_tier_t)life->tier,
                           .tag = (zr_tag_t)life->tag,
                           .lifetime = (zr_lifetime_t)life->lifetime,
+                          .class_index = life->class_index,
                           .size_bytes = life->size_bytes,
                           .block_bytes = life->block_bytes,
                           .offset_bytes = life->offset_bytes,

@@ -60,7 +60,8 @@ typedef struct zr_life {
     zr_lifetime_t lifetime;
     size_t size_bytes;   /* as requested */
     size_t block_bytes;  /* as it was placed: rounded up to the allocator's alignment */
-    size_t offset_bytes; /* in the addresses of its lifetime's class */
+    size_t offset_bytes; /* in the addresses of its class, */
+    int class_index;     /* which is that of its lifetime, or ZR_CLASS_PLANNED */
     int64_t lower;       /* allocated; 0 also for what was live when recording started */
     int64_t freed;       /* zr_free; the end of the recording when that came before */
     int64_t upper; /* the memory may be used again: at the free, or, where work was queued, when

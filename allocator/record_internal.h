@@ -22,7 +22,7 @@ typedef struct zr_record_life {
     int64_t lower, freed, upper; /* NOT_YET: it did not come to that */
     zr_record_place_t first, last;
     uint32_t name; /* offset in the names */
-    uint8_t tier, tag, lifetime, stream;
+    uint8_t tier, tag, lifetime, class_index, stream;
 } zr_record_life_t;
 #define ZR_RECORD_NOT_YET INT64_MAX
 
@@ -35,7 +35,7 @@ typedef struct zr_record_mark {
 typedef struct zr_record_stretch {
     int64_t time;
     size_t offset_bytes, size_bytes;
-    uint8_t tier, lifetime;
+    uint8_t tier, class_index;
     bool is_mapped;
 } zr_record_stretch_t;
 

@@ -28,6 +28,11 @@ const char *zr_lifetime_name(zr_lifetime_t lifetime) {
     return (unsigned)lifetime < ZR_N_LIFETIMES ? names[lifetime] : "?";
 }
 
+const char *zr_class_name(int class_index) {
+    return class_index == ZR_CLASS_PLANNED ? "planned"
+                                           : zr_lifetime_name((zr_lifetime_t)class_index);
+}
+
 const char *zr_request_name(const zr_allocation_request_t *request) {
     return request->name != NULL ? request->name : "a tensor without a name";
 }

@@ -200,8 +200,8 @@ static void end_list(pickle_t *pickle) {
 
 /* ---- lives ------------------------------------------------------------------------------- */
 
-static size_t address_of(int lifetime, size_t offset_bytes) {
-    return (size_t)(lifetime + 1) * CLASS_ADDRESSES + offset_bytes;
+static size_t address_of(int class_index, size_t offset_bytes) {
+    return (size_t)(class_index + 1) * CLASS_ADDRESSES + offset_bytes;
 }
 
 /* The only frame of a life: name, and in place of a file its lifetime and where it began. */
@@ -248,7 +248,7 @@ static void put_life_event(pickle_t *pickle, const zr_record_event_t *event) {
                                         [ZR_RECORD_ENDED] = WORD_FREE_COMPLETED};
     const zr_record_life_t *life = &pickle->recording->lives[event->index];
     begin_dict(pickle);
-    put_place(pickle, actions[event->kind], address_of(life->lifetime, life->offset_bytes),
+    put_place(pickle, actions[event->kind], address_of(life->class_index, life->offset_bytes),
               life->size_bytes, life->stream, event->time);
     put_word(pickle, WORD_CATEGORY);
     put_text(pickle, zr_tag_name((zr_tag_t)life->tag));
@@ -259,7 +259,7 @@ static void put_life_event(pickle_t *pickle, const zr_record_event_t *event) {
 static void put_change(pickle_t *pickle, const zr_record_stretch_t *change) {
     begin_dict(pickle);
     put_place(pickle, change->is_mapped ? WORD_SEGMENT_MAP : WORD_SEGMENT_UNMAP,
-              address_of(change->lifetime, change->offset_bytes), change->size_bytes, 0,
+              address_of(change->class_index, change->offset_bytes), change->size_bytes, 0,
               change->time);
     put_no_frames(pickle);
     end_dict(pickle);
@@ -313,8 +313,8 @@ static int compare_lives(const void *a, const void *b) {
     const zr_record_life_t *y = *(const zr_record_life_t *const *)b;
     if (x->tier != y->tier)
         return x->tier < y->tier ? -1 : 1;
-    if (x->lifetime != y->lifetime)
-        return x->lifetime < y->lifetime ? -1 : 1;
+    if (x->class_index != y->class_index)
+        return x->class_index < y->class_index ? -1 : 1;
     return x->offset_bytes < y->offset_bytes ? -1 : x->offset_bytes > y->offset_bytes;
 }
 
@@ -332,7 +332,7 @@ static zr_status_t find_open_lives(const zr_recording_t *recording, open_lives_t
 }
 
 static bool is_in(const zr_record_life_t *life, const zr_record_stretch_t *segment) {
-    return life->tier == segment->tier && life->lifetime == segment->lifetime &&
+    return life->tier == segment->tier && life->class_index == segment->class_index &&
            life->offset_bytes >= segment->offset_bytes &&
            life->offset_bytes < segment->offset_bytes + segment->size_bytes;
 }
@@ -363,15 +363,16 @@ static void put_blocks(pickle_t *pickle, const zr_record_stretch_t *segment,
     for (; next < open->n_lives && is_in(open->lives[next], segment); next++) {
         const zr_record_life_t *life = open->lives[next];
         if (life->offset_bytes > at) {
-            put_block(pickle, address_of(life->lifetime, at), life->offset_bytes - at, NULL);
+            put_block(pickle, address_of(life->class_index, at), life->offset_bytes - at, NULL);
             next_item(pickle, &n_items);
         }
-        put_block(pickle, address_of(life->lifetime, life->offset_bytes), life->block_bytes, life);
+        put_block(pickle, address_of(life->class_index, life->offset_bytes), life->block_bytes,
+                  life);
         next_item(pickle, &n_items);
         at = life->offset_bytes + life->block_bytes;
     }
     if (at < end)
-        put_block(pickle, address_of(segment->lifetime, at), end - at, NULL);
+        put_block(pickle, address_of(segment->class_index, at), end - at, NULL);
     end_list(pickle);
 }
 
@@ -386,7 +387,7 @@ static void put_segment(pickle_t *pickle, const zr_record_stretch_t *segment,
     }
     begin_dict(pickle);
     put_number_of(pickle, WORD_DEVICE, segment->tier);
-    put_number_of(pickle, WORD_ADDRESS, address_of(segment->lifetime, segment->offset_bytes));
+    put_number_of(pickle, WORD_ADDRESS, address_of(segment->class_index, segment->offset_bytes));
     put_number_of(pickle, WORD_TOTAL_SIZE, segment->size_bytes);
     put_number_of(pickle, WORD_ALLOCATED_SIZE, allocated);
     put_number_of(pickle, WORD_ACTIVE_SIZE, active);

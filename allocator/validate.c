@@ -27,7 +27,7 @@ typedef struct sums {
     size_t by_lifetime[ZR_N_LIFETIMES];
     size_t live, pending, mapped; /* bytes; live and pending as requested */
     size_t n_blocks, n_live, n_pending;
-    size_t n_free, n_unmapped; /* of one arena */
+    size_t n_free, n_unmapped, arena_live; /* of one arena */
 } sums_t;
 
 /* ---- one arena -------------------------------------------------------------------------- */
@@ -64,6 +64,7 @@ static bool check_live(const zr_allocator_t *allocator, const zr_block_t *block,
     sums->by_tag[block->tag] += block->requested_bytes;
     sums->by_lifetime[block->lifetime] += block->requested_bytes;
     sums->live += block->requested_bytes;
+    sums->arena_live += block->requested_bytes;
     sums->n_live++;
     return true;
 }
@@ -142,7 +143,7 @@ static bool check_lists(const zr_allocator_t *allocator, const zr_arena_t *arena
 }
 
 static bool check_arena(const zr_allocator_t *allocator, const zr_arena_t *arena, sums_t *sums) {
-    sums->n_free = sums->n_unmapped = 0;
+    sums->n_free = sums->n_unmapped = sums->arena_live = 0;
     size_t offset = 0, mapped = 0;
     const zr_block_t *last = NULL;
     for (const zr_block_t *block = arena->first; block != NULL; block = block->next) {
@@ -159,6 +160,9 @@ static bool check_arena(const zr_allocator_t *allocator, const zr_arena_t *arena
     if (mapped != arena->mapped_bytes)
         return broken(allocator, "%s: %zu bytes are mapped, %zu are counted", arena->name, mapped,
                       arena->mapped_bytes);
+    if (sums->arena_live != arena->live.live || arena->live.peak < arena->live.live)
+        return broken(allocator, "%s: %zu bytes are live, %zu are counted", arena->name,
+                      sums->arena_live, arena->live.live);
     sums->mapped += mapped;
     return check_lists(allocator, arena, sums);
 }

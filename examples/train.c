@@ -125,9 +125,9 @@ static void note_peaks(rank_t *rank) {
         peak->reserved = statistics.reserved.peak;
         for (int tag = 0; tag < ZR_N_TAGS; tag++)
             peak->by_tag[tag] = statistics.by_tag[tag].peak;
-        for (int i = 0; i < ZR_N_LIFETIMES; i++)
+        for (int i = 0; i < ZR_N_CLASSES; i++)
             peak->by_class[i] =
-                (train_class_peak_t){.live = statistics.by_lifetime[i].peak,
+                (train_class_peak_t){.live = statistics.by_class[i].live.peak,
                                      .reserved = statistics.by_class[i].reserved.peak,
                                      .largest_hole = statistics.by_class[i].largest_hole_bytes};
     }
@@ -310,7 +310,7 @@ static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result)
         keep_larger(&result->peak[tier].reserved, own->peak[tier].reserved);
         for (int tag = 0; tag < ZR_N_TAGS; tag++)
             keep_larger(&result->peak[tier].by_tag[tag], own->peak[tier].by_tag[tag]);
-        for (int i = 0; i < ZR_N_LIFETIMES; i++) {
+        for (int i = 0; i < ZR_N_CLASSES; i++) {
             train_class_peak_t *peak = &result->peak[tier].by_class[i];
             keep_larger(&peak->live, own->peak[tier].by_class[i].live);
             keep_larger(&peak->reserved, own->peak[tier].by_class[i].reserved);

@@ -8,7 +8,7 @@
 #include "examples/common/messages.h"
 #include "examples/train_options.h"
 
-/** Bytes of one lifetime's class. */
+/** Bytes of one class. */
 typedef struct train_class_peak {
     size_t live;
     size_t reserved;
@@ -20,7 +20,7 @@ typedef struct train_peak {
     size_t live;
     size_t reserved;
     size_t by_tag[ZR_N_TAGS];
-    train_class_peak_t by_class[ZR_N_LIFETIMES];
+    train_class_peak_t by_class[ZR_N_CLASSES];
 } train_peak_t;
 
 /** Where a rank's time went, in seconds: the average over the ranks. */

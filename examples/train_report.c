@@ -142,15 +142,15 @@ static json_t *class_object(const train_class_peak_t *peak) {
     return object;
 }
 
-/* Peaks by lifetime's class, per tier. */
+/* Peaks by class, per tier. */
 static json_t *memory_object(const train_result_t *result) {
     json_t *object = json_object();
     bool made = true;
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
         json_t *classes = json_object();
-        for (int i = 0; i < ZR_N_LIFETIMES; i++)
-            made &= json_put(classes, zr_lifetime_name((zr_lifetime_t)i),
-                             class_object(&result->peak[tier].by_class[i]));
+        for (int i = 0; i < ZR_N_CLASSES; i++)
+            made &=
+                json_put(classes, zr_class_name(i), class_object(&result->peak[tier].by_class[i]));
         json_t *memory = json_object();
         made &= json_put(memory, "classes", classes);
         made &= json_put(object, zr_tier_name((zr_tier_t)tier), memory);
@@ -266,11 +266,11 @@ static void print_classes(const train_peak_t *peak, FILE *file) {
     char live[32], reserved[32], hole[32];
     fprintf(file, "  %-20s %10s %10s %6s %13s\n", "class", "live", "reserved", "lost",
             "largest hole");
-    for (int i = 0; i < ZR_N_LIFETIMES; i++) {
+    for (int i = 0; i < ZR_N_CLASSES; i++) {
         const train_class_peak_t *own = &peak->by_class[i];
         if (own->reserved == 0)
             continue;
-        fprintf(file, "  %-20s %10s %10s %5.1f%% %13s\n", zr_lifetime_name((zr_lifetime_t)i),
+        fprintf(file, "  %-20s %10s %10s %5.1f%% %13s\n", zr_class_name(i),
                 format_bytes((double)own->live, live, sizeof(live)),
                 format_bytes((double)own->reserved, reserved, sizeof(reserved)),
                 lost_percent(own->live, own->reserved),

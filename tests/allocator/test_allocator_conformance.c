@@ -118,7 +118,7 @@ static void check_statistics(oracle_t *oracle) {
         assert_int_equal(actual.reserved.live, oracle->fake->mapped_bytes[tier]);
         assert_true(actual.reserved.peak <= oracle->budget[tier]);
         size_t reserved = 0;
-        for (int i = 0; i < ZR_N_LIFETIMES; i++) {
+        for (int i = 0; i < ZR_N_CLASSES; i++) {
             const zr_byte_count_t *own = &actual.by_class[i].reserved;
             reserved += own->live;
             assert_true(own->live <= own->peak && own->peak <= actual.reserved.peak);
