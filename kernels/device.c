@@ -184,6 +184,45 @@ zr_status_t zr_range_unmap(zr_device_t *device, zr_tier_t tier, void *base, size
     return device->backend->range_unmap(device, tier, base, offset_bytes, size_bytes);
 }
 
+/* A stretch of a range, as a move has them two of. */
+typedef struct stretch {
+    void *base;
+    size_t offset_bytes;
+} stretch_t;
+
+/* The machine gets the memory of the source and is asked for as much behind the destination. */
+static zr_status_t replace(zr_device_t *device, zr_tier_t tier, stretch_t from, stretch_t to,
+                           size_t size_bytes) {
+    const zr_device_backend_t *backend = device->backend;
+    zr_status_t status =
+        backend->range_unmap(device, tier, from.base, from.offset_bytes, size_bytes);
+    if (status != ZR_OK)
+        return ZR_ERR_DEVICE;
+    status = backend->range_map(device, tier, to.base, to.offset_bytes, size_bytes);
+    return status == ZR_OK ? ZR_OK : ZR_ERR_BUDGET;
+}
+
+zr_status_t zr_range_move(zr_device_t *device, zr_tier_t tier, void *from_base,
+                          size_t from_offset_bytes, void *to_base, size_t to_offset_bytes,
+                          size_t size_bytes) {
+    ZR_TRY(check_granules(device, tier, from_base, from_offset_bytes, size_bytes, "move from"));
+    ZR_TRY(check_granules(device, tier, to_base, to_offset_bytes, size_bytes, "move to"));
+    if (size_bytes == 0)
+        return ZR_OK;
+    if (from_base == to_base && from_offset_bytes < to_offset_bytes + size_bytes &&
+        to_offset_bytes < from_offset_bytes + size_bytes)
+        return zr_fail(&device->log, ZR_ERR_ARGUMENT,
+                       "%s memory: cannot move %zu bytes from %zu to %zu, which overlap",
+                       zr_tier_name(tier), size_bytes, from_offset_bytes, to_offset_bytes);
+    zr_status_t status =
+        device->backend->range_move(device, tier, (char *)from_base + from_offset_bytes,
+                                    (char *)to_base + to_offset_bytes, size_bytes);
+    if (status != ZR_ERR_UNSUPPORTED)
+        return status;
+    return replace(device, tier, (stretch_t){from_base, from_offset_bytes},
+                   (stretch_t){to_base, to_offset_bytes}, size_bytes);
+}
+
 /* ---- streams and events ------------------------------------------------------ */
 
 zr_status_t zr_stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p) {

@@ -109,6 +109,24 @@ ZR_NODISCARD zr_status_t zr_range_unmap(zr_device_t *device, zr_tier_t tier, voi
                                         size_t offset_bytes, size_t size_bytes);
 
 /**
+ * Move the memory behind mapped granules to granules that have none, of the same range or
+ * another one of the tier. The source has none afterwards. The machine does not get the memory in
+ * between, so that nobody else can take it, unless the device cannot do that.
+ *
+ * What the memory holds afterwards is unspecified, on both sides, also on failure. No queued work
+ * may use the source.
+ *
+ * @param from_offset_bytes, to_offset_bytes, size_bytes  multiples of the granule, inside the
+ *        ranges; source and destination must not overlap
+ * @return ZR_OK; ZR_ERR_ARGUMENT or ZR_ERR_DEVICE: nothing is mapped other than before;
+ *         ZR_ERR_BUDGET: the device had to give the memory back, and the machine has no more of it:
+ *         now neither source nor destination has any
+ */
+ZR_NODISCARD zr_status_t zr_range_move(zr_device_t *device, zr_tier_t tier, void *from_base,
+                                       size_t from_offset_bytes, void *to_base,
+                                       size_t to_offset_bytes, size_t size_bytes);
+
+/**
  * Create a queue of work.
  *
  * @param name  static string, for messages and traces: "compute", "comm", ...

@@ -19,7 +19,7 @@ typedef struct zr_device_backend {
     zr_status_t (*open)(const zr_device_options_t *options, zr_device_t **device_p);
     void (*close)(zr_device_t *device);
 
-    /* Address ranges: see device.h. All four may be called with queued work elsewhere. */
+    /* Address ranges: see device.h. All five may be called with queued work elsewhere. */
     zr_status_t (*range_reserve)(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
                                  void **base_p);
     void (*range_release)(zr_device_t *device, zr_tier_t tier, void *base, size_t size_bytes);
@@ -27,6 +27,12 @@ typedef struct zr_device_backend {
                              size_t size_bytes);
     zr_status_t (*range_unmap)(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
                                size_t size_bytes);
+    /* Unmap the memory at `from` (base + offset) and map the same memory at `to`: on CUDA, handle
+     * by handle. ZR_ERR_UNSUPPORTED: not now or never, and nothing is mapped other than before;
+     * device.c then unmaps the source and maps the destination. Any other failure changes nothing,
+     * too. */
+    zr_status_t (*range_move)(zr_device_t *device, zr_tier_t tier, void *from, void *to,
+                              size_t size_bytes);
 
     /* Streams and events: first member is a zr_stream or zr_event, which device.c fills. */
     zr_status_t (*stream_create)(zr_device_t *device, const char *name, zr_stream_t **stream_p);

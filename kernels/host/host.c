@@ -6,6 +6,7 @@
  * Both tiers are the process's memory. A reserved range is inaccessible pages;
  * mapping makes granules accessible, and unmapping puts fresh inaccessible pages
  * over them, which gives both the memory and the system's promise of it back.
+ * Moving takes pages and promise along (mremap).
  */
 #include <errno.h>
 #include <sched.h>
@@ -19,6 +20,11 @@
 #include "kernels/nn/host/host_nn.h"
 
 #define ZR_HOST_MAX_THREADS 1024
+
+/* Linux 5.7. Older ones refuse it, and older headers do not have it. */
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
 
 /* ---- the device ---------------------------------------------------------------- */
 
@@ -157,6 +163,56 @@ static zr_status_t host_range_unmap(zr_device_t *device, zr_tier_t tier, void *b
     return ZR_OK;
 }
 
+/*
+ * Move the pages at `from` to `to`, and leave empty ones, accessible, at `from`; errno or 0.
+ *
+ * In two steps, because a system may empty `to` before it finds a reason to refuse, and another
+ * thread could then get those addresses. The first step, to where the system likes, fails without
+ * consequences; the second is left without a reason. Leaving pages at `from` keeps its addresses
+ * from others as well.
+ */
+static int move_pages(void *from, void *to, size_t size_bytes) {
+    void *between = mremap(from, size_bytes, size_bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    if (between == MAP_FAILED)
+        return errno;
+    if (mremap(between, size_bytes, size_bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) != MAP_FAILED)
+        return 0;
+    int error = errno;
+    munmap(between, size_bytes);
+    return error;
+}
+
+/*
+ * The same in as few pieces as possible: what was moved before may be several mappings to the
+ * system, and one call moves no more than one of them (EFAULT).
+ */
+static int move_in_pieces(char *from, char *to, size_t size_bytes, size_t granule_bytes) {
+    int error = move_pages(from, to, size_bytes);
+    if (error != EFAULT || size_bytes <= granule_bytes)
+        return error;
+    size_t half = size_bytes / granule_bytes / 2 * granule_bytes;
+    error = move_in_pieces(from, to, half, granule_bytes);
+    if (error == 0)
+        error = move_in_pieces(from + half, to + half, size_bytes - half, granule_bytes);
+    return error;
+}
+
+/* A huge page stays one where it has the same place in the new one; else it becomes small ones. */
+static zr_status_t host_range_move(zr_device_t *device, zr_tier_t tier, void *from, void *to,
+                                   size_t size_bytes) {
+    int error = move_in_pieces(from, to, size_bytes, device->info.granule_bytes);
+    if (error == 0)
+        error = put_nothing_behind(from, size_bytes);
+    if (error == 0)
+        return ZR_OK;
+    /* No system or tool knows all of this: without it, memory is unmapped and mapped. The source
+     * is accessible in any case, though what has been moved so far is lost with the destination. */
+    put_nothing_behind(to, size_bytes);
+    zr_log_write(&device->log, ZR_LOG_DEBUG, "%s memory: moving %zu bytes: %s", zr_tier_name(tier),
+                 size_bytes, strerror(error));
+    return ZR_ERR_UNSUPPORTED;
+}
+
 /* ---- streams and events: all work is done when its call returns -------------------- */
 
 static zr_status_t host_stream_create(zr_device_t *device, const char *name,
@@ -222,6 +278,7 @@ const zr_device_backend_t zr_host_backend = {
     .range_release = host_range_release,
     .range_map = host_range_map,
     .range_unmap = host_range_unmap,
+    .range_move = host_range_move,
     .stream_create = host_stream_create,
     .stream_destroy = host_stream_destroy,
     .stream_synchronize = host_stream_synchronize,

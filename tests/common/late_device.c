@@ -204,6 +204,15 @@ static zr_status_t late_range_unmap(zr_device_t *device, zr_tier_t tier, void *b
     return status;
 }
 
+static zr_status_t late_range_move(zr_device_t *device, zr_tier_t tier, void *from, void *to,
+                                   size_t size_bytes) {
+    const zr_device_t *host = host_of(device);
+    pthread_mutex_lock(&late.mutex);
+    zr_status_t status = host->backend->range_move(host_of(device), tier, from, to, size_bytes);
+    pthread_mutex_unlock(&late.mutex);
+    return status;
+}
+
 /* ---- streams and events ---- */
 
 static zr_status_t late_stream_create(zr_device_t *device, const char *name,
@@ -405,6 +414,7 @@ static const zr_device_backend_t late_backend = {
     .range_release = late_range_release,
     .range_map = late_range_map,
     .range_unmap = late_range_unmap,
+    .range_move = late_range_move,
     .stream_create = late_stream_create,
     .stream_destroy = late_stream_destroy,
     .stream_synchronize = late_stream_synchronize,

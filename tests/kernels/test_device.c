@@ -121,6 +121,103 @@ static void test_map_granule_by_granule(void **state) {
     }
 }
 
+/* Two ranges of 8 granules, the first mapped whole. */
+static void reserve_two(fixture_t *f, zr_tier_t tier, void **first_p, void **second_p) {
+    size_t granule = zr_device_info(f->device)->granule_bytes;
+    assert_int_equal(zr_range_reserve(f->device, tier, 8 * granule, first_p), ZR_OK);
+    assert_int_equal(zr_range_reserve(f->device, tier, 8 * granule, second_p), ZR_OK);
+    assert_int_equal(zr_range_map(f->device, tier, *first_p, 0, 8 * granule), ZR_OK);
+}
+
+/* What is moved can be used there, can be mapped anew here, and leaves its neighbours alone. */
+static void test_move(void **state) {
+    fixture_t *f = *state;
+    size_t granule = zr_device_info(f->device)->granule_bytes;
+    for (int i = ZR_TIER_DEVICE; i <= ZR_TIER_HOST; i++) {
+        zr_tier_t tier = (zr_tier_t)i;
+        void *a = NULL, *b = NULL;
+        reserve_two(f, tier, &a, &b);
+        char *first = a, *second = b;
+        write_pattern(f, first, 8 * granule, 5);
+        assert_int_equal(zr_range_map(f->device, tier, b, 4 * granule, granule), ZR_OK);
+        write_pattern(f, second + 4 * granule, granule, 6);
+        assert_int_equal(zr_range_move(f->device, tier, a, 2 * granule, b, granule, 3 * granule),
+                         ZR_OK);
+        check_pattern(f, first, 2 * granule, 5);
+        check_pattern(f, second + 4 * granule, granule, 6);
+        write_pattern(f, second + granule, 3 * granule, 7);
+        /* Here it can be mapped again, and there it can be unmapped. */
+        assert_int_equal(zr_range_map(f->device, tier, a, 2 * granule, 3 * granule), ZR_OK);
+        write_pattern(f, first + 2 * granule, 3 * granule, 8);
+        check_pattern(f, second + granule, 3 * granule, 7);
+        check_pattern(f, first, 2 * granule, 5);
+        assert_int_equal(zr_range_unmap(f->device, tier, b, 2 * granule, granule), ZR_OK);
+        check_pattern(f, second + granule, granule, 7);
+        check_pattern(f, second + 4 * granule, granule, 6);
+        /* Within a range, side by side. */
+        assert_int_equal(zr_range_move(f->device, tier, b, granule, b, 2 * granule, granule),
+                         ZR_OK);
+        write_pattern(f, second + 2 * granule, granule, 9);
+        check_pattern(f, second + 4 * granule, granule, 6);
+        zr_range_release(f->device, tier, &a, 8 * granule);
+        zr_range_release(f->device, tier, &b, 8 * granule);
+    }
+}
+
+/* Scattered one by one and collected again: what came from many places moves in one call. */
+static void test_move_what_was_moved(void **state) {
+    fixture_t *f = *state;
+    size_t granule = zr_device_info(f->device)->granule_bytes;
+    void *a = NULL, *b = NULL;
+    reserve_two(f, ZR_TIER_DEVICE, &a, &b);
+    for (int round = 0; round < 3; round++) {
+        write_pattern(f, a, 8 * granule, (unsigned char)round);
+        for (size_t i = 0; i < 8; i++) {
+            assert_int_equal(zr_range_move(f->device, ZR_TIER_DEVICE, a, i * granule, b,
+                                           i * 3 % 8 * granule, granule),
+                             ZR_OK);
+            write_pattern(f, (char *)b + i * 3 % 8 * granule, granule, (unsigned char)(20 + i));
+        }
+        for (size_t i = 0; i < 8; i++)
+            check_pattern(f, (char *)b + i * 3 % 8 * granule, granule, (unsigned char)(20 + i));
+        assert_int_equal(zr_range_move(f->device, ZR_TIER_DEVICE, b, 0, a, 0, 8 * granule), ZR_OK);
+    }
+    zr_range_release(f->device, ZR_TIER_DEVICE, &a, 8 * granule);
+    zr_range_release(f->device, ZR_TIER_DEVICE, &b, 8 * granule);
+}
+
+static void test_move_refusals(void **state) {
+    fixture_t *f = *state;
+    size_t granule = zr_device_info(f->device)->granule_bytes;
+    zr_tier_t tier = ZR_TIER_DEVICE;
+    void *a = NULL, *b = NULL, *host = NULL;
+    reserve_two(f, tier, &a, &b);
+    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_HOST, 8 * granule, &host), ZR_OK);
+    write_pattern(f, a, 8 * granule, 1);
+    int n_errors = f->n_errors;
+    assert_int_equal(zr_range_move(f->device, tier, a, granule, b, granule, 0), ZR_OK);
+    assert_int_equal(f->n_errors, n_errors);
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_range_move(f->device, tier, a, 1, b, 0, granule));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_range_move(f->device, tier, a, 0, b, 1, granule));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_range_move(f->device, tier, a, 0, b, 0, granule - 1));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_move(f->device, tier, a, 0, b, 7 * granule, 2 * granule));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_move(f->device, tier, a, 7 * granule, b, 0, 2 * granule));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_move(f->device, tier, (char *)a + granule, 0, b, 0, granule));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_range_move(f->device, tier, a, 0, host, 0, granule));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_move(f->device, tier, a, 0, a, granule, 2 * granule));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_range_move(f->device, tier, a, granule, a, 0, 2 * granule));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_range_move(f->device, tier, a, 0, a, 0, granule));
+    check_pattern(f, a, 8 * granule, 1);
+    zr_range_release(f->device, ZR_TIER_HOST, &host, 8 * granule);
+    zr_range_release(f->device, tier, &a, 8 * granule);
+    zr_range_release(f->device, tier, &b, 8 * granule);
+}
+
 static void test_map_nothing(void **state) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
@@ -384,6 +481,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_open_refusals),
         cmocka_unit_test(test_map_granule_by_granule),
+        cmocka_unit_test(test_move),
+        cmocka_unit_test(test_move_what_was_moved),
+        cmocka_unit_test(test_move_refusals),
         cmocka_unit_test(test_map_nothing),
         cmocka_unit_test(test_range_refusals),
         cmocka_unit_test(test_map_too_much),

@@ -2,6 +2,8 @@
 zr_add_test(kernels/test_status.c NO_SANITIZERS)
 zr_add_test(kernels/test_log.c)
 zr_add_test(kernels/test_device.c kernels/device_fixture.c)
+zr_add_test(kernels/test_host_move.c)
+target_link_options(test_host_move PRIVATE -Wl,--wrap=mremap,--wrap=mmap,--wrap=mprotect)
 zr_add_test(kernels/test_kernels.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
 zr_add_test(kernels/test_bf16.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
 zr_add_test(kernels/test_isa.c kernels/device_fixture.c)
