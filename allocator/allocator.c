@@ -27,9 +27,6 @@
 #define SLACK_GRANULES 64
 #define EMPTY_RANGE_BYTES ((size_t)64 << 20)
 
-/* Blocks taken from the pool by one map call and one allocation, at most. */
-#define BLOCKS_PER_STEP 2
-
 static size_t min_size(size_t a, size_t b) {
     return a < b ? a : b;
 }
@@ -89,6 +86,7 @@ static zr_status_t fail_creation(const zr_allocator_t *allocator, const zr_tier_
 }
 
 static void release(zr_allocator_t *allocator) {
+    zr_replay_destroy(allocator);
     for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
         for (int k = 0; k < ZR_N_ARENAS; k++)
             zr_arena_release_range(&allocator->tiers[i].arenas[k]);
@@ -174,26 +172,44 @@ static void count_freed(zr_tier_memory_t *memory, const zr_block_t *block) {
 
 static zr_status_t find_or_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt,
                                      zr_block_t **block_p) {
-    ZR_TRY(zr_block_table_reserve(&allocator->table));
     if (attempt->memory->pending.n_blocks > 0)
         ZR_TRY(zr_tier_poll(allocator, attempt->memory));
     for (;;) {
-        ZR_TRY(zr_block_pool_reserve(&allocator->pool, BLOCKS_PER_STEP));
+        ZR_TRY(zr_block_pool_reserve(&allocator->pool, ZR_BLOCKS_PER_STEP));
         *block_p = zr_arena_find(attempt->arena, attempt->size_bytes);
         if (*block_p != NULL)
             return ZR_OK;
-        ZR_TRY(zr_tier_make_room(allocator, attempt));
+        zr_status_t status = zr_tier_make_room(allocator, attempt);
+        if (status == ZR_ERR_BUDGET && zr_replay_drop(allocator))
+            continue;
+        ZR_TRY(status);
     }
 }
 
-static void *take(zr_allocator_t *allocator, const zr_attempt_t *attempt, zr_block_t *block) {
+/* A live block for the request: its place in the plan, or else the best fit in its class. */
+static zr_status_t place(zr_allocator_t *allocator, zr_attempt_t *attempt, zr_block_t **block_p) {
     const zr_allocation_request_t *request = attempt->request;
-    zr_arena_take(attempt->arena, block, attempt->size_bytes, request->size_bytes);
+    zr_block_t *block = NULL;
+    ZR_TRY(zr_block_table_reserve(&allocator->table));
+    if (allocator->replay != NULL && zr_replay_covers(request))
+        ZR_TRY(zr_replay_take(allocator, request, attempt->size_bytes, &block));
+    if (block == NULL) {
+        ZR_TRY(find_or_make_room(allocator, attempt, &block));
+        zr_arena_take(attempt->arena, block, attempt->size_bytes, request->size_bytes);
+    }
+    *block_p = block;
+    return ZR_OK;
+}
+
+static void *hand_out(zr_allocator_t *allocator, const zr_attempt_t *attempt, zr_block_t *block) {
+    const zr_allocation_request_t *request = attempt->request;
     block->tag = request->tag;
     block->lifetime = request->lifetime;
-    void *pointer = attempt->arena->base + block->offset_bytes;
+    void *pointer = block->arena->base + block->offset_bytes;
     zr_block_table_add(&allocator->table, pointer, block);
     count_live(attempt->memory, block);
+    if (allocator->replay != NULL && zr_replay_covers(request))
+        zr_replay_allocated(allocator->replay, request, block);
     return pointer;
 }
 
@@ -213,15 +229,6 @@ static zr_status_t check_request(const zr_allocator_t *allocator,
                        name, (int)request->tag, ZR_N_TAGS - 1, (int)request->lifetime,
                        ZR_N_LIFETIMES - 1);
     return ZR_OK;
-}
-
-/* Multiples of the alignment; what is too large for that is too large for any range, too. */
-static size_t block_size(size_t requested_bytes) {
-    if (requested_bytes == 0)
-        return ZR_BLOCK_ALIGNMENT;
-    if (requested_bytes > SIZE_MAX - ZR_BLOCK_ALIGNMENT)
-        return SIZE_MAX - ZR_BLOCK_ALIGNMENT + 1;
-    return (requested_bytes + ZR_BLOCK_ALIGNMENT - 1) / ZR_BLOCK_ALIGNMENT * ZR_BLOCK_ALIGNMENT;
 }
 
 /* Log a refusal, without the lock: the sink is the caller's. */
@@ -258,13 +265,13 @@ zr_status_t zr_allocate(zr_allocator_t *allocator, const zr_allocation_request_t
     zr_attempt_t attempt = {.request = request,
                             .memory = memory,
                             .arena = &memory->arenas[arena],
-                            .size_bytes = block_size(request->size_bytes)};
+                            .size_bytes = zr_block_bytes(request->size_bytes)};
 
     pthread_mutex_lock(&allocator->lock);
     zr_block_t *block = NULL;
-    zr_status_t status = find_or_make_room(allocator, &attempt, &block);
+    zr_status_t status = place(allocator, &attempt, &block);
     if (status == ZR_OK) {
-        *pointer_p = take(allocator, &attempt, block);
+        *pointer_p = hand_out(allocator, &attempt, block);
         bool has_failed =
             allocator->recording != NULL && record_allocation(allocator, block, request);
         pthread_mutex_unlock(&allocator->lock);
@@ -301,6 +308,16 @@ static zr_status_t free_after(zr_allocator_t *allocator, zr_tier_memory_t *memor
     return waited == ZR_OK ? status : waited;
 }
 
+static zr_status_t give_back(zr_allocator_t *allocator, zr_tier_memory_t *memory, zr_block_t *block,
+                             zr_stream_t *stream) {
+    if (block->planned != 0)
+        return zr_replay_give(allocator, block, stream);
+    if (stream != NULL && !zr_device_info(allocator->device)->synchronous)
+        return free_after(allocator, memory, block, stream);
+    zr_tier_give(block);
+    return ZR_OK;
+}
+
 void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream) {
     if (pointer == NULL || *pointer == NULL)
         return;
@@ -314,14 +331,12 @@ void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream) {
         return;
     }
     zr_tier_memory_t *memory = memory_of(allocator, block);
-    zr_status_t status = ZR_OK;
     count_freed(memory, block);
     if (allocator->recording != NULL)
         zr_recording_freed(allocator->recording, block, stream);
-    if (stream == NULL || zr_device_info(allocator->device)->synchronous)
-        zr_tier_give(block);
-    else
-        status = free_after(allocator, memory, block, stream);
+    if (allocator->replay != NULL)
+        zr_replay_freed(allocator->replay, block, stream);
+    zr_status_t status = give_back(allocator, memory, block, stream);
     pthread_mutex_unlock(&allocator->lock);
     if (status != ZR_OK)
         zr_log_write(&allocator->log, ZR_LOG_WARNING,
@@ -409,6 +424,8 @@ void zr_allocator_mark(zr_allocator_t *allocator, const zr_mark_t *mark) {
     pthread_mutex_lock(&allocator->lock);
     if (allocator->recording != NULL)
         zr_recording_mark(allocator->recording, mark->step, mark->micro_batch);
+    if (allocator->replay != NULL)
+        zr_replay_mark(allocator, mark);
     pthread_mutex_unlock(&allocator->lock);
 }
 
@@ -437,6 +454,7 @@ void zr_allocator_destroy(zr_allocator_t **allocator) {
     for (int i = 0; i < ZR_N_MEMORY_TIERS; i++)
         drain(*allocator, &(*allocator)->tiers[i]);
     zr_report_leaks(*allocator);
+    zr_allocator_replay_stop(*allocator);
     release(*allocator);
     *allocator = NULL;
 }

@@ -131,10 +131,9 @@ static zr_block_t *coalesce(zr_arena_t *arena, zr_block_t *block) {
     return block;
 }
 
-/* Turn a part of a listed block from free to unmapped or back. Returns the block it is in then. */
-static zr_block_t *convert(zr_arena_t *arena, zr_block_t *block, size_t offset_bytes,
-                           size_t size_bytes, zr_block_state_t state) {
-    delist(arena, block);
+/* Cut a part out of a block that is in no list, and list the rest. Returns the part. */
+static zr_block_t *isolate(zr_arena_t *arena, zr_block_t *block, size_t offset_bytes,
+                           size_t size_bytes) {
     if (offset_bytes > block->offset_bytes) {
         zr_block_t *rest = split(arena, block, offset_bytes - block->offset_bytes);
         enlist(arena, block);
@@ -142,6 +141,14 @@ static zr_block_t *convert(zr_arena_t *arena, zr_block_t *block, size_t offset_b
     }
     if (size_bytes < block->size_bytes)
         enlist(arena, split(arena, block, size_bytes));
+    return block;
+}
+
+/* Turn a part of a listed block from free to unmapped or back. Returns the block it is in then. */
+static zr_block_t *convert(zr_arena_t *arena, zr_block_t *block, size_t offset_bytes,
+                           size_t size_bytes, zr_block_state_t state) {
+    delist(arena, block);
+    block = isolate(arena, block, offset_bytes, size_bytes);
     block->state = state;
     return coalesce(arena, block);
 }
@@ -270,6 +277,15 @@ void zr_arena_take(zr_arena_t *arena, zr_block_t *block, size_t size_bytes,
     block->requested_bytes = requested_bytes;
     if (arena->is_addressable)
         zr_unpoison(arena->base + block->offset_bytes, requested_bytes);
+}
+
+zr_block_t *zr_arena_take_at(zr_arena_t *arena, zr_block_t *block, size_t offset_bytes,
+                             size_t size_bytes, size_t requested_bytes) {
+    delist(arena, block);
+    block = isolate(arena, block, offset_bytes, size_bytes);
+    block->state = ZR_BLOCK_LIVE;
+    block->requested_bytes = requested_bytes;
+    return block;
 }
 
 void zr_arena_give(zr_arena_t *arena, zr_block_t *block) {

@@ -65,7 +65,13 @@ zr_block_t *zr_arena_find(const zr_arena_t *arena, size_t size_bytes);
 
 /** Cut a live block off the start of a free one. Takes one block from the pool at most. */
 void zr_arena_take(zr_arena_t *arena, zr_block_t *block, size_t size_bytes, size_t requested_bytes);
-/** Make a live or pending block free. */
+/**
+ * Cut a live block out of a free one, somewhere in it: contents, and what may be touched, stay.
+ * Takes two blocks from the pool at most.
+ */
+zr_block_t *zr_arena_take_at(zr_arena_t *arena, zr_block_t *block, size_t offset_bytes,
+                             size_t size_bytes, size_t requested_bytes);
+/** Make a live, pending or held block free. */
 void zr_arena_give(zr_arena_t *arena, zr_block_t *block);
 
 /* What has to be mapped so that a request fits. */

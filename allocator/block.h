@@ -21,7 +21,8 @@ typedef enum zr_block_state {
     ZR_BLOCK_UNMAPPED, /* addresses only; whole granules */
     ZR_BLOCK_FREE,     /* mapped, and nobody's */
     ZR_BLOCK_LIVE,     /* a tensor */
-    ZR_BLOCK_PENDING   /* freed by the caller, in use by work queued on a stream */
+    ZR_BLOCK_PENDING,  /* freed by the caller, in use by work queued on a stream */
+    ZR_BLOCK_HELD /* the whole of a plan's memory, whose places are blocks of no arena's list */
 } zr_block_state_t;
 
 struct zr_block {
@@ -37,6 +38,8 @@ struct zr_block {
     zr_tag_t tag;           /* LIVE and PENDING, as is lifetime */
     zr_lifetime_t lifetime; /* differs from the arena's for empty allocations only */
     size_t life;            /* LIVE and PENDING: its number in the recording + 1; 0: in none */
+    uint32_t tape_number, tape_epoch; /* LIVE: on which tape (tape.h) it is; 0: on none */
+    uint32_t planned;                 /* of a place of the plan: its entry + 1; otherwise 0 */
 };
 
 /* ---- the pool of unused blocks ------------------------------------------------- */

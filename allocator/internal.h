@@ -14,6 +14,7 @@
 #include "allocator/arena.h"
 #include "allocator/pending.h"
 #include "allocator/record_internal.h"
+#include "allocator/replay_internal.h"
 
 /* Tiers that have addresses: device and host. */
 #define ZR_N_MEMORY_TIERS 2
@@ -42,6 +43,7 @@ struct zr_allocator {
     zr_event_pool_t events;
     size_t n_frees;            /* numbers pending blocks */
     zr_recording_t *recording; /* the arenas', too; NULL: nothing is recorded */
+    zr_replay_t *replay;       /* NULL: off */
     zr_tier_memory_t tiers[ZR_N_MEMORY_TIERS];
 };
 
@@ -55,6 +57,18 @@ typedef struct zr_attempt {
     bool is_machine_full;  /* mapping was refused by the machine, not by the budget */
     bool is_trimmed;       /* nothing idle is left in its own arena */
 } zr_attempt_t;
+
+/* Blocks taken from the pool by one map call and one allocation, at most. */
+#define ZR_BLOCKS_PER_STEP 2
+
+/** Of a request: a multiple of the alignment; too large for any range where that is too large. */
+static inline size_t zr_block_bytes(size_t requested_bytes) {
+    if (requested_bytes == 0)
+        return ZR_BLOCK_ALIGNMENT;
+    if (requested_bytes > SIZE_MAX - ZR_BLOCK_ALIGNMENT)
+        return SIZE_MAX - ZR_BLOCK_ALIGNMENT + 1;
+    return (requested_bytes + ZR_BLOCK_ALIGNMENT - 1) & ~(size_t)(ZR_BLOCK_ALIGNMENT - 1);
+}
 
 static inline void zr_count_up(zr_byte_count_t *count, size_t size_bytes) {
     count->live += size_bytes;

@@ -41,11 +41,12 @@ static bool check_live(const zr_allocator_t *allocator, const zr_block_t *block,
     if ((unsigned)block->tag >= ZR_N_TAGS || (unsigned)block->lifetime >= ZR_N_LIFETIMES)
         return broken(allocator, "%s+%zu has tag %d, lifetime %d", arena->name, offset,
                       (int)block->tag, (int)block->lifetime);
-    if (class != (block->requested_bytes == 0 ? ZR_ARENA_EMPTY : (int)block->lifetime))
+    if (class != ZR_CLASS_PLANNED &&
+        class != (block->requested_bytes == 0 ? ZR_ARENA_EMPTY : (int)block->lifetime))
         return broken(allocator, "%s+%zu belongs into class %s", arena->name, offset,
                       zr_lifetime_name(block->lifetime));
     if (block->requested_bytes > block->size_bytes ||
-        block->size_bytes - block->requested_bytes > ZR_BLOCK_ALIGNMENT)
+        (block->planned == 0 && block->size_bytes - block->requested_bytes > ZR_BLOCK_ALIGNMENT))
         return broken(allocator, "%s+%zu has %zu bytes for %zu", arena->name, offset,
                       block->size_bytes, block->requested_bytes);
     if (block->life != 0 &&
@@ -69,6 +70,68 @@ static bool check_live(const zr_allocator_t *allocator, const zr_block_t *block,
     return true;
 }
 
+/* A place of the plan: inside what is held, and its block says what its entry says. */
+static bool check_place(const zr_allocator_t *allocator, const zr_block_t *held, size_t index,
+                        sums_t *sums) {
+    const zr_replay_entry_t *entry = &allocator->replay->plan->entries[index];
+    const zr_block_t *block = entry->block;
+    size_t begin = held->offset_bytes + entry->offset_bytes;
+    if (block->planned != index + 1 || block->arena != held->arena ||
+        block->offset_bytes != begin || block->size_bytes != entry->block_bytes ||
+        entry->offset_bytes + entry->block_bytes > held->size_bytes)
+        return broken(allocator, "entry %zu of the plan has %zu bytes at %zu", index,
+                      block->size_bytes, block->offset_bytes);
+    if ((block->state == ZR_BLOCK_LIVE) != entry->is_live ||
+        (!entry->is_live && (block->state != ZR_BLOCK_FREE || entry->is_overdue)))
+        return broken(allocator, "entry %zu of the plan is %s, its block in state %d", index,
+                      entry->is_live ? "live" : "free", (int)block->state);
+    sums->n_blocks++;
+    return !entry->is_live || check_live(allocator, block, sums);
+}
+
+static bool places_overlap(const zr_replay_entry_t *a, const zr_replay_entry_t *b) {
+    return a->is_live && b->is_live && a->kind.tier == b->kind.tier &&
+           a->offset_bytes < b->offset_bytes + b->block_bytes &&
+           b->offset_bytes < a->offset_bytes + a->block_bytes;
+}
+
+/* The memory of a plan, and all its places in this tier. */
+static bool check_held(const zr_allocator_t *allocator, const zr_block_t *held, sums_t *sums) {
+    const zr_replay_t *replay = allocator->replay;
+    zr_tier_t tier = held->arena->tier;
+    if (replay == NULL || !replay->is_in_force || replay->held[tier] != held)
+        return broken(allocator, "%s+%zu is held by no plan", held->arena->name,
+                      held->offset_bytes);
+    const zr_replay_made_t *plan = replay->plan;
+    for (size_t i = 0; i < plan->n_entries; i++) {
+        if (!plan->entries[i].is_planned || plan->entries[i].kind.tier != tier)
+            continue;
+        if (!check_place(allocator, held, i, sums))
+            return false;
+        for (size_t k = 0; plan->entries[i].is_live && k < i; k++) {
+            if (places_overlap(&plan->entries[i], &plan->entries[k]))
+                return broken(allocator, "entries %zu and %zu of the plan overlap", k, i);
+        }
+    }
+    return true;
+}
+
+/* What replay counts of its entries. */
+static bool check_replay(const zr_allocator_t *allocator) {
+    const zr_replay_t *replay = allocator->replay;
+    size_t n_live = 0, n_overdue = 0;
+    for (size_t i = 0; replay->is_in_force && i < replay->plan->n_entries; i++) {
+        n_live += replay->plan->entries[i].is_live;
+        n_overdue += replay->plan->entries[i].is_overdue;
+    }
+    if (n_live != replay->n_live || n_overdue != replay->n_overdue)
+        return broken(allocator,
+                      "the plan has %zu live and %zu overdue entries, counted are %zu "
+                      "and %zu",
+                      n_live, n_overdue, replay->n_live, replay->n_overdue);
+    return true;
+}
+
 static bool check_block(const zr_allocator_t *allocator, const zr_arena_t *arena,
                         const zr_block_t *block, size_t expected_offset, sums_t *sums) {
     size_t offset = block->offset_bytes, granule = arena->granule_bytes;
@@ -89,6 +152,8 @@ static bool check_block(const zr_allocator_t *allocator, const zr_arena_t *arena
     case ZR_BLOCK_FREE:
         sums->n_free++;
         break;
+    case ZR_BLOCK_HELD:
+        return check_held(allocator, block, sums);
     default:
         return check_live(allocator, block, sums);
     }
@@ -249,6 +314,8 @@ bool zr_allocator_check(const zr_allocator_t *allocator) {
     if (allocator->pool.n_blocks != n_blocks + allocator->pool.n_spare)
         return broken(allocator, "%zu blocks were made, %zu are used and %zu spare",
                       allocator->pool.n_blocks, n_blocks, allocator->pool.n_spare);
+    if (allocator->replay != NULL && !check_replay(allocator))
+        return false;
     if (allocator->events.n_events != allocator->events.n_spare + n_pending)
         return broken(allocator, "%zu events were made, %zu are used and %zu spare",
                       allocator->events.n_events, n_pending, allocator->events.n_spare);

@@ -31,6 +31,7 @@ enum option_key {
     KEY_DTYPE,
     KEY_REDUCE,
     KEY_PREFETCH,
+    KEY_MEMORY_PLAN,
     KEY_RECOMPUTE,
     KEY_FREEZE,
     KEY_DEVICE,
@@ -103,6 +104,8 @@ static const struct argp_option option_table[] = {
     {"device-memory", KEY_DEVICE_MEMORY, "SIZE", 0,
      "device memory of each rank, such as 512MiB or 16GB (default: no limit)", 3},
     {"host-memory", KEY_HOST_MEMORY, "SIZE", 0, "host memory of each rank (default: no limit)", 3},
+    {"memory-plan", KEY_MEMORY_PLAN, "on|off", 0,
+     "on: place what lives within a step by a plan of the step before (default on)", 3},
     {"threads", KEY_THREADS, "N", 0, "of each rank (default 0: the cores, divided by the ranks)",
      3},
     {"comm-timeout", KEY_COMM_TIMEOUT, "SECONDS", 0,
@@ -233,6 +236,14 @@ static zr_status_t set_comm_timeout(parsing_t *p, const char *value) {
     return ZR_OK;
 }
 
+static zr_status_t set_memory_plan(parsing_t *p, const char *value) {
+    static const char *const names[] = {"off", "on"};
+    size_t choice = 0;
+    ZR_TRY(args_choice("--memory-plan", value, names, 2, p->log, &choice));
+    p->options->config.plan_memory = choice == 1;
+    return ZR_OK;
+}
+
 static zr_status_t set_device(parsing_t *p, const char *value) {
     static const char *const names[] = {"auto", "host", "cuda"};
     size_t choice = 0;
@@ -301,6 +312,8 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
         return args_count("--prefetch", value, 0, MOST_COUNT, p->log, &o->config.prefetch_elems);
     case KEY_DEVICE:
         return set_device(p, value);
+    case KEY_MEMORY_PLAN:
+        return set_memory_plan(p, value);
     case KEY_DEVICE_MEMORY:
         return args_size("--device-memory", value, p->log, &o->config.device_memory_bytes);
     case KEY_HOST_MEMORY:

@@ -23,6 +23,7 @@ zr_config_t zr_config_default(void) {
         .overlap_comm = true,
         .device_memory_bytes = ZR_CONFIG_NO_BUDGET,
         .host_memory_bytes = ZR_CONFIG_NO_BUDGET,
+        .plan_memory = true,
         .steps_per_print = 10,
     };
 }

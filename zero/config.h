@@ -68,6 +68,7 @@ typedef struct zr_config {
     bool overlap_comm;          /* gathers and reductions on a stream of their own */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
+    bool plan_memory;          /* allocate by a plan of the step before: see allocator/replay.h */
     bool wall_clock_breakdown; /* log the parts of each step */
     size_t steps_per_print;    /* progress every so many steps; at least 1 */
 } zr_config_t;

@@ -212,6 +212,8 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     zr_free(runtime->allocator, (void **)&runtime->norm_workspace, NULL);
     zr_free(runtime->allocator, (void **)&runtime->staging_device, NULL);
     zr_free(runtime->allocator, (void **)&runtime->staging_host, NULL);
+    if (runtime->allocator != NULL)
+        zr_allocator_replay_stop(runtime->allocator); /* while there are streams */
     zr_event_destroy(&runtime->order);
     if (runtime->transfer != runtime->compute)
         zr_stream_destroy(&runtime->transfer);
@@ -603,6 +605,14 @@ static zr_status_t place_values(zr_unit_t *unit, int kind) {
     return ZR_OK;
 }
 
+static zr_status_t plan_memory(zr_runtime_t *runtime) {
+    zr_replay_options_t options = zr_replay_options_default();
+    options.compute = runtime->compute;
+    if (!runtime->config.plan_memory)
+        return ZR_OK;
+    return zr_allocator_replay_start(runtime->allocator, &options);
+}
+
 static zr_status_t commit(zr_runtime_t *runtime) {
     for (size_t i = 0; i < runtime->n_units; i++)
         ZR_TRY(lay_out_unit(runtime->units[i]));
@@ -617,6 +627,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
         for (int kind = 0; kind < N_FLATS; kind++)
             ZR_TRY(place_values(unit, kind));
     }
+    ZR_TRY(plan_memory(runtime));
     runtime->committed = true;
     return zr_stream_synchronize(runtime->compute);
 }

@@ -20,6 +20,7 @@
 #define ZR_ZERO_RUNTIME_H
 
 #include "allocator/allocator.h"
+#include "allocator/replay.h"
 #include "zero/comm/comm.h"
 #include "zero/config.h"
 

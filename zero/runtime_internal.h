@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "allocator/record.h"
+#include "allocator/replay.h"
 #include "kernels/kernels.h"
 #include "zero/layout.h"
 #include "zero/runtime.h"

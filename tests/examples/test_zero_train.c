@@ -251,10 +251,10 @@ static void promised_fields(void **state) {
     assert_true(number(device, "tags", "activations") > 0);
 
     static const char *const classes[] = {"persistent", "step", "micro_batch", "unit",
-                                          "collective"};
+                                          "collective", "planned"};
     json_t *memory = json_object_get(json_object_get(object, "memory"), "device");
     double live = 0;
-    for (size_t i = 0; i < 5; i++) {
+    for (size_t i = 0; i < 6; i++) {
         json_t *own = json_object_get(json_object_get(memory, "classes"), classes[i]);
         assert_true(number(own, "reserved", NULL) >= number(own, "live", NULL));
         assert_true(number(own, "reserved", NULL) >= number(own, "largest_hole", NULL));

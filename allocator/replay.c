@@ -1,0 +1,414 @@
+/*
+ * Following a plan: the cursor, what a place waits for, and the marks that move it on. See
+ * replay_internal.h for why it is safe.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "allocator/internal.h"
+#include "allocator/poison.h"
+#include "allocator/replay_force.h"
+
+#define NO_SEGMENT SIZE_MAX
+/* Work that planning may take in zr_allocator_mark once the greedy orders have missed the bound. */
+#define PLAN_STEPS 50000
+/* Plans in a row that no step has followed before it takes patience to make another. */
+#define EAGER_PLANS 3
+#define MAX_PATIENCE 64
+
+/* ---- the cursor --------------------------------------------------------------------- */
+
+static zr_replay_entry_t *entry_of(const zr_replay_t *replay, uint32_t event) {
+    return &replay->plan->entries[event >> 1];
+}
+
+/* The plan has an entry's free behind it. */
+static void pass_free(zr_replay_t *replay, zr_replay_entry_t *entry) {
+    if (!entry->is_live || entry->is_overdue)
+        return;
+    entry->is_overdue = true;
+    replay->n_overdue++;
+}
+
+/* Move the cursor to an event: what was to be allocated before it is left out. */
+static void move_to(zr_replay_t *replay, size_t event) {
+    for (; replay->at < event; replay->at++) {
+        uint32_t passed = replay->plan->events[replay->at];
+        zr_replay_entry_t *entry = entry_of(replay, passed);
+        if ((passed & 1) != 0)
+            pass_free(replay, entry);
+        else if (entry->is_planned)
+            replay->has_left = true;
+    }
+}
+
+/* The entry of the next allocation in this segment; NULL: there are none left. */
+static zr_replay_entry_t *next_entry(zr_replay_t *replay) {
+    while (replay->at < replay->end) {
+        uint32_t event = replay->plan->events[replay->at++];
+        zr_replay_entry_t *entry = entry_of(replay, event);
+        if ((event & 1) == 0)
+            return entry;
+        pass_free(replay, entry);
+    }
+    return NULL;
+}
+
+/* Go to the next segment of the plan that a mark means, if there is one. */
+static void seek(zr_replay_t *replay, const zr_mark_t *mark) {
+    const zr_tape_t *tape = &replay->plan->tape;
+    size_t segment = replay->segment + 1; /* NO_SEGMENT + 1 is the first */
+    while (segment < tape->n_segments && !zr_tape_segment_is(&tape->segments[segment], mark))
+        segment++;
+    replay->is_in_segment = segment < tape->n_segments;
+    if (!replay->is_in_segment) {
+        replay->has_left = true;
+        return;
+    }
+    if (segment != replay->segment + 1)
+        replay->has_left = true;
+    move_to(replay, tape->segments[segment].time);
+    replay->segment = segment;
+    replay->end =
+        segment + 1 < tape->n_segments ? tape->segments[segment + 1].time : replay->plan->n_events;
+}
+
+/* ---- streams of late devices ----------------------------------------------------------- */
+
+static int index_of(const zr_replay_made_t *plan, const zr_stream_t *stream) {
+    int i = 0;
+    while (i < plan->n_streams && plan->streams[i] != stream)
+        i++;
+    return i;
+}
+
+static zr_status_t record_fence(zr_replay_t *replay, int i) {
+    return zr_event_record(replay->fences[i], (zr_stream_t *)replay->plan->streams[i]);
+}
+
+/* Let a stream wait for what all others had queued at their fences. */
+static zr_status_t wait_for_fences(zr_replay_t *replay, zr_stream_t *stream, bool of_now) {
+    for (int i = 0; i < replay->plan->n_streams; i++) {
+        if (replay->plan->streams[i] == stream)
+            continue;
+        if (of_now)
+            ZR_TRY(record_fence(replay, i));
+        ZR_TRY(zr_stream_wait(stream, replay->fences[i]));
+    }
+    return ZR_OK;
+}
+
+/* Let the stream that uses an entry's place wait for those that used it before. */
+static zr_status_t order_behind_others(zr_replay_t *replay, const zr_replay_entry_t *entry,
+                                       zr_stream_t *stream) {
+    const zr_replay_made_t *plan = replay->plan;
+    if (replay->has_left)
+        return wait_for_fences(replay, stream, true);
+    for (uint32_t i = 0; i < entry->n_predecessors; i++) {
+        const zr_replay_entry_t *before =
+            &plan->entries[plan->predecessors[entry->first_predecessor + i]];
+        if (before->recorded_in == replay->statistics.n_steps + 1 && before->free_stream != stream)
+            ZR_TRY(zr_stream_wait(stream, before->event));
+    }
+    int i = index_of(plan, stream);
+    if (!entry->is_first || replay->is_joined[i])
+        return ZR_OK;
+    replay->is_joined[i] = true;
+    return wait_for_fences(replay, stream, false);
+}
+
+/* ---- allocating and freeing ------------------------------------------------------------ */
+
+static zr_tape_kind_t kind_of(const zr_allocation_request_t *request) {
+    return (zr_tape_kind_t){.stream = request->stream,
+                            .tier = (uint8_t)request->tier,
+                            .tag = (uint8_t)request->tag,
+                            .lifetime = (uint8_t)request->lifetime};
+}
+
+/* The entry whose place a request may have; NULL: it is served without the plan. */
+static zr_replay_entry_t *match(zr_replay_t *replay, const zr_allocation_request_t *request,
+                                size_t block_bytes) {
+    zr_tape_kind_t kind = kind_of(request);
+    zr_replay_entry_t *entry = replay->is_in_segment ? next_entry(replay) : NULL;
+    bool matches = entry != NULL && zr_tape_kind_equals(&entry->kind, &kind);
+    if (matches && !entry->is_planned) {
+        replay->statistics.n_left_out++;
+        return NULL;
+    }
+    if (matches && block_bytes <= entry->block_bytes && replay->n_overdue == 0)
+        return entry;
+    replay->has_left = true;
+    replay->statistics.n_unplanned++;
+    return NULL;
+}
+
+zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_request_t *request,
+                           size_t block_bytes, zr_block_t **block_p) {
+    zr_replay_t *replay = allocator->replay;
+    if (!replay->is_in_force || replay->step == 0)
+        return ZR_OK;
+    zr_replay_entry_t *entry = match(replay, request, block_bytes);
+    if (entry == NULL)
+        return ZR_OK;
+    if (!replay->planning.is_synchronous)
+        ZR_TRY(order_behind_others(replay, entry, request->stream));
+    zr_block_t *block = entry->block;
+    const zr_arena_t *arena = block->arena;
+    if (arena->is_addressable)
+        zr_unpoison(arena->base + block->offset_bytes, request->size_bytes);
+    block->state = ZR_BLOCK_LIVE;
+    block->requested_bytes = request->size_bytes;
+    entry->is_live = true;
+    replay->n_live++;
+    replay->statistics.n_planned++;
+    *block_p = block;
+    return ZR_OK;
+}
+
+void zr_replay_allocated(zr_replay_t *replay, const zr_allocation_request_t *request,
+                         zr_block_t *block) {
+    zr_tape_kind_t kind = kind_of(request);
+    size_t place_bytes = zr_block_bytes(request->size_bytes);
+    block->tape_number = zr_tape_allocated(&replay->tape, &kind, place_bytes);
+    block->tape_epoch = replay->tape.epoch;
+}
+
+void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, const zr_stream_t *stream) {
+    if (block->tape_number != 0 && block->tape_epoch == replay->tape.epoch)
+        zr_tape_freed(&replay->tape, block->tape_number, stream);
+    block->tape_number = 0;
+}
+
+/* Note where the stream is; whoever has the place next waits for that. */
+static zr_status_t note_last_use(zr_replay_t *replay, zr_replay_entry_t *entry,
+                                 zr_stream_t *stream) {
+    if (stream != entry->free_stream)
+        replay->has_left = true;
+    if (stream == NULL || !entry->needs_event)
+        return ZR_OK;
+    zr_status_t status = zr_event_record(entry->event, stream);
+    if (status != ZR_OK) {
+        zr_status_t waited = zr_stream_synchronize(stream);
+        return waited == ZR_OK ? status : waited;
+    }
+    entry->recorded_in = replay->statistics.n_steps + 1;
+    return ZR_OK;
+}
+
+zr_status_t zr_replay_give(zr_allocator_t *allocator, zr_block_t *block, zr_stream_t *stream) {
+    zr_replay_t *replay = allocator->replay;
+    const zr_arena_t *arena = block->arena;
+    zr_replay_entry_t *entry = &replay->plan->entries[block->planned - 1];
+    if (arena->recording != NULL)
+        zr_recording_ended(arena->recording, block);
+    if (arena->is_addressable)
+        zr_poison(arena->base + block->offset_bytes, block->requested_bytes);
+    block->state = ZR_BLOCK_FREE;
+    block->requested_bytes = 0;
+    entry->is_live = false;
+    replay->n_live--;
+    if (entry->is_overdue)
+        replay->n_overdue--;
+    entry->is_overdue = false;
+    return replay->planning.is_synchronous ? ZR_OK : note_last_use(replay, entry, stream);
+}
+
+/* ---- steps --------------------------------------------------------------------------------- */
+
+/* How many steps in a row have to leave their plan before another is made. */
+static size_t patience(const zr_replay_t *replay) {
+    if (replay->n_plans_in_row < EAGER_PLANS)
+        return 1;
+    size_t doublings = replay->n_plans_in_row - EAGER_PLANS + 1;
+    return doublings < 6 ? (size_t)1 << doublings : MAX_PATIENCE;
+}
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Make a plan of what the step did. The lock is given up meanwhile. */
+static zr_status_t make_plan(zr_allocator_t *allocator, zr_replay_made_t **made_p) {
+    zr_replay_t *replay = allocator->replay;
+    zr_tape_t tape = replay->tape;
+    replay->tape = (zr_tape_t){.max_entries = tape.max_entries, .epoch = tape.epoch};
+    if (replay->plan != NULL && zr_tape_is_alike(&tape, &replay->plan->tape))
+        zr_tape_enlarge(&tape, &replay->plan->tape);
+    pthread_mutex_unlock(&allocator->lock);
+    double start = seconds_now();
+    zr_status_t status = zr_replay_plan_make(&tape, &replay->planning, made_p);
+    double seconds = seconds_now() - start;
+    zr_tape_free(&tape);
+    if (status != ZR_OK)
+        zr_log_write(&allocator->log, ZR_LOG_WARNING,
+                     "step %zu: no memory to plan its allocations (%s); they go on without a plan",
+                     replay->step, zr_status_name(status));
+    pthread_mutex_lock(&allocator->lock);
+    replay->statistics.plan_seconds += seconds;
+    return status;
+}
+
+static void renew_plan(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    zr_replay_made_t *made = NULL;
+    replay->n_divergent_in_row = 0;
+    replay->n_plans_in_row++;
+    if (make_plan(allocator, &made) != ZR_OK)
+        return;
+    if (!zr_replay_release(allocator)) {
+        zr_replay_plan_free(&made);
+        return;
+    }
+    zr_replay_plan_free(&replay->plan);
+    replay->plan = made;
+    replay->is_in_force = zr_replay_force(allocator) == ZR_OK;
+    if (replay->is_in_force)
+        replay->statistics.n_plans++;
+}
+
+static bool has_followed(const zr_replay_t *replay) {
+    return replay->is_in_force && !replay->has_left &&
+           replay->segment + 1 == replay->plan->tape.n_segments;
+}
+
+/* True when the warning of a step that is too long has to be given: once. */
+static bool is_too_long(zr_replay_t *replay) {
+    bool is_new = replay->tape.is_too_long && !replay->is_warned;
+    replay->is_warned = replay->is_warned || is_new;
+    return is_new;
+}
+
+static void end_step(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    if (replay->is_in_force)
+        move_to(replay, replay->plan->n_events);
+    replay->is_in_segment = false;
+    bool followed = has_followed(replay);
+    replay->statistics.n_steps++;
+    if (followed) {
+        replay->statistics.n_clean_steps++;
+        replay->statistics.last_clean_step = replay->step;
+        replay->n_divergent_in_row = replay->n_plans_in_row = 0;
+        return;
+    }
+    replay->n_divergent_in_row++;
+    if (is_too_long(replay))
+        zr_log_write(&allocator->log, ZR_LOG_WARNING,
+                     "step %zu allocates more than %zu times: it is not planned (max_allocations)",
+                     replay->step, replay->tape.max_entries);
+    if (!replay->tape.is_torn && replay->tape.n_entries > 0 &&
+        replay->n_divergent_in_row >= patience(replay))
+        renew_plan(allocator);
+}
+
+/* What lives on from the step before is overdue; streams wait for it where places meet. */
+static void begin_step(zr_replay_t *replay, size_t step) {
+    replay->step = step;
+    zr_tape_restart(&replay->tape);
+    replay->segment = NO_SEGMENT;
+    replay->at = replay->end = 0;
+    replay->is_in_segment = replay->has_left = false;
+    if (!replay->is_in_force)
+        return;
+    for (size_t i = 0; replay->n_live > replay->n_overdue && i < replay->plan->n_entries; i++)
+        pass_free(replay, &replay->plan->entries[i]);
+    for (int i = 0; i < replay->plan->n_streams; i++) {
+        replay->is_joined[i] = false;
+        if (record_fence(replay, i) != ZR_OK)
+            replay->has_left = true; /* each place then waits for all there is */
+    }
+}
+
+void zr_replay_mark(zr_allocator_t *allocator, const zr_mark_t *mark) {
+    zr_replay_t *replay = allocator->replay;
+    if (mark->step != replay->step) {
+        if (replay->step != 0)
+            end_step(allocator);
+        begin_step(replay, mark->step);
+    }
+    zr_tape_mark(&replay->tape, mark);
+    if (replay->is_in_force)
+        seek(replay, mark);
+}
+
+/* ---- public calls --------------------------------------------------------------------------- */
+
+zr_replay_options_t zr_replay_options_default(void) {
+    return (zr_replay_options_t){.max_allocations = ZR_REPLAY_MAX_ALLOCATIONS};
+}
+
+static zr_replay_t *create_replay(const zr_allocator_t *allocator,
+                                  const zr_replay_options_t *options) {
+    zr_replay_t *replay = calloc(1, sizeof(*replay));
+    if (replay == NULL)
+        return NULL;
+    replay->tape.max_entries =
+        options->max_allocations == 0 ? ZR_REPLAY_MAX_ALLOCATIONS : options->max_allocations;
+    if (replay->tape.max_entries > ZR_TAPE_OPEN / 4)
+        replay->tape.max_entries = ZR_TAPE_OPEN / 4;
+    replay->planning =
+        (zr_replay_planning_t){.log = allocator->log,
+                               .compute = options->compute,
+                               .is_synchronous = zr_device_info(allocator->device)->synchronous,
+                               .search = {.log = allocator->log, .max_steps = PLAN_STEPS}};
+    replay->segment = NO_SEGMENT;
+    replay->statistics.is_on = true;
+    return replay;
+}
+
+zr_status_t zr_allocator_replay_start(zr_allocator_t *allocator,
+                                      const zr_replay_options_t *options) {
+    zr_replay_options_t defaults = zr_replay_options_default();
+    pthread_mutex_lock(&allocator->lock);
+    bool is_on = allocator->replay != NULL;
+    if (!is_on)
+        allocator->replay = create_replay(allocator, options != NULL ? options : &defaults);
+    bool has_started = !is_on && allocator->replay != NULL;
+    pthread_mutex_unlock(&allocator->lock);
+    if (is_on)
+        return zr_fail(&allocator->log, ZR_ERR_STATE, "replay of allocations is on already");
+    if (!has_started)
+        return zr_fail(&allocator->log, ZR_ERR_MEMORY, "no memory for a replay of allocations");
+    return ZR_OK;
+}
+
+void zr_allocator_replay_stop(zr_allocator_t *allocator) {
+    pthread_mutex_lock(&allocator->lock);
+    bool is_released = allocator->replay == NULL || zr_replay_release(allocator);
+    if (is_released)
+        zr_replay_destroy(allocator);
+    pthread_mutex_unlock(&allocator->lock);
+    if (!is_released)
+        zr_log_write(&allocator->log, ZR_LOG_WARNING,
+                     "replay of allocations goes on: no memory to let what is live go on without");
+}
+
+void zr_replay_destroy(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    if (replay == NULL)
+        return;
+    zr_replay_abandon(replay);
+    zr_replay_plan_free(&replay->plan);
+    zr_tape_free(&replay->tape);
+    free(replay);
+    allocator->replay = NULL;
+}
+
+void zr_allocator_replay_statistics(zr_allocator_t *allocator,
+                                    zr_replay_statistics_t *statistics_p) {
+    *statistics_p = (zr_replay_statistics_t){0};
+    pthread_mutex_lock(&allocator->lock);
+    const zr_replay_t *replay = allocator->replay;
+    if (replay != NULL) {
+        *statistics_p = replay->statistics;
+        statistics_p->has_plan = replay->is_in_force;
+        for (int i = 0; replay->is_in_force && i < ZR_REPLAY_N_TIERS; i++)
+            statistics_p->plans[i] = replay->plan->summary[i];
+        if (replay->is_in_force)
+            statistics_p->n_segments = replay->plan->tape.n_segments;
+    }
+    pthread_mutex_unlock(&allocator->lock);
+}

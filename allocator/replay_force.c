@@ -1,0 +1,211 @@
+/*
+ * A plan's memory is one block of the class of plans, which is held: nobody else finds it there.
+ * The places in it are blocks of their own that stand in no arena's list, so that taking one is
+ * no more than a change of its state.
+ */
+#include <stdlib.h>
+
+#include "allocator/internal.h"
+#include "allocator/replay_force.h"
+
+static zr_arena_t *arena_of(zr_allocator_t *allocator, int tier) {
+    return &allocator->tiers[tier].arenas[ZR_CLASS_PLANNED];
+}
+
+/* ---- out of force -------------------------------------------------------------------- */
+
+static void destroy_events(zr_replay_t *replay) {
+    for (size_t i = 0; i < replay->plan->n_entries; i++)
+        zr_event_destroy(&replay->plan->entries[i].event);
+    for (int i = 0; i < ZR_REPLAY_MAX_STREAMS; i++)
+        zr_event_destroy(&replay->fences[i]);
+}
+
+static void give_blocks(zr_allocator_t *allocator, zr_replay_made_t *plan) {
+    for (size_t i = 0; i < plan->n_entries; i++) {
+        zr_replay_entry_t *entry = &plan->entries[i];
+        if (entry->block != NULL)
+            zr_block_pool_give(&allocator->pool, entry->block);
+        entry->block = NULL;
+    }
+}
+
+static void give_held(zr_replay_t *replay) {
+    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
+        if (replay->held[tier] != NULL)
+            zr_arena_give(replay->held[tier]->arena, replay->held[tier]);
+        replay->held[tier] = NULL;
+    }
+}
+
+/* Work that failed never runs again, so that its memory is free either way. */
+static zr_status_t synchronize(const zr_replay_t *replay) {
+    zr_status_t first = ZR_OK;
+    for (int i = 0; i < replay->plan->n_streams; i++) {
+        zr_status_t status = zr_stream_synchronize((zr_stream_t *)replay->plan->streams[i]);
+        first = first == ZR_OK ? status : first;
+    }
+    return first;
+}
+
+/* The block of an arena's list that an address is in. */
+static zr_block_t *block_at(zr_arena_t *arena, size_t offset_bytes) {
+    zr_block_t *block = arena->first;
+    while (block->offset_bytes + block->size_bytes <= offset_bytes)
+        block = block->next;
+    return block;
+}
+
+/* Let a place that is live become a block of its arena's list. */
+static void settle(zr_allocator_t *allocator, zr_replay_entry_t *entry) {
+    zr_block_t *from = entry->block;
+    zr_arena_t *arena = from->arena;
+    zr_block_t *block =
+        zr_arena_take_at(arena, block_at(arena, from->offset_bytes), from->offset_bytes,
+                         zr_block_bytes(from->requested_bytes), from->requested_bytes);
+    block->tag = from->tag;
+    block->lifetime = from->lifetime;
+    block->tape_number = from->tape_number;
+    block->tape_epoch = from->tape_epoch;
+    block->life = from->life;
+    if (block->life != 0)
+        allocator->recording->lives[block->life - 1].block = block;
+    const void *pointer = arena->base + block->offset_bytes;
+    zr_block_table_remove(&allocator->table, pointer);
+    zr_block_table_add(&allocator->table, pointer, block);
+}
+
+bool zr_replay_release(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    if (!replay->is_in_force)
+        return true;
+    if (replay->n_live > 0 && zr_block_pool_reserve(&allocator->pool, 2 * replay->n_live) != ZR_OK)
+        return false;
+    if (synchronize(replay) != ZR_OK)
+        zr_log_write(zr_device_log(allocator->device), ZR_LOG_WARNING,
+                     "the plan's memory was in use by work that failed");
+    give_held(replay);
+    for (size_t i = 0; replay->n_live > 0 && i < replay->plan->n_entries; i++) {
+        if (!replay->plan->entries[i].is_live)
+            continue;
+        settle(allocator, &replay->plan->entries[i]);
+        replay->n_live--;
+    }
+    replay->n_overdue = 0;
+    give_blocks(allocator, replay->plan);
+    destroy_events(replay);
+    replay->is_in_force = false;
+    return true;
+}
+
+void zr_replay_abandon(zr_replay_t *replay) {
+    if (replay->is_in_force)
+        destroy_events(replay);
+}
+
+bool zr_replay_drop(zr_allocator_t *allocator) {
+    if (allocator->replay == NULL || !allocator->replay->is_in_force ||
+        !zr_replay_release(allocator))
+        return false;
+    allocator->replay->statistics.n_dropped++;
+    return true;
+}
+
+/* ---- into force ------------------------------------------------------------------------ */
+
+/* Nothing lives in the class of plans: there the plan begins at address 0. */
+static bool is_empty(const zr_arena_t *arena) {
+    for (const zr_block_t *block = arena->first; block != NULL; block = block->next) {
+        if (block->state != ZR_BLOCK_FREE && block->state != ZR_BLOCK_UNMAPPED)
+            return false;
+    }
+    return true;
+}
+
+/* What the step before has left in other classes is not needed any more. */
+static zr_status_t trim_others(zr_tier_memory_t *memory) {
+    size_t freed = 0;
+    for (int i = 0; i < ZR_N_LIFETIMES; i++)
+        ZR_TRY(zr_tier_trim(memory, &memory->arenas[i], SIZE_MAX, NULL, &freed));
+    return ZR_OK;
+}
+
+static zr_status_t hold(zr_allocator_t *allocator, int tier, size_t size_bytes) {
+    zr_tier_memory_t *memory = &allocator->tiers[tier];
+    zr_arena_t *arena = arena_of(allocator, tier);
+    zr_allocation_request_t request = {
+        .size_bytes = size_bytes, .tier = (zr_tier_t)tier, .name = "the plan"};
+    zr_attempt_t attempt = {
+        .request = &request, .memory = memory, .arena = arena, .size_bytes = size_bytes};
+    zr_block_t *block = NULL;
+    while (block == NULL) {
+        ZR_TRY(zr_block_pool_reserve(&allocator->pool, ZR_BLOCKS_PER_STEP));
+        block = zr_arena_find(arena, size_bytes);
+        if (block == NULL)
+            ZR_TRY(zr_tier_make_room(allocator, &attempt));
+    }
+    zr_arena_take(arena, block, size_bytes, 0);
+    block->state = ZR_BLOCK_HELD;
+    allocator->replay->held[tier] = block;
+    size_t freed = 0;
+    return zr_tier_trim(memory, arena, SIZE_MAX, NULL, &freed);
+}
+
+static zr_status_t hold_memory(zr_allocator_t *allocator) {
+    const zr_replay_made_t *plan = allocator->replay->plan;
+    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
+        if (!is_empty(arena_of(allocator, tier)))
+            return ZR_ERR_BUDGET;
+        ZR_TRY(trim_others(&allocator->tiers[tier]));
+        if (plan->summary[tier].height_bytes > 0)
+            ZR_TRY(hold(allocator, tier, plan->summary[tier].height_bytes));
+    }
+    return ZR_OK;
+}
+
+static zr_status_t make_blocks(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    zr_replay_made_t *plan = replay->plan;
+    size_t n_planned = 0;
+    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)
+        n_planned += plan->summary[tier].n_allocations;
+    ZR_TRY(zr_block_pool_reserve(&allocator->pool, n_planned));
+    for (size_t i = 0; i < plan->n_entries; i++) {
+        zr_replay_entry_t *entry = &plan->entries[i];
+        if (!entry->is_planned)
+            continue;
+        zr_block_t *block = entry->block = zr_block_pool_take(&allocator->pool);
+        block->arena = arena_of(allocator, entry->kind.tier);
+        block->offset_bytes = replay->held[entry->kind.tier]->offset_bytes + entry->offset_bytes;
+        block->size_bytes = entry->block_bytes;
+        block->state = ZR_BLOCK_FREE;
+        block->planned = (uint32_t)i + 1;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t make_events(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    for (int i = 0; i < replay->plan->n_streams; i++)
+        ZR_TRY(zr_event_create(allocator->device, &replay->fences[i]));
+    for (size_t i = 0; i < replay->plan->n_entries; i++) {
+        zr_replay_entry_t *entry = &replay->plan->entries[i];
+        if (entry->needs_event)
+            ZR_TRY(zr_event_create(allocator->device, &entry->event));
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_replay_force(zr_allocator_t *allocator) {
+    zr_status_t status = hold_memory(allocator);
+    if (status == ZR_OK)
+        status = make_blocks(allocator);
+    if (status == ZR_OK)
+        status = make_events(allocator);
+    if (status == ZR_OK)
+        return ZR_OK;
+    give_held(allocator->replay);
+    give_blocks(allocator, allocator->replay->plan);
+    destroy_events(allocator->replay);
+    return status;
+}

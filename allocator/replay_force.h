@@ -1,0 +1,30 @@
+/*
+ * Putting a plan into force, and out of it: its memory, the blocks of its places, its events.
+ * Threads: with the allocator's lock held.
+ */
+#ifndef ZR_ALLOCATOR_REPLAY_FORCE_H
+#define ZR_ALLOCATOR_REPLAY_FORCE_H
+
+#include "allocator/replay_internal.h"
+
+/**
+ * Map memory for replay->plan, and make the blocks and events of its entries. What is idle in
+ * other classes is given back first.
+ *
+ * @return ZR_OK; anything else: nothing is held, and whatever is live in the class of plans is
+ *         why, or the budget, or there is no memory for metadata; none of it is an error
+ */
+ZR_NODISCARD zr_status_t zr_replay_force(zr_allocator_t *allocator);
+
+/**
+ * The reverse, if a plan is in force: waits for the streams that use its memory, makes what is
+ * live an ordinary block of the class, and the rest free.
+ *
+ * @return false: there is no memory for the blocks of what is live; the plan is in force
+ */
+ZR_NODISCARD bool zr_replay_release(zr_allocator_t *allocator);
+
+/** Destroy the events of a plan that could not be released; for the end of the allocator. */
+void zr_replay_abandon(zr_replay_t *replay);
+
+#endif

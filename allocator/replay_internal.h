@@ -1,0 +1,137 @@
+/*
+ * Replay, for the files of this folder.
+ *
+ *   tape.c          writes a step down
+ *   replay_plan.c   makes a plan of a tape: offsets, the line of events, who waits for whom
+ *   replay.c        follows the plan, and decides when to make another
+ *
+ * Why it is safe to hand out a place without looking at what lies around it: the plan is a line
+ * of events, allocations and frees, and a cursor moves along it, forwards only. A tensor that the
+ * cursor has passed the free of, and that lives, is overdue; while one is, nothing is served by
+ * plan. So every tensor of the plan that lives is one that lives at the cursor's place in the
+ * plan as well, and no two of those overlap.
+ *
+ * On a device whose streams are late, memory also has to wait for work that is queued. While a
+ * step follows the plan, the tensors that had a place before are known in advance (the
+ * predecessors), and so is whether their last stream differs from the next one's first; only
+ * then there is an event. Once a step has left the plan, a place waits for all that every other
+ * stream has queued. Places that nobody had before in the step wait for the step before.
+ */
+#ifndef ZR_ALLOCATOR_REPLAY_INTERNAL_H
+#define ZR_ALLOCATOR_REPLAY_INTERNAL_H
+
+#include "allocator/block.h"
+#include "allocator/planner.h"
+#include "allocator/replay.h"
+#include "allocator/tape.h"
+
+#define ZR_REPLAY_MAX_STREAMS 8
+#define ZR_REPLAY_N_TIERS 2
+
+/* ---- the plan ----------------------------------------------------------------------- */
+
+typedef struct zr_replay_entry {
+    zr_tape_kind_t kind;
+    size_t block_bytes;  /* of its place */
+    size_t offset_bytes; /* in the arena of the plan */
+    zr_block_t *block;   /* of its place, from the pool; NULL: it is not planned */
+    const zr_stream_t *free_stream;
+    zr_event_t *event; /* to be recorded when it is freed; NULL: nobody waits for it */
+    uint32_t first_predecessor, n_predecessors;
+    bool is_planned;
+    bool is_first;    /* some of its place was nobody's before in the step */
+    bool needs_event; /* a successor's stream is another one than free_stream */
+    bool is_live, is_overdue;
+    size_t recorded_in; /* the step, as counted here, in which event was; 0: in none */
+} zr_replay_entry_t;
+
+typedef struct zr_replay_made {
+    zr_tape_t tape; /* that it was made of, enlarged */
+    zr_replay_entry_t *entries;
+    size_t n_entries;
+    uint32_t *predecessors;
+    size_t n_predecessors;
+    uint32_t *events; /* the line, by time: entry << 1, + 1 for its free */
+    size_t n_events;
+    const zr_stream_t *streams[ZR_REPLAY_MAX_STREAMS]; /* of what is planned; late devices only */
+    int n_streams;
+    zr_replay_plan_t summary[ZR_REPLAY_N_TIERS];
+} zr_replay_made_t;
+
+/* How offsets are searched for. */
+typedef struct zr_replay_planning {
+    zr_log_t log;
+    const zr_stream_t *compute;
+    bool is_synchronous; /* streams are done at once: nothing waits, nothing is kept longer */
+    zr_plan_options_t search;
+} zr_replay_planning_t;
+
+/**
+ * Make a plan of a tape.
+ *
+ * @param tape  taken over on success
+ * @return ZR_OK; ZR_ERR_MEMORY, not logged
+ */
+ZR_NODISCARD zr_status_t zr_replay_plan_make(zr_tape_t *tape, const zr_replay_planning_t *planning,
+                                             zr_replay_made_t **made_p);
+/** Its blocks and events must be back. */
+void zr_replay_plan_free(zr_replay_made_t **made);
+
+/* ---- replay itself ---------------------------------------------------------------------- */
+
+typedef struct zr_replay {
+    zr_replay_planning_t planning;
+    zr_tape_t tape;
+    zr_replay_made_t *plan; /* the last that was made; NULL: none yet */
+    bool is_in_force;       /* its memory is held, its entries have blocks */
+    zr_block_t *held[ZR_REPLAY_N_TIERS];
+    zr_event_t *fences[ZR_REPLAY_MAX_STREAMS]; /* late devices: of the plan's streams */
+    bool is_joined[ZR_REPLAY_MAX_STREAMS];     /* the stream waits for the others' step before */
+
+    size_t step; /* of the last mark; 0: none yet */
+    /* The cursor. segment: of the plan, the last that was met; SIZE_MAX: none yet. */
+    size_t segment, at, end;  /* events of the segment that are still to come: [at, end) */
+    bool is_in_segment;       /* false: the last mark is not in the plan */
+    bool has_left;            /* this step has not followed the plan */
+    size_t n_live, n_overdue; /* entries */
+
+    size_t n_divergent_in_row; /* steps */
+    size_t n_plans_in_row;     /* without a step that followed one */
+    bool is_warned;            /* that a step is too long */
+    zr_replay_statistics_t statistics;
+} zr_replay_t;
+
+/**
+ * Look a request up in the plan.
+ *
+ * @param block_p  a live block without tag, lifetime and request; NULL: it is not in the plan
+ * @return ZR_OK; ZR_ERR_DEVICE when a stream could not be made to wait
+ */
+ZR_NODISCARD zr_status_t zr_replay_take(zr_allocator_t *allocator,
+                                        const zr_allocation_request_t *request, size_t block_bytes,
+                                        zr_block_t **block_p);
+/** Write an allocation of a lifetime that repeats onto the tape. */
+void zr_replay_allocated(zr_replay_t *replay, const zr_allocation_request_t *request,
+                         zr_block_t *block);
+/** And its free. */
+void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, const zr_stream_t *stream);
+/** A block of the plan is nobody's from now on. ZR_ERR_DEVICE: waited for the stream instead. */
+ZR_NODISCARD zr_status_t zr_replay_give(zr_allocator_t *allocator, zr_block_t *block,
+                                        zr_stream_t *stream);
+/** Follow a mark. The lock is held, and given up while a plan is made. */
+void zr_replay_mark(zr_allocator_t *allocator, const zr_mark_t *mark);
+/**
+ * Give the plan up and make its memory the arena's: what is live lives on there.
+ *
+ * @return whether there was one; false also when there is no memory for the blocks
+ */
+bool zr_replay_drop(zr_allocator_t *allocator);
+/** With the lock held; `replay` is gone then. */
+void zr_replay_destroy(zr_allocator_t *allocator);
+
+/** Whether a request is one that may repeat from step to step. */
+static inline bool zr_replay_covers(const zr_allocation_request_t *request) {
+    return request->lifetime != ZR_LIFETIME_PERSISTENT && request->size_bytes > 0;
+}
+
+#endif

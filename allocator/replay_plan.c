@@ -1,0 +1,256 @@
+/*
+ * From the tape of a step to a plan: which allocations have a place, where it is, and for what
+ * the streams have to wait before they use it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocator/replay_internal.h"
+
+/* ---- entries and the line of events --------------------------------------------------- */
+
+/* Whether a stream is among the plan's, or can still be. */
+static bool knows_stream(zr_replay_made_t *made, const zr_stream_t *stream) {
+    for (int i = 0; i < made->n_streams; i++) {
+        if (made->streams[i] == stream)
+            return true;
+    }
+    if (made->n_streams == ZR_REPLAY_MAX_STREAMS)
+        return false;
+    made->streams[made->n_streams++] = stream;
+    return true;
+}
+
+/* What outlives its step has no place. On a late device the CPU would have to wait for one. */
+static bool can_be_planned(zr_replay_made_t *made, const zr_tape_entry_t *entry,
+                           bool is_synchronous) {
+    if (entry->upper == ZR_TAPE_OPEN)
+        return false;
+    if (is_synchronous)
+        return true;
+    return entry->kind.stream != NULL && knows_stream(made, entry->kind.stream) &&
+           (entry->free_stream == NULL || knows_stream(made, entry->free_stream));
+}
+
+static void fill_entries(zr_replay_made_t *made, bool is_synchronous) {
+    const zr_tape_t *tape = &made->tape;
+    for (size_t i = 0; i < tape->n_entries; i++) {
+        const zr_tape_entry_t *from = &tape->entries[i];
+        made->entries[i] =
+            (zr_replay_entry_t){.kind = from->kind,
+                                .block_bytes = from->block_bytes,
+                                .free_stream = from->free_stream,
+                                .is_planned = can_be_planned(made, from, is_synchronous)};
+        made->events[from->lower] = (uint32_t)i << 1;
+        if (from->upper != ZR_TAPE_OPEN)
+            made->events[from->upper] = (uint32_t)i << 1 | 1;
+    }
+}
+
+static zr_status_t make_line(zr_replay_made_t *made, bool is_synchronous) {
+    const zr_tape_t *tape = &made->tape;
+    made->entries = calloc(tape->n_entries + 1, sizeof(*made->entries));
+    made->events = calloc((size_t)tape->now + 1, sizeof(*made->events));
+    if (made->entries == NULL || made->events == NULL)
+        return ZR_ERR_MEMORY;
+    made->n_entries = tape->n_entries;
+    made->n_events = tape->now;
+    fill_entries(made, is_synchronous);
+    return ZR_OK;
+}
+
+/* ---- offsets --------------------------------------------------------------------------- */
+
+/*
+ * When a place may be given to another. What another stream than compute frees is kept to the end
+ * of the segment after that of the free: the next unit then computes while, say, the gradients of
+ * this one are still being reduced.
+ */
+static int64_t end_of_life(const zr_tape_t *tape, const zr_tape_entry_t *entry,
+                           const zr_replay_planning_t *planning) {
+    if (planning->is_synchronous || planning->compute == NULL || entry->free_stream == NULL ||
+        entry->free_stream == planning->compute)
+        return entry->upper;
+    size_t segment = (size_t)entry->freed_in + 2;
+    return segment < tape->n_segments ? tape->segments[segment].time : tape->now;
+}
+
+static void fill_buffers(const zr_replay_made_t *made, const zr_replay_planning_t *planning,
+                         zr_tier_t tier, zr_plan_buffer_t *buffers, size_t *n_buffers_p) {
+    size_t n = 0;
+    for (size_t i = 0; i < made->n_entries; i++) {
+        const zr_replay_entry_t *entry = &made->entries[i];
+        const zr_tape_entry_t *life = &made->tape.entries[i];
+        if (!entry->is_planned || entry->kind.tier != tier)
+            continue;
+        int64_t upper = end_of_life(&made->tape, life, planning);
+        buffers[n++] = (zr_plan_buffer_t){.lower = life->lower,
+                                          .upper = upper > life->upper ? upper : life->upper,
+                                          .size_bytes = life->block_bytes,
+                                          .alignment = ZR_BLOCK_ALIGNMENT};
+    }
+    *n_buffers_p = n;
+}
+
+static void take_offsets(zr_replay_made_t *made, zr_tier_t tier, const size_t *offsets) {
+    size_t n = 0;
+    for (size_t i = 0; i < made->n_entries; i++) {
+        zr_replay_entry_t *entry = &made->entries[i];
+        if (entry->is_planned && entry->kind.tier == tier)
+            entry->offset_bytes = offsets[n++];
+    }
+}
+
+static zr_status_t plan_tier(zr_replay_made_t *made, const zr_replay_planning_t *planning,
+                             zr_tier_t tier) {
+    zr_plan_buffer_t *buffers = calloc(made->n_entries + 1, sizeof(*buffers));
+    size_t *offsets = calloc(made->n_entries + 1, sizeof(*offsets)), n_buffers = 0;
+    zr_plan_result_t result;
+    zr_status_t status = buffers != NULL && offsets != NULL ? ZR_OK : ZR_ERR_MEMORY;
+    if (status == ZR_OK) {
+        fill_buffers(made, planning, tier, buffers, &n_buffers);
+        status = zr_plan_offsets(buffers, n_buffers, &planning->search, offsets, &result);
+    }
+    if (status == ZR_OK) {
+        take_offsets(made, tier, offsets);
+        made->summary[tier] = (zr_replay_plan_t){.n_allocations = n_buffers,
+                                                 .max_live_bytes = result.max_live_bytes,
+                                                 .bound_bytes = result.bound_bytes,
+                                                 .height_bytes = result.height_bytes};
+    }
+    free(buffers);
+    free(offsets);
+    return status;
+}
+
+/* ---- predecessors ------------------------------------------------------------------------ */
+
+/* Addresses, and who had them last. */
+typedef struct stretch {
+    size_t begin, end;
+    uint32_t entry;
+} stretch_t;
+
+typedef struct occupants {
+    stretch_t *stretches; /* by address; they do not overlap */
+    size_t n_stretches;
+    size_t capacity; /* of the plan's predecessors */
+} occupants_t;
+
+static bool add_predecessor(zr_replay_made_t *made, occupants_t *occupants, uint32_t entry,
+                            uint32_t of) {
+    zr_replay_entry_t *successor = &made->entries[of], *before = &made->entries[entry];
+    if (made->n_predecessors == occupants->capacity) {
+        size_t capacity = occupants->capacity == 0 ? 256 : 2 * occupants->capacity;
+        uint32_t *grown = realloc(made->predecessors, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return false;
+        made->predecessors = grown;
+        occupants->capacity = capacity;
+    }
+    made->predecessors[made->n_predecessors++] = entry;
+    successor->n_predecessors++;
+    if (before->free_stream != NULL && before->free_stream != successor->kind.stream)
+        before->needs_event = true;
+    return true;
+}
+
+/* The first stretch that ends above an address. */
+static size_t first_above(const occupants_t *occupants, size_t address) {
+    size_t low = 0, high = occupants->n_stretches;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (occupants->stretches[middle].end > address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* Let an entry have its place: cut what it covers off the stretches that are there. */
+static void occupy(occupants_t *occupants, stretch_t place, size_t first, size_t last) {
+    stretch_t left[3];
+    size_t n = 0, n_covered = last - first;
+    stretch_t *stretches = occupants->stretches;
+    if (n_covered > 0 && stretches[first].begin < place.begin)
+        left[n++] = (stretch_t){stretches[first].begin, place.begin, stretches[first].entry};
+    left[n++] = place;
+    if (n_covered > 0 && stretches[last - 1].end > place.end)
+        left[n++] = (stretch_t){place.end, stretches[last - 1].end, stretches[last - 1].entry};
+    memmove(stretches + first + n, stretches + last,
+            (occupants->n_stretches - last) * sizeof(*stretches));
+    memcpy(stretches + first, left, n * sizeof(*left));
+    occupants->n_stretches = occupants->n_stretches - n_covered + n;
+}
+
+static bool place_entry(zr_replay_made_t *made, occupants_t *occupants, uint32_t index) {
+    zr_replay_entry_t *entry = &made->entries[index];
+    stretch_t place = {entry->offset_bytes, entry->offset_bytes + entry->block_bytes, index};
+    size_t first = first_above(occupants, place.begin), last = first, covered = 0;
+    entry->first_predecessor = (uint32_t)made->n_predecessors;
+    for (; last < occupants->n_stretches && occupants->stretches[last].begin < place.end; last++) {
+        const stretch_t *stretch = &occupants->stretches[last];
+        size_t begin = stretch->begin > place.begin ? stretch->begin : place.begin;
+        size_t end = stretch->end < place.end ? stretch->end : place.end;
+        covered += end - begin;
+        if (!add_predecessor(made, occupants, stretch->entry, index))
+            return false;
+    }
+    entry->is_first = covered < entry->block_bytes;
+    occupy(occupants, place, first, last);
+    return true;
+}
+
+/* Entries stand in the order of allocation. Each adds two stretches at most. */
+static zr_status_t find_predecessors(zr_replay_made_t *made, zr_tier_t tier) {
+    occupants_t occupants = {.capacity = made->n_predecessors};
+    occupants.stretches = calloc(2 * made->n_entries + 3, sizeof(*occupants.stretches));
+    bool found = occupants.stretches != NULL;
+    for (size_t i = 0; found && i < made->n_entries; i++) {
+        if (made->entries[i].is_planned && made->entries[i].kind.tier == tier)
+            found = place_entry(made, &occupants, (uint32_t)i);
+    }
+    free(occupants.stretches);
+    return found ? ZR_OK : ZR_ERR_MEMORY;
+}
+
+/* ---- the plan -------------------------------------------------------------------------- */
+
+static zr_status_t fill(zr_replay_made_t *made, const zr_replay_planning_t *planning) {
+    ZR_TRY(make_line(made, planning->is_synchronous));
+    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
+        ZR_TRY(plan_tier(made, planning, (zr_tier_t)tier));
+        if (!planning->is_synchronous)
+            ZR_TRY(find_predecessors(made, (zr_tier_t)tier));
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_replay_plan_make(zr_tape_t *tape, const zr_replay_planning_t *planning,
+                                zr_replay_made_t **made_p) {
+    zr_replay_made_t *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return ZR_ERR_MEMORY;
+    made->tape = *tape;
+    zr_status_t status = fill(made, planning);
+    if (status != ZR_OK) {
+        made->tape = (zr_tape_t){0};
+        zr_replay_plan_free(&made);
+        return status;
+    }
+    *tape = (zr_tape_t){.max_entries = tape->max_entries, .epoch = tape->epoch};
+    *made_p = made;
+    return ZR_OK;
+}
+
+void zr_replay_plan_free(zr_replay_made_t **made) {
+    if (*made == NULL)
+        return;
+    zr_tape_free(&(*made)->tape);
+    free((*made)->entries);
+    free((*made)->predecessors);
+    free((*made)->events);
+    free(*made);
+    *made = NULL;
+}

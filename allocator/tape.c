@@ -1,0 +1,170 @@
+/*
+ * Writing a step down, and comparing two of them.
+ */
+#include <stdlib.h>
+
+#include "allocator/tape.h"
+
+#define MIN_CAPACITY 256
+
+void zr_tape_free(zr_tape_t *tape) {
+    free(tape->entries);
+    free(tape->segments);
+    *tape = (zr_tape_t){.max_entries = tape->max_entries, .epoch = tape->epoch};
+}
+
+void zr_tape_restart(zr_tape_t *tape) {
+    tape->n_entries = tape->n_segments = 0;
+    tape->now = 0;
+    tape->epoch++;
+    tape->is_torn = tape->is_too_long = false;
+}
+
+/* Room for one element more; false: there is none. */
+static bool make_room(void *array, size_t element_bytes, size_t n, size_t *capacity) {
+    if (n < *capacity)
+        return true;
+    void **elements = array;
+    size_t wanted = *capacity == 0 ? MIN_CAPACITY : 2 * *capacity;
+    void *grown = realloc(*elements, wanted * element_bytes);
+    if (grown == NULL)
+        return false;
+    *elements = grown;
+    *capacity = wanted;
+    return true;
+}
+
+void zr_tape_mark(zr_tape_t *tape, const zr_mark_t *mark) {
+    if (tape->is_torn)
+        return;
+    if (!make_room(&tape->segments, sizeof(*tape->segments), tape->n_segments,
+                   &tape->segments_capacity)) {
+        tape->is_torn = true;
+        return;
+    }
+    tape->segments[tape->n_segments++] =
+        (zr_tape_segment_t){.micro_batch = mark->micro_batch,
+                            .unit = mark->unit,
+                            .pass = mark->pass,
+                            .first_entry = (uint32_t)tape->n_entries,
+                            .time = tape->now};
+}
+
+static bool make_entry(zr_tape_t *tape) {
+    tape->is_too_long = tape->n_entries >= tape->max_entries;
+    return !tape->is_too_long && make_room(&tape->entries, sizeof(*tape->entries), tape->n_entries,
+                                           &tape->entries_capacity);
+}
+
+uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t block_bytes) {
+    if (tape->is_torn || tape->n_segments == 0)
+        return 0;
+    if (tape->n_entries >= tape->entries_capacity || tape->n_entries >= tape->max_entries) {
+        if (!make_entry(tape)) {
+            tape->is_torn = true;
+            return 0;
+        }
+    }
+    tape->entries[tape->n_entries++] = (zr_tape_entry_t){
+        .kind = *kind, .block_bytes = block_bytes, .lower = tape->now++, .upper = ZR_TAPE_OPEN};
+    return (uint32_t)tape->n_entries;
+}
+
+void zr_tape_freed(zr_tape_t *tape, uint32_t number, const zr_stream_t *stream) {
+    if (tape->is_torn)
+        return;
+    zr_tape_entry_t *entry = &tape->entries[number - 1];
+    entry->upper = tape->now++;
+    entry->free_stream = stream;
+    entry->freed_in = (uint32_t)tape->n_segments - 1;
+}
+
+/* ---- comparing -------------------------------------------------------------------- */
+
+/* One past the last entry of a segment. */
+static size_t end_of(const zr_tape_t *tape, size_t segment) {
+    return segment + 1 < tape->n_segments ? tape->segments[segment + 1].first_entry
+                                          : tape->n_entries;
+}
+
+static bool is_segment_alike(const zr_tape_segment_t *a, const zr_tape_segment_t *b) {
+    return a->unit == b->unit && a->pass == b->pass;
+}
+
+bool zr_tape_is_alike(const zr_tape_t *a, const zr_tape_t *b) {
+    if (a->n_entries != b->n_entries || a->n_segments != b->n_segments)
+        return false;
+    for (size_t i = 0; i < a->n_segments; i++) {
+        if (a->segments[i].micro_batch != b->segments[i].micro_batch ||
+            a->segments[i].first_entry != b->segments[i].first_entry ||
+            !is_segment_alike(&a->segments[i], &b->segments[i]))
+            return false;
+    }
+    for (size_t i = 0; i < a->n_entries; i++) {
+        if (!zr_tape_kind_equals(&a->entries[i].kind, &b->entries[i].kind))
+            return false;
+    }
+    return true;
+}
+
+static void enlarge(size_t *size_bytes, size_t other_bytes) {
+    if (other_bytes > *size_bytes)
+        *size_bytes = other_bytes;
+}
+
+/* Let two segments have the larger size of both in each place, as far as they do the same. */
+static void join_segments(zr_tape_t *tape, size_t a, size_t b) {
+    size_t i = tape->segments[a].first_entry, k = tape->segments[b].first_entry;
+    for (; i < end_of(tape, a) && k < end_of(tape, b); i++, k++) {
+        zr_tape_entry_t *x = &tape->entries[i], *y = &tape->entries[k];
+        if (!zr_tape_kind_equals(&x->kind, &y->kind))
+            return;
+        enlarge(&x->block_bytes, y->block_bytes);
+        enlarge(&y->block_bytes, x->block_bytes);
+    }
+}
+
+/* One past the last segment of the micro-batch that segment `i` is in; its first segment. */
+static size_t end_of_micro_batch(const zr_tape_t *tape, size_t i) {
+    size_t micro_batch = tape->segments[i].micro_batch;
+    while (i < tape->n_segments && tape->segments[i].micro_batch == micro_batch)
+        i++;
+    return i;
+}
+
+static size_t start_of_micro_batch(const zr_tape_t *tape, size_t i) {
+    while (i > 0 && tape->segments[i - 1].micro_batch == tape->segments[i].micro_batch)
+        i--;
+    return i;
+}
+
+/* The micro-batch that ends before segment `middle` with the one that begins there, as far as
+ * their units come in the same order. */
+static void join_micro_batches(zr_tape_t *tape, size_t middle) {
+    size_t a = start_of_micro_batch(tape, middle - 1), b = middle;
+    size_t end = end_of_micro_batch(tape, middle);
+    if (tape->segments[a].micro_batch == 0 || tape->segments[b].micro_batch == 0)
+        return;
+    for (; a < middle && b < end; a++, b++) {
+        if (!is_segment_alike(&tape->segments[a], &tape->segments[b]))
+            return;
+        join_segments(tape, a, b);
+    }
+}
+
+void zr_tape_enlarge(zr_tape_t *tape, const zr_tape_t *other) {
+    bool varies = false;
+    for (size_t i = 0; i < tape->n_entries; i++) {
+        varies = varies || tape->entries[i].block_bytes != other->entries[i].block_bytes;
+        enlarge(&tape->entries[i].block_bytes, other->entries[i].block_bytes);
+    }
+    if (!varies || tape->n_segments == 0)
+        return;
+    /* Forth and back, so that the largest of all reaches every one. */
+    for (size_t i = end_of_micro_batch(tape, 0); i < tape->n_segments;
+         i = end_of_micro_batch(tape, i))
+        join_micro_batches(tape, i);
+    for (size_t i = start_of_micro_batch(tape, tape->n_segments - 1); i > 0;
+         i = start_of_micro_batch(tape, i - 1))
+        join_micro_batches(tape, i);
+}
