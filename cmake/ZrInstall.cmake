@@ -2,7 +2,7 @@
 # each other as "kernels/..."), the programs and a pkg-config file.
 include(GNUInstallDirs)
 install(TARGETS zero ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(folder kernels allocator zero)
+foreach(folder kernels allocator offload zero)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/${folder}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/libzero
           FILES_MATCHING PATTERN "*.h")

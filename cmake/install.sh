@@ -2,7 +2,7 @@
 # there. Debian 12 and Ubuntu 22.04 or later get it through apt-get; elsewhere the tools and
 # libraries are looked for, and what is missing is named.
 
-zr_packages="build-essential cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev libcmocka-dev"
+zr_packages="build-essential cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev liburing-dev libcmocka-dev"
 
 zr_say() { printf '%s\n' "$*"; }
 zr_die() {
@@ -61,7 +61,7 @@ zr_missing_elsewhere() {
         command -v "$tool" >/dev/null || printf '%s\n' "  $tool"
     done
     if command -v pkg-config >/dev/null; then
-        for library in jansson libxxhash cmocka; do
+        for library in jansson libxxhash liburing cmocka; do
             pkg-config --exists "$library" || printf '%s\n' "  $library (with its headers)"
         done
     fi

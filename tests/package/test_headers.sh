@@ -13,7 +13,7 @@ complain() {
     failed=1
 }
 
-for header in $(find kernels allocator zero -name '*.h' | sort); do
+for header in $(find kernels allocator offload zero -name '*.h' | sort); do
     case $header in *_internal.h | */internal.h | */host/*) continue ;; esac
     grep -q 'extern "C"' "$header" || continue # of one folder only
     printf '#include "%s"\n' "$header" |
@@ -23,7 +23,7 @@ for header in $(find kernels allocator zero -name '*.h' | sort); do
         complain "$header: not C++17"
 done
 
-others=$(grep -rnE '#include "(kernels|allocator|zero)/' examples --include='*.[ch]' |
+others=$(grep -rnE '#include "(kernels|allocator|offload|zero)/' examples --include='*.[ch]' |
     grep -v '#include "zero/zero.h"')
 [ -z "$others" ] || complain "programs include more of the library than zero/zero.h:
 $others"

@@ -1,0 +1,492 @@
+/*
+ * The store's front: what every backend shares.
+ *
+ * Arguments are checked here once. Tickets name slots of a table made with the store, so that
+ * starting a transfer takes no memory. Transfers on the same bytes are kept apart by letting the
+ * later one wait for the earlier one before it starts: rare, so simple.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/store_backend.h"
+
+static const zr_store_backend_t *const backends[] = {&zr_store_memory_backend,
+                                                     &zr_store_uring_backend};
+#define N_BACKENDS (sizeof(backends) / sizeof(backends[0]))
+
+const char *zr_store_direction_name(zr_store_direction_t direction) {
+    return direction == ZR_STORE_PUT ? "put" : "get";
+}
+
+zr_store_options_t zr_store_options_default(void) {
+    return (zr_store_options_t){
+        .log = zr_log_default(),
+        .chunk_bytes = (size_t)256 << 10,
+        .max_transfers = 256,
+        .verify = true,
+        .request_bytes = (size_t)512 << 10,
+        .depth = 32,
+        .submit_batch = 4,
+        .n_bounce_buffers = 4,
+    };
+}
+
+/* ---- creation ---------------------------------------------------------------------------- */
+
+/* One option that is a count. */
+typedef struct count_rule {
+    const char *name;
+    size_t value, least, most;
+} count_rule_t;
+
+static zr_status_t check_counts(const zr_store_options_t *o) {
+    const count_rule_t rules[] = {
+        {"max_transfers", o->max_transfers, 1, ZR_STORE_MAX_TRANSFERS},
+        {"chunk_bytes", o->chunk_bytes, ZR_STORE_CHUNK_ALIGN_BYTES, ZR_STORE_MAX_REQUEST_BYTES},
+        {"request_bytes", o->request_bytes, o->chunk_bytes, ZR_STORE_MAX_REQUEST_BYTES},
+        {"depth", o->depth, 1, ZR_STORE_MAX_DEPTH},
+        {"submit_batch", o->submit_batch, 1, o->depth},
+        {"n_bounce_buffers", o->n_bounce_buffers, 1, ZR_STORE_MAX_BOUNCE_BUFFERS},
+    };
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        const count_rule_t *rule = &rules[i];
+        if (rule->value < rule->least || rule->value > rule->most)
+            return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                           "store: %s is %zu; %zu to %zu are possible, the nearest is %zu",
+                           rule->name, rule->value, rule->least, rule->most,
+                           rule->value < rule->least ? rule->least : rule->most);
+    }
+    return ZR_OK;
+}
+
+static zr_status_t check_multiple(const zr_store_options_t *o, const char *name, size_t value,
+                                  const char *unit_name, size_t unit) {
+    if (value % unit == 0)
+        return ZR_OK;
+    return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                   "store: %s is %zu, but has to be a multiple of %s, %zu; the next is %zu", name,
+                   value, unit_name, unit, (value / unit + 1) * unit);
+}
+
+static zr_status_t check_options(const zr_store_options_t *o) {
+    ZR_TRY(check_counts(o));
+    ZR_TRY(check_multiple(o, "chunk_bytes", o->chunk_bytes, "ZR_STORE_CHUNK_ALIGN_BYTES",
+                          ZR_STORE_CHUNK_ALIGN_BYTES));
+    return check_multiple(o, "request_bytes", o->request_bytes, "chunk_bytes", o->chunk_bytes);
+}
+
+static zr_status_t check_extents(const zr_store_options_t *o, const zr_store_extent_t *extents,
+                                 size_t n_extents) {
+    if (extents == NULL && n_extents > 0)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: %zu extents, but no array of them (NULL)",
+                       n_extents);
+    /* With padding, a sum of sizes that is far from the largest off_t. */
+    size_t left = (size_t)1 << 60;
+    for (size_t i = 0; i < n_extents; i++) {
+        if (extents[i].name == NULL)
+            return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: extent %zu has no name (NULL)", i);
+        if (extents[i].size_bytes > left)
+            return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                           "store: with extent %zu, \"%s\" of %zu bytes, they are more than the "
+                           "%zu bytes that are possible",
+                           i, extents[i].name, extents[i].size_bytes, (size_t)1 << 60);
+        left -= extents[i].size_bytes;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t find_backend(const char *name, const zr_log_t *log,
+                                const zr_store_backend_t **backend_p) {
+    for (size_t i = 0; i < N_BACKENDS; i++) {
+        if (name != NULL && strcmp(name, backends[i]->name) == 0) {
+            *backend_p = backends[i];
+            return ZR_OK;
+        }
+    }
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "store: there is no backend \"%s\"; there are memory, uring",
+                   name != NULL ? name : "(NULL)");
+}
+
+/* The names lie behind the array, in one piece of memory. */
+static zr_store_extent_t *copy_extents(const zr_store_extent_t *extents, size_t n_extents) {
+    size_t size_bytes = (n_extents + 1) * sizeof(*extents);
+    for (size_t i = 0; i < n_extents; i++)
+        size_bytes += strlen(extents[i].name) + 1;
+    zr_store_extent_t *copy = malloc(size_bytes);
+    if (copy == NULL)
+        return NULL;
+    char *name = (char *)(copy + n_extents + 1);
+    for (size_t i = 0; i < n_extents; i++) {
+        copy[i] = (zr_store_extent_t){.name = name, .size_bytes = extents[i].size_bytes};
+        name = stpcpy(name, extents[i].name) + 1;
+    }
+    return copy;
+}
+
+/* The tables of the front, as large as they will ever be. */
+static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *extents) {
+    size_t n_extents = store->info.n_extents, n_chunks = 0;
+    store->extents = copy_extents(extents, n_extents);
+    store->chunks = calloc(n_extents + 1, sizeof(*store->chunks));
+    store->transfers = calloc(store->options.max_transfers, sizeof(*store->transfers));
+    if (store->extents == NULL || store->chunks == NULL || store->transfers == NULL)
+        goto err_no_memory;
+    for (size_t i = 0; i < n_extents; i++) {
+        size_t size = extents[i].size_bytes, chunk = store->options.chunk_bytes;
+        store->chunks[i].first = n_chunks;
+        store->chunks[i].n_chunks = size / chunk + (size % chunk != 0);
+        n_chunks += store->chunks[i].n_chunks;
+    }
+    store->is_present = calloc(n_chunks + 1, sizeof(*store->is_present));
+    if (store->is_present == NULL)
+        goto err_no_memory;
+    if (store->options.verify) {
+        store->sums = calloc(n_chunks + 1, sizeof(*store->sums));
+        if (store->sums == NULL)
+            goto err_no_memory;
+    }
+    store->info.host_bytes = store->backend->handle_bytes +
+                             store->options.max_transfers * sizeof(*store->transfers) +
+                             n_extents * (sizeof(*store->extents) + sizeof(*store->chunks)) +
+                             n_chunks * (1 + (store->options.verify ? sizeof(*store->sums) : 0));
+    return ZR_OK;
+
+err_no_memory:
+    return zr_fail(&store->options.log, ZR_ERR_MEMORY,
+                   "store: no memory for the tables of %zu extents and %zu transfers", n_extents,
+                   store->options.max_transfers);
+}
+
+static void free_store(zr_store_t *store) {
+    free(store->sums);
+    free(store->is_present);
+    free(store->transfers);
+    free(store->chunks);
+    free(store->extents);
+    free(store);
+}
+
+zr_status_t zr_store_create(const char *name, const zr_store_options_t *options,
+                            const zr_store_extent_t *extents, size_t n_extents,
+                            zr_store_t **store_p) {
+    zr_store_options_t o = options != NULL ? *options : zr_store_options_default();
+    const zr_store_backend_t *backend = NULL;
+    if (store_p == NULL)
+        return zr_fail(&o.log, ZR_ERR_ARGUMENT, "store: nowhere to give it to (NULL)");
+    ZR_TRY(find_backend(name, &o.log, &backend));
+    ZR_TRY(check_options(&o));
+    ZR_TRY(check_extents(&o, extents, n_extents));
+
+    zr_store_t *store = calloc(1, backend->handle_bytes);
+    if (store == NULL)
+        return zr_fail(&o.log, ZR_ERR_MEMORY, "store: no memory for its handle");
+    store->backend = backend;
+    store->options = o;
+    store->info = (zr_store_info_t){.backend = backend->name,
+                                    .n_extents = n_extents,
+                                    .chunk_bytes = o.chunk_bytes,
+                                    .buffer_align_bytes = 1,
+                                    .block_bytes = 1};
+    zr_status_t status = make_tables(store, extents);
+    if (status != ZR_OK)
+        goto err_free_store;
+    status = backend->open(store);
+    if (status != ZR_OK)
+        goto err_close;
+    store->options.paths = NULL;
+    store->options.n_paths = 0;
+    *store_p = store;
+    return ZR_OK;
+
+err_close:
+    backend->close(store);
+err_free_store:
+    free_store(store);
+    return status;
+}
+
+/* Until nothing is in flight. */
+static void drain(zr_store_t *store) {
+    while (store->n_in_flight > 0)
+        store->backend->progress(store, true);
+}
+
+void zr_store_destroy(zr_store_t **store) {
+    if (store == NULL || *store == NULL)
+        return;
+    drain(*store);
+    (*store)->backend->close(*store);
+    free_store(*store);
+    *store = NULL;
+}
+
+/* ---- facts ---------------------------------------------------------------------------------- */
+
+const zr_store_info_t *zr_store_info(const zr_store_t *store) {
+    return &store->info;
+}
+
+const zr_store_extent_t *zr_store_extent(const zr_store_t *store, size_t extent) {
+    return extent < store->info.n_extents ? &store->extents[extent] : NULL;
+}
+
+void zr_store_statistics(const zr_store_t *store, zr_store_statistics_t *statistics_p) {
+    *statistics_p = store->statistics;
+}
+
+/* ---- starting a transfer ----------------------------------------------------------------------
+ */
+
+/* Everything that a put or get has been told. */
+typedef struct call {
+    zr_store_direction_t direction;
+    size_t extent, offset_bytes, size_bytes;
+    void *buffer;
+    zr_store_ticket_t *ticket_p;
+} call_t;
+
+static zr_status_t check_bytes(const zr_store_t *store, const call_t *call) {
+    const zr_log_t *log = &store->options.log;
+    const char *verb = zr_store_direction_name(call->direction);
+    const zr_store_extent_t *extent = &store->extents[call->extent];
+    size_t chunk = store->info.chunk_bytes;
+    if (call->offset_bytes > extent->size_bytes ||
+        call->size_bytes > extent->size_bytes - call->offset_bytes)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": %zu bytes at %zu; the extent has %zu",
+                       verb, extent->name, call->size_bytes, call->offset_bytes,
+                       extent->size_bytes);
+    if (call->size_bytes == 0)
+        return ZR_OK;
+    if (call->offset_bytes % chunk != 0 ||
+        (call->size_bytes % chunk != 0 &&
+         call->offset_bytes + call->size_bytes != extent->size_bytes))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s of \"%s\": %zu bytes at %zu are no whole chunks: begin at a multiple of "
+                       "chunk_bytes, %zu, and end at one or at the extent's end, %zu",
+                       verb, extent->name, call->size_bytes, call->offset_bytes, chunk,
+                       extent->size_bytes);
+    if (call->buffer == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": no buffer (NULL) for %zu bytes", verb,
+                       extent->name, call->size_bytes);
+    return ZR_OK;
+}
+
+static zr_status_t check_call(const zr_store_t *store, const call_t *call) {
+    const char *verb = zr_store_direction_name(call->direction);
+    if (store == NULL)
+        return zr_fail(NULL, ZR_ERR_ARGUMENT, "%s: no store (NULL)", verb);
+    const zr_log_t *log = &store->options.log;
+    if (call->ticket_p == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: nowhere to give the ticket to (NULL)", verb);
+    if (call->extent >= store->info.n_extents)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: extent %zu; %zu extents were declared", verb,
+                       call->extent, store->info.n_extents);
+    return check_bytes(store, call);
+}
+
+static zr_status_t check_alive(const zr_store_t *store, const call_t *call) {
+    if (!store->is_dead)
+        return ZR_OK;
+    return zr_fail(&store->options.log, ZR_ERR_IO,
+                   "%s of \"%s\": the store has failed before and takes nothing more",
+                   zr_store_direction_name(call->direction), store->extents[call->extent].name);
+}
+
+/* Whether a transfer in flight is on bytes of the call, and one of the two changes them. */
+static bool conflicts(const zr_store_transfer_t *transfer, const call_t *call) {
+    return transfer->state == ZR_TRANSFER_IN_FLIGHT && transfer->extent == call->extent &&
+           (transfer->direction == ZR_STORE_PUT || call->direction == ZR_STORE_PUT) &&
+           transfer->offset_bytes < call->offset_bytes + call->size_bytes &&
+           call->offset_bytes < transfer->offset_bytes + transfer->size_bytes;
+}
+
+/* Block until a transfer has ended. */
+static void finish(zr_store_t *store, const zr_store_transfer_t *transfer) {
+    if (transfer->state != ZR_TRANSFER_IN_FLIGHT)
+        return;
+    double begin = zr_store_clock();
+    zr_store_direction_t direction = transfer->direction;
+    while (transfer->state == ZR_TRANSFER_IN_FLIGHT)
+        store->backend->progress(store, true);
+    store->statistics.wait_seconds[direction] += zr_store_clock() - begin;
+}
+
+/* Let what is on the same bytes end first. */
+static void finish_conflicts(zr_store_t *store, const call_t *call) {
+    bool waited = false;
+    if (store->n_in_flight == 0)
+        return;
+    for (size_t i = 0; i < store->options.max_transfers; i++) {
+        if (conflicts(&store->transfers[i], call)) {
+            finish(store, &store->transfers[i]);
+            waited = true;
+        }
+    }
+    store->statistics.n_conflicts += waited;
+}
+
+static size_t first_chunk(const zr_store_t *store, const call_t *call) {
+    return store->chunks[call->extent].first + call->offset_bytes / store->info.chunk_bytes;
+}
+
+static size_t n_chunks(const zr_store_t *store, const call_t *call) {
+    size_t chunk = store->info.chunk_bytes;
+    return call->size_bytes / chunk + (call->size_bytes % chunk != 0);
+}
+
+static zr_status_t check_present(const zr_store_t *store, const call_t *call) {
+    const unsigned char *is_present = store->is_present + first_chunk(store, call);
+    for (size_t i = 0; i < n_chunks(store, call); i++) {
+        if (!is_present[i])
+            return zr_fail(
+                &store->options.log, ZR_ERR_STATE,
+                "get of \"%s\": %zu bytes at %zu: the chunk at %zu holds nothing: it was "
+                "never put, or its put has failed",
+                store->extents[call->extent].name, call->size_bytes, call->offset_bytes,
+                call->offset_bytes + i * store->info.chunk_bytes);
+    }
+    return ZR_OK;
+}
+
+static zr_status_t find_free_slot(zr_store_t *store, const call_t *call, size_t *slot_p) {
+    for (size_t i = 0; i < store->options.max_transfers; i++) {
+        if (store->transfers[i].state == ZR_TRANSFER_FREE) {
+            *slot_p = i;
+            return ZR_OK;
+        }
+    }
+    return zr_fail(&store->options.log, ZR_ERR_STATE,
+                   "%s of \"%s\": %zu transfers have been started and not waited for; wait for "
+                   "some, or raise max_transfers",
+                   zr_store_direction_name(call->direction), store->extents[call->extent].name,
+                   store->options.max_transfers);
+}
+
+static zr_status_t start(zr_store_t *store, const call_t *call) {
+    size_t slot = 0;
+    ZR_TRY(check_call(store, call));
+    ZR_TRY(check_alive(store, call));
+    ZR_TRY(find_free_slot(store, call, &slot));
+    finish_conflicts(store, call);
+    ZR_TRY(check_alive(store, call));
+    if (call->direction == ZR_STORE_GET)
+        ZR_TRY(check_present(store, call));
+    else
+        memset(store->is_present + first_chunk(store, call), 0, n_chunks(store, call));
+
+    zr_store_transfer_t *transfer = &store->transfers[slot];
+    *transfer = (zr_store_transfer_t){.direction = call->direction,
+                                      .extent = call->extent,
+                                      .offset_bytes = call->offset_bytes,
+                                      .size_bytes = call->size_bytes,
+                                      .buffer = call->buffer,
+                                      .status = ZR_OK,
+                                      .generation = transfer->generation + 1};
+    *call->ticket_p = transfer->generation * ZR_STORE_MAX_TRANSFERS + slot;
+    if (call->size_bytes == 0) {
+        transfer->state = ZR_TRANSFER_ENDED;
+        store->statistics.count[call->direction].n_transfers++;
+        return ZR_OK;
+    }
+    transfer->state = ZR_TRANSFER_IN_FLIGHT;
+    store->n_in_flight++;
+    store->backend->start(store, transfer);
+    return ZR_OK;
+}
+
+zr_status_t zr_store_put(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
+                         const void *buffer, zr_store_ticket_t *ticket_p) {
+    const call_t call = {ZR_STORE_PUT, extent, offset_bytes, size_bytes, (void *)(uintptr_t)buffer,
+                         ticket_p};
+    return start(store, &call);
+}
+
+zr_status_t zr_store_get(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
+                         void *buffer, zr_store_ticket_t *ticket_p) {
+    const call_t call = {ZR_STORE_GET, extent, offset_bytes, size_bytes, buffer, ticket_p};
+    return start(store, &call);
+}
+
+/* ---- ending it ----------------------------------------------------------------------------------
+ */
+
+static zr_status_t find_transfer(zr_store_t *store, zr_store_ticket_t ticket, const char *verb,
+                                 zr_store_transfer_t **transfer_p) {
+    if (store == NULL)
+        return zr_fail(NULL, ZR_ERR_ARGUMENT, "%s: no store (NULL)", verb);
+    size_t slot = (size_t)(ticket % ZR_STORE_MAX_TRANSFERS);
+    zr_store_transfer_t *transfer =
+        slot < store->options.max_transfers ? &store->transfers[slot] : NULL;
+    if (transfer == NULL || transfer->state == ZR_TRANSFER_FREE ||
+        transfer->generation != ticket / ZR_STORE_MAX_TRANSFERS)
+        return zr_fail(&store->options.log, ZR_ERR_STATE,
+                       "%s: ticket %llu is of no transfer; each can be given back once", verb,
+                       (unsigned long long)ticket);
+    *transfer_p = transfer;
+    return ZR_OK;
+}
+
+static zr_status_t give_back(zr_store_transfer_t *transfer) {
+    transfer->state = ZR_TRANSFER_FREE;
+    return transfer->status;
+}
+
+zr_status_t zr_store_wait(zr_store_t *store, zr_store_ticket_t ticket) {
+    zr_store_transfer_t *transfer = NULL;
+    if (ticket == ZR_STORE_NO_TICKET)
+        return ZR_OK;
+    ZR_TRY(find_transfer(store, ticket, "wait", &transfer));
+    finish(store, transfer);
+    return give_back(transfer);
+}
+
+zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t ticket, bool *done_p) {
+    zr_store_transfer_t *transfer = NULL;
+    if (ticket == ZR_STORE_NO_TICKET) {
+        *done_p = true;
+        return ZR_OK;
+    }
+    ZR_TRY(find_transfer(store, ticket, "poll", &transfer));
+    if (transfer->state == ZR_TRANSFER_IN_FLIGHT)
+        store->backend->progress(store, false);
+    *done_p = transfer->state == ZR_TRANSFER_ENDED;
+    return *done_p ? give_back(transfer) : ZR_OK;
+}
+
+zr_status_t zr_store_wait_all(zr_store_t *store) {
+    zr_status_t status = ZR_OK;
+    for (size_t i = 0; i < store->options.max_transfers; i++) {
+        zr_store_transfer_t *transfer = &store->transfers[i];
+        if (transfer->state == ZR_TRANSFER_FREE)
+            continue;
+        finish(store, transfer);
+        zr_status_t ended = give_back(transfer);
+        status = status == ZR_OK ? ended : status;
+    }
+    return status;
+}
+
+void zr_store_progress(zr_store_t *store) {
+    if (store->n_in_flight > 0)
+        store->backend->progress(store, false);
+}
+
+zr_status_t zr_store_register(zr_store_t *store, const zr_store_buffer_t *buffers,
+                              size_t n_buffers) {
+    if (store == NULL)
+        return zr_fail(NULL, ZR_ERR_ARGUMENT, "register: no store (NULL)");
+    if (buffers == NULL && n_buffers > 0)
+        return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
+                       "register: %zu buffers, but no array of them (NULL)", n_buffers);
+    for (size_t i = 0; i < n_buffers; i++) {
+        if (buffers[i].base == NULL || buffers[i].size_bytes == 0)
+            return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
+                           "register: buffer %zu is %zu bytes at %p", i, buffers[i].size_bytes,
+                           buffers[i].base);
+    }
+    if (store->backend->register_buffers == NULL)
+        return ZR_OK;
+    drain(store);
+    return store->backend->register_buffers(store, buffers, n_buffers);
+}

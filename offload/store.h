@@ -1,0 +1,215 @@
+/*
+ * The store: extents that are put and got asynchronously, for what fits neither device nor
+ * host memory.
+ *
+ * All extents are declared when a store is created, so that everything they need is reserved
+ * then: what does not fit is refused before the first step. A put takes bytes from the caller's
+ * buffer, a get brings them there; both return a ticket at once, and the buffer is the store's
+ * until the ticket has been waited for, or polled to its end. Any number of transfers up to
+ * max_transfers may be in flight. Transfers that touch the same bytes take effect in the order
+ * of the calls.
+ *
+ * An extent is divided into chunks of chunk_bytes (the last one may be shorter). A transfer
+ * covers whole chunks, so that each has one checksum, made when it is put and verified when it
+ * is got: what comes back is what went out, or an error.
+ *
+ * A store is scratch memory of one run: nothing in it outlives the handle, whichever way the
+ * process ends, and two stores on one path share nothing.
+ *
+ * Threads: a handle belongs to one thread at a time.
+ */
+#ifndef ZR_OFFLOAD_STORE_H
+#define ZR_OFFLOAD_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "allocator/allocator.h"
+#include "kernels/log.h"
+#include "kernels/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct zr_store zr_store_t;
+
+/** What is declared of an extent. Transfers name it by its place in the array, from 0. */
+typedef struct zr_store_extent {
+    const char *name;  /* for messages: "h.3 optimizer_state" */
+    size_t size_bytes; /* 0 is fine; multiples of zr_store_info_t.block_bytes need no copy */
+} zr_store_extent_t;
+
+/** A transfer that was started; good until it has been waited for, or polled to its end. */
+typedef uint64_t zr_store_ticket_t;
+/** No transfer: waiting for it is waiting for nothing. */
+#define ZR_STORE_NO_TICKET ((zr_store_ticket_t)0)
+
+#define ZR_STORE_MAX_PATHS 16
+#define ZR_STORE_MAX_DEPTH 1024
+#define ZR_STORE_MAX_TRANSFERS 65536
+#define ZR_STORE_MAX_REQUEST_BYTES ((size_t)1 << 30)
+#define ZR_STORE_MAX_BOUNCE_BUFFERS 1024
+/** Every chunk is a multiple of this, whatever the block size of the files. */
+#define ZR_STORE_CHUNK_ALIGN_BYTES ((size_t)4096)
+
+typedef struct zr_store_options {
+    zr_log_t log;              /* with the rank, which the file's name in messages repeats */
+    zr_allocator_t *allocator; /* for buffers, in the host tier; borrowed for the store's life;
+                                  NULL: the system's memory, within no budget */
+    size_t chunk_bytes;        /* one checksum each; a multiple of ZR_STORE_CHUNK_ALIGN_BYTES */
+    size_t max_transfers;      /* in flight, or ended and not yet waited for */
+    bool verify;               /* make checksums and verify them */
+
+    /* Of the backend "uring" alone. */
+    const char *const *paths; /* [n_paths] folders; extents are striped over them; borrowed for
+                                 the call */
+    size_t n_paths;
+    size_t request_bytes;    /* transfers are cut into requests of so much; a multiple of
+                                chunk_bytes, and the stripe where there are several paths */
+    size_t depth;            /* requests given to the system at once */
+    size_t submit_batch;     /* requests handed over per system call, 1 to depth */
+    size_t n_bounce_buffers; /* of request_bytes each, for what is not aligned; >= 1 */
+    bool poll;               /* poll the drive for completions, where a probe shows that it can */
+} zr_store_options_t;
+
+/** Default log, no paths, verify on, no polling; sizes that do well on most drives. */
+zr_store_options_t zr_store_options_default(void);
+
+/**
+ * Make a store and reserve everything that its extents need.
+ *
+ * @param backend    "memory" (reference: host memory) or "uring" (files, by io_uring)
+ * @param options    NULL means the defaults; borrowed for the call
+ * @param extents    [n_extents], copied with their names
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET when a path has no room for the
+ *         extents, or host memory none for the buffers; ZR_ERR_IO; ZR_ERR_UNSUPPORTED when the
+ *         system refuses io_uring
+ *
+ * What was never put holds nothing, and a get of it is refused.
+ */
+ZR_NODISCARD zr_status_t zr_store_create(const char *backend, const zr_store_options_t *options,
+                                         const zr_store_extent_t *extents, size_t n_extents,
+                                         zr_store_t **store_p);
+
+/** Wait for what is in flight, and free everything. NULL and *store == NULL are fine. */
+void zr_store_destroy(zr_store_t **store);
+
+typedef struct zr_store_info {
+    const char *backend; /* static */
+    size_t n_extents;
+    size_t chunk_bytes; /* transfers start at multiples of it, and end at one or at the end */
+    size_t buffer_align_bytes; /* buffers so aligned are used without a copy */
+    size_t block_bytes;        /* extents that are a multiple of it end without a copy */
+    size_t request_bytes;
+    size_t depth;
+    size_t host_bytes;       /* host memory that the store holds: buffers, checksums, tables */
+    uint64_t reserved_bytes; /* held where the extents lie, with padding */
+    bool is_direct;          /* past the page cache */
+    bool is_registered;      /* the system took the buffers of the latest zr_store_register */
+    bool is_polled;
+} zr_store_info_t;
+
+/** Facts of the store, for its life; is_registered may change with zr_store_register. */
+const zr_store_info_t *zr_store_info(const zr_store_t *store);
+
+/** An extent as it was declared; NULL when there is none of this number. */
+const zr_store_extent_t *zr_store_extent(const zr_store_t *store, size_t extent);
+
+typedef struct zr_store_buffer {
+    void *base;
+    size_t size_bytes;
+} zr_store_buffer_t;
+
+/**
+ * Name the buffers that transfers will mostly use, in place of those named before: the system
+ * pins them once instead of at every request. Any other memory may be used as well.
+ *
+ * @param buffers  [n_buffers]; the memory stays where it is until the next call or the store's end
+ * @return ZR_OK, also when the system refuses: a warning then says which limit to raise, and
+ *         zr_store_info_t.is_registered is false; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY
+ *
+ * Waits for what is in flight.
+ */
+ZR_NODISCARD zr_status_t zr_store_register(zr_store_t *store, const zr_store_buffer_t *buffers,
+                                           size_t n_buffers);
+
+/**
+ * Start to take bytes [offset_bytes, offset_bytes + size_bytes) of an extent from a buffer.
+ *
+ * @param offset_bytes  a multiple of chunk_bytes
+ * @param size_bytes    a multiple of chunk_bytes, or up to the extent's end; 0 is fine
+ * @param buffer        [size_bytes], unchanged until the transfer has ended
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE when max_transfers are not waited for; ZR_ERR_IO
+ *         when the store has failed as a whole. Nothing was started then.
+ *
+ * Blocks only while an earlier transfer touches the same bytes. A put that fails leaves each
+ * chunk of these bytes either as put or without content, and all others as they were.
+ */
+ZR_NODISCARD zr_status_t zr_store_put(zr_store_t *store, size_t extent, size_t offset_bytes,
+                                      size_t size_bytes, const void *buffer,
+                                      zr_store_ticket_t *ticket_p);
+
+/**
+ * Start to bring bytes of an extent to a buffer: as zr_store_put, but for
+ *
+ * @param buffer  [size_bytes], the store's until the transfer has ended, undefined when it fails
+ * @return ZR_ERR_STATE also when some of the bytes were never put, or their put has failed
+ */
+ZR_NODISCARD zr_status_t zr_store_get(zr_store_t *store, size_t extent, size_t offset_bytes,
+                                      size_t size_bytes, void *buffer, zr_store_ticket_t *ticket_p);
+
+/**
+ * Block until a transfer has ended, and give its ticket back.
+ *
+ * @return how it ended: ZR_OK; ZR_ERR_IO (the log has operation, file, offset, length and cause);
+ *         ZR_ERR_FORMAT when what was got is not what was put. ZR_ERR_STATE when the ticket is
+ *         of no transfer: it has been given back before.
+ */
+ZR_NODISCARD zr_status_t zr_store_wait(zr_store_t *store, zr_store_ticket_t ticket);
+
+/** As zr_store_wait when the transfer has ended; otherwise ZR_OK at once, and *done_p false. */
+ZR_NODISCARD zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t ticket, bool *done_p);
+
+/** Wait for all transfers, and give all tickets back; ZR_OK, or how one that failed has ended. */
+ZR_NODISCARD zr_status_t zr_store_wait_all(zr_store_t *store);
+
+/**
+ * Let transfers go on, without blocking: take what has ended, hand over what is next. Whoever
+ * computes for long while transfers are in flight calls this now and then.
+ */
+void zr_store_progress(zr_store_t *store);
+
+typedef enum zr_store_direction { ZR_STORE_PUT = 0, ZR_STORE_GET = 1 } zr_store_direction_t;
+#define ZR_N_STORE_DIRECTIONS 2
+
+/** "put" or "get". */
+const char *zr_store_direction_name(zr_store_direction_t direction);
+
+/** What has ended well, by direction. */
+typedef struct zr_store_count {
+    uint64_t n_transfers;
+    uint64_t n_requests;
+    uint64_t bytes;         /* as callers asked */
+    uint64_t moved_bytes;   /* with padding to whole blocks */
+    uint64_t bounced_bytes; /* of `bytes`: copied on the way, because they were not aligned */
+} zr_store_count_t;
+
+typedef struct zr_store_statistics {
+    zr_store_count_t count[ZR_N_STORE_DIRECTIONS];
+    uint64_t n_continued; /* short transfers that were continued */
+    uint64_t n_retried;   /* requests that were interrupted and made again */
+    uint64_t n_conflicts; /* transfers that waited for an earlier one on the same bytes */
+    uint64_t n_failed;    /* transfers */
+    double wait_seconds[ZR_N_STORE_DIRECTIONS]; /* the caller was blocked for such a transfer */
+    double checksum_seconds; /* making and verifying checksums, on the caller's thread */
+} zr_store_statistics_t;
+
+/** Counts since creation. */
+void zr_store_statistics(const zr_store_t *store, zr_store_statistics_t *statistics_p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,136 @@
+/*
+ * For those who implement a store. Copy store_memory.c to start one.
+ *
+ * offload/store.c checks every argument, keeps tickets, makes transfers on the same bytes wait
+ * for each other, keeps and verifies checksums, and counts. A backend sees valid transfers only:
+ * whole chunks of one extent, more than 0 bytes, none that overlaps another in flight unless both
+ * are gets. It cuts them into pieces of whole chunks as it likes and tells of each piece twice:
+ * zr_store_piece_begins before its bytes are taken or brought, zr_store_piece_ended when they
+ * have been, or have failed. Pieces end in any order.
+ */
+#ifndef ZR_OFFLOAD_STORE_BACKEND_H
+#define ZR_OFFLOAD_STORE_BACKEND_H
+
+#include "offload/store.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum zr_transfer_state {
+    ZR_TRANSFER_FREE = 0,
+    ZR_TRANSFER_IN_FLIGHT = 1,
+    ZR_TRANSFER_ENDED = 2 /* and not waited for */
+} zr_transfer_state_t;
+
+/** One put or get, from its start until its ticket is given back. */
+typedef struct zr_store_transfer {
+    zr_store_direction_t direction;
+    size_t extent;
+    size_t offset_bytes;
+    size_t size_bytes;
+    unsigned char *buffer; /* of a put: not written */
+    zr_status_t status;    /* of the first piece that failed; a backend then begins no other */
+
+    size_t ended_bytes; /* of all pieces; equal to size_bytes: the transfer has ended */
+    zr_transfer_state_t state;
+    uint64_t generation; /* makes tickets of one slot differ */
+
+    size_t begun_bytes; /* the backend's own, from 0 */
+    struct zr_store_transfer *next;
+} zr_store_transfer_t;
+
+/** A part of a transfer. */
+typedef struct zr_store_piece {
+    zr_store_transfer_t *transfer;
+    size_t offset_bytes; /* in the extent, where a chunk begins */
+    size_t size_bytes;
+    const char *file; /* where it lies, for messages */
+    uint64_t file_offset_bytes;
+} zr_store_piece_t;
+
+typedef struct zr_store_backend {
+    const char *name;    /* static */
+    size_t handle_bytes; /* of the backend's struct, whose first member is a zr_store */
+
+    /* Reserve room for store->extents, and fill store->info from buffer_align_bytes on. The rest
+     * of the handle is zero. Logs its own failure; close is then called, too. */
+    zr_status_t (*open)(zr_store_t *store);
+    /* Free what open has made, as far as it came. Nothing is in flight. */
+    void (*close)(zr_store_t *store);
+    /* Take a transfer. May begin with it; must not wait. */
+    void (*start)(zr_store_t *store, zr_store_transfer_t *transfer);
+    /* Go on with the transfers. `wait`: block until at least one piece has ended, if any is in
+     * flight. An error ends the transfers that it meets, and is kept there. One that meets all
+     * sets store->is_dead, and ends all before it returns: the caller frees the buffers then. */
+    void (*progress)(zr_store_t *store, bool wait);
+    /* Optional. Sets info.is_registered. Nothing is in flight. */
+    zr_status_t (*register_buffers)(zr_store_t *store, const zr_store_buffer_t *buffers,
+                                    size_t n_buffers);
+} zr_store_backend_t;
+
+/* What the front keeps of an extent. */
+typedef struct zr_store_chunks {
+    size_t first; /* of the store's chunks */
+    size_t n_chunks;
+} zr_store_chunks_t;
+
+/** First member of every backend's handle. */
+struct zr_store {
+    const zr_store_backend_t *backend;
+    zr_store_options_t options; /* paths: during open only */
+    zr_store_info_t info;
+    zr_store_statistics_t statistics; /* the backend adds n_continued and n_retried */
+    zr_store_extent_t *extents;       /* [info.n_extents] */
+    bool is_dead;                     /* every later transfer is refused */
+
+    /* The front's own. */
+    zr_store_chunks_t *chunks;      /* [info.n_extents] */
+    unsigned char *is_present;      /* [chunks of all extents] whether it was put */
+    uint64_t *sums;                 /* likewise; NULL without verify */
+    zr_store_transfer_t *transfers; /* [options.max_transfers] */
+    size_t n_in_flight;
+};
+
+extern const zr_store_backend_t zr_store_memory_backend;
+extern const zr_store_backend_t zr_store_uring_backend;
+
+/** Before the bytes of a put are taken: makes the checksums. Of a get: nothing yet. */
+void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece);
+
+/** How a piece has ended, for zr_store_piece_ended. */
+typedef struct zr_store_outcome {
+    zr_status_t status; /* an error has been logged */
+    size_t n_requests;
+    size_t moved_bytes;
+    bool was_bounced;
+} zr_store_outcome_t;
+
+/** The bytes are where they belong, or have failed: verifies those of a get, and counts. */
+void zr_store_piece_ended(zr_store_t *store, const zr_store_piece_t *piece,
+                          const zr_store_outcome_t *outcome);
+
+/** End what was not begun of a transfer whose status is an error. */
+void zr_store_abandon_rest(zr_store_t *store, zr_store_transfer_t *transfer);
+
+/** Seconds of a clock that only goes forward. */
+double zr_store_clock(void);
+
+/**
+ * Host memory of the store, aligned to a power of two, counted in info.host_bytes and, with an
+ * allocator, in its budget under `tag`. 0 bytes give NULL.
+ */
+typedef struct zr_store_memory {
+    void *base; /* aligned */
+    void *allocation;
+    size_t size_bytes;
+} zr_store_memory_t;
+ZR_NODISCARD zr_status_t zr_store_memory_allocate(zr_store_t *store, zr_tag_t tag, const char *name,
+                                                  size_t size_bytes, size_t align_bytes,
+                                                  zr_store_memory_t *memory_p);
+void zr_store_memory_free(zr_store_t *store, zr_store_memory_t *memory);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

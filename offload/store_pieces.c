@@ -1,0 +1,162 @@
+/*
+ * What backends call: checksums and counts of the pieces of a transfer, and host memory.
+ *
+ * A checksum is made from the caller's buffer when the piece begins, so that whatever happens to
+ * the bytes from then on, in memory or on the drive, does not agree with it.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include <xxhash.h>
+
+#include "offload/store_backend.h"
+
+double zr_store_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The place of a piece's first chunk in the tables. */
+static size_t first_chunk(const zr_store_t *store, const zr_store_piece_t *piece) {
+    return store->chunks[piece->transfer->extent].first +
+           piece->offset_bytes / store->info.chunk_bytes;
+}
+
+/* Where the piece lies in the caller's buffer. */
+static const unsigned char *piece_buffer(const zr_store_piece_t *piece) {
+    return piece->transfer->buffer + (piece->offset_bytes - piece->transfer->offset_bytes);
+}
+
+static size_t chunk_size(const zr_store_t *store, const zr_store_piece_t *piece, size_t done) {
+    size_t left = piece->size_bytes - done;
+    return left < store->info.chunk_bytes ? left : store->info.chunk_bytes;
+}
+
+void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece) {
+    if (store->sums == NULL || piece->transfer->direction != ZR_STORE_PUT)
+        return;
+    double begin = zr_store_clock();
+    uint64_t *sum = store->sums + first_chunk(store, piece);
+    const unsigned char *buffer = piece_buffer(piece);
+    for (size_t done = 0; done < piece->size_bytes; done += store->info.chunk_bytes)
+        *sum++ = XXH3_64bits(buffer + done, chunk_size(store, piece, done));
+    store->statistics.checksum_seconds += zr_store_clock() - begin;
+}
+
+static zr_status_t refuse_chunk(const zr_store_t *store, const zr_store_piece_t *piece, size_t done,
+                                uint64_t put, uint64_t got) {
+    return zr_fail(&store->options.log, ZR_ERR_FORMAT,
+                   "get of \"%s\": the %zu bytes at %zu are not those that were put: %s, offset "
+                   "%llu, length %zu: XXH3 %016llx was put, %016llx came back; the drive, its "
+                   "connection or the memory is at fault",
+                   store->extents[piece->transfer->extent].name, chunk_size(store, piece, done),
+                   piece->offset_bytes + done, piece->file,
+                   (unsigned long long)(piece->file_offset_bytes + done),
+                   chunk_size(store, piece, done), (unsigned long long)put,
+                   (unsigned long long)got);
+}
+
+static zr_status_t verify(zr_store_t *store, const zr_store_piece_t *piece) {
+    if (store->sums == NULL)
+        return ZR_OK;
+    double begin = zr_store_clock();
+    zr_status_t status = ZR_OK;
+    const uint64_t *sum = store->sums + first_chunk(store, piece);
+    const unsigned char *buffer = piece_buffer(piece);
+    for (size_t done = 0; done < piece->size_bytes && status == ZR_OK;
+         done += store->info.chunk_bytes, sum++) {
+        uint64_t got = XXH3_64bits(buffer + done, chunk_size(store, piece, done));
+        if (got != *sum)
+            status = refuse_chunk(store, piece, done, *sum, got);
+    }
+    store->statistics.checksum_seconds += zr_store_clock() - begin;
+    return status;
+}
+
+static void mark_present(zr_store_t *store, const zr_store_piece_t *piece) {
+    unsigned char *is_present = store->is_present + first_chunk(store, piece);
+    for (size_t done = 0; done < piece->size_bytes; done += store->info.chunk_bytes)
+        *is_present++ = 1;
+}
+
+static void end_bytes(zr_store_t *store, zr_store_transfer_t *transfer, size_t size_bytes) {
+    transfer->ended_bytes += size_bytes;
+    if (transfer->ended_bytes < transfer->size_bytes)
+        return;
+    transfer->state = ZR_TRANSFER_ENDED;
+    store->n_in_flight--;
+    if (transfer->status == ZR_OK)
+        store->statistics.count[transfer->direction].n_transfers++;
+    else
+        store->statistics.n_failed++;
+}
+
+void zr_store_piece_ended(zr_store_t *store, const zr_store_piece_t *piece,
+                          const zr_store_outcome_t *outcome) {
+    zr_store_transfer_t *transfer = piece->transfer;
+    zr_status_t status = outcome->status;
+    if (status == ZR_OK && transfer->direction == ZR_STORE_GET)
+        status = verify(store, piece);
+    if (status == ZR_OK) {
+        zr_store_count_t *count = &store->statistics.count[transfer->direction];
+        count->n_requests += outcome->n_requests;
+        count->bytes += piece->size_bytes;
+        count->moved_bytes += outcome->moved_bytes;
+        count->bounced_bytes += outcome->was_bounced ? piece->size_bytes : 0;
+        if (transfer->direction == ZR_STORE_PUT)
+            mark_present(store, piece);
+    } else if (transfer->status == ZR_OK) {
+        transfer->status = status;
+    }
+    end_bytes(store, transfer, piece->size_bytes);
+}
+
+void zr_store_abandon_rest(zr_store_t *store, zr_store_transfer_t *transfer) {
+    size_t rest_bytes = transfer->size_bytes - transfer->begun_bytes;
+    transfer->begun_bytes = transfer->size_bytes;
+    if (rest_bytes > 0)
+        end_bytes(store, transfer, rest_bytes);
+}
+
+/* ---- host memory -------------------------------------------------------------------------------
+ */
+
+zr_status_t zr_store_memory_allocate(zr_store_t *store, zr_tag_t tag, const char *name,
+                                     size_t size_bytes, size_t align_bytes,
+                                     zr_store_memory_t *memory_p) {
+    size_t with_slack = size_bytes + align_bytes - 1;
+    void *allocation = NULL;
+    if (size_bytes == 0) {
+        *memory_p = (zr_store_memory_t){0};
+        return ZR_OK;
+    }
+    if (store->options.allocator != NULL) {
+        const zr_allocation_request_t request = {.size_bytes = with_slack,
+                                                 .tier = ZR_TIER_HOST,
+                                                 .tag = tag,
+                                                 .lifetime = ZR_LIFETIME_PERSISTENT,
+                                                 .name = name};
+        ZR_TRY(zr_allocate(store->options.allocator, &request, &allocation));
+    } else if ((allocation = malloc(with_slack)) == NULL) {
+        return zr_fail(&store->options.log, ZR_ERR_BUDGET,
+                       "store: the system has no %zu bytes of host memory for %s", with_slack,
+                       name);
+    }
+    uintptr_t base = ((uintptr_t)allocation + align_bytes - 1) & ~(uintptr_t)(align_bytes - 1);
+    *memory_p = (zr_store_memory_t){
+        .base = (void *)base, .allocation = allocation, .size_bytes = with_slack};
+    store->info.host_bytes += with_slack;
+    return ZR_OK;
+}
+
+void zr_store_memory_free(zr_store_t *store, zr_store_memory_t *memory) {
+    if (memory->allocation == NULL)
+        return;
+    if (store->options.allocator != NULL)
+        zr_free(store->options.allocator, &memory->allocation, NULL);
+    else
+        free(memory->allocation);
+    store->info.host_bytes -= memory->size_bytes;
+    *memory = (zr_store_memory_t){0};
+}

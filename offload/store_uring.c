@@ -1,0 +1,342 @@
+/*
+ * Store "uring": files, by io_uring.
+ *
+ * One file per path, striped; one ring, which belongs to the rank's thread, so that there is no
+ * lock. Transfers go past the page cache, because each byte is used once per step and would only
+ * push others out. Whatever the system refuses of this is said, with what it costs.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "offload/uring_internal.h"
+
+#define MAX_REGISTERED_BYTES ((size_t)1 << 30) /* the kernel's limit for one buffer */
+
+/* ---- the ring ---------------------------------------------------------------------------- */
+
+static double memlock_mib(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return -1.0;
+    return (double)limit.rlim_cur / 1048576.0;
+}
+
+static const char *ring_advice(int error) {
+    switch (error) {
+    case ENOSYS:
+        return "this kernel has no io_uring, or a container hides it (Linux 5.15 or later; with "
+               "docker: --security-opt seccomp=...)";
+    case EPERM:
+    case EACCES:
+        return "it is forbidden here: sysctl kernel.io_uring_disabled has to be 0, and a "
+               "container's seccomp profile has to allow it";
+    case ENOMEM:
+        return "raise RLIMIT_MEMLOCK (ulimit -l), or lower depth";
+    case EMFILE:
+    case ENFILE:
+        return "raise RLIMIT_NOFILE (ulimit -n)";
+    }
+    return "keep these states in memory instead";
+}
+
+static zr_status_t fail_ring(const zr_store_t *store, int error) {
+    return zr_fail(&store->options.log, ZR_ERR_UNSUPPORTED,
+                   "store: io_uring for %zu requests cannot be had: %s (errno %d); %s",
+                   store->options.depth, strerror(error), error, ring_advice(error));
+}
+
+/* One block there and back through the ring, polled for. 0, or an errno. */
+static int try_polling(zr_uring_store_t *uring, zr_ring_t *ring) {
+    const zr_uring_file_t *file = &uring->files[0];
+    zr_ring_completion_t completion = {0};
+    void *memory = NULL;
+    if (!file->is_direct)
+        return EOPNOTSUPP;
+    if (posix_memalign(&memory, file->block_bytes, file->block_bytes) != 0)
+        return ENOMEM;
+    memset(memory, 0, file->block_bytes);
+    zr_ring_request_t request = {.is_write = true,
+                                 .file = file->fd,
+                                 .buffer = -1,
+                                 .memory = memory,
+                                 .size_bytes = (uint32_t)file->block_bytes};
+    int error = 0;
+    for (int i = 0; i < 2 && error == 0; i++, request.is_write = false) {
+        error = zr_ring_queue(ring, &request);
+        if (error == 0)
+            error = zr_ring_submit(ring) == 1 ? 0 : -EIO;
+        if (error == 0 && zr_ring_next(ring, true, &completion) == 1)
+            error = completion.result == (int)file->block_bytes ? 0 : completion.result;
+        if (error > 0)
+            error = -EIO;
+    }
+    free(memory);
+    return -error;
+}
+
+/* A ring that polls can be had where it then fails, so the probe is a real transfer. */
+static void open_polling(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    zr_ring_t *ring = NULL;
+    int error = -zr_ring_open((unsigned)store->options.depth, true, &ring);
+    if (error == 0)
+        error = try_polling(uring, ring);
+    if (error == 0) {
+        zr_ring_close(&uring->ring);
+        uring->ring = ring;
+        store->info.is_polled = true;
+        return;
+    }
+    zr_ring_close(&ring);
+    zr_log_write(&store->options.log, ZR_LOG_WARNING,
+                 "store: no polling for completions at %s: %s (errno %d); it goes on with "
+                 "interrupts (drives poll with the kernel's option nvme.poll_queues)",
+                 uring->files[0].name, strerror(error), error);
+}
+
+static zr_status_t open_ring(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    int error = zr_ring_open((unsigned)store->options.depth, false, &uring->ring);
+    return error == 0 ? ZR_OK : fail_ring(store, -error);
+}
+
+/* Not registered, files cost a lookup per request and nothing else: no reason to stop. */
+static void register_files(zr_uring_store_t *uring) {
+    int files[ZR_STORE_MAX_PATHS];
+    for (size_t i = 0; i < uring->n_files; i++)
+        files[i] = uring->files[i].fd;
+    if (zr_ring_register_files(uring->ring, files, (unsigned)uring->n_files) == 0)
+        uring->has_registered_files = true;
+}
+
+/* ---- files and where extents lie in them --------------------------------------------------- */
+
+static zr_status_t open_files(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    const zr_store_options_t *o = &store->options;
+    if (o->paths == NULL || o->n_paths < 1 || o->n_paths > ZR_STORE_MAX_PATHS)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                       "store: %zu paths; 1 to %d folders are possible (--nvme-path)",
+                       o->paths == NULL ? (size_t)0 : o->n_paths, ZR_STORE_MAX_PATHS);
+    store->info.is_direct = true;
+    for (size_t i = 0; i < o->n_paths; i++) {
+        zr_uring_file_t *file = &uring->files[i];
+        if (o->paths[i] == NULL || o->paths[i][0] == '\0')
+            return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: path %zu of %zu is empty", i + 1,
+                           o->n_paths);
+        uring->n_files = i + 1;
+        ZR_TRY(zr_uring_file_open(o->paths[i], &o->log, file));
+        if (file->block_bytes > store->info.block_bytes)
+            store->info.block_bytes = file->block_bytes;
+        if (file->align_bytes > store->info.buffer_align_bytes)
+            store->info.buffer_align_bytes = file->align_bytes;
+        store->info.is_direct &= file->is_direct;
+    }
+    if (o->chunk_bytes % store->info.block_bytes != 0)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                       "store: chunk_bytes is %zu, but has to be a multiple of the block size that "
+                       "was found, %zu",
+                       o->chunk_bytes, store->info.block_bytes);
+    return ZR_OK;
+}
+
+static uint64_t round_up(uint64_t size_bytes, uint64_t unit) {
+    return (size_bytes + unit - 1) / unit * unit;
+}
+
+/* The file that has got least: small extents spread, too. */
+static size_t shortest(const uint64_t *lengths, size_t n_files) {
+    size_t least = 0;
+    for (size_t i = 1; i < n_files; i++)
+        least = lengths[i] < lengths[least] ? i : least;
+    return least;
+}
+
+/* Place extent after extent; lengths become those of the files. */
+static void lay_out(zr_uring_store_t *uring, uint64_t *lengths) {
+    const zr_store_t *store = &uring->base;
+    uint64_t stripe = store->options.request_bytes;
+    uint64_t unit = store->info.block_bytes > ZR_URING_LAYOUT_BYTES ? store->info.block_bytes
+                                                                    : ZR_URING_LAYOUT_BYTES;
+    for (size_t e = 0; e < store->info.n_extents; e++) {
+        size_t first = shortest(lengths, uring->n_files);
+        uint64_t size = round_up(store->extents[e].size_bytes, unit);
+        uring->first_file[e] = (unsigned char)first;
+        for (size_t i = 0; i < uring->n_files; i++) {
+            /* File `first + i` has stripes i, i + n_files, ...; the last may be shorter. */
+            size_t file = (first + i) % uring->n_files;
+            uint64_t round = stripe * uring->n_files, rest = size % round, begin = stripe * i;
+            uint64_t last = rest > begin ? rest - begin : 0;
+            uring->begins[e * uring->n_files + file] = lengths[file];
+            lengths[file] += size / round * stripe + (last < stripe ? last : stripe);
+        }
+    }
+}
+
+static zr_status_t reserve(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    uint64_t lengths[ZR_STORE_MAX_PATHS] = {0};
+    lay_out(uring, lengths);
+    for (size_t i = 0; i < uring->n_files; i++) {
+        if (lengths[i] > 0)
+            ZR_TRY(zr_uring_file_reserve(&uring->files[i], lengths[i], &store->options.log));
+        store->info.reserved_bytes += lengths[i];
+    }
+    return ZR_OK;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------
+ */
+
+static zr_status_t make_uring_tables(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    size_t depth = store->options.depth, n_bounces = store->options.n_bounce_buffers;
+    size_t n_extents = store->info.n_extents;
+    uring->first_file = calloc(n_extents + 1, sizeof(*uring->first_file));
+    uring->begins = calloc(n_extents * uring->n_files + 1, sizeof(*uring->begins));
+    uring->requests = calloc(depth, sizeof(*uring->requests));
+    uring->free_requests = calloc(depth, sizeof(*uring->free_requests));
+    uring->noted = calloc(depth, sizeof(*uring->noted));
+    uring->free_bounces = calloc(n_bounces, sizeof(*uring->free_bounces));
+    if (uring->first_file == NULL || uring->begins == NULL || uring->requests == NULL ||
+        uring->free_requests == NULL || uring->noted == NULL || uring->free_bounces == NULL)
+        return zr_fail(&store->options.log, ZR_ERR_MEMORY,
+                       "store: no memory for the tables of %zu requests and %zu extents", depth,
+                       n_extents);
+    for (size_t i = 0; i < depth; i++)
+        uring->free_requests[i] = (uint32_t)(depth - 1 - i);
+    uring->n_free_requests = depth;
+    for (size_t i = 0; i < n_bounces; i++)
+        uring->free_bounces[i] = (uint32_t)(n_bounces - 1 - i);
+    uring->n_free_bounces = n_bounces;
+    store->info.host_bytes += depth * (sizeof(*uring->requests) + 2 * sizeof(uint32_t)) +
+                              n_extents * (1 + uring->n_files * sizeof(*uring->begins));
+    return ZR_OK;
+}
+
+static zr_status_t make_bounce_buffers(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    size_t align = store->info.buffer_align_bytes > 4096 ? store->info.buffer_align_bytes : 4096;
+    return zr_store_memory_allocate(store, ZR_TAG_STAGING, "the store's bounce buffers",
+                                    store->options.n_bounce_buffers * store->options.request_bytes,
+                                    align, &uring->bounce_memory);
+}
+
+/* The bounce buffers, then the caller's, in parts of what the kernel takes. NULL: no memory. */
+static struct iovec *list_buffers(const zr_uring_store_t *uring, const zr_store_buffer_t *buffers,
+                                  size_t n_buffers, size_t *n_parts_p) {
+    size_t n_parts = 1;
+    for (size_t i = 0; i < n_buffers; i++)
+        n_parts += (buffers[i].size_bytes - 1) / MAX_REGISTERED_BYTES + 1;
+    struct iovec *parts = calloc(n_parts, sizeof(*parts));
+    if (parts == NULL)
+        return NULL;
+    size_t n = 0;
+    const zr_store_options_t *o = &uring->base.options;
+    parts[n++] = (struct iovec){.iov_base = uring->bounce_memory.base,
+                                .iov_len = o->n_bounce_buffers * o->request_bytes};
+    for (size_t i = 0; i < n_buffers; i++) {
+        for (size_t done = 0; done < buffers[i].size_bytes; done += MAX_REGISTERED_BYTES) {
+            size_t left = buffers[i].size_bytes - done;
+            parts[n++] = (struct iovec){
+                .iov_base = (char *)buffers[i].base + done,
+                .iov_len = left < MAX_REGISTERED_BYTES ? left : MAX_REGISTERED_BYTES};
+        }
+    }
+    *n_parts_p = n_parts;
+    return parts;
+}
+
+static void warn_unregistered(const zr_store_t *store, const struct iovec *parts, size_t n_parts,
+                              int error) {
+    double size_bytes = 0.0, limit = memlock_mib();
+    for (size_t i = 0; i < n_parts; i++)
+        size_bytes += (double)parts[i].iov_len;
+    const char *advice = error == ENOMEM || error == EPERM
+                             ? "raise RLIMIT_MEMLOCK (ulimit -l; \"memlock\" in "
+                               "/etc/security/limits.conf; LimitMEMLOCK= of a systemd unit)"
+                             : "use plain host memory for them";
+    zr_log_write(
+        &store->options.log, ZR_LOG_WARNING,
+        "store: %.1f MiB of buffers cannot be registered: %s (errno %d), RLIMIT_MEMLOCK is "
+        "%.3g MiB (-1: none); it goes on, but pins them anew at every request, which costs "
+        "processor time; %s",
+        size_bytes / 1048576.0, strerror(error), error, limit, advice);
+}
+
+int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, size_t size_bytes) {
+    uintptr_t begin = (uintptr_t)memory;
+    for (size_t i = 0; i < uring->n_registered; i++) {
+        uintptr_t base = (uintptr_t)uring->registered[i].iov_base;
+        if (begin >= base && size_bytes <= uring->registered[i].iov_len &&
+            begin - base <= uring->registered[i].iov_len - size_bytes)
+            return (int)i;
+    }
+    return -1;
+}
+
+static zr_status_t register_buffers(zr_store_t *store, const zr_store_buffer_t *buffers,
+                                    size_t n_buffers) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    size_t n_parts = 0;
+    struct iovec *parts = list_buffers(uring, buffers, n_buffers, &n_parts);
+    if (parts == NULL)
+        return zr_fail(&store->options.log, ZR_ERR_MEMORY,
+                       "store: no memory for the table of %zu buffers", n_buffers);
+    free(uring->registered);
+    uring->registered = parts;
+    int error = zr_ring_register_buffers(uring->ring, parts, (unsigned)n_parts);
+    if (error != 0) {
+        warn_unregistered(store, parts, n_parts, -error);
+        n_parts = 0;
+    }
+    uring->n_registered = n_parts;
+    store->info.is_registered = error == 0;
+    return ZR_OK;
+}
+
+/* ---- the backend
+ * --------------------------------------------------------------------------------- */
+
+static zr_status_t open_uring(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    store->info.request_bytes = store->options.request_bytes;
+    store->info.depth = store->options.depth;
+    ZR_TRY(open_ring(store));
+    ZR_TRY(open_files(store));
+    if (store->options.poll)
+        open_polling(store);
+    ZR_TRY(make_uring_tables(store));
+    ZR_TRY(reserve(store));
+    ZR_TRY(make_bounce_buffers(store));
+    register_files(uring);
+    return register_buffers(store, NULL, 0);
+}
+
+static void close_uring(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    zr_ring_close(&uring->ring);
+    for (size_t i = 0; i < uring->n_files; i++)
+        zr_uring_file_close(&uring->files[i]);
+    zr_store_memory_free(store, &uring->bounce_memory);
+    free(uring->registered);
+    free(uring->free_bounces);
+    free(uring->noted);
+    free(uring->free_requests);
+    free(uring->requests);
+    free(uring->begins);
+    free(uring->first_file);
+}
+
+const zr_store_backend_t zr_store_uring_backend = {
+    .name = "uring",
+    .handle_bytes = sizeof(zr_uring_store_t),
+    .open = open_uring,
+    .close = close_uring,
+    .start = zr_uring_start,
+    .progress = zr_uring_progress,
+    .register_buffers = register_buffers,
+};

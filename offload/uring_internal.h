@@ -1,0 +1,59 @@
+/*
+ * The handle of the store "uring": store_uring.c makes it, uring_requests.c moves the bytes.
+ */
+#ifndef ZR_OFFLOAD_URING_INTERNAL_H
+#define ZR_OFFLOAD_URING_INTERNAL_H
+
+#include "offload/store_backend.h"
+#include "offload/uring_file.h"
+#include "offload/uring_ring.h"
+
+/* One piece of a transfer on its way. */
+typedef struct zr_uring_request {
+    zr_store_piece_t piece;
+    size_t file;
+    unsigned char *memory; /* the caller's, or a bounce buffer */
+    int bounce;            /* its number; -1: none */
+    size_t io_bytes;       /* piece.size_bytes, rounded up to blocks */
+    size_t done_bytes;     /* < io_bytes */
+    size_t n_requests;     /* made for the piece so far */
+    int n_fruitless;       /* in a row that moved nothing */
+} zr_uring_request_t;
+
+typedef struct zr_uring_store {
+    zr_store_t base;
+    zr_ring_t *ring;
+    size_t n_files;
+    zr_uring_file_t files[ZR_STORE_MAX_PATHS];
+    bool has_registered_files;
+
+    /* Stripe k of extent e lies in file (first_file[e] + k) % n_files, as its stripe
+     * k / n_files, from begins[e * n_files + file] on. */
+    unsigned char *first_file;
+    uint64_t *begins;
+
+    zr_uring_request_t *requests; /* [depth] */
+    uint32_t *free_requests;      /* [n_free_requests], a stack */
+    size_t n_free_requests;
+    uint32_t *noted; /* [n_noted] in the ring and not handed over, in order */
+    size_t n_noted;
+    size_t n_handed; /* the system has them */
+
+    zr_store_memory_t bounce_memory; /* n_bounce_buffers of request_bytes */
+    uint32_t *free_bounces;
+    size_t n_free_bounces;
+
+    struct iovec *registered; /* [n_registered]; the first is bounce_memory */
+    size_t n_registered;
+
+    zr_store_transfer_t *oldest, *newest; /* not begun to their ends, in order of the calls */
+} zr_uring_store_t;
+
+/** Bytes of host memory that lie in one registered buffer: its number, or -1. */
+int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, size_t size_bytes);
+
+/* Entries of the backend: see store_backend.h. */
+void zr_uring_start(zr_store_t *store, zr_store_transfer_t *transfer);
+void zr_uring_progress(zr_store_t *store, bool wait);
+
+#endif

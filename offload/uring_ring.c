@@ -1,0 +1,101 @@
+/*
+ * A ring of io_uring. The one file that knows liburing; it uses what version 2.1 has.
+ */
+#include "offload/uring_ring.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include <liburing.h>
+
+struct zr_ring {
+    struct io_uring ring;
+    bool has_files;
+    bool has_buffers;
+};
+
+/* Completions wait until this thread enters the kernel anyway, instead of interrupting it. */
+#if defined(IORING_SETUP_COOP_TASKRUN) && defined(IORING_SETUP_TASKRUN_FLAG)
+#define QUIET_FLAGS (IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG)
+#else
+#define QUIET_FLAGS 0u
+#endif
+
+int zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
+    zr_ring_t *ring = calloc(1, sizeof(*ring));
+    unsigned flags = poll ? IORING_SETUP_IOPOLL : 0;
+    if (ring == NULL)
+        return -ENOMEM;
+    int error = io_uring_queue_init(depth, &ring->ring, flags | QUIET_FLAGS);
+    if (error == -EINVAL && QUIET_FLAGS != 0) /* Linux before 5.19 */
+        error = io_uring_queue_init(depth, &ring->ring, flags);
+    if (error != 0) {
+        free(ring);
+        return error;
+    }
+    *ring_p = ring;
+    return 0;
+}
+
+void zr_ring_close(zr_ring_t **ring) {
+    if (*ring == NULL)
+        return;
+    io_uring_queue_exit(&(*ring)->ring);
+    free(*ring);
+    *ring = NULL;
+}
+
+int zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_files) {
+    int error = io_uring_register_files(&ring->ring, files, n_files);
+    ring->has_files = error == 0;
+    return error;
+}
+
+int zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsigned n_buffers) {
+    if (ring->has_buffers)
+        io_uring_unregister_buffers(&ring->ring);
+    int error = io_uring_register_buffers(&ring->ring, buffers, n_buffers);
+    ring->has_buffers = error == 0;
+    return error;
+}
+
+int zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->ring);
+    if (sqe == NULL)
+        return -EBUSY;
+    int file = request->file, buffer = request->buffer;
+    void *memory = request->memory;
+    uint32_t size_bytes = request->size_bytes;
+    uint64_t offset_bytes = request->offset_bytes;
+    if (request->is_write && buffer >= 0)
+        io_uring_prep_write_fixed(sqe, file, memory, size_bytes, offset_bytes, buffer);
+    else if (request->is_write)
+        io_uring_prep_write(sqe, file, memory, size_bytes, offset_bytes);
+    else if (buffer >= 0)
+        io_uring_prep_read_fixed(sqe, file, memory, size_bytes, offset_bytes, buffer);
+    else
+        io_uring_prep_read(sqe, file, memory, size_bytes, offset_bytes);
+    if (ring->has_files)
+        io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+    sqe->user_data = request->tag;
+    return 0;
+}
+
+int zr_ring_submit(zr_ring_t *ring) {
+    return io_uring_submit(&ring->ring);
+}
+
+int zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *completion_p) {
+    struct io_uring_cqe *cqe = NULL;
+    int error = 0;
+    do
+        error = wait ? io_uring_wait_cqe(&ring->ring, &cqe) : io_uring_peek_cqe(&ring->ring, &cqe);
+    while (error == -EINTR || (wait && error == -EAGAIN));
+    if (error == -EAGAIN)
+        return 0;
+    if (error != 0)
+        return error;
+    *completion_p = (zr_ring_completion_t){.tag = cqe->user_data, .result = cqe->res};
+    io_uring_cqe_seen(&ring->ring, cqe);
+    return 1;
+}

@@ -1,0 +1,162 @@
+#include "tests/offload/store_oracle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const size_t oracle_sizes[ORACLE_N_EXTENTS] = {40 * CHUNK, 7, 9 * CHUNK + 1031, REQUEST};
+#define MAX_CHUNKS 64
+#define MAX_IN_FLIGHT 64
+
+typedef struct flight {
+    zr_store_ticket_t ticket;
+    bool is_put;
+    size_t extent, offset, size;
+    unsigned char *buffer;
+    unsigned char *expected; /* of a get: the bytes when it was started */
+} flight_t;
+
+typedef struct oracle {
+    zr_store_t *store;
+    uint64_t random;
+    unsigned char *bytes[ORACLE_N_EXTENTS];
+    bool is_certain[ORACLE_N_EXTENTS][MAX_CHUNKS]; /* the latest put of the chunk went well */
+    flight_t flights[MAX_IN_FLIGHT];
+    size_t n_flights;
+    oracle_result_t result;
+} oracle_t;
+
+static void mark(oracle_t *o, const flight_t *flight, bool is_certain) {
+    for (size_t at = flight->offset; at < flight->offset + flight->size; at += CHUNK)
+        o->is_certain[flight->extent][at / CHUNK] = is_certain;
+}
+
+static bool all_certain(const oracle_t *o, const flight_t *flight) {
+    for (size_t at = flight->offset; at < flight->offset + flight->size; at += CHUNK) {
+        if (!o->is_certain[flight->extent][at / CHUNK])
+            return false;
+    }
+    return true;
+}
+
+/* Look at how a transfer ended. */
+static void land(oracle_t *o, size_t number, zr_status_t status) {
+    flight_t flight = o->flights[number];
+    o->flights[number] = o->flights[--o->n_flights];
+    assert_true(status <= 0 && -status < ORACLE_N_STATUSES);
+    o->result.n_ended[-status]++;
+    if (flight.is_put && status != ZR_OK)
+        mark(o, &flight, false);
+    if (!flight.is_put && status == ZR_OK)
+        assert_memory_equal(flight.buffer, flight.expected, flight.size);
+    free_buffer(flight.buffer);
+    free(flight.expected);
+}
+
+static void wait_for(oracle_t *o, size_t number) {
+    land(o, number, zr_store_wait(o->store, o->flights[number].ticket));
+}
+
+static void wait_for_all(oracle_t *o) {
+    while (o->n_flights > 0)
+        wait_for(o, next_random(&o->random) % o->n_flights);
+}
+
+static void put(oracle_t *o, flight_t *flight) {
+    /* Puts of these bytes that are in flight are waited for by the store, and do not fail after
+     * this one was started. */
+    unsigned char *bytes = o->bytes[flight->extent] + flight->offset;
+    fill_pattern(flight->buffer, flight->size, next_random(&o->random));
+    zr_status_t status = zr_store_put(o->store, flight->extent, flight->offset, flight->size,
+                                      flight->buffer, &flight->ticket);
+    if (status != ZR_OK) { /* the store is dead */
+        assert_int_equal(status, ZR_ERR_IO);
+        free_buffer(flight->buffer);
+        o->result.n_ended[-status]++;
+        return;
+    }
+    /* Those before it on the same bytes have ended, and how no longer matters. */
+    for (size_t i = 0; i < o->n_flights;) {
+        const flight_t *other = &o->flights[i];
+        bool overlaps = other->extent == flight->extent &&
+                        other->offset < flight->offset + flight->size &&
+                        flight->offset < other->offset + other->size;
+        if (overlaps)
+            wait_for(o, i);
+        else
+            i++;
+    }
+    memcpy(bytes, flight->buffer, flight->size);
+    mark(o, flight, true);
+    o->flights[o->n_flights++] = *flight;
+}
+
+static void get(oracle_t *o, flight_t *flight) {
+    memset(flight->buffer, 0xee, flight->size);
+    zr_status_t status = zr_store_get(o->store, flight->extent, flight->offset, flight->size,
+                                      flight->buffer, &flight->ticket);
+    if (status != ZR_OK) {
+        assert_true(status == ZR_ERR_STATE || status == ZR_ERR_IO);
+        wait_for_all(o);
+        if (status == ZR_ERR_STATE)
+            assert_false(all_certain(o, flight));
+        o->result.n_refused++;
+        free_buffer(flight->buffer);
+        return;
+    }
+    flight->expected = malloc(flight->size + 1);
+    assert_non_null(flight->expected);
+    memcpy(flight->expected, o->bytes[flight->extent] + flight->offset, flight->size);
+    o->flights[o->n_flights++] = *flight;
+}
+
+/* Whole chunks, from one up to all; every other buffer is not aligned. */
+static void start_random(oracle_t *o, bool is_put) {
+    flight_t flight = {.is_put = is_put, .extent = next_random(&o->random) % ORACLE_N_EXTENTS};
+    size_t size = oracle_sizes[flight.extent], n_chunks = (size + CHUNK - 1) / CHUNK;
+    size_t first = next_random(&o->random) % n_chunks;
+    size_t n = 1 + next_random(&o->random) % (n_chunks - first);
+    flight.offset = first * CHUNK;
+    flight.size = first + n == n_chunks ? size - flight.offset : n * CHUNK;
+    size_t skew = next_random(&o->random) % 2 * (next_random(&o->random) % 4096);
+    flight.buffer = new_buffer(flight.size, skew);
+    if (is_put)
+        put(o, &flight);
+    else
+        get(o, &flight);
+}
+
+static void get_everything(oracle_t *o) {
+    for (size_t e = 0; e < ORACLE_N_EXTENTS; e++) {
+        for (size_t offset = 0; offset < oracle_sizes[e]; offset += CHUNK) {
+            size_t left = oracle_sizes[e] - offset;
+            flight_t flight = {.extent = e, .offset = offset, .size = left < CHUNK ? left : CHUNK};
+            flight.buffer = new_buffer(flight.size, 0);
+            get(o, &flight);
+            wait_for_all(o);
+        }
+    }
+}
+
+void oracle_run(zr_store_t *store, size_t n_transfers, size_t most, uint64_t seed,
+                oracle_result_t *result_p) {
+    oracle_t o = {.store = store, .random = seed};
+    assert_true(most < MAX_IN_FLIGHT);
+    for (size_t e = 0; e < ORACLE_N_EXTENTS; e++) {
+        o.bytes[e] = calloc(1, oracle_sizes[e]);
+        assert_non_null(o.bytes[e]);
+    }
+    for (size_t i = 0; i < n_transfers; i++) {
+        while (o.n_flights >= most)
+            wait_for(&o, next_random(&o.random) % o.n_flights);
+        start_random(&o, next_random(&o.random) % 2 == 0);
+        if (next_random(&o.random) % 8 == 0)
+            zr_store_progress(store);
+        if (next_random(&o.random) % 64 == 0)
+            wait_for_all(&o);
+    }
+    wait_for_all(&o);
+    get_everything(&o);
+    for (size_t e = 0; e < ORACLE_N_EXTENTS; e++)
+        free(o.bytes[e]);
+    *result_p = o.result;
+}

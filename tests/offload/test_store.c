@@ -1,0 +1,455 @@
+/*
+ * The conformance suite of the store: what store.h promises, on every backend and in several
+ * forms of each.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/offload/store_fixture.h"
+#include "tests/offload/store_oracle.h"
+
+/* A backend, and the options in which its forms differ. */
+typedef struct variant {
+    const char *name, *backend;
+    size_t n_paths, depth, submit_batch, n_bounce_buffers;
+    bool no_verify, poll;
+} variant_t;
+
+static const variant_t variants[] = {
+    {.name = "memory", .backend = "memory"},
+    {.name = "memory, not verified", .backend = "memory", .no_verify = true},
+    {.name = "uring", .backend = "uring", .n_paths = 1},
+    {.name = "uring, three paths", .backend = "uring", .n_paths = 3},
+    {.name = "uring, one request at once",
+     .backend = "uring",
+     .n_paths = 2,
+     .depth = 1,
+     .submit_batch = 1,
+     .n_bounce_buffers = 1},
+    {.name = "uring, deep",
+     .backend = "uring",
+     .n_paths = 1,
+     .depth = 64,
+     .submit_batch = 64,
+     .n_bounce_buffers = 9},
+    {.name = "uring, not verified", .backend = "uring", .n_paths = 1, .no_verify = true},
+    {.name = "uring, polled where possible", .backend = "uring", .n_paths = 1, .poll = true},
+};
+static const variant_t *variant;
+
+static int setup(void **state) {
+    fixture_t *f = malloc(sizeof(*f));
+    assert_non_null(f);
+    fixture_open(f, variant->backend, variant->n_paths);
+    if (variant->depth > 0) {
+        f->options.depth = variant->depth;
+        f->options.submit_batch = variant->submit_batch;
+        f->options.n_bounce_buffers = variant->n_bounce_buffers;
+    }
+    f->options.verify = !variant->no_verify;
+    f->options.poll = variant->poll;
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    fixture_close(*state);
+    free(*state);
+    return 0;
+}
+
+static zr_store_statistics_t statistics(const fixture_t *f) {
+    zr_store_statistics_t s;
+    zr_store_statistics(f->store, &s);
+    return s;
+}
+
+/* ---- sizes ------------------------------------------------------------------------------- */
+
+static const size_t sizes[] = {
+    0,         1,           2,         509,       4095,         4096,    4099,
+    CHUNK - 1, CHUNK,       CHUNK + 1, 2 * CHUNK, REQUEST - 1,  REQUEST, REQUEST + 1,
+    65537,     3 * REQUEST, 104729,    299993,    12 * REQUEST, 0,       (size_t)1 << 20};
+#define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))
+#define GUARD 64
+
+/* Put each extent, then get each, into buffers that begin `skew` bytes after a page. */
+static void go_round(fixture_t *f, size_t skew, uint64_t seed) {
+    for (size_t e = 0; e < N_SIZES; e++) {
+        unsigned char *buffer = new_buffer(sizes[e], skew);
+        fill_pattern(buffer, sizes[e], seed + e);
+        assert_int_equal(put_now(f->store, e, 0, sizes[e], buffer), ZR_OK);
+        free_buffer(buffer);
+    }
+    for (size_t e = 0; e < N_SIZES; e++) {
+        unsigned char *expected = new_buffer(sizes[e], 0);
+        unsigned char *buffer = new_buffer(GUARD + sizes[e] + GUARD, skew);
+        memset(buffer, 0x77, GUARD + sizes[e] + GUARD);
+        fill_pattern(expected, sizes[e], seed + e);
+        assert_int_equal(get_now(f->store, e, 0, sizes[e], buffer + GUARD), ZR_OK);
+        assert_memory_equal(buffer + GUARD, expected, sizes[e]);
+        for (size_t i = 0; i < GUARD; i++) {
+            assert_int_equal(buffer[i], 0x77);
+            assert_int_equal(buffer[GUARD + sizes[e] + i], 0x77);
+        }
+        free_buffer(buffer);
+        free_buffer(expected);
+    }
+}
+
+static void test_sizes(void **state) {
+    fixture_t *f = *state;
+    uint64_t total = 0;
+    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    static const size_t skews[] = {0, 1, 512, 4032};
+    for (size_t i = 0; i < 4; i++)
+        go_round(f, skews[i], 100 * i);
+    for (size_t e = 0; e < N_SIZES; e++)
+        total += sizes[e];
+    zr_store_statistics_t s = statistics(f);
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        assert_int_equal(s.count[d].bytes, 4 * total);
+        assert_int_equal(s.count[d].n_transfers, 4 * N_SIZES);
+        assert_true(s.count[d].moved_bytes >= s.count[d].bytes);
+        assert_true(s.count[d].moved_bytes <= s.count[d].bytes + 4 * N_SIZES * 4096);
+        assert_true(s.count[d].bounced_bytes <= s.count[d].bytes);
+    }
+    assert_int_equal(s.n_failed, 0);
+    assert_int_equal(f->n_logged[ZR_LOG_ERROR], 0);
+}
+
+/* An extent's size as declared can be asked for; there is none beyond the last. */
+static void test_facts(void **state) {
+    fixture_t *f = *state;
+    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    const zr_store_info_t *info = zr_store_info(f->store);
+    assert_string_equal(info->backend, variant->backend);
+    assert_int_equal(info->n_extents, N_SIZES);
+    assert_int_equal(info->chunk_bytes, CHUNK);
+    assert_int_equal(CHUNK % info->block_bytes, 0);
+    assert_int_equal(zr_store_extent(f->store, 16)->size_bytes, 104729);
+    assert_string_equal(zr_store_extent(f->store, 16)->name, "extent 16");
+    assert_null(zr_store_extent(f->store, N_SIZES));
+    uint64_t total = 0;
+    for (size_t e = 0; e < N_SIZES; e++)
+        total += sizes[e];
+    assert_true(info->reserved_bytes >= total);
+    assert_true(info->reserved_bytes <= total + N_SIZES * 4096);
+    assert_true(info->host_bytes > 0);
+}
+
+/* Nothing at all, and extents that are all empty, are fine. */
+static void test_empty(void **state) {
+    fixture_t *f = *state;
+    static const size_t nothing[3] = {0};
+    assert_int_equal(fixture_create(f, NULL, 0), ZR_OK);
+    assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
+    assert_int_equal(fixture_create(f, nothing, 3), ZR_OK);
+    assert_int_equal(put_now(f->store, 1, 0, 0, NULL), ZR_OK);
+    assert_int_equal(get_now(f->store, 2, 0, 0, NULL), ZR_OK);
+}
+
+/* ---- sub-ranges, order ----------------------------------------------------------------------- */
+
+static void test_sub_ranges(void **state) {
+    fixture_t *f = *state;
+    static const size_t size = 9 * CHUNK + 77;
+    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    unsigned char *whole = new_buffer(size, 0), *part = new_buffer(size, 0);
+    fill_pattern(whole, size, 1);
+    assert_int_equal(put_now(f->store, 0, 0, size, whole), ZR_OK);
+    for (size_t first = 0; first <= 9; first++) {
+        for (size_t last = first + 1; last <= 10; last++) {
+            size_t begin = first * CHUNK, end = last * CHUNK < size ? last * CHUNK : size;
+            memset(part, 0, size);
+            assert_int_equal(get_now(f->store, 0, begin, end - begin, part), ZR_OK);
+            assert_memory_equal(part, whole + begin, end - begin);
+            fill_pattern(whole + begin, end - begin, first * 100 + last);
+            assert_int_equal(put_now(f->store, 0, begin, end - begin, whole + begin), ZR_OK);
+            assert_int_equal(get_now(f->store, 0, 0, size, part), ZR_OK);
+            assert_memory_equal(part, whole, size);
+        }
+    }
+    assert_int_equal(put_now(f->store, 0, size, 0, NULL), ZR_OK); /* nothing, at the end */
+    free_buffer(part);
+    free_buffer(whole);
+}
+
+/* Transfers on the same bytes take effect in the order of the calls. */
+static void test_order_on_the_same_bytes(void **state) {
+    fixture_t *f = *state;
+    static const size_t size = 5 * REQUEST + 13;
+    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    unsigned char *a = new_buffer(size, 0), *b = new_buffer(size, 8), *c = new_buffer(size, 0);
+    unsigned char *d = new_buffer(size, 0);
+    zr_store_ticket_t tickets[5];
+    fill_pattern(a, size, 1);
+    fill_pattern(b, size, 2);
+    assert_int_equal(zr_store_put(f->store, 0, 0, size, a, &tickets[0]), ZR_OK);
+    assert_int_equal(zr_store_get(f->store, 0, 0, size, c, &tickets[1]), ZR_OK);
+    assert_int_equal(zr_store_put(f->store, 0, REQUEST, size - REQUEST, b + REQUEST, &tickets[2]),
+                     ZR_OK);
+    assert_int_equal(zr_store_put(f->store, 0, 0, REQUEST, b, &tickets[3]), ZR_OK);
+    assert_int_equal(zr_store_get(f->store, 0, 0, size, d, &tickets[4]), ZR_OK);
+    for (int i = 4; i >= 0; i--)
+        assert_int_equal(zr_store_wait(f->store, tickets[i]), ZR_OK);
+    assert_memory_equal(c, a, size);
+    assert_memory_equal(d, b, size);
+    assert_true(statistics(f).n_conflicts >= 3);
+    free_buffer(a);
+    free_buffer(b);
+    free_buffer(c);
+    free_buffer(d);
+}
+
+/* ---- many in flight ------------------------------------------------------------------------- */
+
+#define MANY 32 /* the fixture's max_transfers */
+
+static void test_many_in_flight(void **state) {
+    fixture_t *f = *state;
+    static const size_t size = MANY * 3 * CHUNK, part = 3 * CHUNK;
+    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    unsigned char *from = new_buffer(size, 0), *to = new_buffer(size, 0);
+    zr_store_ticket_t tickets[MANY], one_more = 99;
+    fill_pattern(from, size, 5);
+    for (size_t i = 0; i < MANY; i++)
+        assert_int_equal(zr_store_put(f->store, 0, i * part, part, from + i * part, &tickets[i]),
+                         ZR_OK);
+    assert_refused(f, ZR_ERR_STATE, zr_store_put(f->store, 0, 0, part, from, &one_more),
+                   "32 transfers have been started and not waited for");
+    assert_int_equal(one_more, 99);
+    for (size_t i = 0; i < MANY; i++) /* not in the order of the calls */
+        assert_int_equal(zr_store_wait(f->store, tickets[(i * 11 + 5) % MANY]), ZR_OK);
+    for (size_t i = MANY; i-- > 0;)
+        assert_int_equal(zr_store_get(f->store, 0, i * part, part, to + i * part, &tickets[i]),
+                         ZR_OK);
+    assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
+    assert_memory_equal(from, to, size);
+    for (size_t i = 0; i < MANY; i++)
+        assert_refused(f, ZR_ERR_STATE, zr_store_wait(f->store, tickets[i]), "is of no transfer");
+    free_buffer(to);
+    free_buffer(from);
+}
+
+/* Polling alone brings every transfer to its end. */
+static void test_poll(void **state) {
+    fixture_t *f = *state;
+    static const size_t size = 12 * REQUEST;
+    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    unsigned char *from = new_buffer(size, 3), *to = new_buffer(size, 0);
+    zr_store_ticket_t ticket;
+    bool done = true;
+    fill_pattern(from, size, 6);
+    assert_int_equal(zr_store_put(f->store, 0, 0, size, from, &ticket), ZR_OK);
+    for (done = false; !done;)
+        assert_int_equal(zr_store_poll(f->store, ticket, &done), ZR_OK);
+    assert_refused(f, ZR_ERR_STATE, zr_store_poll(f->store, ticket, &done), "is of no transfer");
+    assert_int_equal(zr_store_get(f->store, 0, 0, size, to, &ticket), ZR_OK);
+    while (statistics(f).count[ZR_STORE_GET].n_transfers == 0)
+        zr_store_progress(f->store);
+    done = false;
+    assert_int_equal(zr_store_poll(f->store, ticket, &done), ZR_OK);
+    assert_true(done);
+    assert_memory_equal(from, to, size);
+    done = false;
+    assert_int_equal(zr_store_poll(f->store, ZR_STORE_NO_TICKET, &done), ZR_OK);
+    assert_true(done);
+    assert_int_equal(zr_store_wait(f->store, ZR_STORE_NO_TICKET), ZR_OK);
+    free_buffer(to);
+    free_buffer(from);
+}
+
+/* The end of the store is the end of its transfers: the buffers are the caller's again. */
+static void test_destroy_waits(void **state) {
+    fixture_t *f = *state;
+    static const size_t size = 12 * REQUEST;
+    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    unsigned char *from = new_buffer(size, 0), *to = new_buffer(size, 0);
+    zr_store_ticket_t ticket;
+    fill_pattern(from, size, 7);
+    assert_int_equal(zr_store_put(f->store, 0, 0, size, from, &ticket), ZR_OK);
+    assert_int_equal(zr_store_get(f->store, 0, 0, size, to, &ticket), ZR_OK);
+    zr_store_destroy(&f->store);
+    assert_memory_equal(from, to, size);
+    zr_store_destroy(&f->store);
+    zr_store_destroy(NULL);
+    free_buffer(to);
+    free_buffer(from);
+}
+
+static void test_random(void **state) {
+    fixture_t *f = *state;
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        oracle_result_t result;
+        assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+        f->options.log.level = ZR_LOG_ERROR;
+        oracle_run(f->store, 400, 20, seed, &result);
+        for (size_t i = 1; i < ORACLE_N_STATUSES; i++)
+            assert_int_equal(result.n_ended[i], 0);
+        assert_true(result.n_ended[0] > 200);
+    }
+}
+
+/* ---- registered buffers ---------------------------------------------------------------------- */
+
+static void test_register(void **state) {
+    fixture_t *f = *state;
+    static const size_t size = 4 * REQUEST;
+    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    unsigned char *from = new_buffer(size, 0), *to = new_buffer(size, 0);
+    const zr_store_buffer_t buffers[] = {{from, size}, {to, size / 2}};
+    zr_store_ticket_t ticket;
+    fill_pattern(from, size, 8);
+    assert_int_equal(zr_store_register(f->store, buffers, 2), ZR_OK);
+    assert_int_equal(zr_store_put(f->store, 0, 0, size, from, &ticket), ZR_OK);
+    assert_int_equal(zr_store_register(f->store, buffers + 1, 1), ZR_OK); /* with one in flight */
+    assert_int_equal(zr_store_get(f->store, 0, 0, size, to, &ticket), ZR_OK); /* in and beyond */
+    assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
+    assert_memory_equal(from, to, size);
+    assert_int_equal(zr_store_register(f->store, NULL, 0), ZR_OK);
+    assert_int_equal(get_now(f->store, 0, 0, size, to), ZR_OK);
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_register(f->store, NULL, 1), "no array");
+    const zr_store_buffer_t none = {NULL, 5}, empty = {to, 0};
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_register(f->store, &none, 1), "buffer 0 is 5");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_register(f->store, &empty, 1), "buffer 0 is 0");
+    free_buffer(to);
+    free_buffer(from);
+}
+
+/* ---- refusals ----------------------------------------------------------------------------------
+ */
+
+static void test_refused_transfers(void **state) {
+    fixture_t *f = *state;
+    static const size_t two[] = {3 * CHUNK + 5, 10};
+    assert_int_equal(fixture_create(f, two, 2), ZR_OK);
+    unsigned char *buffer = new_buffer(4 * CHUNK, 0);
+    zr_store_ticket_t t = 99;
+    zr_store_t *s = f->store;
+    memset(buffer, 1, 4 * CHUNK);
+    fixture_log_clear(f);
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 2, 0, 1, buffer, &t),
+                   "put: extent 2; 2 extents were declared");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_get(s, 0, 0, 3 * CHUNK + 6, buffer, &t),
+                   "get of \"extent 0\": 24582 bytes at 0; the extent has 24581");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 4 * CHUNK, 0, buffer, &t), "0 bytes at");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, CHUNK, SIZE_MAX, buffer, &t),
+                   "the extent has");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 1, CHUNK, buffer, &t), "no whole chunks");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 0, CHUNK + 1, buffer, &t),
+                   "begin at a multiple of chunk_bytes, 8192");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 0, CHUNK, NULL, &t), "no buffer (NULL)");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 0, CHUNK, buffer, NULL), "ticket");
+    assert_refused(f, ZR_ERR_STATE, zr_store_get(s, 1, 0, 10, buffer, &t), "holds nothing");
+    assert_int_equal(put_now(s, 0, CHUNK, CHUNK, buffer), ZR_OK);
+    assert_refused(f, ZR_ERR_STATE, zr_store_get(s, 0, CHUNK, 2 * CHUNK, buffer, &t),
+                   "the chunk at 16384 holds nothing");
+    assert_int_equal(get_now(s, 0, CHUNK, CHUNK, buffer), ZR_OK);
+    assert_int_equal(t, 99);
+    assert_refused(f, ZR_ERR_STATE, zr_store_wait(s, 12345678),
+                   "ticket 12345678 is of no transfer");
+    assert_refused(f, ZR_ERR_STATE, zr_store_wait(s, UINT64_MAX), "is of no transfer");
+    free_buffer(buffer);
+}
+
+/* One option changed, and what the refusal says. */
+static void refuse_option(fixture_t *f, size_t *option, size_t value, const char *text) {
+    size_t before = *option;
+    *option = value;
+    assert_refused(f, ZR_ERR_ARGUMENT, fixture_create(f, sizes, 3), text);
+    assert_null(f->store);
+    *option = before;
+}
+
+static void test_refused_stores(void **state) {
+    fixture_t *f = *state;
+    zr_store_options_t *o = &f->options;
+    refuse_option(f, &o->chunk_bytes, 0, "chunk_bytes is 0; 4096 to");
+    refuse_option(f, &o->chunk_bytes, 5000,
+                  "multiple of ZR_STORE_CHUNK_ALIGN_BYTES, 4096; the next is 8192");
+    refuse_option(f, &o->request_bytes, CHUNK - 1, "request_bytes is 8191; 8192 to");
+    refuse_option(f, &o->request_bytes, CHUNK + 4096,
+                  "multiple of chunk_bytes, 8192; the next is 16384");
+    refuse_option(f, &o->request_bytes, (size_t)1 << 31, "the nearest is 1073741824");
+    refuse_option(f, &o->depth, 0, "depth is 0; 1 to 1024");
+    refuse_option(f, &o->depth, 1025, "depth is 1025; 1 to 1024 are possible, the nearest is 1024");
+    refuse_option(f, &o->submit_batch, 0, "submit_batch is 0");
+    refuse_option(f, &o->submit_batch, o->depth + 1, "submit_batch is ");
+    refuse_option(f, &o->n_bounce_buffers, 0, "n_bounce_buffers is 0");
+    refuse_option(f, &o->max_transfers, 0, "max_transfers is 0");
+    refuse_option(f, &o->max_transfers, 65537, "max_transfers is 65537");
+    static const size_t huge[] = {(size_t)1 << 60, 1};
+    assert_refused(f, ZR_ERR_ARGUMENT, fixture_create(f, huge, 2), "extent 1, \"extent 1\"");
+    const zr_store_extent_t unnamed = {.size_bytes = 1};
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, &unnamed, 1, &f->store),
+                   "extent 0 has no name");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, NULL, 1, &f->store),
+                   "no array");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create("floppy", o, NULL, 0, &f->store),
+                   "no backend \"floppy\"; there are memory, uring");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, NULL, 0, NULL), "NULL");
+    assert_null(f->store);
+}
+
+/* ---- memory
+ * -------------------------------------------------------------------------------------- */
+
+/* Buffers come out of the host tier's budget, and go back to it. */
+static void test_budget(void **state) {
+    fixture_t *f = *state;
+    static const size_t size = 8 * REQUEST;
+    zr_device_t *device = NULL;
+    zr_allocator_t *allocator = NULL;
+    zr_allocator_options_t options = zr_allocator_options_default();
+    zr_tier_statistics_t s;
+    options.log = f->options.log;
+    options.budget_bytes[ZR_TIER_HOST] = 16 * REQUEST;
+    assert_int_equal(zr_device_open("host", NULL, &device), ZR_OK);
+    assert_int_equal(zr_allocator_create(device, &options, &allocator), ZR_OK);
+    f->options.allocator = allocator;
+    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    zr_allocator_statistics(allocator, ZR_TIER_HOST, &s);
+    assert_true(s.live.live > 0 && s.live.live <= zr_store_info(f->store)->host_bytes);
+    zr_store_destroy(&f->store);
+    zr_allocator_statistics(allocator, ZR_TIER_HOST, &s);
+    assert_int_equal(s.live.live, 0);
+    zr_allocator_destroy(&allocator);
+
+    options.budget_bytes[ZR_TIER_HOST] = 4096;
+    assert_int_equal(zr_allocator_create(device, &options, &allocator), ZR_OK);
+    f->options.allocator = allocator;
+    assert_refused(f, ZR_ERR_BUDGET, fixture_create(f, &size, 1), "does not fit");
+    assert_null(f->store);
+    zr_allocator_destroy(&allocator);
+    zr_device_close(&device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_sizes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_facts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_empty, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sub_ranges, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_order_on_the_same_bytes, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_many_in_flight, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_poll, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_destroy_waits, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_random, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_register, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused_transfers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused_stores, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
+    };
+    bool has_uring = fixture_probe() == 0;
+    int n_failed = 0;
+    for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
+        variant = &variants[i];
+        if (!has_uring && strcmp(variant->backend, "uring") == 0)
+            continue;
+        printf("---- %s\n", variant->name);
+        n_failed += cmocka_run_group_tests(tests, NULL, NULL);
+    }
+    return n_failed;
+}
