@@ -1,10 +1,12 @@
 /*
  * zero-bench alloc: plan the offsets of a trace of buffers. The limit that a plan is measured
  * against is the most bytes alive at once; no plan is lower. Whether the plan is valid is
- * checked here, without the planner.
+ * checked here, without the planner. Beside it stands what other allocators, which do not know
+ * the lives in advance, would reserve for the same trace.
  */
 #include <sys/stat.h>
 
+#include "examples/bench/alloc_sim.h"
 #include "examples/bench/bench.h"
 #include "examples/bench/trace.h"
 
@@ -84,7 +86,7 @@ static const struct argp parser = {
     .options = option_table,
     .parser = parse_option,
     .doc = "Plan the offsets of a trace of buffers, and compare the height with the most bytes "
-           "that are alive at once."};
+           "that are alive at once, and with what other allocators would reserve for them."};
 
 /* ---- planning -------------------------------------------------------------------------------- */
 
@@ -94,6 +96,7 @@ typedef struct alloc_bench {
     zr_plan_result_t result;
     size_t height_bytes; /* as counted here */
     bool is_valid;
+    size_t reserved_bytes[SIM_N_KINDS]; /* by other allocators */
 } alloc_bench_t;
 
 static double seconds_for(const options_t *options, size_t n_buffers) {
@@ -133,6 +136,7 @@ static zr_status_t measure(alloc_bench_t *bench, const options_t *options) {
     ZR_TRY(trace_check_plan(&bench->trace, bench->offsets, options->log, &bench->is_valid,
                             &bench->height_bytes));
     bench->is_valid = bench->is_valid && bench->height_bytes == bench->result.height_bytes;
+    ZR_TRY(sim_run(&bench->trace, options->log, bench->reserved_bytes));
     if (options->plan != NULL)
         return trace_write_plan(&bench->trace, bench->offsets, options->plan, options->log);
     return ZR_OK;
@@ -144,9 +148,28 @@ static bool is_met(const alloc_bench_t *bench, const options_t *options) {
     return !options->has_capacity || bench->height_bytes <= options->capacity_bytes;
 }
 
-static double ratio_of(const alloc_bench_t *bench) {
+static double ratio_of(const alloc_bench_t *bench, size_t size_bytes) {
     size_t max_live = bench->result.max_live_bytes;
-    return max_live == 0 ? 1.0 : (double)bench->height_bytes / (double)max_live;
+    return max_live == 0 ? 1.0 : (double)size_bytes / (double)max_live;
+}
+
+/* A line of the table of what is reserved for the trace. */
+static void print_reserved(const alloc_bench_t *bench, const options_t *options, const char *name,
+                           size_t reserved_bytes, const char *summary) {
+    fprintf(stderr, "  %-18s %16zu %8.4f", name, reserved_bytes, ratio_of(bench, reserved_bytes));
+    if (options->has_capacity)
+        fprintf(stderr, "  %-8s",
+                reserved_bytes <= options->capacity_bytes ? "within" : "exceeded");
+    fprintf(stderr, "  %s\n", summary);
+}
+
+static void print_comparison(const alloc_bench_t *bench, const options_t *options) {
+    fprintf(stderr, "  %-18s %16s %8s%s\n", "reserved for it", "bytes", "of live",
+            options->has_capacity ? "  capacity" : "");
+    print_reserved(bench, options, "plan", bench->height_bytes, "this one");
+    for (int i = 0; i < SIM_N_KINDS; i++)
+        print_reserved(bench, options, sim_kinds[i]->name, bench->reserved_bytes[i],
+                       sim_kinds[i]->summary);
 }
 
 static void print_for_people(const alloc_bench_t *bench, const options_t *options) {
@@ -157,12 +180,38 @@ static void print_for_people(const alloc_bench_t *bench, const options_t *option
     fputc('\n', stderr);
     fprintf(stderr, "  max_live  %zu bytes alive at once\n", result->max_live_bytes);
     fprintf(stderr, "  height    %zu bytes: %.4f of max_live, by %s%s\n", bench->height_bytes,
-            ratio_of(bench), result->strategy, result->is_proven ? "; there is no lower plan" : "");
+            ratio_of(bench, bench->height_bytes), result->strategy,
+            result->is_proven ? "; there is no lower plan" : "");
     fprintf(stderr, "  seconds   %.3f\n", result->seconds);
     fprintf(stderr, "  valid     %s\n", bench->is_valid ? "yes" : "NO");
     if (options->has_capacity)
         fprintf(stderr, "  capacity  %zu bytes: %s\n", options->capacity_bytes,
                 is_met(bench, options) ? "met" : "not met");
+    print_comparison(bench, options);
+}
+
+static json_t *describe_kind(const alloc_bench_t *bench, const options_t *options, int kind) {
+    size_t reserved = bench->reserved_bytes[kind];
+    json_t *object = json_object();
+    if (json_put(object, "name", json_string(sim_kinds[kind]->name)) &&
+        json_put(object, "reserved_peak", json_count(reserved)) &&
+        json_put(object, "ratio", json_number(ratio_of(bench, reserved))) &&
+        (!options->has_capacity ||
+         json_put(object, "within", json_boolean(reserved <= options->capacity_bytes))))
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *describe_comparison(const alloc_bench_t *bench, const options_t *options) {
+    json_t *array = json_array();
+    for (int i = 0; i < SIM_N_KINDS; i++) {
+        if (json_array_append_new(array, describe_kind(bench, options, i)) == 0)
+            continue;
+        json_decref(array);
+        return NULL;
+    }
+    return array;
 }
 
 static json_t *describe(const alloc_bench_t *bench, const options_t *options) {
@@ -175,11 +224,12 @@ static json_t *describe(const alloc_bench_t *bench, const options_t *options) {
         json_put(object, "max_live", json_count(result->max_live_bytes)) &&
         json_put(object, "bound", json_count(result->bound_bytes)) &&
         json_put(object, "height", json_count(bench->height_bytes)) &&
-        json_put(object, "ratio", json_number(ratio_of(bench))) &&
+        json_put(object, "ratio", json_number(ratio_of(bench, bench->height_bytes))) &&
         json_put(object, "seconds", json_number(result->seconds)) &&
         json_put(object, "valid", json_boolean(bench->is_valid)) &&
         json_put(object, "strategy", json_string(result->strategy)) &&
         json_put(object, "proven", json_boolean(result->is_proven)) &&
+        json_put(object, "compare", describe_comparison(bench, options)) &&
         (!options->has_capacity ||
          (json_put(object, "capacity", json_count(options->capacity_bytes)) &&
           json_put(object, "met", json_boolean(is_met(bench, options))))))

@@ -80,8 +80,7 @@ static zr_status_t read_file(const char *path, const zr_log_t *log, char **text_
     return status;
 }
 
-/* ---- records and fields -----------------------------------------------------------------------
- */
+/* ---- records and fields ---------------------------------------------------------------------- */
 
 /* Log what is wrong with the character here, or with a field. Always ZR_ERR_FORMAT. */
 static zr_status_t refuse_here(const reader_t *reader, const char *problem) {

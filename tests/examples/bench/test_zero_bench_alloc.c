@@ -1,4 +1,7 @@
 /* zero-bench alloc as a user runs it: traces, plans, and what it says of bad ones. */
+#include <math.h>
+#include <stdbool.h>
+
 #include "tests/examples/bench/run_bench.h"
 
 /* A trace of this text, in a file of the current folder. */
@@ -29,11 +32,57 @@ static json_t *plan_trace(const char *options, int expected) {
     return object;
 }
 
+/* The entry of another allocator. */
+static const json_t *compared(const json_t *object, const char *name) {
+    const json_t *array = json_object_get(object, "compare");
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *entry = json_array_get(array, i);
+        if (strcmp(json_string_value(json_object_get(entry, "name")), name) == 0)
+            return entry;
+    }
+    fail_msg("nothing is compared with %s", name);
+    return NULL;
+}
+
+/* 24 MiB in two pieces that PyTorch cannot merge. */
+static void test_compare(void **state) {
+    (void)state;
+    static const char text[] = "id,lower,upper,size\na,0,1,12582912\nb,0,1,12582912\n"
+                               "c,1,2,25165824\n";
+    static const struct {
+        const char *name;
+        double mib;
+        bool is_within;
+    } expected[] = {
+        {"best_fit", 24, true}, {"pytorch", 48, false}, {"pytorch_expandable", 40, true}};
+    char output[4096];
+    write_trace(text, sizeof(text) - 1);
+    assert_int_equal(
+        run("alloc --json --trace test_zero_bench_alloc.csv --capacity 40MiB 2>/dev/null", output,
+            sizeof(output)),
+        0);
+    json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+    assert_int_equal(json_array_size(json_object_get(object, "compare")), 3);
+    for (int i = 0; i < 3; i++) {
+        const json_t *entry = compared(object, expected[i].name);
+        assert_true(number_at(entry, "reserved_peak") == expected[i].mib * 1048576.0);
+        assert_true(fabs(number_at(entry, "ratio") - expected[i].mib / 24.0) < 1e-8);
+        assert_true(json_is_true(json_object_get(entry, "within")) == expected[i].is_within);
+    }
+    json_decref(object);
+    assert_int_equal(run("alloc --trace test_zero_bench_alloc.csv --capacity 40MiB 2>&1", output,
+                         sizeof(output)),
+                     0);
+    assert_non_null(strstr(output, "pytorch                    50331648   2.0000  exceeded"));
+    assert_non_null(strstr(output, "pytorch_expandable         41943040   1.6667  within"));
+}
+
 static void test_alloc(void **state) {
     (void)state;
     write_trace(trace, sizeof(trace) - 1);
     json_t *object = plan_trace("--plan test_zero_bench_alloc_plan.csv", 0);
     assert_null(json_object_get(object, "capacity"));
+    assert_null(json_object_get(compared(object, "best_fit"), "within"));
     json_decref(object);
     object = plan_trace("--capacity 12 --seconds 0", 0);
     assert_true(json_is_true(json_object_get(object, "met")));
@@ -164,9 +213,8 @@ static void test_bad_traces(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc),
-        cmocka_unit_test(test_quoted_fields),
-        cmocka_unit_test(test_align),
+        cmocka_unit_test(test_alloc),         cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_quoted_fields), cmocka_unit_test(test_align),
         cmocka_unit_test(test_bad_traces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
