@@ -8,6 +8,7 @@
 #include "allocator/internal.h"
 #include "allocator/poison.h"
 #include "allocator/replay_force.h"
+#include "allocator/replay_search.h"
 
 #define NO_SEGMENT SIZE_MAX
 /* Work that planning may take in zr_allocator_mark once the greedy orders have missed the bound. */
@@ -251,13 +252,9 @@ static zr_status_t make_plan(zr_allocator_t *allocator, zr_replay_made_t **made_
     return status;
 }
 
-static void renew_plan(zr_allocator_t *allocator) {
+/* Put another plan into force. It is taken over, whatever comes of it. */
+static void replace_plan(zr_allocator_t *allocator, zr_replay_made_t *made) {
     zr_replay_t *replay = allocator->replay;
-    zr_replay_made_t *made = NULL;
-    replay->n_divergent_in_row = 0;
-    replay->n_plans_in_row++;
-    if (make_plan(allocator, &made) != ZR_OK)
-        return;
     if (!zr_replay_release(allocator)) {
         zr_replay_plan_free(&made);
         return;
@@ -267,6 +264,48 @@ static void renew_plan(zr_allocator_t *allocator) {
     replay->is_in_force = zr_replay_force(allocator) == ZR_OK;
     if (replay->is_in_force)
         replay->statistics.n_plans++;
+}
+
+/* What was found for a plan that is not in force any more is of no use. */
+static void end_search(zr_replay_t *replay) {
+    zr_replay_made_t *found = zr_replay_search_stop(&replay->search);
+    zr_replay_plan_free(&found);
+}
+
+static void renew_plan(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    zr_replay_made_t *made = NULL;
+    replay->n_divergent_in_row = 0;
+    replay->n_plans_in_row++;
+    end_search(replay);
+    if (make_plan(allocator, &made) != ZR_OK)
+        return;
+    replace_plan(allocator, made);
+    if (replay->is_in_force && replay->search_seconds > 0 &&
+        zr_replay_plan_can_improve(replay->plan))
+        replay->search =
+            zr_replay_search_start(&replay->plan->tape, &replay->planning, replay->search_seconds);
+}
+
+static size_t height_of(const zr_replay_made_t *plan) {
+    size_t height = 0;
+    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++)
+        height += plan->summary[tier].height_bytes;
+    return height;
+}
+
+/* Take what a search has found, if it is lower. */
+static void take_found(zr_allocator_t *allocator) {
+    zr_replay_t *replay = allocator->replay;
+    if (replay->search == NULL || !zr_replay_search_is_done(replay->search))
+        return;
+    zr_replay_made_t *found = zr_replay_search_stop(&replay->search);
+    if (found == NULL || !replay->is_in_force || height_of(found) >= height_of(replay->plan)) {
+        zr_replay_plan_free(&found);
+        return;
+    }
+    replay->statistics.n_lowered++;
+    replace_plan(allocator, found);
 }
 
 static bool has_followed(const zr_replay_t *replay) {
@@ -292,6 +331,7 @@ static void end_step(zr_allocator_t *allocator) {
         replay->statistics.n_clean_steps++;
         replay->statistics.last_clean_step = replay->step;
         replay->n_divergent_in_row = replay->n_plans_in_row = 0;
+        take_found(allocator);
         return;
     }
     replay->n_divergent_in_row++;
@@ -354,6 +394,7 @@ static zr_replay_t *create_replay(const zr_allocator_t *allocator,
                                .compute = options->compute,
                                .is_synchronous = zr_device_info(allocator->device)->synchronous,
                                .search = {.log = allocator->log, .max_steps = PLAN_STEPS}};
+    replay->search_seconds = options->search_seconds;
     replay->segment = NO_SEGMENT;
     replay->statistics.is_on = true;
     return replay;
@@ -390,6 +431,7 @@ void zr_replay_destroy(zr_allocator_t *allocator) {
     zr_replay_t *replay = allocator->replay;
     if (replay == NULL)
         return;
+    end_search(replay);
     zr_replay_abandon(replay);
     zr_replay_plan_free(&replay->plan);
     zr_tape_free(&replay->tape);

@@ -74,6 +74,7 @@ typedef struct zr_replay_statistics {
     zr_replay_plan_t plans[ZR_N_TIERS];
     size_t n_segments;      /* of the plan */
     size_t n_plans;         /* made and taken since the start, the present one included */
+    size_t n_lowered;       /* plans that a search beside training replaced by a lower one */
     size_t n_dropped;       /* plans given up within a step, because it needed their memory */
     double plan_seconds;    /* in all, without searches beside training */
     size_t n_steps;         /* that ended since the start */

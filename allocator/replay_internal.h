@@ -77,6 +77,8 @@ ZR_NODISCARD zr_status_t zr_replay_plan_make(zr_tape_t *tape, const zr_replay_pl
 /** Its blocks and events must be back. */
 void zr_replay_plan_free(zr_replay_made_t **made);
 
+typedef struct zr_replay_search zr_replay_search_t;
+
 /* ---- replay itself ---------------------------------------------------------------------- */
 
 typedef struct zr_replay {
@@ -98,6 +100,8 @@ typedef struct zr_replay {
     size_t n_divergent_in_row; /* steps */
     size_t n_plans_in_row;     /* without a step that followed one */
     bool is_warned;            /* that a step is too long */
+    double search_seconds;
+    zr_replay_search_t *search; /* for a lower plan than the one in force; NULL: none runs */
     zr_replay_statistics_t statistics;
 } zr_replay_t;
 

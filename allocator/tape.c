@@ -2,6 +2,7 @@
  * Writing a step down, and comparing two of them.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "allocator/tape.h"
 
@@ -18,6 +19,22 @@ void zr_tape_restart(zr_tape_t *tape) {
     tape->now = 0;
     tape->epoch++;
     tape->is_torn = tape->is_too_long = false;
+}
+
+zr_status_t zr_tape_copy(const zr_tape_t *tape, zr_tape_t *copy_p) {
+    zr_tape_t copy = *tape;
+    copy.entries_capacity = tape->n_entries + 1;
+    copy.segments_capacity = tape->n_segments + 1;
+    copy.entries = malloc(copy.entries_capacity * sizeof(*copy.entries));
+    copy.segments = malloc(copy.segments_capacity * sizeof(*copy.segments));
+    if (copy.entries == NULL || copy.segments == NULL) {
+        zr_tape_free(&copy);
+        return ZR_ERR_MEMORY;
+    }
+    memcpy(copy.entries, tape->entries, tape->n_entries * sizeof(*copy.entries));
+    memcpy(copy.segments, tape->segments, tape->n_segments * sizeof(*copy.segments));
+    *copy_p = copy;
+    return ZR_OK;
 }
 
 /* Room for one element more; false: there is none. */

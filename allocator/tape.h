@@ -51,6 +51,9 @@ void zr_tape_free(zr_tape_t *tape);
 /** Begin again: blocks of before are not on it any more. */
 void zr_tape_restart(zr_tape_t *tape);
 
+/** ZR_ERR_MEMORY is not logged. */
+ZR_NODISCARD zr_status_t zr_tape_copy(const zr_tape_t *tape, zr_tape_t *copy_p);
+
 void zr_tape_mark(zr_tape_t *tape, const zr_mark_t *mark);
 /** Write an allocation down. The number that its free has to give; 0: it is not on the tape. */
 uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t block_bytes);

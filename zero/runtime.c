@@ -14,6 +14,9 @@
 
 #include <xxhash.h>
 
+/* Of looking for a lower plan beside training, where there may be one. */
+#define PLAN_SEARCH_SECONDS 2.0
+
 /* ---- helpers ---- */
 
 double zr_rt_now(void) {
@@ -608,6 +611,7 @@ static zr_status_t place_values(zr_unit_t *unit, int kind) {
 static zr_status_t plan_memory(zr_runtime_t *runtime) {
     zr_replay_options_t options = zr_replay_options_default();
     options.compute = runtime->compute;
+    options.search_seconds = PLAN_SEARCH_SECONDS;
     if (!runtime->config.plan_memory)
         return ZR_OK;
     return zr_allocator_replay_start(runtime->allocator, &options);

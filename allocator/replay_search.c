@@ -1,0 +1,72 @@
+/*
+ * The thread that searches for a lower plan.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocator/replay_search.h"
+
+struct zr_replay_search {
+    pthread_t thread;
+    atomic_bool is_cancelled, is_done;
+    zr_tape_t tape;
+    zr_replay_planning_t planning;
+    zr_replay_made_t *made; /* NULL: nothing was found */
+};
+
+bool zr_replay_plan_can_improve(const zr_replay_made_t *plan) {
+    for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
+        if (plan->summary[tier].height_bytes > plan->summary[tier].bound_bytes)
+            return true;
+    }
+    return false;
+}
+
+static bool is_cancelled(void *context) {
+    zr_replay_search_t *search = context;
+    return atomic_load(&search->is_cancelled);
+}
+
+static void *run(void *context) {
+    zr_replay_search_t *search = context;
+    if (zr_replay_plan_make(&search->tape, &search->planning, &search->made) != ZR_OK)
+        search->made = NULL;
+    atomic_store(&search->is_done, true);
+    return NULL;
+}
+
+zr_replay_search_t *zr_replay_search_start(const zr_tape_t *tape,
+                                           const zr_replay_planning_t *planning, double seconds) {
+    zr_replay_search_t *search = calloc(1, sizeof(*search));
+    if (search == NULL)
+        return NULL;
+    search->planning = *planning;
+    search->planning.search = (zr_plan_options_t){.log = planning->log,
+                                                  .max_seconds = seconds,
+                                                  .is_cancelled = is_cancelled,
+                                                  .context = search};
+    if (zr_tape_copy(tape, &search->tape) == ZR_OK &&
+        pthread_create(&search->thread, NULL, run, search) == 0)
+        return search;
+    zr_tape_free(&search->tape);
+    free(search);
+    return NULL;
+}
+
+bool zr_replay_search_is_done(zr_replay_search_t *search) {
+    return atomic_load(&search->is_done);
+}
+
+zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search) {
+    if (*search == NULL)
+        return NULL;
+    atomic_store(&(*search)->is_cancelled, true);
+    pthread_join((*search)->thread, NULL);
+    zr_replay_made_t *made = (*search)->made;
+    zr_tape_free(&(*search)->tape);
+    free(*search);
+    *search = NULL;
+    return made;
+}
