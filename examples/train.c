@@ -117,6 +117,7 @@ static zr_status_t create_rank(rank_t *rank) {
 
 static void note_peaks(rank_t *rank) {
     zr_allocator_t *allocator = zr_runtime_allocator(rank->runtime);
+    zr_allocator_replay_statistics(allocator, &rank->result.replay);
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
         zr_tier_statistics_t statistics;
         zr_allocator_statistics(allocator, (zr_tier_t)tier, &statistics);
@@ -305,6 +306,8 @@ static void keep_larger(size_t *largest, size_t value) {
 
 static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result) {
     const train_result_t *own = &rank->result;
+    if (rank->number == 0 || own->replay.n_clean_steps < result->replay.n_clean_steps)
+        result->replay = own->replay;
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         keep_larger(&result->peak[tier].live, own->peak[tier].live);
         keep_larger(&result->peak[tier].reserved, own->peak[tier].reserved);

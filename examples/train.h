@@ -38,6 +38,7 @@ typedef struct train_result {
 
     /* Also of a run that failed, as far as it came. */
     train_peak_t peak[ZR_N_TIERS];
+    zr_replay_statistics_t replay; /* of the rank that followed its plan in the fewest steps */
     zr_model_size_t size;
     char device[128]; /* its description */
     size_t n_threads; /* of each rank */

@@ -142,10 +142,42 @@ static json_t *class_object(const train_class_peak_t *peak) {
     return object;
 }
 
-/* Peaks by class, per tier. */
+static json_t *plan_object(const zr_replay_plan_t *plan) {
+    json_t *object = json_object();
+    bool made = json_put(object, "allocations", json_count(plan->n_allocations));
+    made &= json_put(object, "max_live", json_count(plan->max_live_bytes));
+    made &= json_put(object, "bound", json_count(plan->bound_bytes));
+    made &= json_put(object, "height", json_count(plan->height_bytes));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *replay_object(const zr_replay_statistics_t *replay) {
+    json_t *object = json_object();
+    bool made = json_put(object, "plans", json_count(replay->n_plans));
+    made &= json_put(object, "plans_dropped", json_count(replay->n_dropped));
+    made &= json_put(object, "plan_seconds", json_real(replay->plan_seconds));
+    made &= json_put(object, "steps", json_count(replay->n_steps));
+    made &= json_put(object, "steps_followed", json_count(replay->n_clean_steps));
+    made &= json_put(object, "planned", json_count(replay->n_planned));
+    made &= json_put(object, "unplanned", json_count(replay->n_unplanned));
+    made &= json_put(object, "left_out", json_count(replay->n_left_out));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* Peaks by class, and the plan, per tier. */
 static json_t *memory_object(const train_result_t *result) {
     json_t *object = json_object();
     bool made = true;
+    if (result->replay.is_on)
+        made &= json_put(object, "replay", replay_object(&result->replay));
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
         json_t *classes = json_object();
         for (int i = 0; i < ZR_N_CLASSES; i++)
@@ -153,6 +185,8 @@ static json_t *memory_object(const train_result_t *result) {
                 json_put(classes, zr_class_name(i), class_object(&result->peak[tier].by_class[i]));
         json_t *memory = json_object();
         made &= json_put(memory, "classes", classes);
+        if (result->replay.has_plan)
+            made &= json_put(memory, "plan", plan_object(&result->replay.plans[tier]));
         made &= json_put(object, zr_tier_name((zr_tier_t)tier), memory);
     }
     if (!made) {
@@ -291,6 +325,15 @@ static void print_tags(const train_peak_t *peak, FILE *file) {
     }
 }
 
+static void print_plan(const zr_replay_plan_t *plan, FILE *file) {
+    char height[32];
+    if (plan->n_allocations > 0)
+        fprintf(file, "  plan of a step: %zu allocations in %s, %.4f of the most alive at once\n",
+                plan->n_allocations,
+                format_bytes((double)plan->height_bytes, height, sizeof(height)),
+                (double)plan->height_bytes / (double)plan->max_live_bytes);
+}
+
 /* Peaks, each of its own kind and by itself; holes are those of the moment when live was most. */
 static void print_memory(const train_result_t *result, FILE *file) {
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
@@ -301,7 +344,12 @@ static void print_memory(const train_result_t *result, FILE *file) {
                 zr_tier_name((zr_tier_t)tier));
         print_classes(peak, file);
         print_tags(peak, file);
+        if (result->replay.has_plan)
+            print_plan(&result->replay.plans[tier], file);
     }
+    if (result->replay.is_on)
+        fprintf(file, "memory plan  %zu plans; %zu allocations were placed by plan, %zu left it\n",
+                result->replay.n_plans, result->replay.n_planned, result->replay.n_unplanned);
 }
 
 static void print_sent(const train_result_t *result, FILE *file) {

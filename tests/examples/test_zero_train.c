@@ -253,6 +253,8 @@ static void promised_fields(void **state) {
     static const char *const classes[] = {"persistent", "step", "micro_batch", "unit",
                                           "collective", "planned"};
     json_t *memory = json_object_get(json_object_get(object, "memory"), "device");
+    assert_true(number(json_object_get(object, "memory"), "replay", "steps") > 0);
+    assert_true(number(memory, "plan", "height") >= number(memory, "plan", "max_live"));
     double live = 0;
     for (size_t i = 0; i < 6; i++) {
         json_t *own = json_object_get(json_object_get(memory, "classes"), classes[i]);
