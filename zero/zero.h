@@ -7,6 +7,7 @@
 #include "allocator/allocator.h"
 #include "allocator/planner.h"
 #include "allocator/record.h"
+#include "allocator/replay.h"
 #include "allocator/snapshot.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"

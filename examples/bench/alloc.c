@@ -2,15 +2,19 @@
  * zero-bench alloc: plan the offsets of a trace of buffers. The limit that a plan is measured
  * against is the most bytes alive at once; no plan is lower. Whether the plan is valid is
  * checked here, without the planner. Beside it stands what other allocators, which do not know
- * the lives in advance, would reserve for the same trace.
+ * the lives in advance, would reserve for the same trace. Without a trace that is a made-up
+ * training step, and the time that a pair of calls takes is measured as well.
  */
 #include <sys/stat.h>
 
+#include "examples/bench/alloc_pairs.h"
 #include "examples/bench/alloc_sim.h"
 #include "examples/bench/bench.h"
 #include "examples/bench/trace.h"
 
 #define MAX_SECONDS 86400.0
+#define MAX_PAIRS ((size_t)1000000)
+#define DEFAULT_PAIRS ((size_t)20000)
 /* Unless --seconds says otherwise. */
 #define CAPACITY_SECONDS 60.0
 #define LEAST_SECONDS 0.9
@@ -20,16 +24,19 @@ typedef struct options {
     bench_common_t common;
     const char *trace, *plan; /* files */
     size_t capacity_bytes, align_bytes;
-    bool has_capacity;
+    size_t n_pairs;
+    bool has_capacity, has_pairs;
     double seconds; /* negative: by what there is to plan */
     const zr_log_t *log;
 } options_t;
 
-enum { KEY_TRACE = BENCH_KEY_FIRST_OWN, KEY_CAPACITY, KEY_SECONDS, KEY_PLAN, KEY_ALIGN };
+enum { KEY_TRACE = BENCH_KEY_FIRST_OWN, KEY_CAPACITY, KEY_SECONDS, KEY_PLAN, KEY_ALIGN, KEY_PAIRS };
 
 static const struct argp_option option_table[] = {
     {"trace", KEY_TRACE, "FILE", 0,
-     "buffers as CSV: id,lower,upper,size; each lives at the times lower <= t < upper", 0},
+     "buffers as CSV: id,lower,upper,size; each lives at the times lower <= t < upper (default: "
+     "those of a made-up training step)",
+     0},
     {"capacity", KEY_CAPACITY, "SIZE", 0,
      "stop as soon as the plan is no higher; exit with 1 if that is not reached", 0},
     {"seconds", KEY_SECONDS, "S", 0,
@@ -38,6 +45,10 @@ static const struct argp_option option_table[] = {
     {"align", KEY_ALIGN, "SIZE", 0,
      "round sizes up to this power of two and place buffers at its multiples (default: 1)", 0},
     {"plan", KEY_PLAN, "FILE", 0, "write the plan as CSV: id,lower,upper,size,offset", 0},
+    {"pairs", KEY_PAIRS, "N", 0,
+     "time so many pairs of calls, allocate and free, per repetition; 0: none (default: 20000, "
+     "with a trace 0)",
+     0},
     BENCH_COMMON_OPTIONS,
     {0},
 };
@@ -66,6 +77,9 @@ static zr_status_t take_option(int key, const char *value, options_t *o) {
         return args_number("--seconds", value, 0.0, MAX_SECONDS, o->log, &o->seconds);
     case KEY_ALIGN:
         return take_align(value, o);
+    case KEY_PAIRS:
+        o->has_pairs = true;
+        return args_count("--pairs", value, 0, MAX_PAIRS, o->log, &o->n_pairs);
     case KEY_PLAN:
         o->plan = value;
         return ZR_OK;
@@ -86,7 +100,8 @@ static const struct argp parser = {
     .options = option_table,
     .parser = parse_option,
     .doc = "Plan the offsets of a trace of buffers, and compare the height with the most bytes "
-           "that are alive at once, and with what other allocators would reserve for them."};
+           "that are alive at once, and with what other allocators would reserve for them. Time "
+           "pairs of calls, allocate and free, against malloc and the locks in them."};
 
 /* ---- planning -------------------------------------------------------------------------------- */
 
@@ -97,6 +112,7 @@ typedef struct alloc_bench {
     size_t height_bytes; /* as counted here */
     bool is_valid;
     size_t reserved_bytes[SIM_N_KINDS]; /* by other allocators */
+    pairs_result_t pairs;               /* where n_pairs is not 0 */
 } alloc_bench_t;
 
 static double seconds_for(const options_t *options, size_t n_buffers) {
@@ -111,7 +127,7 @@ static double seconds_for(const options_t *options, size_t n_buffers) {
 /* A plan must not be written over the trace it is made from. */
 static zr_status_t check_files(const options_t *options) {
     struct stat trace, plan;
-    if (options->plan == NULL || stat(options->trace, &trace) != 0 ||
+    if (options->plan == NULL || options->trace == NULL || stat(options->trace, &trace) != 0 ||
         stat(options->plan, &plan) != 0)
         return ZR_OK;
     if (trace.st_dev == plan.st_dev && trace.st_ino == plan.st_ino)
@@ -120,14 +136,21 @@ static zr_status_t check_files(const options_t *options) {
     return ZR_OK;
 }
 
-static zr_status_t measure(alloc_bench_t *bench, const options_t *options) {
-    ZR_TRY(check_files(options));
+static zr_status_t get_trace(const options_t *options, trace_t *trace_p) {
+    if (options->trace != NULL)
+        return trace_read(options->trace, options->log, trace_p);
+    calls_t step;
+    ZR_TRY(calls_make_step(options->log, &step));
+    zr_status_t status = calls_trace(&step, options->log, trace_p);
+    calls_free(&step);
+    return status;
+}
+
+static zr_status_t plan(alloc_bench_t *bench, const options_t *options) {
     zr_plan_options_t plan_options = zr_plan_options_default();
+    size_t n = bench->trace.n_buffers;
     plan_options.log = *options->log;
     plan_options.capacity_bytes = options->capacity_bytes;
-    ZR_TRY(trace_read(options->trace, options->log, &bench->trace));
-    trace_align(&bench->trace, options->align_bytes);
-    size_t n = bench->trace.n_buffers;
     plan_options.max_seconds = seconds_for(options, n);
     bench->offsets = calloc(n + 1, sizeof(*bench->offsets));
     if (bench->offsets == NULL)
@@ -136,7 +159,17 @@ static zr_status_t measure(alloc_bench_t *bench, const options_t *options) {
     ZR_TRY(trace_check_plan(&bench->trace, bench->offsets, options->log, &bench->is_valid,
                             &bench->height_bytes));
     bench->is_valid = bench->is_valid && bench->height_bytes == bench->result.height_bytes;
+    return ZR_OK;
+}
+
+static zr_status_t measure(alloc_bench_t *bench, const options_t *options) {
+    ZR_TRY(check_files(options));
+    ZR_TRY(get_trace(options, &bench->trace));
+    trace_align(&bench->trace, options->align_bytes);
+    ZR_TRY(plan(bench, options));
     ZR_TRY(sim_run(&bench->trace, options->log, bench->reserved_bytes));
+    if (options->n_pairs > 0)
+        ZR_TRY(pairs_measure(options->n_pairs, options->log, &bench->pairs));
     if (options->plan != NULL)
         return trace_write_plan(&bench->trace, bench->offsets, options->plan, options->log);
     return ZR_OK;
@@ -174,7 +207,9 @@ static void print_comparison(const alloc_bench_t *bench, const options_t *option
 
 static void print_for_people(const alloc_bench_t *bench, const options_t *options) {
     const zr_plan_result_t *result = &bench->result;
-    fprintf(stderr, "%s: %zu buffers", options->trace, bench->trace.n_buffers);
+    fprintf(stderr, "%s: %zu buffers",
+            options->trace != NULL ? options->trace : "a made-up training step",
+            bench->trace.n_buffers);
     if (options->align_bytes > 1)
         fprintf(stderr, ", their sizes rounded up to multiples of %zu bytes", options->align_bytes);
     fputc('\n', stderr);
@@ -188,6 +223,8 @@ static void print_for_people(const alloc_bench_t *bench, const options_t *option
         fprintf(stderr, "  capacity  %zu bytes: %s\n", options->capacity_bytes,
                 is_met(bench, options) ? "met" : "not met");
     print_comparison(bench, options);
+    if (options->n_pairs > 0)
+        pairs_print(&bench->pairs);
 }
 
 static json_t *describe_kind(const alloc_bench_t *bench, const options_t *options, int kind) {
@@ -218,7 +255,8 @@ static json_t *describe(const alloc_bench_t *bench, const options_t *options) {
     const zr_plan_result_t *result = &bench->result;
     json_t *object = json_object();
     if (json_put(object, "command", json_string("alloc")) &&
-        json_put(object, "trace", json_string(options->trace)) &&
+        json_put(object, "trace",
+                 options->trace != NULL ? json_text(options->trace) : json_null()) &&
         json_put(object, "buffers", json_count(bench->trace.n_buffers)) &&
         json_put(object, "align", json_count(options->align_bytes)) &&
         json_put(object, "max_live", json_count(result->max_live_bytes)) &&
@@ -230,6 +268,7 @@ static json_t *describe(const alloc_bench_t *bench, const options_t *options) {
         json_put(object, "strategy", json_string(result->strategy)) &&
         json_put(object, "proven", json_boolean(result->is_proven)) &&
         json_put(object, "compare", describe_comparison(bench, options)) &&
+        (options->n_pairs == 0 || json_put(object, "pairs", pairs_describe(&bench->pairs))) &&
         (!options->has_capacity ||
          (json_put(object, "capacity", json_count(options->capacity_bytes)) &&
           json_put(object, "met", json_boolean(is_met(bench, options))))))
@@ -253,10 +292,8 @@ static int run(int argc, char **argv, const zr_log_t *log) {
         return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
     if (bench_answer_common(&options.common, &parser, "alloc"))
         return BENCH_MEASURED;
-    if (options.trace == NULL) {
-        zr_log_write(log, ZR_LOG_ERROR, "alloc needs a trace: --trace FILE.csv");
-        return BENCH_BAD_INPUT;
-    }
+    if (!options.has_pairs && options.trace == NULL)
+        options.n_pairs = DEFAULT_PAIRS;
     alloc_bench_t bench = {0};
     int code = BENCH_FAILED;
     status = measure(&bench, &options);

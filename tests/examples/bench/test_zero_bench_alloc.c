@@ -162,6 +162,55 @@ static void test_align(void **state) {
     assert_non_null(strstr(output, "rounded up to multiples of 256 bytes"));
 }
 
+/* Times are not looked at, except that there are some. */
+static void assert_pairs(const json_t *object, double count) {
+    static const char *const kinds[] = {"planned", "irregular", "same_size"};
+    const json_t *pairs = json_object_get(object, "pairs");
+    assert_true(number_at(pairs, "count") == count);
+    assert_true(number_at(pairs, "locks_ns") > 0.0);
+    for (int i = 0; i < 3; i++) {
+        const json_t *kind = json_object_get(pairs, kinds[i]);
+        double ratio = number_at(kind, "ns") / number_at(pairs, "locks_ns");
+        assert_true(fabs(number_at(kind, "of_locks") - ratio) <= 1e-6 * fabs(ratio));
+        assert_true(number_at(kind, "malloc_ns") < 1e9);
+    }
+    assert_true(number_at(json_object_get(pairs, "planned"), "target_ns") == 50.0);
+    assert_true(number_at(json_object_get(pairs, "irregular"), "target_ns") == 150.0);
+    assert_null(json_object_get(json_object_get(pairs, "same_size"), "target_ns"));
+}
+
+static json_t *run_for_object(const char *arguments) {
+    char with_errors[256], output[4096];
+    snprintf(with_errors, sizeof(with_errors), "%s 2>/dev/null", arguments);
+    assert_int_equal(run(with_errors, output, sizeof(output)), 0);
+    json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+    assert_true(json_is_object(object));
+    return object;
+}
+
+/* Without a trace it plans and times a step of its own; pairs are timed where they are asked for.
+ * It fails unless the plan has served all that is timed as planned. */
+static void test_pairs(void **state) {
+    (void)state;
+    json_t *object = run_for_object("alloc --json --pairs 1000");
+    assert_true(json_is_null(json_object_get(object, "trace")));
+    assert_true(number_at(object, "ratio") == 1.0);
+    assert_true(number_at(compared(object, "best_fit"), "ratio") >= 1.0);
+    assert_pairs(object, 1000.0);
+    json_decref(object);
+    object = run_for_object("alloc --json --pairs 0");
+    assert_null(json_object_get(object, "pairs"));
+    json_decref(object);
+    write_trace(trace, sizeof(trace) - 1);
+    object = run_for_object("alloc --json --trace test_zero_bench_alloc.csv");
+    assert_null(json_object_get(object, "pairs"));
+    json_decref(object);
+    object = run_for_object("alloc --json --trace test_zero_bench_alloc.csv --pairs 1");
+    assert_true(number_at(object, "max_live") == 12.0);
+    assert_pairs(object, 1.0);
+    json_decref(object);
+}
+
 static void assert_bad_trace(const char *text, size_t length, const char *expected) {
     write_trace(text, length);
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv", expected);
@@ -196,7 +245,10 @@ static void test_bad_traces(void **state) {
         assert_bad_trace(cases[i].text, strlen(cases[i].text), cases[i].expected);
     assert_bad_trace("id,lower\0,upper,size\n", 22, ":1:9: a byte 0");
     assert_bad_trace("id,lower,upper,size\n\"\0\",1,2,3", 30, ":2:2: a byte 0");
-    assert_bad_usage("alloc", "alloc needs a trace");
+    assert_bad_usage("alloc file.csv", "\"file.csv\"");
+    assert_bad_usage("alloc --pairs -1", "--pairs -1");
+    assert_bad_usage("alloc --pairs 1000001", "the nearest is 1000000");
+    assert_bad_usage("alloc --pairs many", "--pairs many");
     assert_bad_usage("alloc --trace no_such_file.csv", "no_such_file.csv: cannot open it");
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv --plan ./test_zero_bench_alloc.csv",
                      "is the file that --trace reads");
@@ -213,9 +265,9 @@ static void test_bad_traces(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc),         cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_quoted_fields), cmocka_unit_test(test_align),
-        cmocka_unit_test(test_bad_traces),
+        cmocka_unit_test(test_alloc), cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_pairs), cmocka_unit_test(test_quoted_fields),
+        cmocka_unit_test(test_align), cmocka_unit_test(test_bad_traces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
