@@ -12,16 +12,27 @@
 
 #include "tests/allocator/fake_device.h"
 
+/* Work after the first `after` pieces of a stream passes no sooner than what `clock` covers. */
+typedef struct fake_wait {
+    size_t after;
+    fake_clock_t clock;
+} fake_wait_t;
+
 struct fake_stream {
     zr_stream_t base;
     fake_stream_t *next;
+    int index; /* in clocks */
+    bool is_destroyed;
     size_t n_queued, n_passed;
+    fake_clock_t clock;
+    fake_wait_t *waits; /* in order; those that have been reached may be gone */
+    size_t n_waits, waits_capacity;
 };
 
 typedef struct fake_event {
     zr_event_t base;
-    fake_stream_t *stream; /* NULL: never recorded */
-    size_t ticket;         /* pieces that must have passed */
+    bool is_recorded;
+    fake_clock_t clock; /* of its stream then: pieces that must have passed */
 } fake_event_t;
 
 static fake_t *fake_of(const zr_device_t *device) {
@@ -132,44 +143,96 @@ bool fake_is_mapped(fake_t *fake, const void *pointer, size_t size_bytes) {
 
 /* ---- streams and events ------------------------------------------------------------ */
 
+static void merge(fake_clock_t *clock, const fake_clock_t *other) {
+    for (int i = 0; i < FAKE_MAX_STREAMS; i++) {
+        if (clock->ticks[i] < other->ticks[i])
+            clock->ticks[i] = other->ticks[i];
+    }
+}
+
+/* A stream that is gone is of no use to anybody. */
+static fake_stream_t *late_stream(zr_stream_t *stream) {
+    fake_stream_t *late = (fake_stream_t *)stream;
+    fake_of(stream->device)->n_violations += late->is_destroyed;
+    return late;
+}
+
 static zr_status_t stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
     (void)name;
+    fake_t *fake = fake_of(device);
     fake_stream_t *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         return ZR_ERR_MEMORY;
-    stream->next = fake_of(device)->streams; /* kept until the device closes: events refer to it */
-    fake_of(device)->streams = stream;
+    assert_true(fake->n_streams < FAKE_MAX_STREAMS);
+    stream->index = fake->n_streams++;
+    stream->next = fake->streams; /* kept until the device closes: events refer to it */
+    fake->streams = stream;
     *stream_p = &stream->base;
     return ZR_OK;
 }
 
+/* Let the first pieces of every stream pass, as many as the clock says. */
+static void pass_clock(fake_t *fake, const fake_clock_t *clock) {
+    for (fake_stream_t *stream = fake->streams; stream != NULL; stream = stream->next) {
+        if (stream->n_passed < clock->ticks[stream->index])
+            stream->n_passed = clock->ticks[stream->index];
+    }
+}
+
+/* Let the first `tick` pieces pass, and what they wait for. */
+static void pass_to(fake_stream_t *stream, size_t tick) {
+    fake_clock_t behind = {{0}};
+    size_t n_kept = 0;
+    if (stream->n_passed < tick)
+        stream->n_passed = tick;
+    for (size_t i = 0; i < stream->n_waits; i++) {
+        if (stream->waits[i].after < stream->n_passed)
+            merge(&behind, &stream->waits[i].clock);
+        else
+            stream->waits[n_kept++] = stream->waits[i];
+    }
+    stream->n_waits = n_kept;
+    pass_clock(fake_of(stream->base.device), &behind);
+}
+
 static zr_status_t stream_synchronize(zr_stream_t *stream) {
     fake_t *fake = fake_of(stream->device);
-    fake_stream_t *late = (fake_stream_t *)stream;
+    fake_stream_t *late = late_stream(stream);
     fake->n_waits++;
     if (fake->fail_waits)
         return ZR_ERR_DEVICE;
-    late->n_passed = late->n_queued;
+    pass_clock(fake, &late->clock);
+    merge(&fake->host, &late->clock);
     return ZR_OK;
 }
 
 static void stream_destroy(zr_stream_t *stream) {
-    fake_stream_t *late = (fake_stream_t *)stream;
-    late->n_passed = late->n_queued;
+    fake_stream_t *late = late_stream(stream);
+    pass_to(late, late->n_queued);
+    late->is_destroyed = true;
 }
 
 size_t fake_stream_queue(zr_stream_t *stream) {
-    return ++((fake_stream_t *)stream)->n_queued;
+    fake_stream_t *late = (fake_stream_t *)stream;
+    return late->clock.ticks[late->index] = ++late->n_queued;
 }
 
 void fake_stream_pass(zr_stream_t *stream, size_t n) {
     fake_stream_t *late = (fake_stream_t *)stream;
     size_t left = late->n_queued - late->n_passed;
-    late->n_passed += n < left ? n : left;
+    pass_to(late, late->n_passed + (n < left ? n : left));
 }
 
 size_t fake_stream_n_passed(const zr_stream_t *stream) {
     return ((const fake_stream_t *)stream)->n_passed;
+}
+
+bool fake_is_ordered(const fake_t *fake, const zr_stream_t *before, size_t tick,
+                     const zr_stream_t *after) {
+    int index = ((const fake_stream_t *)before)->index;
+    if (fake->host.ticks[index] >= tick)
+        return true;
+    return after != NULL && ((const fake_stream_t *)after)->clock.ticks[index] >= tick;
 }
 
 static zr_status_t event_create(zr_device_t *device, zr_event_t **event_p) {
@@ -190,8 +253,35 @@ static zr_status_t event_record(zr_event_t *event, zr_stream_t *stream) {
     fake_event_t *late = (fake_event_t *)event;
     if (fake_of(event->device)->fail_event_record)
         return ZR_ERR_DEVICE;
-    late->stream = (fake_stream_t *)stream;
-    late->ticket = late->stream->n_queued;
+    late->clock = late_stream(stream)->clock;
+    late->is_recorded = true;
+    return ZR_OK;
+}
+
+/* Room for one wait more; those that have been reached make it where they can. */
+static void make_room_for_wait(fake_stream_t *stream) {
+    if (stream->n_waits < stream->waits_capacity)
+        return;
+    pass_to(stream, stream->n_passed);
+    if (2 * stream->n_waits < stream->waits_capacity)
+        return;
+    stream->waits_capacity = stream->waits_capacity == 0 ? 64 : 2 * stream->waits_capacity;
+    stream->waits = realloc(stream->waits, stream->waits_capacity * sizeof(*stream->waits));
+    assert_non_null(stream->waits);
+}
+
+static zr_status_t stream_wait(zr_stream_t *stream, zr_event_t *event) {
+    fake_t *fake = fake_of(stream->device);
+    fake_stream_t *late = late_stream(stream);
+    const fake_event_t *awaited = (const fake_event_t *)event;
+    if (fake->fail_stream_waits)
+        return ZR_ERR_DEVICE;
+    fake->n_stream_waits++;
+    if (!awaited->is_recorded)
+        return ZR_OK;
+    merge(&late->clock, &awaited->clock);
+    make_room_for_wait(late);
+    late->waits[late->n_waits++] = (fake_wait_t){.after = late->n_queued, .clock = awaited->clock};
     return ZR_OK;
 }
 
@@ -201,16 +291,21 @@ static zr_status_t event_synchronize(zr_event_t *event) {
     fake->n_waits++;
     if (fake->fail_waits)
         return ZR_ERR_DEVICE;
-    if (late->stream != NULL && late->stream->n_passed < late->ticket)
-        late->stream->n_passed = late->ticket;
+    pass_clock(fake, &late->clock);
+    merge(&fake->host, &late->clock);
     return ZR_OK;
 }
 
 static zr_status_t event_query(zr_event_t *event, bool *passed_p) {
+    fake_t *fake = fake_of(event->device);
     const fake_event_t *late = (const fake_event_t *)event;
-    if (fake_of(event->device)->fail_queries)
+    if (fake->fail_queries)
         return ZR_ERR_DEVICE;
-    *passed_p = late->stream == NULL || late->stream->n_passed >= late->ticket;
+    *passed_p = true;
+    for (const fake_stream_t *stream = fake->streams; stream != NULL; stream = stream->next)
+        *passed_p = *passed_p && stream->n_passed >= late->clock.ticks[stream->index];
+    if (*passed_p)
+        merge(&fake->host, &late->clock);
     return ZR_OK;
 }
 
@@ -258,6 +353,7 @@ fake_t *fake_open(size_t granule_bytes, bool is_late) {
     fake->backend.event_create = event_create;
     fake->backend.event_destroy = event_destroy;
     fake->backend.event_record = event_record;
+    fake->backend.stream_wait = stream_wait;
     fake->backend.event_synchronize = event_synchronize;
     fake->backend.event_query = event_query;
     fake->device->backend = &fake->backend;
@@ -277,6 +373,7 @@ void fake_close(fake_t *fake) {
     assert_int_equal(fake->n_violations, 0);
     while (fake->streams != NULL) {
         fake_stream_t *next = fake->streams->next;
+        free(fake->streams->waits);
         free(fake->streams);
         fake->streams = next;
     }

@@ -2,6 +2,10 @@
  * A device for tests of the allocator: host memory whose streams are late, whose machine
  * can run out of memory, and that watches how it is used. Its events pass when the test
  * says so, or when somebody waits for them.
+ *
+ * What is ordered behind what, it knows by vector clocks: a stream's says for each stream how
+ * many pieces of work are behind it, an event keeps its stream's, waiting merges, and what the
+ * CPU has waited for, or has seen to have passed, is behind all that comes after.
  */
 #ifndef ZR_TESTS_ALLOCATOR_FAKE_DEVICE_H
 #define ZR_TESTS_ALLOCATOR_FAKE_DEVICE_H
@@ -12,6 +16,7 @@
 
 #define FAKE_MAX_RANGES 64
 #define FAKE_LOG_BYTES 65536
+#define FAKE_MAX_STREAMS 16
 
 /* A reserved range, and which of its granules are mapped. */
 typedef struct fake_range {
@@ -23,6 +28,11 @@ typedef struct fake_range {
 
 typedef struct fake_stream fake_stream_t;
 
+/* Pieces of work per stream. */
+typedef struct fake_clock {
+    size_t ticks[FAKE_MAX_STREAMS];
+} fake_clock_t;
+
 /* The zr_device is the host's own, with another table. */
 typedef struct fake {
     zr_device_t *device;
@@ -31,14 +41,18 @@ typedef struct fake {
     int n_ranges;
     size_t mapped_bytes[ZR_N_TIERS];
     size_t n_maps, n_unmaps, n_waits, n_events; /* n_events: that exist */
+    size_t n_stream_waits;                      /* of a stream for another */
     size_t n_violations; /* calls that break the interface's rules: tests hold this at 0 */
     fake_stream_t *streams;
+    int n_streams;
+    fake_clock_t host; /* what the CPU knows to have passed */
 
     /* What is to fail. */
     size_t machine_bytes;   /* of each tier: mapping more is refused */
     size_t max_range_bytes; /* reserving more is refused */
     size_t fail_map_at;     /* the n-th map call from now is refused; 0: none */
     bool fail_unmap, fail_event_create, fail_event_record, fail_waits, fail_queries;
+    bool fail_stream_waits;
 
     /* What was logged, a line per message, and how often at each level. */
     pthread_mutex_t log_lock;
@@ -62,6 +76,11 @@ size_t fake_stream_queue(zr_stream_t *stream);
 void fake_stream_pass(zr_stream_t *stream, size_t n);
 /** How many pieces have passed so far. */
 size_t fake_stream_n_passed(const zr_stream_t *stream);
+
+/** Whether what is queued on a stream from now on, or what the CPU does (NULL), comes after the
+ * first `tick` pieces of another stream. */
+bool fake_is_ordered(const fake_t *fake, const zr_stream_t *before, size_t tick,
+                     const zr_stream_t *after);
 
 /** The range that an address is in; NULL: in none. */
 fake_range_t *fake_range_of(fake_t *fake, const void *pointer);
