@@ -117,6 +117,7 @@ zr_status_t zr_allocator_create(zr_device_t *device, const zr_allocator_options_
         return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for an allocator's lock");
     }
     allocator->device = device;
+    allocator->is_synchronous = zr_device_info(device)->synchronous;
     allocator->log = options->log;
     allocator->advice = options->advice;
     allocator->events.device = device;
@@ -218,16 +219,15 @@ static zr_status_t check_request(const zr_allocator_t *allocator,
     if (request == NULL || pointer_p == NULL)
         return zr_fail(&allocator->log, ZR_ERR_ARGUMENT,
                        "allocating needs a request and a place for the pointer");
-    const char *name = zr_request_name(request);
     if ((unsigned)request->tier >= ZR_N_MEMORY_TIERS)
         return zr_fail(&allocator->log, ZR_ERR_ARGUMENT,
                        "allocating \"%s\": tier %d has no addresses; only device and host have",
-                       name, (int)request->tier);
+                       zr_request_name(request), (int)request->tier);
     if ((unsigned)request->tag >= ZR_N_TAGS || (unsigned)request->lifetime >= ZR_N_LIFETIMES)
         return zr_fail(&allocator->log, ZR_ERR_ARGUMENT,
                        "allocating \"%s\": tag %d (0 to %d) or lifetime %d (0 to %d) is unknown",
-                       name, (int)request->tag, ZR_N_TAGS - 1, (int)request->lifetime,
-                       ZR_N_LIFETIMES - 1);
+                       zr_request_name(request), (int)request->tag, ZR_N_TAGS - 1,
+                       (int)request->lifetime, ZR_N_LIFETIMES - 1);
     return ZR_OK;
 }
 
@@ -312,7 +312,7 @@ static zr_status_t give_back(zr_allocator_t *allocator, zr_tier_memory_t *memory
                              zr_stream_t *stream) {
     if (block->planned != 0)
         return zr_replay_give(allocator, block, stream);
-    if (stream != NULL && !zr_device_info(allocator->device)->synchronous)
+    if (stream != NULL && !allocator->is_synchronous)
         return free_after(allocator, memory, block, stream);
     zr_tier_give(block);
     return ZR_OK;

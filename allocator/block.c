@@ -80,7 +80,7 @@ static size_t probe(const zr_block_table_t *table, const void *pointer) {
 }
 
 zr_status_t zr_block_table_reserve(zr_block_table_t *table) {
-    if (2 * (table->n_blocks + 1) <= table->capacity)
+    if (ZR_TABLE_SLOTS_PER_BLOCK * (table->n_blocks + 1) <= table->capacity)
         return ZR_OK;
     zr_block_table_t grown = {.capacity =
                                   table->capacity == 0 ? MIN_TABLE_CAPACITY : 2 * table->capacity};

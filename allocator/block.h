@@ -68,7 +68,11 @@ typedef struct zr_block_entry {
     zr_block_t *block;
 } zr_block_entry_t;
 
-/* Open addressing with linear probing; at most half full; no tombstones. */
+/*
+ * Open addressing with linear probing and no tombstones; at most a quarter full, because a
+ * removal looks at every entry of its run.
+ */
+#define ZR_TABLE_SLOTS_PER_BLOCK 4
 typedef struct zr_block_table {
     zr_block_entry_t *entries;
     size_t capacity; /* 0 or a power of two */

@@ -36,6 +36,7 @@ typedef struct zr_tier_memory {
 struct zr_allocator {
     pthread_mutex_t lock; /* innermost: only device calls and the device's log are made under it */
     zr_device_t *device;  /* borrowed */
+    bool is_synchronous;  /* the device: its streams are done at once */
     zr_log_t log;
     const char *advice; /* borrowed; may be NULL */
     zr_block_pool_t pool;

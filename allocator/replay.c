@@ -23,6 +23,29 @@ static zr_replay_entry_t *entry_of(const zr_replay_t *replay, uint32_t event) {
     return &replay->plan->entries[event >> 1];
 }
 
+/*
+ * The step leaves the plan, which it has followed up to an event: until now nothing was written
+ * down, because it is what the plan's own tape says.
+ */
+static void leave(zr_replay_t *replay, size_t event) {
+    if (replay->has_left)
+        return;
+    replay->has_left = true;
+    zr_replay_made_t *plan = replay->plan;
+    size_t n_segments = replay->segment == NO_SEGMENT ? 0 : replay->segment + 1;
+    zr_tape_take_prefix(&replay->tape, &plan->tape, event, n_segments);
+    for (size_t i = 0; i < replay->tape.n_entries; i++) {
+        zr_replay_entry_t *entry = &plan->entries[i];
+        if (entry->is_live) {
+            replay->tape.entries[i].upper = ZR_TAPE_OPEN;
+            entry->block->tape_number = (uint32_t)i + 1;
+            entry->block->tape_epoch = replay->tape.epoch;
+        } else if (entry->is_planned && replay->tape.entries[i].upper == ZR_TAPE_OPEN) {
+            zr_tape_freed(&replay->tape, (uint32_t)i + 1, entry->free_stream);
+        }
+    }
+}
+
 /* The plan has an entry's free behind it. */
 static void pass_free(zr_replay_t *replay, zr_replay_entry_t *entry) {
     if (!entry->is_live || entry->is_overdue)
@@ -39,7 +62,7 @@ static void move_to(zr_replay_t *replay, size_t event) {
         if ((passed & 1) != 0)
             pass_free(replay, entry);
         else if (entry->is_planned)
-            replay->has_left = true;
+            leave(replay, replay->at);
     }
 }
 
@@ -62,12 +85,10 @@ static void seek(zr_replay_t *replay, const zr_mark_t *mark) {
     while (segment < tape->n_segments && !zr_tape_segment_is(&tape->segments[segment], mark))
         segment++;
     replay->is_in_segment = segment < tape->n_segments;
-    if (!replay->is_in_segment) {
-        replay->has_left = true;
+    if (segment != replay->segment + 1 || !replay->is_in_segment)
+        leave(replay, replay->at);
+    if (!replay->is_in_segment)
         return;
-    }
-    if (segment != replay->segment + 1)
-        replay->has_left = true;
     move_to(replay, tape->segments[segment].time);
     replay->segment = segment;
     replay->end =
@@ -120,6 +141,11 @@ static zr_status_t order_behind_others(zr_replay_t *replay, const zr_replay_entr
 
 /* ---- allocating and freeing ------------------------------------------------------------ */
 
+/* Whether this step is, so far, what the plan says. */
+static bool is_followed(const zr_replay_t *replay) {
+    return replay->is_in_force && !replay->has_left;
+}
+
 static zr_tape_kind_t kind_of(const zr_allocation_request_t *request) {
     return (zr_tape_kind_t){.stream = request->stream,
                             .tier = (uint8_t)request->tier,
@@ -139,7 +165,7 @@ static zr_replay_entry_t *match(zr_replay_t *replay, const zr_allocation_request
     }
     if (matches && block_bytes <= entry->block_bytes && replay->n_overdue == 0)
         return entry;
-    replay->has_left = true;
+    leave(replay, entry != NULL ? replay->at - 1 : replay->at);
     replay->statistics.n_unplanned++;
     return NULL;
 }
@@ -169,6 +195,9 @@ zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_reques
 
 void zr_replay_allocated(zr_replay_t *replay, const zr_allocation_request_t *request,
                          zr_block_t *block) {
+    block->tape_number = 0;
+    if (is_followed(replay))
+        return;
     zr_tape_kind_t kind = kind_of(request);
     size_t place_bytes = zr_block_bytes(request->size_bytes);
     block->tape_number = zr_tape_allocated(&replay->tape, &kind, place_bytes);
@@ -185,7 +214,7 @@ void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, const zr_stream_t *
 static zr_status_t note_last_use(zr_replay_t *replay, zr_replay_entry_t *entry,
                                  zr_stream_t *stream) {
     if (stream != entry->free_stream)
-        replay->has_left = true;
+        leave(replay, replay->at);
     if (stream == NULL || !entry->needs_event)
         return ZR_OK;
     zr_status_t status = zr_event_record(entry->event, stream);
@@ -308,11 +337,6 @@ static void take_found(zr_allocator_t *allocator) {
     replace_plan(allocator, found);
 }
 
-static bool has_followed(const zr_replay_t *replay) {
-    return replay->is_in_force && !replay->has_left &&
-           replay->segment + 1 == replay->plan->tape.n_segments;
-}
-
 /* True when the warning of a step that is too long has to be given: once. */
 static bool is_too_long(zr_replay_t *replay) {
     bool is_new = replay->tape.is_too_long && !replay->is_warned;
@@ -322,10 +346,13 @@ static bool is_too_long(zr_replay_t *replay) {
 
 static void end_step(zr_allocator_t *allocator) {
     zr_replay_t *replay = allocator->replay;
-    if (replay->is_in_force)
+    if (replay->is_in_force) {
         move_to(replay, replay->plan->n_events);
+        if (replay->segment + 1 != replay->plan->tape.n_segments)
+            leave(replay, replay->at);
+    }
     replay->is_in_segment = false;
-    bool followed = has_followed(replay);
+    bool followed = is_followed(replay);
     replay->statistics.n_steps++;
     if (followed) {
         replay->statistics.n_clean_steps++;
@@ -358,7 +385,7 @@ static void begin_step(zr_replay_t *replay, size_t step) {
     for (int i = 0; i < replay->plan->n_streams; i++) {
         replay->is_joined[i] = false;
         if (record_fence(replay, i) != ZR_OK)
-            replay->has_left = true; /* each place then waits for all there is */
+            leave(replay, 0); /* each place then waits for all there is */
     }
 }
 
@@ -369,9 +396,10 @@ void zr_replay_mark(zr_allocator_t *allocator, const zr_mark_t *mark) {
             end_step(allocator);
         begin_step(replay, mark->step);
     }
-    zr_tape_mark(&replay->tape, mark);
     if (replay->is_in_force)
         seek(replay, mark);
+    if (!is_followed(replay))
+        zr_tape_mark(&replay->tape, mark);
 }
 
 /* ---- public calls --------------------------------------------------------------------------- */
@@ -392,7 +420,7 @@ static zr_replay_t *create_replay(const zr_allocator_t *allocator,
     replay->planning =
         (zr_replay_planning_t){.log = allocator->log,
                                .compute = options->compute,
-                               .is_synchronous = zr_device_info(allocator->device)->synchronous,
+                               .is_synchronous = allocator->is_synchronous,
                                .search = {.log = allocator->log, .max_steps = PLAN_STEPS}};
     replay->search_seconds = options->search_seconds;
     replay->segment = NO_SEGMENT;

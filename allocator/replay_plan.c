@@ -48,6 +48,7 @@ static void fill_entries(zr_replay_made_t *made, bool is_synchronous) {
 }
 
 static zr_status_t make_line(zr_replay_made_t *made, bool is_synchronous) {
+    ZR_TRY(zr_tape_close_gaps(&made->tape));
     const zr_tape_t *tape = &made->tape;
     made->entries = calloc(tape->n_entries + 1, sizeof(*made->entries));
     made->events = calloc((size_t)tape->now + 1, sizeof(*made->events));
@@ -235,6 +236,7 @@ zr_status_t zr_replay_plan_make(zr_tape_t *tape, const zr_replay_planning_t *pla
     made->tape = *tape;
     zr_status_t status = fill(made, planning);
     if (status != ZR_OK) {
+        *tape = made->tape; /* the arrays are the caller's still */
         made->tape = (zr_tape_t){0};
         zr_replay_plan_free(&made);
         return status;

@@ -96,6 +96,73 @@ void zr_tape_freed(zr_tape_t *tape, uint32_t number, const zr_stream_t *stream) 
     entry->freed_in = (uint32_t)tape->n_segments - 1;
 }
 
+static bool has_room(zr_tape_t *tape, size_t n_entries, size_t n_segments) {
+    if (n_entries > tape->entries_capacity) {
+        zr_tape_entry_t *entries = realloc(tape->entries, n_entries * sizeof(*entries));
+        if (entries == NULL)
+            return false;
+        tape->entries = entries;
+        tape->entries_capacity = n_entries;
+    }
+    if (n_segments > tape->segments_capacity) {
+        zr_tape_segment_t *segments = realloc(tape->segments, n_segments * sizeof(*segments));
+        if (segments == NULL)
+            return false;
+        tape->segments = segments;
+        tape->segments_capacity = n_segments;
+    }
+    return true;
+}
+
+void zr_tape_take_prefix(zr_tape_t *tape, const zr_tape_t *from, size_t time, size_t n_segments) {
+    size_t n_entries = 0;
+    while (n_entries < from->n_entries && from->entries[n_entries].lower < time)
+        n_entries++;
+    zr_tape_restart(tape);
+    if (!has_room(tape, n_entries, n_segments)) {
+        tape->is_torn = true;
+        return;
+    }
+    for (size_t i = 0; i < n_entries; i++) {
+        tape->entries[i] = from->entries[i];
+        if (tape->entries[i].upper >= time)
+            tape->entries[i].upper = ZR_TAPE_OPEN;
+    }
+    for (size_t i = 0; i < n_segments; i++)
+        tape->segments[i] = from->segments[i];
+    tape->n_entries = n_entries;
+    tape->n_segments = n_segments;
+    tape->now = (uint32_t)time;
+}
+
+zr_status_t zr_tape_close_gaps(zr_tape_t *tape) {
+    uint32_t *times = calloc((size_t)tape->now + 1, sizeof(*times));
+    if (times == NULL)
+        return ZR_ERR_MEMORY;
+    for (size_t i = 0; i < tape->n_entries; i++) {
+        times[tape->entries[i].lower] = 1;
+        if (tape->entries[i].upper != ZR_TAPE_OPEN)
+            times[tape->entries[i].upper] = 1;
+    }
+    uint32_t n_events = 0;
+    for (size_t i = 0; i <= tape->now; i++) {
+        uint32_t has_event = times[i];
+        times[i] = n_events;
+        n_events += has_event;
+    }
+    for (size_t i = 0; i < tape->n_entries; i++) {
+        zr_tape_entry_t *entry = &tape->entries[i];
+        entry->lower = times[entry->lower];
+        if (entry->upper != ZR_TAPE_OPEN)
+            entry->upper = times[entry->upper];
+    }
+    for (size_t i = 0; i < tape->n_segments; i++)
+        tape->segments[i].time = times[tape->segments[i].time];
+    tape->now = n_events;
+    free(times);
+    return ZR_OK;
+}
+
 /* ---- comparing -------------------------------------------------------------------- */
 
 /* One past the last entry of a segment. */

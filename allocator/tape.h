@@ -2,7 +2,7 @@
  * A tape: what a step allocated and freed, in order, cut into segments by its marks. It is what
  * replay plans from, and much less than a recording (record.h): it is always on.
  *
- * Time is a counter that each allocation and each free moves by one.
+ * Time is a counter that each allocation and each free moves by one. Some times may have no event.
  *
  * Threads: externally locked, by the allocator.
  */
@@ -54,6 +54,9 @@ void zr_tape_restart(zr_tape_t *tape);
 /** ZR_ERR_MEMORY is not logged. */
 ZR_NODISCARD zr_status_t zr_tape_copy(const zr_tape_t *tape, zr_tape_t *copy_p);
 
+/** Begin again with what another tape says up to a time, and its first segments. */
+void zr_tape_take_prefix(zr_tape_t *tape, const zr_tape_t *from, size_t time, size_t n_segments);
+
 void zr_tape_mark(zr_tape_t *tape, const zr_mark_t *mark);
 /** Write an allocation down. The number that its free has to give; 0: it is not on the tape. */
 uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t block_bytes);
@@ -68,6 +71,9 @@ static inline bool zr_tape_segment_is(const zr_tape_segment_t *segment, const zr
     return segment->micro_batch == mark->micro_batch && segment->unit == mark->unit &&
            segment->pass == mark->pass;
 }
+
+/** Close the gaps in time: from 0 to `now` there is one event each. ZR_ERR_MEMORY, not logged. */
+ZR_NODISCARD zr_status_t zr_tape_close_gaps(zr_tape_t *tape);
 
 /** Whether two steps did the same in the same segments, sizes and frees aside. */
 bool zr_tape_is_alike(const zr_tape_t *a, const zr_tape_t *b);
