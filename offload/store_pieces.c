@@ -96,7 +96,7 @@ void zr_store_piece_ended(zr_store_t *store, const zr_store_piece_t *piece,
                           const zr_store_outcome_t *outcome) {
     zr_store_transfer_t *transfer = piece->transfer;
     zr_status_t status = outcome->status;
-    if (status == ZR_OK && transfer->direction == ZR_STORE_GET)
+    if (status == ZR_OK && transfer->direction == ZR_STORE_GET && transfer->status == ZR_OK)
         status = verify(store, piece);
     if (status == ZR_OK) {
         zr_store_count_t *count = &store->statistics.count[transfer->direction];

@@ -199,10 +199,9 @@ static zr_status_t make_uring_tables(zr_store_t *store) {
     uring->begins = calloc(n_extents * uring->n_files + 1, sizeof(*uring->begins));
     uring->requests = calloc(depth, sizeof(*uring->requests));
     uring->free_requests = calloc(depth, sizeof(*uring->free_requests));
-    uring->noted = calloc(depth, sizeof(*uring->noted));
     uring->free_bounces = calloc(n_bounces, sizeof(*uring->free_bounces));
     if (uring->first_file == NULL || uring->begins == NULL || uring->requests == NULL ||
-        uring->free_requests == NULL || uring->noted == NULL || uring->free_bounces == NULL)
+        uring->free_requests == NULL || uring->free_bounces == NULL)
         return zr_fail(&store->options.log, ZR_ERR_MEMORY,
                        "store: no memory for the tables of %zu requests and %zu extents", depth,
                        n_extents);
@@ -212,7 +211,7 @@ static zr_status_t make_uring_tables(zr_store_t *store) {
     for (size_t i = 0; i < n_bounces; i++)
         uring->free_bounces[i] = (uint32_t)(n_bounces - 1 - i);
     uring->n_free_bounces = n_bounces;
-    store->info.host_bytes += depth * (sizeof(*uring->requests) + 2 * sizeof(uint32_t)) +
+    store->info.host_bytes += depth * (sizeof(*uring->requests) + sizeof(uint32_t)) +
                               n_extents * (1 + uring->n_files * sizeof(*uring->begins));
     return ZR_OK;
 }
@@ -324,7 +323,6 @@ static void close_uring(zr_store_t *store) {
     zr_store_memory_free(store, &uring->bounce_memory);
     free(uring->registered);
     free(uring->free_bounces);
-    free(uring->noted);
     free(uring->free_requests);
     free(uring->requests);
     free(uring->begins);

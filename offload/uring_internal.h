@@ -35,9 +35,8 @@ typedef struct zr_uring_store {
     zr_uring_request_t *requests; /* [depth] */
     uint32_t *free_requests;      /* [n_free_requests], a stack */
     size_t n_free_requests;
-    uint32_t *noted; /* [n_noted] in the ring and not handed over, in order */
-    size_t n_noted;
-    size_t n_handed; /* the system has them */
+    size_t n_noted;  /* in the ring and not handed over */
+    size_t n_handed; /* with the system */
 
     zr_store_memory_t bounce_memory; /* n_bounce_buffers of request_bytes */
     uint32_t *free_bounces;

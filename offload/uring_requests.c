@@ -82,7 +82,7 @@ static void note(zr_uring_store_t *uring, uint32_t number) {
         .offset_bytes = request->piece.file_offset_bytes + request->done_bytes,
         .tag = number};
     request->n_requests++;
-    uring->noted[uring->n_noted++] = number;
+    uring->n_noted++;
     int error = zr_ring_queue(uring->ring, &ring_request);
     if (error != 0)
         fail_store(uring, "queueing a request", -error);
@@ -134,20 +134,25 @@ static void end_request(zr_uring_store_t *uring, uint32_t number, zr_status_t st
     zr_store_piece_ended(&uring->base, &piece, &outcome);
 }
 
+/* Of the requests of a transfer, the first that fails is logged. */
+static zr_status_t log_failure(const zr_uring_store_t *uring, const zr_uring_request_t *request,
+                               const char *cause, int error) {
+    const zr_store_piece_t *piece = &request->piece;
+    const zr_store_transfer_t *transfer = piece->transfer;
+    if (transfer->status != ZR_OK)
+        return ZR_ERR_IO;
+    return zr_fail(&uring->base.options.log, ZR_ERR_IO,
+                   "%s of \"%s\": %zu bytes at %zu: %s %s, offset %llu, length %zu: %s (errno %d)",
+                   zr_store_direction_name(transfer->direction),
+                   uring->base.extents[transfer->extent].name, piece->size_bytes,
+                   piece->offset_bytes,
+                   transfer->direction == ZR_STORE_PUT ? "write to" : "read from", piece->file,
+                   (unsigned long long)(piece->file_offset_bytes + request->done_bytes),
+                   request->io_bytes - request->done_bytes, cause, error);
+}
+
 static void fail_request(zr_uring_store_t *uring, uint32_t number, const char *cause, int error) {
-    const zr_uring_request_t *request = &uring->requests[number];
-    const zr_store_transfer_t *transfer = request->piece.transfer;
-    bool is_put = transfer->direction == ZR_STORE_PUT;
-    end_request(
-        uring, number,
-        zr_fail(&uring->base.options.log, ZR_ERR_IO,
-                "%s of \"%s\": %zu bytes at %zu: %s %s, offset %llu, length %zu: %s "
-                "(errno %d)",
-                zr_store_direction_name(transfer->direction),
-                uring->base.extents[transfer->extent].name, request->piece.size_bytes,
-                request->piece.offset_bytes, is_put ? "write to" : "read from", request->piece.file,
-                (unsigned long long)(request->piece.file_offset_bytes + request->done_bytes),
-                request->io_bytes - request->done_bytes, cause, error));
+    end_request(uring, number, log_failure(uring, &uring->requests[number], cause, error));
 }
 
 /* Make a request that has moved nothing once more, within limits. */
@@ -175,7 +180,10 @@ static void advance(zr_uring_store_t *uring, uint32_t number, size_t moved_bytes
     if (moved_bytes == 0 && is_get) {
         fail_request(uring, number, "the file ends there: it was made shorter by somebody else", 0);
     } else if (whole_blocks == 0) {
-        retry(uring, number, "no whole block is moved", 0);
+        retry(uring, number,
+              is_get ? "less than a block is left of the file: it was made shorter by somebody else"
+                     : "no whole block is written",
+              0);
     } else {
         request->done_bytes += whole_blocks;
         request->n_fruitless = 0;
@@ -251,7 +259,6 @@ static void submit(zr_uring_store_t *uring) {
             size_t n = (size_t)result < uring->n_noted ? (size_t)result : uring->n_noted;
             uring->n_noted -= n;
             uring->n_handed += n;
-            memmove(uring->noted, uring->noted + n, uring->n_noted * sizeof(*uring->noted));
             n_fruitless = 0;
             continue;
         }
@@ -307,6 +314,9 @@ void zr_uring_progress(zr_store_t *store, bool wait) {
         result = zr_ring_next(uring->ring, wait, &completion);
         if (result == 1)
             take_completion(uring, &completion);
+        /* What ended is verified and copied here, while the drive needs more to do. */
+        if (uring->n_free_requests >= store->options.submit_batch && !store->is_dead)
+            fill_up(uring);
         wait = false;
     }
     if (result < 0)

@@ -1,0 +1,200 @@
+#include "tests/offload/fault_ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/types.h>
+
+#include "offload/uring_ring.h"
+
+#define MAX_TAGS 1024
+
+fault_t fault;
+
+/* What is to happen to the requests that are with the system, by tag. */
+static struct {
+    fault_kind_t kind;
+    zr_ring_request_t request;
+} armed[MAX_TAGS];
+static zr_ring_completion_t late[MAX_TAGS];
+static size_t n_late, n_queued, n_outstanding;
+
+void fault_arm(fault_kind_t kind, long result, size_t at, size_t n_times) {
+    fault = (fault_t){.kind = kind, .result = result, .at = at, .n_times = n_times};
+    memset(armed, 0, sizeof(armed));
+    n_late = n_queued = n_outstanding = 0;
+}
+
+static bool hits(fault_kind_t kind) {
+    if (fault.kind != kind || ++fault.n_calls < fault.at ||
+        fault.n_calls >= fault.at + fault.n_times)
+        return false;
+    fault.n_hits++;
+    return true;
+}
+
+/* ---- the ring ---------------------------------------------------------------------------- */
+
+int __real_zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p);
+int __wrap_zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p);
+int __real_zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_files);
+int __wrap_zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_files);
+int __real_zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsigned n);
+int __wrap_zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsigned n);
+int __real_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request);
+int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request);
+int __real_zr_ring_submit(zr_ring_t *ring);
+int __wrap_zr_ring_submit(zr_ring_t *ring);
+int __real_zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *completion_p);
+int __wrap_zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *completion_p);
+
+int __wrap_zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
+    if (hits(FAULT_OPEN_RING))
+        return (int)fault.result;
+    return __real_zr_ring_open(depth, poll, ring_p);
+}
+
+int __wrap_zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_files) {
+    if (hits(FAULT_REGISTER_FILES))
+        return (int)fault.result;
+    return __real_zr_ring_register_files(ring, files, n_files);
+}
+
+int __wrap_zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsigned n) {
+    /* Were the real one called with nothing to unregister, it would do that. */
+    if (hits(FAULT_REGISTER_BUFFERS))
+        return (int)fault.result;
+    return __real_zr_ring_register_buffers(ring, buffers, n);
+}
+
+/* Whether a fault of requests is for one of this direction. */
+static bool fits(const zr_ring_request_t *request) {
+    switch (fault.kind) {
+    case FAULT_NONE:
+    case FAULT_RESULT:
+    case FAULT_SHORT:
+    case FAULT_LATE:
+        return true;
+    case FAULT_LOST:
+    case FAULT_MISPLACED:
+        return request->is_write;
+    case FAULT_FLIP:
+        return !request->is_write;
+    default:
+        return false;
+    }
+}
+
+int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
+    zr_ring_request_t changed = *request;
+    armed[request->tag].kind = FAULT_NONE;
+    armed[request->tag].request = *request;
+    if (fits(request) && hits(fault.kind) && fault.kind != FAULT_NONE) {
+        armed[request->tag].kind = fault.kind;
+        if (fault.kind == FAULT_LOST)
+            changed.size_bytes = 0;
+        if (fault.kind == FAULT_MISPLACED)
+            changed.offset_bytes = 0;
+    }
+    n_queued++;
+    return __real_zr_ring_queue(ring, &changed);
+}
+
+int __wrap_zr_ring_submit(zr_ring_t *ring) {
+    if (hits(FAULT_SUBMIT))
+        return (int)fault.result;
+    int n = __real_zr_ring_submit(ring);
+    if (n > 0)
+        n_outstanding += (size_t)n;
+    return n;
+}
+
+static void spoil(zr_ring_completion_t *completion) {
+    const zr_ring_request_t *request = &armed[completion->tag].request;
+    switch (armed[completion->tag].kind) {
+    case FAULT_RESULT:
+        completion->result = (int)fault.result;
+        break;
+    case FAULT_SHORT:
+        if (completion->result > fault.result)
+            completion->result -= (int)fault.result;
+        break;
+    case FAULT_LOST:
+        completion->result = (int)request->size_bytes;
+        break;
+    case FAULT_FLIP:
+        ((unsigned char *)request->memory)[0] ^= 4; /* no padding lies there */
+        break;
+    default:
+        break;
+    }
+}
+
+int __wrap_zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *completion_p) {
+    if (wait && hits(FAULT_NEXT))
+        return (int)fault.result;
+    while (n_outstanding > 0) {
+        int result = __real_zr_ring_next(ring, wait, completion_p);
+        if (result != 1)
+            return result;
+        n_outstanding--;
+        spoil(completion_p);
+        if (armed[completion_p->tag].kind != FAULT_LATE)
+            return 1;
+        late[n_late++] = *completion_p;
+    }
+    if (n_late == 0)
+        return __real_zr_ring_next(ring, wait, completion_p);
+    *completion_p = late[--n_late];
+    return 1;
+}
+
+/* ---- the system, when a file is made ------------------------------------------------------- */
+
+int __real_fallocate(int fd, int mode, off_t offset, off_t length);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t length);
+ssize_t __real_pwrite(int fd, const void *memory, size_t size_bytes, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *memory, size_t size_bytes, off_t offset);
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __real_fcntl(int fd, int command, ...);
+int __wrap_fcntl(int fd, int command, ...);
+
+static int fail_with(long error) {
+    errno = (int)error;
+    return -1;
+}
+
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t length) {
+    return hits(FAULT_FALLOCATE) ? fail_with(fault.result)
+                                 : __real_fallocate(fd, mode, offset, length);
+}
+
+ssize_t __wrap_pwrite(int fd, const void *memory, size_t size_bytes, off_t offset) {
+    if (fault.kind == FAULT_BLOCK && size_bytes % (size_t)fault.result != 0)
+        return fail_with(EINVAL);
+    if (fault.kind == FAULT_ALIGN && (uintptr_t)memory % (size_t)fault.result != 0)
+        return fail_with(EINVAL);
+    if (hits(FAULT_PWRITE))
+        return fail_with(fault.result);
+    return __real_pwrite(fd, memory, size_bytes, offset);
+}
+
+int __wrap_open(const char *path, int flags, ...) {
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = va_arg(arguments, mode_t);
+    va_end(arguments);
+    return hits(FAULT_OPEN) ? fail_with(fault.result) : __real_open(path, flags, mode);
+}
+
+int __wrap_fcntl(int fd, int command, ...) {
+    va_list arguments;
+    va_start(arguments, command);
+    int argument = va_arg(arguments, int);
+    va_end(arguments);
+    return command == F_SETFL && hits(FAULT_SET_FLAGS) ? fail_with(fault.result)
+                                                       : __real_fcntl(fd, command, argument);
+}

@@ -1,0 +1,67 @@
+/*
+ * The system has no memory for metadata: every allocation of making and using a store fails once.
+ * The store is made or refused, and nothing is left behind.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/allocator/fail_malloc.h"
+#include "tests/offload/store_fixture.h"
+#include "tests/offload/store_oracle.h"
+
+/* A whole life with a fault at the n-th allocation; how many there were to fail. */
+static size_t run(const char *backend, size_t n) {
+    static const zr_store_extent_t extents[] = {{"a", 100}, {"b", 3 * REQUEST + 1}};
+    fixture_t f;
+    zr_store_ticket_t ticket;
+    fixture_open(&f, backend, 2);
+    unsigned char *buffer = new_buffer(4 * REQUEST, 0);
+    const zr_store_buffer_t registered = {buffer, REQUEST};
+    memset(buffer, 1, 4 * REQUEST);
+
+    fault.countdown = n;
+    fault.n_failed = 0;
+    zr_status_t status = zr_store_create(backend, &f.options, extents, 2, &f.store);
+    if (status == ZR_OK) {
+        assert_int_equal(zr_store_put(f.store, 1, 0, 3 * REQUEST + 1, buffer, &ticket), ZR_OK);
+        status = zr_store_register(f.store, &registered, 1);
+        assert_int_equal(zr_store_wait(f.store, ticket), ZR_OK);
+        memset(buffer, 2, 4 * REQUEST);
+        assert_int_equal(get_now(f.store, 1, 0, 3 * REQUEST + 1, buffer), ZR_OK);
+        assert_int_equal(buffer[3 * REQUEST], 1);
+    }
+    fault.countdown = 0;
+    assert_true(status == ZR_OK || status == ZR_ERR_MEMORY || status == ZR_ERR_BUDGET ||
+                status == ZR_ERR_UNSUPPORTED); /* the ring itself */
+    assert_int_equal(status == ZR_OK, fault.n_failed == 0);
+    assert_int_equal(f.n_logged[ZR_LOG_ERROR], fault.n_failed);
+    free_buffer(buffer);
+    fixture_close(&f);
+    return fault.n_failed;
+}
+
+static void run_all(const char *backend, size_t least) {
+    size_t n = 1;
+    while (run(backend, n) > 0)
+        n++;
+    printf("%s: %zu allocations failed, one per run\n", backend, n - 1);
+    assert_true(n > least);
+}
+
+static void test_memory(void **state) {
+    (void)state;
+    run_all("memory", 6);
+}
+
+static void test_uring(void **state) {
+    (void)state;
+    if (fixture_probe() != 0)
+        skip();
+    run_all("uring", 12);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory), cmocka_unit_test(test_uring)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

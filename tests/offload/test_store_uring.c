@@ -1,0 +1,309 @@
+/*
+ * The store "uring" on the real system: files that others change, folders that vanish, drives
+ * and limits that are too small, a process that is killed, two stores on one path.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/offload/store_fixture.h"
+#include "tests/offload/store_oracle.h"
+
+static const size_t sizes[] = {3 * CHUNK, 2 * REQUEST};
+#define N_SIZES 2
+
+static int setup(void **state) {
+    fixture_t *f = malloc(sizeof(*f));
+    assert_non_null(f);
+    fixture_open(f, "uring", 1);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    fixture_close(*state);
+    free(*state);
+    return 0;
+}
+
+static void put_all(fixture_t *f, unsigned char *buffer) {
+    for (size_t e = 0; e < N_SIZES; e++) {
+        fill_pattern(buffer, sizes[e], e);
+        assert_int_equal(put_now(f->store, e, 0, sizes[e], buffer), ZR_OK);
+    }
+}
+
+static void assert_right(fixture_t *f, size_t extent, unsigned char *buffer) {
+    unsigned char *expected = new_buffer(sizes[extent], 0);
+    fill_pattern(expected, sizes[extent], extent);
+    assert_int_equal(get_now(f->store, extent, 0, sizes[extent], buffer), ZR_OK);
+    assert_memory_equal(buffer, expected, sizes[extent]);
+    free_buffer(expected);
+}
+
+/* The store's file, opened once more and through the page cache. */
+static int open_again(const fixture_t *f) {
+    char path[64], target[512];
+    for (int fd = 3; fd < 1000; fd++) {
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        ssize_t length = readlink(path, target, sizeof(target) - 1);
+        if (length < 0)
+            continue;
+        target[length] = '\0';
+        if (strstr(target, f->folders[0]) != NULL && strstr(target, "(deleted)") != NULL)
+            return open(path, O_RDWR);
+    }
+    return -1;
+}
+
+static void test_flipped_bit(void **state) {
+    fixture_t *f = *state;
+    unsigned char *buffer = new_buffer(2 * REQUEST, 0), byte = 0;
+    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    put_all(f, buffer);
+    int fd = open_again(f);
+    assert_true(fd >= 0);
+    off_t place = (off_t)(CHUNK + 100); /* the first extent lies first */
+    assert_int_equal(pread(fd, &byte, 1, place), 1);
+    byte ^= 16;
+    assert_int_equal(pwrite(fd, &byte, 1, place), 1);
+    assert_int_equal(fsync(fd), 0);
+    close(fd);
+    assert_refused(f, ZR_ERR_FORMAT, get_now(f->store, 0, 0, sizes[0], buffer),
+                   "get of \"extent 0\": the 8192 bytes at 8192 are not those that were put: rank "
+                   "3's file in ");
+    assert_refused(f, ZR_ERR_FORMAT, get_now(f->store, 0, 0, sizes[0], buffer),
+                   ", offset 8192, length 8192: XXH3 ");
+    assert_right(f, 1, buffer);
+    assert_int_equal(get_now(f->store, 0, 2 * CHUNK, CHUNK, buffer), ZR_OK);
+    put_all(f, buffer);
+    assert_right(f, 0, buffer);
+    free_buffer(buffer);
+}
+
+static void test_truncated_file(void **state) {
+    fixture_t *f = *state;
+    static const off_t lengths[] = {0, CHUNK + 5, 2 * CHUNK};
+    unsigned char *buffer = new_buffer(2 * REQUEST, 0);
+    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    for (size_t i = 0; i < 3; i++) {
+        put_all(f, buffer);
+        int fd = open_again(f);
+        assert_int_equal(ftruncate(fd, lengths[i]), 0);
+        close(fd);
+        zr_status_t status = get_now(f->store, 0, 0, sizes[0], buffer);
+        assert_true(status == ZR_ERR_IO || status == ZR_ERR_FORMAT);
+        assert_logged(f, status == ZR_ERR_IO ? "made shorter by somebody else" : "are not those");
+        fixture_log_clear(f);
+        assert_refused(f, ZR_ERR_IO, get_now(f->store, 1, 0, sizes[1], buffer),
+                       "the file ends there");
+    }
+    put_all(f, buffer);
+    assert_right(f, 0, buffer);
+    assert_right(f, 1, buffer);
+    free_buffer(buffer);
+}
+
+static void test_vanished_folder(void **state) {
+    fixture_t *f = *state;
+    oracle_result_t result;
+    assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+    assert_int_equal(count_names(f->folders[0]), 0);
+    assert_int_equal(rmdir(f->folders[0]), 0);
+    oracle_run(f->store, 100, 8, 3, &result);
+    for (int status = 1; status < ORACLE_N_STATUSES; status++)
+        assert_int_equal(result.n_ended[status], 0);
+    fixture_log_clear(f);
+    assert_refused(f, ZR_ERR_IO, fixture_create(f, sizes, N_SIZES),
+                   "No such file or directory (errno 2)");
+    f->paths[0] = "";
+    assert_refused(f, ZR_ERR_ARGUMENT, fixture_create(f, sizes, N_SIZES), "path 1 of 1 is empty");
+    f->options.n_paths = 0;
+    assert_refused(f, ZR_ERR_ARGUMENT, fixture_create(f, sizes, N_SIZES), "0 paths; 1 to 16");
+    f->options.n_paths = ZR_STORE_MAX_PATHS + 1;
+    assert_refused(f, ZR_ERR_ARGUMENT, fixture_create(f, sizes, N_SIZES), "17 paths");
+    f->paths[0] = NULL;
+}
+
+/* Both have the same extents; each keeps its own. */
+static void test_two_stores_on_one_path(void **state) {
+    fixture_t *f = *state;
+    zr_store_t *stores[2];
+    unsigned char *buffers[2], *got = new_buffer(2 * REQUEST, 0);
+    const zr_store_extent_t extent = {"same", 2 * REQUEST};
+    for (uint64_t i = 0; i < 2; i++) {
+        buffers[i] = new_buffer(2 * REQUEST, 0);
+        fill_pattern(buffers[i], 2 * REQUEST, i);
+        assert_int_equal(zr_store_create("uring", &f->options, &extent, 1, &stores[i]), ZR_OK);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(put_now(stores[i], 0, 0, 2 * REQUEST, buffers[i]), ZR_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(get_now(stores[i], 0, 0, 2 * REQUEST, got), ZR_OK);
+        assert_memory_equal(got, buffers[i], 2 * REQUEST);
+        zr_store_destroy(&stores[i]); /* the other goes on */
+        free_buffer(buffers[i]);
+    }
+    free_buffer(got);
+}
+
+/* ---- in a process of its own --------------------------------------------------------------------
+ */
+
+enum { CHILD_OK = 0, CHILD_WRONG = 1, CHILD_CANNOT = 2 };
+
+/* Run it in a child; false when this machine does not permit what it needs. */
+static bool run_child(int (*body)(fixture_t *), fixture_t *f) {
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(body(f));
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_not_equal(WEXITSTATUS(status), CHILD_WRONG);
+    return WEXITSTATUS(status) == CHILD_OK;
+}
+
+static int expect(bool is_right, const fixture_t *f, const char *what) {
+    if (!is_right)
+        fprintf(stderr, "not %s; the log:\n%s", what, f->text);
+    return is_right ? CHILD_OK : CHILD_WRONG;
+}
+
+/* A file system of 1 MiB: what is too large is refused with numbers, what fits works. */
+static int fill_small_system(fixture_t *f) {
+    static const size_t large = (size_t)4 << 20, small = (size_t)512 << 10;
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", f->folders[0], "tmpfs", 0, "size=1m") != 0)
+        return CHILD_CANNOT;
+    if (expect(fixture_create(f, &large, 1) == ZR_ERR_BUDGET &&
+                   strstr(f->text, "(4194304 bytes) cannot be reserved") != NULL &&
+                   strstr(f->text, " MiB are free there") != NULL,
+               f, "refused for want of room") != CHILD_OK)
+        return CHILD_WRONG;
+    unsigned char *buffer = new_buffer(small, 0);
+    memset(buffer, 9, small);
+    bool works = fixture_create(f, &small, 1) == ZR_OK &&
+                 put_now(f->store, 0, 0, small, buffer) == ZR_OK &&
+                 get_now(f->store, 0, 0, small, buffer) == ZR_OK;
+    zr_store_destroy(&f->store);
+    free_buffer(buffer);
+    return expect(works, f, "working on a small file system");
+}
+
+static void test_full_file_system(void **state) {
+    fixture_t *f = *state;
+    if (!run_child(fill_small_system, f))
+        skip();
+}
+
+/* The signal of the limit would end the process. */
+static int meet_file_limit(fixture_t *f) {
+    static const size_t large = (size_t)4 << 20;
+    const struct rlimit limit = {(rlim_t)1 << 20, (rlim_t)1 << 20};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+        return CHILD_CANNOT;
+    return expect(fixture_create(f, &large, 1) == ZR_ERR_BUDGET &&
+                      strstr(f->text, "more than the 1048576 that a file may have") != NULL,
+                  f, "refused for a limit");
+}
+
+static void test_file_limit(void **state) {
+    fixture_t *f = *state;
+    if (!run_child(meet_file_limit, f))
+        skip();
+}
+
+/* An ordinary user with little memory that may be locked: slower, with a warning, and right. */
+static int meet_memory_limit(fixture_t *f) {
+    static const size_t size = (size_t)1 << 20;
+    const struct rlimit limit = {(rlim_t)128 << 10, (rlim_t)128 << 10};
+    if (chmod(f->folders[0], 0777) != 0 || setrlimit(RLIMIT_MEMLOCK, &limit) != 0 ||
+        (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) ||
+        access(f->folders[0], W_OK) != 0)
+        return CHILD_CANNOT;
+    unsigned char *buffer = new_buffer(size, 0), *got = new_buffer(size, 0);
+    const zr_store_buffer_t registered = {buffer, size};
+    fill_pattern(buffer, size, 1);
+    bool is_right = fixture_create(f, &size, 1) == ZR_OK &&
+                    zr_store_register(f->store, &registered, 1) == ZR_OK &&
+                    !zr_store_info(f->store)->is_registered &&
+                    strstr(f->text, "RLIMIT_MEMLOCK is 0.125 MiB") != NULL &&
+                    put_now(f->store, 0, 0, size, buffer) == ZR_OK &&
+                    get_now(f->store, 0, 0, size, got) == ZR_OK && memcmp(buffer, got, size) == 0;
+    zr_store_destroy(&f->store);
+    free_buffer(buffer);
+    free_buffer(got);
+    return expect(is_right, f, "going on with a warning");
+}
+
+static void test_memory_limit(void **state) {
+    fixture_t *f = *state;
+    if (!run_child(meet_memory_limit, f))
+        skip();
+}
+
+/* A process that is killed leaves nothing. */
+static void test_killed(void **state) {
+    fixture_t *f = *state;
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        unsigned char *buffer = new_buffer(2 * REQUEST, 0);
+        zr_store_ticket_t ticket;
+        memset(buffer, 1, 2 * REQUEST);
+        if (fixture_create(f, sizes, N_SIZES) == ZR_OK &&
+            zr_store_put(f->store, 1, 0, sizes[1], buffer, &ticket) == ZR_OK)
+            raise(SIGKILL);
+        _exit(CHILD_WRONG);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(count_names(f->folders[0]), 0);
+}
+
+/* A file system in memory, which has direct transfers or has not. */
+static void test_memory_file_system(void **state) {
+    fixture_t *f = *state;
+    const char *paths[] = {"/dev/shm"};
+    oracle_result_t result;
+    if (access(paths[0], W_OK) != 0)
+        skip();
+    f->options.paths = paths;
+    assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+    oracle_run(f->store, 200, 8, 4, &result);
+    for (int i = 1; i < ORACLE_N_STATUSES; i++)
+        assert_int_equal(result.n_ended[i], 0);
+    zr_store_destroy(&f->store);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_flipped_bit, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_truncated_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_vanished_folder, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_two_stores_on_one_path, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_full_file_system, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_file_limit, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_memory_limit, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_memory_file_system, setup, teardown),
+    };
+    if (fixture_probe() != 0)
+        return FIXTURE_SKIPPED;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
