@@ -1,5 +1,6 @@
 # Sourced by tests/run.sh and examples/quickstart.sh: make sure that what the build needs is
-# there. Debian 12 and Ubuntu 22.04 or later get it through apt-get; elsewhere the tools and
+# there. Run by itself, it does that, and installs the packages that it is given (fio, for
+# zero-bench io). Debian 12 and Ubuntu 22.04 or later get it through apt-get; elsewhere the tools and
 # libraries are looked for, and what is missing is named.
 
 zr_packages="build-essential cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev liburing-dev libcmocka-dev"
@@ -121,3 +122,8 @@ zr_build() {
         return 1
     fi
 }
+
+# Not sourced: install.
+if [ "${BASH_SOURCE[0]:-}" = "$0" ]; then
+    zr_install "$@"
+fi

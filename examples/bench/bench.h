@@ -25,6 +25,7 @@ typedef struct bench_command {
 extern const bench_command_t bench_adam;
 extern const bench_command_t bench_step;
 extern const bench_command_t bench_alloc;
+extern const bench_command_t bench_io;
 
 /* ---- options that every command has ----------------------------------------------- */
 

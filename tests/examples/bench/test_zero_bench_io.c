@@ -1,0 +1,82 @@
+/*
+ * zero-bench io, as a user runs it: what it reports and saves, what it refuses, and that it
+ * leaves no file behind. How fast anything is, is not a matter of tests, and so fio is not run.
+ */
+#include <dirent.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/examples/bench/run_bench.h"
+
+#define SMALL "io --fio off --size 4MiB --request 256KiB --depth 4 --files 1 --rounds 1 "
+
+static char folder[] = "test-bench-io-XXXXXX";
+
+static int setup(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    return rmdir(folder); /* it is empty */
+}
+
+static void test_report(void **state) {
+    (void)state;
+    char arguments[512], output[8192];
+    snprintf(arguments, sizeof(arguments),
+             SMALL "--path %s,%s --json --save-settings %s/settings.json 2>/dev/null", folder,
+             folder, folder);
+    assert_int_equal(run(arguments, output, sizeof(output)), 0);
+    json_t *object = json_loads(output, 0, NULL);
+    assert_non_null(object);
+    assert_string_equal(json_string_value(json_object_get(object, "command")), "io");
+    assert_int_equal(json_array_size(json_object_get(object, "paths")), 2);
+    static const char *const patterns[] = {"write", "read", "mixed"};
+    for (int i = 0; i < 3; i++) {
+        const json_t *pattern = json_object_get(object, patterns[i]);
+        assert_true(number_at(pattern, "bytes_per_s") > 0.0);
+        assert_true(number_at(pattern, "cpu_s_per_gb") >= 0.0);
+        assert_true(number_at(pattern, "checksum_s_per_gb") > 0.0);
+        assert_null(json_object_get(pattern, "ratio")); /* of fio */
+    }
+    assert_true(number_at(json_object_get(object, "settings"), "request_bytes") == 262144.0);
+    json_decref(object);
+
+    snprintf(arguments, sizeof(arguments), "%s/settings.json", folder);
+    object = json_load_file(arguments, 0, NULL);
+    assert_non_null(object);
+    assert_true(number_at(object, "depth") == 4.0);
+    assert_true(number_at(object, "submit_batch") >= 1.0);
+    assert_true(number_at(object, "files_per_path") == 1.0);
+    assert_int_equal(json_array_size(json_object_get(object, "paths")), 2);
+    json_decref(object);
+    assert_int_equal(unlink(arguments), 0);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    char output[4096];
+    assert_bad_usage("io --request 5000", "--request 5000: multiples of 4096");
+    assert_bad_usage("io --depth 0", "--depth");
+    assert_bad_usage("io --depth 1025", "1024");
+    assert_bad_usage("io --path a,,b", "none of them empty");
+    assert_bad_usage("io --size 1MiB", "--size 1048576");
+    assert_bad_usage("io --files 9 --path a,b", "16 files are possible");
+    assert_bad_usage("io --verify maybe", "--verify");
+    assert_bad_usage("io extra", "io takes options only");
+    assert_bad_usage("io --pth x", "--path");
+    assert_int_equal(run(SMALL "--path /no/such/folder 2>/dev/null", output, sizeof(output)), 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_report),
+                                       cmocka_unit_test(test_refusals)};
+    char output[256];
+    if (run(SMALL "2>/dev/null", output, sizeof(output)) != 0) {
+        puts("skipped: zero-bench io does not run here");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
