@@ -31,6 +31,17 @@ static void record_arena(zr_recording_t *recording, zr_arena_t *arena, bool at_e
     }
 }
 
+/* What lives at a place of the plan stands in no arena's list. */
+static void record_places(const zr_allocator_t *allocator, zr_recording_t *recording) {
+    const zr_replay_t *replay = allocator->replay;
+    if (replay == NULL || !replay->is_in_force)
+        return;
+    for (size_t i = 0; i < replay->plan->n_entries; i++) {
+        if (replay->plan->entries[i].is_live)
+            zr_recording_found_block(recording, replay->plan->entries[i].block);
+    }
+}
+
 static void record_arenas(zr_allocator_t *allocator, zr_recording_t *recording, bool at_end) {
     for (int i = 0; i < ZR_N_MEMORY_TIERS; i++) {
         for (int k = 0; k < ZR_N_ARENAS; k++)
@@ -48,6 +59,7 @@ static zr_status_t start_recording(zr_allocator_t *allocator, size_t max_bytes) 
     recording->max_bytes = max_bytes == 0 ? ZR_RECORDING_MAX_BYTES : max_bytes;
     zr_recording_restart(recording);
     record_arenas(allocator, recording, false);
+    record_places(allocator, recording);
     if (recording->status == ZR_OK) {
         attach(allocator, recording);
         return ZR_OK;

@@ -45,6 +45,7 @@ struct zr_allocator {
     size_t n_frees;            /* numbers pending blocks */
     zr_recording_t *recording; /* the arenas', too; NULL: nothing is recorded */
     zr_replay_t *replay;       /* NULL: off */
+    uint32_t tape_epoch;       /* of the last replay: what was on its tape is on none after it */
     zr_tier_memory_t tiers[ZR_N_MEMORY_TIERS];
 };
 

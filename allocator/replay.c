@@ -129,7 +129,8 @@ static zr_status_t order_behind_others(zr_replay_t *replay, const zr_replay_entr
     for (uint32_t i = 0; i < entry->n_predecessors; i++) {
         const zr_replay_entry_t *before =
             &plan->entries[plan->predecessors[entry->first_predecessor + i]];
-        if (before->recorded_in == replay->statistics.n_steps + 1 && before->free_stream != stream)
+        if (before->recorded_in == replay->statistics.n_steps + 1 &&
+            zr_replay_last_stream(before) != stream)
             ZR_TRY(zr_stream_wait(stream, before->event));
     }
     int i = index_of(plan, stream);
@@ -178,8 +179,13 @@ zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_reques
     zr_replay_entry_t *entry = match(replay, request, block_bytes);
     if (entry == NULL)
         return ZR_OK;
+    zr_status_t status = ZR_OK;
     if (!replay->planning.is_synchronous)
-        ZR_TRY(order_behind_others(replay, entry, request->stream));
+        status = order_behind_others(replay, entry, request->stream);
+    if (status != ZR_OK) {
+        leave(replay, replay->at - 1); /* who has the place next cannot rely on its waits */
+        return status;
+    }
     zr_block_t *block = entry->block;
     const zr_arena_t *arena = block->arena;
     if (arena->is_addressable)
@@ -204,18 +210,45 @@ void zr_replay_allocated(zr_replay_t *replay, const zr_allocation_request_t *req
     block->tape_epoch = replay->tape.epoch;
 }
 
+/* Whether who has an entry's place next cannot rely on what the plan says of its free. */
+static bool is_free_divergent(const zr_replay_t *replay, const zr_replay_entry_t *entry,
+                              const zr_stream_t *stream) {
+    return entry->is_overdue || (!replay->planning.is_synchronous && stream != entry->free_stream);
+}
+
 void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, const zr_stream_t *stream) {
+    if (block->planned != 0 &&
+        is_free_divergent(replay, &replay->plan->entries[block->planned - 1], stream))
+        leave(replay, replay->at);
     if (block->tape_number != 0 && block->tape_epoch == replay->tape.epoch)
         zr_tape_freed(&replay->tape, block->tape_number, stream);
     block->tape_number = 0;
 }
 
+/* Let a stream that no tensor of the plan was freed behind be one that others wait for. */
+static zr_status_t learn_stream(zr_allocator_t *allocator, zr_stream_t *stream) {
+    zr_replay_t *replay = allocator->replay;
+    zr_replay_made_t *plan = replay->plan;
+    if (plan->n_streams == ZR_REPLAY_MAX_STREAMS)
+        return zr_stream_synchronize(stream);
+    zr_status_t status = zr_event_create(allocator->device, &replay->fences[plan->n_streams]);
+    if (status != ZR_OK) {
+        zr_status_t waited = zr_stream_synchronize(stream);
+        return waited == ZR_OK ? status : waited;
+    }
+    plan->streams[plan->n_streams++] = stream;
+    return ZR_OK;
+}
+
 /* Note where the stream is; whoever has the place next waits for that. */
-static zr_status_t note_last_use(zr_replay_t *replay, zr_replay_entry_t *entry,
+static zr_status_t note_last_use(zr_allocator_t *allocator, zr_replay_entry_t *entry,
                                  zr_stream_t *stream) {
-    if (stream != entry->free_stream)
-        leave(replay, replay->at);
-    if (stream == NULL || !entry->needs_event)
+    zr_replay_t *replay = allocator->replay;
+    if (stream == NULL)
+        stream = (zr_stream_t *)entry->kind.stream;
+    if (index_of(replay->plan, stream) == replay->plan->n_streams)
+        return learn_stream(allocator, stream);
+    if (!entry->needs_event)
         return ZR_OK;
     zr_status_t status = zr_event_record(entry->event, stream);
     if (status != ZR_OK) {
@@ -241,7 +274,7 @@ zr_status_t zr_replay_give(zr_allocator_t *allocator, zr_block_t *block, zr_stre
     if (entry->is_overdue)
         replay->n_overdue--;
     entry->is_overdue = false;
-    return replay->planning.is_synchronous ? ZR_OK : note_last_use(replay, entry, stream);
+    return replay->planning.is_synchronous ? ZR_OK : note_last_use(allocator, entry, stream);
 }
 
 /* ---- steps --------------------------------------------------------------------------------- */
@@ -264,7 +297,8 @@ static double seconds_now(void) {
 static zr_status_t make_plan(zr_allocator_t *allocator, zr_replay_made_t **made_p) {
     zr_replay_t *replay = allocator->replay;
     zr_tape_t tape = replay->tape;
-    replay->tape = (zr_tape_t){.max_entries = tape.max_entries, .epoch = tape.epoch};
+    /* What other threads free meanwhile is on no tape. */
+    replay->tape = (zr_tape_t){.max_entries = tape.max_entries, .epoch = tape.epoch + 1};
     if (replay->plan != NULL && zr_tape_is_alike(&tape, &replay->plan->tape))
         zr_tape_enlarge(&tape, &replay->plan->tape);
     pthread_mutex_unlock(&allocator->lock);
@@ -362,10 +396,13 @@ static void end_step(zr_allocator_t *allocator) {
         return;
     }
     replay->n_divergent_in_row++;
-    if (is_too_long(replay))
+    if (is_too_long(replay)) {
+        pthread_mutex_unlock(&allocator->lock); /* the sink is the caller's */
         zr_log_write(&allocator->log, ZR_LOG_WARNING,
                      "step %zu allocates more than %zu times: it is not planned (max_allocations)",
                      replay->step, replay->tape.max_entries);
+        pthread_mutex_lock(&allocator->lock);
+    }
     if (!replay->tape.is_torn && replay->tape.n_entries > 0 &&
         replay->n_divergent_in_row >= patience(replay))
         renew_plan(allocator);
@@ -417,6 +454,7 @@ static zr_replay_t *create_replay(const zr_allocator_t *allocator,
         options->max_allocations == 0 ? ZR_REPLAY_MAX_ALLOCATIONS : options->max_allocations;
     if (replay->tape.max_entries > ZR_TAPE_OPEN / 4)
         replay->tape.max_entries = ZR_TAPE_OPEN / 4;
+    replay->tape.epoch = allocator->tape_epoch + 1;
     replay->planning =
         (zr_replay_planning_t){.log = allocator->log,
                                .compute = options->compute,
@@ -463,6 +501,7 @@ void zr_replay_destroy(zr_allocator_t *allocator) {
     zr_replay_abandon(replay);
     zr_replay_plan_free(&replay->plan);
     zr_tape_free(&replay->tape);
+    allocator->tape_epoch = replay->tape.epoch;
     free(replay);
     allocator->replay = NULL;
 }

@@ -104,10 +104,12 @@ void zr_replay_abandon(zr_replay_t *replay) {
 }
 
 bool zr_replay_drop(zr_allocator_t *allocator) {
-    if (allocator->replay == NULL || !allocator->replay->is_in_force ||
-        !zr_replay_release(allocator))
+    zr_replay_t *replay = allocator->replay;
+    if (replay == NULL || !replay->is_in_force || !zr_replay_release(allocator))
         return false;
-    allocator->replay->statistics.n_dropped++;
+    if (!replay->has_left)
+        replay->tape.is_torn = true; /* what the step did so far, only the plan knew */
+    replay->statistics.n_dropped++;
     return true;
 }
 
@@ -122,9 +124,13 @@ static bool is_empty(const zr_arena_t *arena) {
     return true;
 }
 
-/* What the step before has left in other classes is not needed any more. */
-static zr_status_t trim_others(zr_tier_memory_t *memory) {
+/* What the step before has left is not needed any more, once its streams have passed. */
+static zr_status_t clear(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
     size_t freed = 0;
+    while (memory->pending.n_blocks > 0)
+        ZR_TRY(zr_tier_wait(allocator, memory));
+    if (!is_empty(&memory->arenas[ZR_CLASS_PLANNED]))
+        return ZR_ERR_BUDGET;
     for (int i = 0; i < ZR_N_LIFETIMES; i++)
         ZR_TRY(zr_tier_trim(memory, &memory->arenas[i], SIZE_MAX, NULL, &freed));
     return ZR_OK;
@@ -154,9 +160,7 @@ static zr_status_t hold(zr_allocator_t *allocator, int tier, size_t size_bytes) 
 static zr_status_t hold_memory(zr_allocator_t *allocator) {
     const zr_replay_made_t *plan = allocator->replay->plan;
     for (int tier = 0; tier < ZR_REPLAY_N_TIERS; tier++) {
-        if (!is_empty(arena_of(allocator, tier)))
-            return ZR_ERR_BUDGET;
-        ZR_TRY(trim_others(&allocator->tiers[tier]));
+        ZR_TRY(clear(allocator, &allocator->tiers[tier]));
         if (plan->summary[tier].height_bytes > 0)
             ZR_TRY(hold(allocator, tier, plan->summary[tier].height_bytes));
     }

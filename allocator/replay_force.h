@@ -9,7 +9,7 @@
 
 /**
  * Map memory for replay->plan, and make the blocks and events of its entries. What is idle in
- * other classes is given back first.
+ * other classes is given back first, after waiting for what is pending.
  *
  * @return ZR_OK; anything else: nothing is held, and whatever is live in the class of plans is
  *         why, or the budget, or there is no memory for metadata; none of it is an error

@@ -58,6 +58,12 @@ typedef struct zr_replay_made {
     zr_replay_plan_t summary[ZR_REPLAY_N_TIERS];
 } zr_replay_made_t;
 
+/* The stream behind whose work an entry's place is free. One that the CPU freed may never have
+ * been used, so that what its first stream was made to wait for still has to be waited for. */
+static inline const zr_stream_t *zr_replay_last_stream(const zr_replay_entry_t *entry) {
+    return entry->free_stream != NULL ? entry->free_stream : entry->kind.stream;
+}
+
 /* How offsets are searched for. */
 typedef struct zr_replay_planning {
     zr_log_t log;

@@ -151,7 +151,7 @@ static bool add_predecessor(zr_replay_made_t *made, occupants_t *occupants, uint
     }
     made->predecessors[made->n_predecessors++] = entry;
     successor->n_predecessors++;
-    if (before->free_stream != NULL && before->free_stream != successor->kind.stream)
+    if (zr_replay_last_stream(before) != successor->kind.stream)
         before->needs_event = true;
     return true;
 }
