@@ -182,7 +182,7 @@ static zr_status_t find_or_make_room(zr_allocator_t *allocator, zr_attempt_t *at
             return ZR_OK;
         zr_status_t status = zr_tier_make_room(allocator, attempt);
         if (status == ZR_ERR_BUDGET && zr_replay_drop(allocator))
-            continue;
+            status = zr_tier_retry(allocator, attempt);
         ZR_TRY(status);
     }
 }
@@ -268,6 +268,7 @@ zr_status_t zr_allocate(zr_allocator_t *allocator, const zr_allocation_request_t
                             .size_bytes = zr_block_bytes(request->size_bytes)};
 
     pthread_mutex_lock(&allocator->lock);
+    attempt.is_frugal = allocator->is_frugal;
     zr_block_t *block = NULL;
     zr_status_t status = place(allocator, &attempt, &block);
     if (status == ZR_OK) {
@@ -353,9 +354,8 @@ zr_status_t zr_allocator_trim(zr_allocator_t *allocator, zr_tier_t tier) {
     zr_tier_memory_t *memory = &allocator->tiers[tier];
     pthread_mutex_lock(&allocator->lock);
     zr_status_t status = zr_tier_poll(allocator, memory);
-    size_t freed = 0;
     for (int i = 0; status == ZR_OK && i < ZR_N_CLASSES; i++)
-        status = zr_tier_trim(memory, &memory->arenas[i], SIZE_MAX, NULL, &freed);
+        status = zr_tier_trim(memory, &memory->arenas[i]);
     pthread_mutex_unlock(&allocator->lock);
     if (status == ZR_ERR_MEMORY)
         return zr_fail(&allocator->log, status, "%s memory: no metadata to unmap idle memory with",
@@ -386,6 +386,7 @@ void zr_allocator_statistics(zr_allocator_t *allocator, zr_tier_t tier,
     for (int i = 0; i < ZR_N_ARENAS; i++) {
         statistics_p->n_map_calls += memory->arenas[i].n_map_calls;
         statistics_p->n_unmap_calls += memory->arenas[i].n_unmap_calls;
+        statistics_p->n_move_calls += memory->arenas[i].n_move_calls;
     }
     pthread_mutex_unlock(&allocator->lock);
 }

@@ -5,8 +5,8 @@
  * Each tier is one reserved address range per lifetime class; memory is mapped
  * granule by granule as it is needed and kept for reuse. What counts against the
  * budget is what is mapped ("reserved"), so that holes count too. When a request
- * would exceed the budget, pending frees are waited for and idle granules of any
- * class are unmapped first. docs/allocator.md tells how to read its error.
+ * would exceed the budget, pending frees are waited for, and idle granules of any class
+ * are moved to where they are needed. docs/allocator.md tells how to read its error.
  */
 #ifndef ZR_ALLOCATOR_ALLOCATOR_H
 #define ZR_ALLOCATOR_ALLOCATOR_H
@@ -171,6 +171,7 @@ typedef struct zr_tier_statistics {
     size_t n_allocations;                        /* since creation */
     size_t n_map_calls;                          /* calls into the device, since creation */
     size_t n_unmap_calls;
+    size_t n_move_calls; /* of idle memory to where it was needed */
     zr_class_statistics_t by_class[ZR_N_CLASSES];
 } zr_tier_statistics_t;
 

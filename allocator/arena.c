@@ -12,6 +12,10 @@ static size_t min_size(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
+static size_t max_size(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
 static size_t round_down(size_t size_bytes, size_t granule_bytes) {
     return size_bytes & ~(granule_bytes - 1);
 }
@@ -23,6 +27,13 @@ static size_t round_up(size_t size_bytes, size_t granule_bytes) {
 static size_t end_of(const zr_block_t *block) {
     return block->offset_bytes + block->size_bytes;
 }
+
+static bool contains(const zr_block_t *block, size_t offset_bytes) {
+    return block->offset_bytes <= offset_bytes && offset_bytes < end_of(block);
+}
+
+/* Blocks taken from the pool by mapping or unmapping a part of one, at most. */
+#define BLOCKS_PER_CHANGE 2
 
 /* ---- lists of free and unmapped blocks ------------------------------------------- */
 
@@ -302,6 +313,22 @@ static bool is_usable(const zr_block_t *block) {
     return block != NULL && (block->state == ZR_BLOCK_FREE || block->state == ZR_BLOCK_UNMAPPED);
 }
 
+/* Let a growth go on with the first unmapped piece of its place, at this block or after it. */
+static void go_on(zr_growth_t *growth, zr_block_t *block, size_t granule_bytes) {
+    size_t begin = round_down(growth->begin_bytes, granule_bytes);
+    size_t end = round_up(growth->end_bytes, granule_bytes);
+    growth->block = NULL;
+    growth->size_bytes = 0;
+    for (; block != NULL && block->offset_bytes < end; block = block->next) {
+        if (block->state != ZR_BLOCK_UNMAPPED || end_of(block) <= begin)
+            continue;
+        growth->block = block;
+        growth->offset_bytes = max_size(block->offset_bytes, begin);
+        growth->size_bytes = min_size(end_of(block), end) - growth->offset_bytes;
+        return;
+    }
+}
+
 /*
  * The cost of placing a request over an unmapped block, so that it begins (upwards) or
  * ends (downwards) as far as the free block before (after) it reaches. Gives up at max_cost.
@@ -360,6 +387,59 @@ bool zr_arena_plan_growth(const zr_arena_t *arena, size_t size_bytes, zr_growth_
     }
     if (best.block == NULL)
         return false;
+    zr_block_t *first = best.block;
+    while (first->offset_bytes > best.begin_bytes && is_usable(first->prev))
+        first = first->prev;
+    go_on(&best, first, arena->granule_bytes);
+    *growth_p = best;
+    return true;
+}
+
+/* Bytes to map for [begin, end) in a run of free and unmapped blocks if nothing idle were mapped.
+ * Granules that the run shares with a live block are mapped in any case. */
+static size_t cost_afresh(size_t begin, size_t end, size_t run_begin, size_t run_end,
+                          size_t granule_bytes) {
+    size_t low = round_down(begin, granule_bytes), high = round_up(end, granule_bytes);
+    if (low < run_begin)
+        low += granule_bytes;
+    if (high > run_end)
+        high -= granule_bytes;
+    return high > low ? high - low : 0;
+}
+
+/* As above, the cost is least at an edge: here, of the run. */
+bool zr_arena_plan_afresh(const zr_arena_t *arena, size_t size_bytes, zr_growth_t *growth_p) {
+    zr_growth_t best = {0};
+    size_t least = SIZE_MAX;
+    zr_block_t *first = NULL; /* of the run with the best place */
+    for (zr_block_t *block = arena->first; block != NULL; block = block->next) {
+        if (!is_usable(block))
+            continue;
+        zr_block_t *run = block;
+        while (is_usable(block->next))
+            block = block->next;
+        size_t run_begin = run->offset_bytes, run_end = end_of(block);
+        if (run_end - run_begin < size_bytes)
+            continue;
+        for (int is_upper = 0; is_upper < 2; is_upper++) {
+            size_t begin = is_upper ? run_end - size_bytes : run_begin, end = begin + size_bytes;
+            size_t cost = cost_afresh(begin, end, run_begin, run_end, arena->granule_bytes);
+            if (cost >= least)
+                continue;
+            least = cost;
+            first = run;
+            best = (zr_growth_t){.begin_bytes = begin, .end_bytes = end};
+        }
+    }
+    if (first == NULL)
+        return false;
+    size_t begin = round_down(best.begin_bytes, arena->granule_bytes);
+    size_t end = round_up(best.end_bytes, arena->granule_bytes);
+    for (const zr_block_t *block = first; is_usable(block); block = block->next) {
+        if (block->state == ZR_BLOCK_UNMAPPED && block->offset_bytes < end && end_of(block) > begin)
+            best.cost_bytes += min_size(end_of(block), end) - max_size(block->offset_bytes, begin);
+    }
+    go_on(&best, first, arena->granule_bytes);
     *growth_p = best;
     return true;
 }
@@ -374,22 +454,39 @@ static void record_change(const zr_arena_t *arena, size_t offset_bytes, size_t s
     zr_recording_changed(arena->recording, &stretch);
 }
 
+/* Count what the device has mapped of an unmapped block, and make it free. */
+static zr_block_t *note_mapped(zr_arena_t *arena, zr_block_t *block, size_t offset_bytes,
+                               size_t size_bytes) {
+    arena->mapped_bytes += size_bytes;
+    if (arena->mapped_bytes > arena->mapped_peak_bytes)
+        arena->mapped_peak_bytes = arena->mapped_bytes;
+    if (arena->recording != NULL)
+        record_change(arena, offset_bytes, size_bytes, true);
+    if (arena->is_addressable)
+        zr_poison(arena->base + offset_bytes, size_bytes);
+    return convert(arena, block, offset_bytes, size_bytes, ZR_BLOCK_FREE);
+}
+
+/* And the other way round. */
+static zr_block_t *note_unmapped(zr_arena_t *arena, zr_block_t *block, size_t offset_bytes,
+                                 size_t size_bytes) {
+    arena->mapped_bytes -= size_bytes;
+    if (arena->recording != NULL)
+        record_change(arena, offset_bytes, size_bytes, false);
+    if (arena->is_addressable)
+        zr_unpoison(arena->base + offset_bytes, size_bytes);
+    return convert(arena, block, offset_bytes, size_bytes, ZR_BLOCK_UNMAPPED);
+}
+
 zr_status_t zr_arena_map(zr_arena_t *arena, const zr_growth_t *growth) {
     arena->n_map_calls++;
     ZR_TRY(zr_range_map(arena->device, arena->tier, arena->base, growth->offset_bytes,
                         growth->size_bytes));
-    arena->mapped_bytes += growth->size_bytes;
-    if (arena->mapped_bytes > arena->mapped_peak_bytes)
-        arena->mapped_peak_bytes = arena->mapped_bytes;
-    if (arena->recording != NULL)
-        record_change(arena, growth->offset_bytes, growth->size_bytes, true);
-    if (arena->is_addressable)
-        zr_poison(arena->base + growth->offset_bytes, growth->size_bytes);
-    convert(arena, growth->block, growth->offset_bytes, growth->size_bytes, ZR_BLOCK_FREE);
+    note_mapped(arena, growth->block, growth->offset_bytes, growth->size_bytes);
     return ZR_OK;
 }
 
-/* ---- trimming ---------------------------------------------------------------------------- */
+/* ---- what is idle ------------------------------------------------------------------------ */
 
 /* The highest stretch of whole granules in a free block outside `keep`; its size may be 0. */
 static size_t idle_stretch(const zr_arena_t *arena, const zr_block_t *block,
@@ -407,36 +504,93 @@ static size_t idle_stretch(const zr_arena_t *arena, const zr_block_t *block,
     return end > begin ? end - begin : 0;
 }
 
+size_t zr_arena_idle_bytes(const zr_arena_t *arena, const zr_growth_t *keep) {
+    size_t idle_bytes = 0;
+    for (const zr_block_t *block = arena->first; arena->is_backed && block != NULL;
+         block = block->next) {
+        size_t begin = round_up(block->offset_bytes, arena->granule_bytes);
+        size_t end = round_down(end_of(block), arena->granule_bytes);
+        if (block->state != ZR_BLOCK_FREE || end <= begin)
+            continue;
+        idle_bytes += end - begin;
+        if (keep == NULL)
+            continue;
+        size_t low = max_size(begin, round_down(keep->begin_bytes, arena->granule_bytes));
+        size_t high = min_size(end, round_up(keep->end_bytes, arena->granule_bytes));
+        idle_bytes -= high > low ? high - low : 0;
+    }
+    return idle_bytes;
+}
+
 static zr_status_t unmap(zr_arena_t *arena, zr_block_t **block, size_t offset_bytes,
                          size_t size_bytes) {
-    ZR_TRY(zr_block_pool_reserve(arena->pool, 2));
+    ZR_TRY(zr_block_pool_reserve(arena->pool, BLOCKS_PER_CHANGE));
     arena->n_unmap_calls++;
     ZR_TRY(zr_range_unmap(arena->device, arena->tier, arena->base, offset_bytes, size_bytes));
-    arena->mapped_bytes -= size_bytes;
-    if (arena->recording != NULL)
-        record_change(arena, offset_bytes, size_bytes, false);
-    if (arena->is_addressable)
-        zr_unpoison(arena->base + offset_bytes, size_bytes);
-    *block = convert(arena, *block, offset_bytes, size_bytes, ZR_BLOCK_UNMAPPED);
+    *block = note_unmapped(arena, *block, offset_bytes, size_bytes);
     return ZR_OK;
 }
 
-zr_status_t zr_arena_trim(zr_arena_t *arena, size_t size_bytes, const zr_growth_t *keep,
-                          size_t *freed_p) {
+zr_status_t zr_arena_trim(zr_arena_t *arena, size_t *freed_p) {
     *freed_p = 0;
     if (!arena->is_backed)
         return ZR_OK;
-    for (zr_block_t *block = arena->last; block != NULL && *freed_p < size_bytes;
-         block = block->prev) {
-        if (block->state != ZR_BLOCK_FREE)
-            continue;
-        size_t offset;
-        size_t idle = idle_stretch(arena, block, keep, &offset);
+    for (zr_block_t *block = arena->last; block != NULL; block = block->prev) {
+        size_t offset, idle = 0;
+        if (block->state == ZR_BLOCK_FREE)
+            idle = idle_stretch(arena, block, NULL, &offset);
         if (idle == 0)
             continue;
-        size_t part = round_up(min_size(idle, size_bytes - *freed_p), arena->granule_bytes);
-        ZR_TRY(unmap(arena, &block, offset + idle - part, part));
-        *freed_p += part;
+        ZR_TRY(unmap(arena, &block, offset, idle));
+        *freed_p += idle;
+    }
+    return ZR_OK;
+}
+
+/*
+ * Move a part of the free block *source to where the growth goes on. *source becomes the unmapped
+ * block that the part has left behind, and the growth goes on after it. Both may lie in the same
+ * arena, even side by side, so that a change to the one may merge or split the other.
+ */
+static zr_status_t move_part(zr_arena_t *arena, zr_growth_t *growth, zr_arena_t *from,
+                             zr_block_t **source, size_t offset_bytes, size_t size_bytes) {
+    ZR_TRY(zr_block_pool_reserve(arena->pool, 2 * BLOCKS_PER_CHANGE));
+    arena->n_move_calls++;
+    size_t there = growth->offset_bytes;
+    zr_status_t status = zr_range_move(arena->device, arena->tier, from->base, offset_bytes,
+                                       arena->base, there, size_bytes);
+    if (status != ZR_OK && status != ZR_ERR_BUDGET)
+        return status;
+    zr_block_t *left = note_unmapped(from, *source, offset_bytes, size_bytes);
+    *source = left;
+    if (status != ZR_OK)
+        return status;
+    bool are_one = from == arena && contains(left, there);
+    zr_block_t *come = note_mapped(arena, are_one ? left : growth->block, there, size_bytes);
+    if (are_one)
+        *source = offset_bytes < there ? come->prev : come->next;
+    go_on(growth, come, arena->granule_bytes);
+    return ZR_OK;
+}
+
+zr_status_t zr_arena_move(zr_arena_t *arena, zr_growth_t *growth, zr_arena_t *from,
+                          size_t size_bytes, size_t *moved_p, size_t *lost_p) {
+    const zr_growth_t *keep = from == arena ? growth : NULL;
+    *moved_p = *lost_p = 0;
+    for (zr_block_t *block = from->last;
+         block != NULL && *moved_p < size_bytes && growth->size_bytes > 0; block = block->prev) {
+        size_t offset, idle = 0;
+        if (block->state == ZR_BLOCK_FREE)
+            idle = idle_stretch(from, block, keep, &offset);
+        if (idle == 0)
+            continue;
+        size_t wanted = round_up(size_bytes - *moved_p, arena->granule_bytes);
+        size_t part = min_size(idle, min_size(wanted, growth->size_bytes));
+        zr_status_t status = move_part(arena, growth, from, &block, offset + idle - part, part);
+        if (status == ZR_ERR_BUDGET)
+            *lost_p = part;
+        ZR_TRY(status);
+        *moved_p += part;
     }
     return ZR_OK;
 }

@@ -6,7 +6,8 @@
  * unmapped, are merged at once, so that every hole is as large as it can be. Free
  * blocks stand in bins of two levels, powers of two in 32 steps each; a fit is found
  * there in constant time and needs no mapping. Only when there is none does the
- * arena look for the place that needs the least new mapping (zr_arena_plan_growth).
+ * arena look for the place that needs the least new mapping (zr_arena_plan_growth), which
+ * is then mapped or filled with idle granules from elsewhere, piece by piece.
  *
  * The same calls in the same order always end in the same offsets.
  *
@@ -45,7 +46,7 @@ struct zr_arena {
     zr_byte_count_t live; /* requested bytes of LIVE blocks; kept by the allocator */
     size_t mapped_bytes;  /* sum over blocks that are not UNMAPPED; 0 when not backed */
     size_t mapped_peak_bytes;
-    size_t n_map_calls, n_unmap_calls;
+    size_t n_map_calls, n_unmap_calls, n_move_calls; /* moves: into it */
 };
 
 /**
@@ -74,28 +75,47 @@ zr_block_t *zr_arena_take_at(zr_arena_t *arena, zr_block_t *block, size_t offset
 /** Make a live, pending or held block free. */
 void zr_arena_give(zr_arena_t *arena, zr_block_t *block);
 
-/* What has to be mapped so that a request fits. */
+/* A place for a request, and what has to be mapped so that it fits. */
 typedef struct zr_growth {
-    size_t cost_bytes;               /* all of it */
-    zr_block_t *block;               /* the unmapped block to begin with, */
-    size_t offset_bytes, size_bytes; /* and the part of it to map */
-    size_t begin_bytes, end_bytes;   /* where the request then fits: not worth unmapping for it */
+    size_t cost_bytes;               /* unmapped in the whole place */
+    zr_block_t *block;               /* the first unmapped block in it; NULL: none is left */
+    size_t offset_bytes, size_bytes; /* and the part of that which lies in the place */
+    size_t begin_bytes, end_bytes;   /* the place: what is idle in it is not to be taken away */
 } zr_growth_t;
 
 /** Find the place that needs the least mapping; false: the addresses have no hole so large. */
 bool zr_arena_plan_growth(const zr_arena_t *arena, size_t size_bytes, zr_growth_t *growth_p);
 
+/**
+ * Find the place that would need the least mapping if nothing idle were mapped: when it cannot be
+ * had by moving all that is idle elsewhere into it, no place can.
+ */
+bool zr_arena_plan_afresh(const zr_arena_t *arena, size_t size_bytes, zr_growth_t *growth_p);
+
 /** Map one piece of a plan. Takes two blocks from the pool at most. Changes nothing on failure. */
 ZR_NODISCARD zr_status_t zr_arena_map(zr_arena_t *arena, const zr_growth_t *growth);
 
+/** Bytes of idle granules: mapped, and free as a whole. Those in the place `keep` do not count. */
+size_t zr_arena_idle_bytes(const zr_arena_t *arena, const zr_growth_t *keep);
+
 /**
- * Unmap idle granules, from the highest address down, until size_bytes are unmapped.
+ * Unmap all idle granules.
  *
- * @param keep     the place that a plan wants to keep; NULL: none
- * @param freed_p  what was unmapped, also on failure: less than size_bytes when no more is idle
+ * @param freed_p  what was unmapped, also on failure
  */
-ZR_NODISCARD zr_status_t zr_arena_trim(zr_arena_t *arena, size_t size_bytes,
-                                       const zr_growth_t *keep, size_t *freed_p);
+ZR_NODISCARD zr_status_t zr_arena_trim(zr_arena_t *arena, size_t *freed_p);
+
+/**
+ * Move idle granules of an arena, the highest first, into a place of the same or another one of
+ * the tier, until size_bytes have come or nothing is idle outside of the place.
+ *
+ * @param growth   the place; goes on to its next piece
+ * @param moved_p  what has come, also on failure
+ * @param lost_p   unmapped, and nothing mapped for it
+ * @return ZR_OK; ZR_ERR_BUDGET: the machine has kept what is lost; ZR_ERR_DEVICE; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_arena_move(zr_arena_t *arena, zr_growth_t *growth, zr_arena_t *from,
+                                       size_t size_bytes, size_t *moved_p, size_t *lost_p);
 
 /** The largest free block; 0: there is none. */
 size_t zr_arena_largest_hole(const zr_arena_t *arena);

@@ -2,9 +2,9 @@
  * The allocator itself, for the files of this folder.
  *
  * zr_allocate looks for a fit among what is mapped; when there is none, it maps; when
- * that would exceed the budget, it waits for pending frees, then unmaps idle granules,
- * and only then refuses. A plan of offsets, once there is one, stands before the first
- * of these steps and hands to it whatever it does not cover.
+ * that would exceed the budget, it waits for pending frees, then moves idle granules to
+ * where they are needed, and only then refuses. A plan of offsets, once
+ * there is one, stands before the first of these steps and hands to it whatever it does not cover.
  */
 #ifndef ZR_ALLOCATOR_INTERNAL_H
 #define ZR_ALLOCATOR_INTERNAL_H
@@ -46,6 +46,10 @@ struct zr_allocator {
     zr_recording_t *recording; /* the arenas', too; NULL: nothing is recorded */
     zr_replay_t *replay;       /* NULL: off */
     uint32_t tape_epoch;       /* of the last replay: what was on its tape is on none after it */
+    /* Growth beyond what is live at the peak first takes what is idle anywhere, at the price of a
+     * call into the device per piece: reserved.peak stays near live.peak although classes have
+     * their peaks at different times. For steps that are observed, not for steady ones. */
+    bool is_frugal;
     zr_tier_memory_t tiers[ZR_N_MEMORY_TIERS];
 };
 
@@ -54,10 +58,11 @@ typedef struct zr_attempt {
     const zr_allocation_request_t *request;
     zr_tier_memory_t *memory;
     zr_arena_t *arena;
-    size_t size_bytes;     /* of the block it needs */
-    bool has_no_addresses; /* the class's range has no hole so large, mapped or not */
-    bool is_machine_full;  /* mapping was refused by the machine, not by the budget */
-    bool is_trimmed;       /* nothing idle is left in its own arena */
+    size_t size_bytes;       /* of the block it needs */
+    bool is_frugal;          /* the allocator's, until nothing idle is left to take */
+    bool has_no_addresses;   /* the class's range has no hole so large, mapped or not */
+    bool is_machine_full;    /* mapping was refused by the machine, not by the budget */
+    bool has_planned_afresh; /* idle granules of its own were moved from one place to another */
 } zr_attempt_t;
 
 /* Blocks taken from the pool by one map call and one allocation, at most. */
@@ -92,21 +97,23 @@ ZR_NODISCARD zr_status_t zr_tier_poll(zr_allocator_t *allocator, zr_tier_memory_
 /** Wait for the block that was freed first, and make it free; nothing when none is pending. */
 ZR_NODISCARD zr_status_t zr_tier_wait(zr_allocator_t *allocator, zr_tier_memory_t *memory);
 
-/**
- * Unmap idle granules of an arena until *freed is size_bytes, and count them.
- *
- * @param keep   the place that a growth wants to keep; NULL: none
- * @param freed  so far; added to
+/** Unmap all idle granules of an arena, and count them. */
+ZR_NODISCARD zr_status_t zr_tier_trim(zr_tier_memory_t *memory, zr_arena_t *arena);
+
+/** Whether a request could be placed by mapping no more than allowed_bytes and moving what is idle.
  */
-ZR_NODISCARD zr_status_t zr_tier_trim(zr_tier_memory_t *memory, zr_arena_t *arena,
-                                      size_t size_bytes, const zr_growth_t *keep, size_t *freed);
+bool zr_tier_could_fit(const zr_tier_memory_t *memory, const zr_arena_t *arena, size_t size_bytes,
+                       size_t allowed_bytes);
 
 /**
- * One step towards a fit: map a piece, or else wait for a pending free, or else unmap.
+ * One step towards a fit: map a piece, or else wait for a pending free, or else move what is idle.
  *
  * @return ZR_OK: look again; ZR_ERR_BUDGET: there is nothing left to do; or what failed
  */
 ZR_NODISCARD zr_status_t zr_tier_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt);
+
+/** Begin an attempt anew, after memory that it could not have has become free. ZR_ERR_MEMORY. */
+ZR_NODISCARD zr_status_t zr_tier_retry(zr_allocator_t *allocator, zr_attempt_t *attempt);
 
 /* ---- report.c -------------------------------------------------------------------- */
 

@@ -126,13 +126,12 @@ static bool is_empty(const zr_arena_t *arena) {
 
 /* What the step before has left is not needed any more, once its streams have passed. */
 static zr_status_t clear(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
-    size_t freed = 0;
     while (memory->pending.n_blocks > 0)
         ZR_TRY(zr_tier_wait(allocator, memory));
     if (!is_empty(&memory->arenas[ZR_CLASS_PLANNED]))
         return ZR_ERR_BUDGET;
     for (int i = 0; i < ZR_N_LIFETIMES; i++)
-        ZR_TRY(zr_tier_trim(memory, &memory->arenas[i], SIZE_MAX, NULL, &freed));
+        ZR_TRY(zr_tier_trim(memory, &memory->arenas[i]));
     return ZR_OK;
 }
 
@@ -153,8 +152,7 @@ static zr_status_t hold(zr_allocator_t *allocator, int tier, size_t size_bytes) 
     zr_arena_take(arena, block, size_bytes, 0);
     block->state = ZR_BLOCK_HELD;
     allocator->replay->held[tier] = block;
-    size_t freed = 0;
-    return zr_tier_trim(memory, arena, SIZE_MAX, NULL, &freed);
+    return zr_tier_trim(memory, arena);
 }
 
 static zr_status_t hold_memory(zr_allocator_t *allocator) {

@@ -83,12 +83,8 @@ static void say_tags(text_t *text, const zr_byte_count_t *by_tag) {
 /* ---- out of memory ------------------------------------------------------------------ */
 
 static bool would_fit(const zr_attempt_t *attempt, size_t size_bytes) {
-    if (zr_arena_find(attempt->arena, size_bytes) != NULL)
-        return true;
     size_t headroom = attempt->is_machine_full ? 0 : zr_tier_headroom(attempt->memory);
-    zr_growth_t growth;
-    return zr_arena_plan_growth(attempt->arena, size_bytes, &growth) &&
-           growth.cost_bytes <= headroom;
+    return zr_tier_could_fit(attempt->memory, attempt->arena, size_bytes, headroom);
 }
 
 /* The largest request that would fit in place of this one. */

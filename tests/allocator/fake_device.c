@@ -104,11 +104,29 @@ static void range_release(zr_device_t *device, zr_tier_t tier, void *base, size_
     zr_host_backend.range_release(device, tier, base, size_bytes);
 }
 
+void fake_note(fake_t *fake, char letter) {
+    if (fake->n_calls + 1 == FAKE_CALLS_BYTES)
+        fake_forget_calls(fake);
+    fake->calls[fake->n_calls++] = letter;
+    fake->calls[fake->n_calls] = '\0';
+}
+
+void fake_forget_calls(fake_t *fake) {
+    fake->n_calls = 0;
+    fake->calls[0] = '\0';
+}
+
+/* Note a mapping call; true: it is the one to fail. */
+static bool begin_call(fake_t *fake, char letter) {
+    fake_note(fake, letter);
+    return fake->fail_call_at > 0 && --fake->fail_call_at == 0;
+}
+
 static zr_status_t range_map(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
                              size_t size_bytes) {
     fake_t *fake = fake_of(device);
     fake->n_maps++;
-    if (fake->fail_map_at > 0 && --fake->fail_map_at == 0)
+    if (begin_call(fake, FAKE_MAP) || (fake->fail_map_at > 0 && --fake->fail_map_at == 0))
         return ZR_ERR_BUDGET;
     if (fake->mapped_bytes[tier] + size_bytes > fake->machine_bytes)
         return ZR_ERR_BUDGET;
@@ -121,10 +139,25 @@ static zr_status_t range_unmap(zr_device_t *device, zr_tier_t tier, void *base, 
                                size_t size_bytes) {
     fake_t *fake = fake_of(device);
     fake->n_unmaps++;
-    if (fake->fail_unmap)
+    if (begin_call(fake, FAKE_UNMAP) || fake->fail_unmap)
         return ZR_ERR_DEVICE;
     ZR_TRY(zr_host_backend.range_unmap(device, tier, base, offset_bytes, size_bytes));
     flip(fake, base, offset_bytes, size_bytes, 0);
+    return ZR_OK;
+}
+
+static zr_status_t range_move(zr_device_t *device, zr_tier_t tier, void *from, void *to,
+                              size_t size_bytes) {
+    fake_t *fake = fake_of(device);
+    if (fake->cannot_move)
+        return ZR_ERR_UNSUPPORTED;
+    fake->n_moves++;
+    if (begin_call(fake, FAKE_MOVE) || fake->fail_move)
+        return ZR_ERR_DEVICE;
+    ZR_TRY(zr_host_backend.range_move(device, tier, from, to, size_bytes));
+    const fake_range_t *source = fake_range_of(fake, from), *target = fake_range_of(fake, to);
+    flip(fake, source->base, (size_t)((char *)from - source->base), size_bytes, 0);
+    flip(fake, target->base, (size_t)((char *)to - target->base), size_bytes, 1);
     return ZR_OK;
 }
 
@@ -199,6 +232,7 @@ static zr_status_t stream_synchronize(zr_stream_t *stream) {
     fake_t *fake = fake_of(stream->device);
     fake_stream_t *late = late_stream(stream);
     fake->n_waits++;
+    fake_note(fake, FAKE_WAIT);
     if (fake->fail_waits)
         return ZR_ERR_DEVICE;
     pass_clock(fake, &late->clock);
@@ -289,6 +323,7 @@ static zr_status_t event_synchronize(zr_event_t *event) {
     fake_t *fake = fake_of(event->device);
     const fake_event_t *late = (const fake_event_t *)event;
     fake->n_waits++;
+    fake_note(fake, FAKE_WAIT);
     if (fake->fail_waits)
         return ZR_ERR_DEVICE;
     pass_clock(fake, &late->clock);
@@ -347,6 +382,7 @@ fake_t *fake_open(size_t granule_bytes, bool is_late) {
     fake->backend.range_release = range_release;
     fake->backend.range_map = range_map;
     fake->backend.range_unmap = range_unmap;
+    fake->backend.range_move = range_move;
     fake->backend.stream_create = stream_create;
     fake->backend.stream_destroy = stream_destroy;
     fake->backend.stream_synchronize = stream_synchronize;

@@ -17,6 +17,13 @@
 #define FAKE_MAX_RANGES 64
 #define FAKE_LOG_BYTES 65536
 #define FAKE_MAX_STREAMS 16
+#define FAKE_CALLS_BYTES 256
+
+/* A letter per call. A test may add its own with fake_note. */
+#define FAKE_MAP 'm'
+#define FAKE_UNMAP 'u'
+#define FAKE_MOVE 'v'
+#define FAKE_WAIT 'w'
 
 /* A reserved range, and which of its granules are mapped. */
 typedef struct fake_range {
@@ -40,8 +47,10 @@ typedef struct fake {
     fake_range_t ranges[FAKE_MAX_RANGES]; /* in the order of their reservation */
     int n_ranges;
     size_t mapped_bytes[ZR_N_TIERS];
-    size_t n_maps, n_unmaps, n_waits, n_events; /* n_events: that exist */
-    size_t n_stream_waits;                      /* of a stream for another */
+    size_t n_maps, n_unmaps, n_moves, n_waits, n_events; /* n_events: that exist */
+    size_t n_stream_waits;                               /* of a stream for another */
+    char calls[FAKE_CALLS_BYTES]; /* the last of them, in order: see FAKE_MAP */
+    size_t n_calls;
     size_t n_violations; /* calls that break the interface's rules: tests hold this at 0 */
     fake_stream_t *streams;
     int n_streams;
@@ -51,7 +60,10 @@ typedef struct fake {
     size_t machine_bytes;   /* of each tier: mapping more is refused */
     size_t max_range_bytes; /* reserving more is refused */
     size_t fail_map_at;     /* the n-th map call from now is refused; 0: none */
-    bool fail_unmap, fail_event_create, fail_event_record, fail_waits, fail_queries;
+    size_t fail_call_at;    /* likewise, of all map, unmap and move calls */
+    bool cannot_move;       /* moves end as unmapping and mapping, which count and fail, too */
+    bool fail_unmap, fail_move;
+    bool fail_event_create, fail_event_record, fail_waits, fail_queries;
     bool fail_stream_waits;
 
     /* What was logged, a line per message, and how often at each level. */
@@ -64,6 +76,11 @@ typedef struct fake {
 fake_t *fake_open(size_t granule_bytes, bool is_late);
 /** Close it and check that it was used well: all given back, no rule broken. */
 void fake_close(fake_t *fake);
+
+/** Add a letter to the calls. */
+void fake_note(fake_t *fake, char letter);
+/** Forget the calls so far. */
+void fake_forget_calls(fake_t *fake);
 
 /** A log that ends in fake->text. */
 zr_log_t fake_log(fake_t *fake);

@@ -251,9 +251,11 @@ static void test_steady_steps_make_no_device_call(void **state) {
         zr_tier_statistics_t statistics = statistics_of(fixture, ZR_TIER_DEVICE);
         assert_int_equal(statistics.n_map_calls, fixture->fake->n_maps);
         assert_int_equal(statistics.n_unmap_calls, fixture->fake->n_unmaps);
+        assert_int_equal(statistics.n_move_calls, fixture->fake->n_moves);
         if (step == 0)
             n_calls = statistics.n_map_calls;
-        assert_int_equal(statistics.n_map_calls + statistics.n_unmap_calls, n_calls);
+        assert_int_equal(
+            statistics.n_map_calls + statistics.n_unmap_calls + statistics.n_move_calls, n_calls);
     }
     assert_true(n_calls > 0);
 }

@@ -104,6 +104,8 @@ static void assert_counts(const zr_byte_count_t *actual, const zr_byte_count_t *
 }
 
 static void check_statistics(oracle_t *oracle) {
+    const fake_t *fake = oracle->fake;
+    size_t n_calls = 0, n_moves = 0;
     for (int tier = 0; tier < N_TIERS_TESTED; tier++) {
         zr_tier_statistics_t actual, *expected = &oracle->expected[tier];
         zr_allocator_statistics(oracle->allocator, (zr_tier_t)tier, &actual);
@@ -116,6 +118,8 @@ static void check_statistics(oracle_t *oracle) {
         assert_int_equal(actual.n_live, expected->n_live);
         assert_int_equal(actual.n_allocations, expected->n_allocations);
         assert_int_equal(actual.reserved.live, oracle->fake->mapped_bytes[tier]);
+        n_calls += actual.n_map_calls + actual.n_unmap_calls;
+        n_moves += actual.n_move_calls;
         assert_true(actual.reserved.peak <= oracle->budget[tier]);
         size_t reserved = 0;
         for (int i = 0; i < ZR_N_CLASSES; i++) {
@@ -127,6 +131,8 @@ static void check_statistics(oracle_t *oracle) {
         note(oracle, actual.reserved.live);
         note(oracle, actual.reserved.peak);
     }
+    assert_true(fake->cannot_move ||
+                (n_calls == fake->n_maps + fake->n_unmaps && n_moves == fake->n_moves));
 }
 
 /* ---- what is pending -------------------------------------------------------------------- */
@@ -316,7 +322,12 @@ static void free_one(oracle_t *oracle, size_t index, bool may_wait) {
 }
 
 static void do_something_rare(oracle_t *oracle) {
-    if (below(oracle, 2) == 0) {
+    size_t dice = below(oracle, 4);
+    if (dice == 0) {
+        oracle->allocator->is_frugal = !oracle->allocator->is_frugal;
+        return;
+    }
+    if (dice == 1) {
         zr_allocator_reset_peaks(oracle->allocator);
         for (int tier = 0; tier < N_TIERS_TESTED; tier++) {
             zr_tier_statistics_t *expected = &oracle->expected[tier];
@@ -371,17 +382,25 @@ static void check_all_free(oracle_t *oracle) {
     assert_true(zr_allocator_is_valid(oracle->allocator));
 }
 
+typedef struct setting {
+    uint64_t seed;
+    size_t granule_bytes, budget_bytes;
+    bool is_late, cannot_move;
+    size_t n_operations;
+} setting_t;
+
 /* A run; returns the hash of everything that has to be the same when it is run again. */
-static uint64_t run(uint64_t seed, size_t granule_bytes, bool is_late, size_t budget_bytes,
-                    size_t n_operations) {
+static uint64_t run(const setting_t *setting) {
     oracle_t *oracle = calloc(1, sizeof(*oracle));
     assert_non_null(oracle);
-    oracle->random = seed;
-    oracle->fake = fake_open(granule_bytes, is_late);
+    oracle->random = setting->seed;
+    oracle->fake = fake_open(setting->granule_bytes, setting->is_late);
+    oracle->fake->cannot_move = setting->cannot_move;
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = fake_log(oracle->fake);
-    options.budget_bytes[ZR_TIER_DEVICE] = oracle->budget[ZR_TIER_DEVICE] = budget_bytes;
-    options.budget_bytes[ZR_TIER_HOST] = oracle->budget[ZR_TIER_HOST] = budget_bytes / 2 + 1000;
+    options.budget_bytes[ZR_TIER_DEVICE] = oracle->budget[ZR_TIER_DEVICE] = setting->budget_bytes;
+    options.budget_bytes[ZR_TIER_HOST] = oracle->budget[ZR_TIER_HOST] =
+        setting->budget_bytes / 2 + 1000;
     assert_int_equal(zr_allocator_create(oracle->fake->device, &options, &oracle->allocator),
                      ZR_OK);
     for (int i = 0; i < N_STREAMS; i++)
@@ -389,7 +408,7 @@ static uint64_t run(uint64_t seed, size_t granule_bytes, bool is_late, size_t bu
                          ZR_OK);
 
     size_t n_wanted = MAX_LIVE;
-    for (size_t i = 0; i < n_operations; i++) {
+    for (size_t i = 0; i < setting->n_operations; i++) {
         if (i % 500 == 0)
             n_wanted = 1 + below(oracle, MAX_LIVE);
         do_one(oracle, n_wanted);
@@ -405,11 +424,13 @@ static uint64_t run(uint64_t seed, size_t granule_bytes, bool is_late, size_t bu
     check_all_free(oracle);
 
     uint64_t hash = oracle->hash;
-    printf("seed %llu: %zu refused, %zu maps, %zu unmaps, %zu waits\n", (unsigned long long)seed,
-           oracle->n_refused, oracle->fake->n_maps, oracle->fake->n_unmaps, oracle->fake->n_waits);
+    printf("seed %llu: %zu refused, %zu maps, %zu unmaps, %zu moves, %zu waits\n",
+           (unsigned long long)setting->seed, oracle->n_refused, oracle->fake->n_maps,
+           oracle->fake->n_unmaps, oracle->fake->n_moves, oracle->fake->n_waits);
     assert_true(oracle->n_refused > 0); /* the budget was felt */
+    assert_true(setting->cannot_move == (oracle->fake->n_moves == 0));
     assert_true(oracle->fake->n_unmaps > 0);
-    assert_true(!is_late || oracle->fake->n_waits > 0);
+    assert_true(!setting->is_late || oracle->fake->n_waits > 0);
     for (int i = 0; i < N_STREAMS; i++)
         zr_stream_destroy(&oracle->streams[i]);
     fake_log_clear(oracle->fake);
@@ -422,30 +443,58 @@ static uint64_t run(uint64_t seed, size_t granule_bytes, bool is_late, size_t bu
 
 static void test_synchronous_small_granule(void **state) {
     (void)state;
-    run(1, 4 * KIB, false, 8 * MIB, N_OPERATIONS);
+    run(&(setting_t){.seed = 1,
+                     .granule_bytes = 4 * KIB,
+                     .budget_bytes = 8 * MIB,
+                     .n_operations = N_OPERATIONS});
 }
 
 static void test_synchronous_large_granule(void **state) {
     (void)state;
-    run(2, 256 * KIB, false, 12 * MIB, N_OPERATIONS);
+    run(&(setting_t){.seed = 2,
+                     .granule_bytes = 256 * KIB,
+                     .budget_bytes = 12 * MIB,
+                     .n_operations = N_OPERATIONS});
 }
 
 static void test_late_small_granule(void **state) {
     (void)state;
-    run(3, 4 * KIB, true, 8 * MIB, N_OPERATIONS);
+    run(&(setting_t){.seed = 3,
+                     .granule_bytes = 4 * KIB,
+                     .budget_bytes = 8 * MIB,
+                     .is_late = true,
+                     .n_operations = N_OPERATIONS});
 }
 
 static void test_late_large_granule(void **state) {
     (void)state;
-    run(4, 64 * KIB, true, 10 * MIB, N_OPERATIONS);
+    run(&(setting_t){.seed = 4,
+                     .granule_bytes = 64 * KIB,
+                     .budget_bytes = 10 * MIB,
+                     .is_late = true,
+                     .n_operations = N_OPERATIONS});
+}
+
+static void test_a_device_that_cannot_move(void **state) {
+    (void)state;
+    run(&(setting_t){.seed = 7,
+                     .granule_bytes = 16 * KIB,
+                     .budget_bytes = 8 * MIB,
+                     .cannot_move = true,
+                     .n_operations = N_OPERATIONS / 4});
 }
 
 static void test_same_calls_same_places(void **state) {
     (void)state;
     for (int is_late = 0; is_late < 2; is_late++) {
-        uint64_t first = run(5, 16 * KIB, is_late != 0, 8 * MIB, N_OPERATIONS / 10);
-        uint64_t again = run(5, 16 * KIB, is_late != 0, 8 * MIB, N_OPERATIONS / 10);
-        uint64_t other = run(6, 16 * KIB, is_late != 0, 8 * MIB, N_OPERATIONS / 10);
+        setting_t setting = {.seed = 5,
+                             .granule_bytes = 16 * KIB,
+                             .budget_bytes = 8 * MIB,
+                             .is_late = is_late != 0,
+                             .n_operations = N_OPERATIONS / 10};
+        uint64_t first = run(&setting), again = run(&setting);
+        setting.seed = 6;
+        uint64_t other = run(&setting);
         assert_true(first == again);
         assert_true(first != other);
     }
@@ -457,6 +506,7 @@ int main(void) {
         cmocka_unit_test(test_synchronous_large_granule),
         cmocka_unit_test(test_late_small_granule),
         cmocka_unit_test(test_late_large_granule),
+        cmocka_unit_test(test_a_device_that_cannot_move),
         cmocka_unit_test(test_same_calls_same_places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

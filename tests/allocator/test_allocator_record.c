@@ -549,7 +549,7 @@ static void test_synchronous(void **state) {
 static void test_late(void **state) {
     (void)state;
     run(3, true, 0);
-    run(4, true, 4);
+    run(5, true, 4);
 }
 
 /* ---- single cases --------------------------------------------------------------------------- */

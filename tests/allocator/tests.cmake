@@ -1,5 +1,6 @@
 zr_add_test(allocator/test_allocator_api.c allocator/fake_device.c)
 zr_add_test(allocator/test_allocator_budget.c allocator/fake_device.c LABELS asan)
+zr_add_test(allocator/test_allocator_pressure.c allocator/fake_device.c LABELS asan)
 zr_add_test(allocator/test_allocator_conformance.c allocator/fake_device.c LABELS asan)
 zr_add_test(allocator/test_allocator_streams.c allocator/fake_device.c LABELS asan)
 zr_add_test(allocator/test_allocator_threads.c allocator/fake_device.c)
