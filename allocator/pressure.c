@@ -1,6 +1,6 @@
 /*
  * What is done when no mapped hole fits, in this order: map more within the budget, wait for
- * pending frees, move idle granules to where they are needed, and only then
+ * pending frees, move idle granules to where they are needed, ask the evict hook, and only then
  * refuse.
  *
  * Each step ends with another look. There is an end to it: a step that maps or moves makes the best
@@ -133,6 +133,7 @@ static zr_status_t use_idle(zr_attempt_t *attempt, zr_growth_t *place, size_t al
     missing_bytes = other.cost_bytes - min_size(other.cost_bytes, allowed_bytes);
     idle_bytes = idle_outside(memory, attempt->arena, &other);
     bool is_enough = idle_bytes >= missing_bytes;
+    attempt->missing_bytes = is_enough ? missing_bytes : missing_bytes - idle_bytes;
     if (attempt->has_planned_afresh || idle_bytes == 0 || !(is_enough || is_refused))
         return ZR_ERR_BUDGET;
     attempt->has_planned_afresh = true;
@@ -157,6 +158,7 @@ static size_t allowed_bytes_of(const zr_attempt_t *attempt) {
 zr_status_t zr_tier_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt) {
     zr_tier_memory_t *memory = attempt->memory;
     zr_growth_t place;
+    attempt->missing_bytes = attempt->size_bytes;
     attempt->has_no_addresses = !zr_arena_plan_growth(attempt->arena, attempt->size_bytes, &place);
     size_t allowed_bytes = allowed_bytes_of(attempt);
     bool is_refused = false;
@@ -176,8 +178,46 @@ zr_status_t zr_tier_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt) 
     return use_idle(attempt, &place, allowed_bytes, is_refused);
 }
 
+/* ---- the evict hook ------------------------------------------------------------------ */
+
+/* A call of the hook that is not over, on the stack of its thread. */
+struct zr_eviction {
+    pthread_t thread;
+    zr_eviction_t *next;
+};
+
+static bool is_evicting(const zr_allocator_t *allocator) {
+    const zr_eviction_t *eviction = allocator->evictions;
+    while (eviction != NULL && !pthread_equal(eviction->thread, pthread_self()))
+        eviction = eviction->next;
+    return eviction != NULL;
+}
+
+bool zr_tier_evict(zr_allocator_t *allocator, zr_attempt_t *attempt) {
+    zr_evict_fn evict = allocator->evict;
+    void *context = allocator->evict_context;
+    size_t live_bytes = attempt->memory->statistics.live.live;
+    if (evict == NULL || is_evicting(allocator) ||
+        (attempt->has_evicted && live_bytes >= attempt->live_bytes))
+        return false;
+    attempt->has_evicted = true;
+    attempt->live_bytes = live_bytes;
+    zr_eviction_t eviction = {.thread = pthread_self(), .next = allocator->evictions};
+    allocator->evictions = &eviction;
+
+    pthread_mutex_unlock(&allocator->lock);
+    bool may_fit = evict(context, attempt->memory->tier, attempt->missing_bytes);
+    pthread_mutex_lock(&allocator->lock);
+
+    zr_eviction_t **link = &allocator->evictions;
+    while (*link != &eviction)
+        link = &(*link)->next;
+    *link = eviction.next;
+    return may_fit;
+}
+
 zr_status_t zr_tier_retry(zr_allocator_t *allocator, zr_attempt_t *attempt) {
     attempt->is_frugal = allocator->is_frugal;
     attempt->is_machine_full = attempt->has_planned_afresh = false;
-    return zr_block_table_reserve(&allocator->table);
+    return zr_block_table_reserve(&allocator->table); /* the hook may have allocated */
 }

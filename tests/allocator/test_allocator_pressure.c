@@ -1,8 +1,8 @@
 /*
  * What happens when no hole fits and the budget is near: who is asked first, that idle granules are
  * moved and not given back, that scattered ones come together in one place, that any call into the
- * device may fail without anything being lost, and that frugal growth keeps what is reserved near
- * what is live.
+ * device may fail without anything being lost, that frugal growth keeps what is reserved near
+ * what is live, and what the evict hook may do.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -533,6 +533,137 @@ static void test_frugal_growth_takes_what_there_is(void **state) {
     give(fixture, step);
 }
 
+/* ---- the evict hook ------------------------------------------------------------------------ */
+
+/* Somebody who keeps tensors that he can do without, and lets go of one per call. */
+typedef struct cache {
+    fixture_t *fixture;
+    void *tensors[8];
+    int n_tensors;
+    size_t n_calls, missing[16]; /* what it was called with */
+    zr_stream_t *stream;         /* frees behind it; NULL: at once */
+    bool gives_up, does_nothing, puts_back, asks_for_more;
+} cache_t;
+
+static bool evict(void *context, zr_tier_t tier, size_t size_bytes) {
+    cache_t *cache = context;
+    const fixture_t *fixture = cache->fixture;
+    fake_note(fixture->fake, 'e');
+    assert_int_equal(tier, ZR_TIER_DEVICE);
+    assert_true(zr_allocator_is_valid(fixture->allocator)); /* needs the lock */
+    cache->missing[cache->n_calls++ % 16] = size_bytes;
+    if (cache->asks_for_more) {
+        void *more = NULL;
+        size_t n_calls = cache->n_calls;
+        assert_int_equal(try_allocate(fixture, N_GRANULES * GRANULE, ZR_LIFETIME_PERSISTENT, &more),
+                         ZR_ERR_BUDGET);
+        assert_int_equal(cache->n_calls, n_calls);
+    }
+    if (cache->gives_up)
+        return false;
+    if (cache->does_nothing || cache->n_tensors == 0)
+        return true;
+    if (cache->stream != NULL)
+        fake_stream_queue(cache->stream);
+    zr_free(fixture->allocator, &cache->tensors[--cache->n_tensors], cache->stream);
+    if (cache->puts_back)
+        cache->tensors[cache->n_tensors++] = allocate(fixture, 4 * GRANULE, ZR_LIFETIME_PERSISTENT);
+    return true;
+}
+
+/* The whole budget in 8 tensors. */
+static void fill(cache_t *cache, fixture_t *fixture) {
+    *cache = (cache_t){.fixture = fixture};
+    for (; cache->n_tensors < 8; cache->n_tensors++)
+        cache->tensors[cache->n_tensors] = allocate(fixture, 4 * GRANULE, ZR_LIFETIME_PERSISTENT);
+    zr_allocator_set_evict(fixture->allocator, evict, cache);
+    fake_forget_calls(fixture->fake);
+}
+
+static void drop(cache_t *cache) {
+    while (cache->n_tensors > 0)
+        give(cache->fixture, cache->tensors[--cache->n_tensors]);
+}
+
+static void test_the_hook_is_asked_last(void **state) {
+    fixture_t *fixture = *state;
+    cache_t cache;
+    fill(&cache, fixture);
+    cache.stream = fixture->stream;
+    void *unit = allocate(fixture, 6 * GRANULE, ZR_LIFETIME_UNIT);
+    assert_string_equal(fixture->fake->calls, "ewewv");
+    assert_int_equal(cache.missing[0], 6 * GRANULE);
+    assert_int_equal(cache.missing[1], 2 * GRANULE);
+    assert_int_equal(cache.n_tensors, 6);
+    assert_string_equal(fixture->fake->text, ""); /* and nothing was refused in between */
+    /* What it has left over comes before it is asked again. */
+    fake_forget_calls(fixture->fake);
+    give(fixture, allocate(fixture, 2 * GRANULE, ZR_LIFETIME_STEP));
+    assert_string_equal(fixture->fake->calls, "v");
+    give(fixture, unit);
+    drop(&cache);
+}
+
+static void test_a_hook_that_gives_up(void **state) {
+    fixture_t *fixture = *state;
+    cache_t cache;
+    fill(&cache, fixture);
+    cache.gives_up = true;
+    void *unit = NULL;
+    assert_int_equal(try_allocate(fixture, GRANULE, ZR_LIFETIME_UNIT, &unit), ZR_ERR_BUDGET);
+    assert_int_equal(cache.n_calls, 1);
+    assert_int_equal(fixture->fake->n_logged[ZR_LOG_ERROR], 1);
+    zr_allocator_set_evict(fixture->allocator, NULL, NULL);
+    assert_int_equal(try_allocate(fixture, GRANULE, ZR_LIFETIME_UNIT, &unit), ZR_ERR_BUDGET);
+    assert_int_equal(cache.n_calls, 1);
+    drop(&cache);
+}
+
+/* It says that it freed something. It is believed once, and no longer than less is live. */
+static void test_a_hook_that_frees_nothing(void **state) {
+    fixture_t *fixture = *state;
+    cache_t cache;
+    fill(&cache, fixture);
+    void *unit = NULL;
+    cache.does_nothing = true;
+    assert_int_equal(try_allocate(fixture, GRANULE, ZR_LIFETIME_UNIT, &unit), ZR_ERR_BUDGET);
+    assert_int_equal(cache.n_calls, 1);
+    cache.does_nothing = false;
+    cache.puts_back = true;
+    assert_int_equal(try_allocate(fixture, GRANULE, ZR_LIFETIME_UNIT, &unit), ZR_ERR_BUDGET);
+    assert_int_equal(cache.n_calls, 2);
+    cache.puts_back = false; /* all of it is not enough: once per tensor, and once for nothing */
+    assert_int_equal(try_allocate(fixture, (N_GRANULES + 1) * GRANULE, ZR_LIFETIME_UNIT, &unit),
+                     ZR_ERR_BUDGET);
+    assert_int_equal(cache.n_tensors, 0);
+    assert_int_equal(cache.n_calls, 2 + 8 + 1);
+    assert_null(unit);
+}
+
+static void test_a_hook_without_room_is_not_asked_itself(void **state) {
+    fixture_t *fixture = *state;
+    cache_t cache;
+    fill(&cache, fixture);
+    cache.asks_for_more = true;
+    give(fixture, allocate(fixture, 8 * GRANULE, ZR_LIFETIME_UNIT));
+    assert_int_equal(cache.n_calls, 2);
+    assert_int_equal(fixture->fake->n_logged[ZR_LOG_ERROR], 2); /* its own */
+    drop(&cache);
+}
+
+/* The hook is no use where the addresses are the cause, but may be asked, and is told the size. */
+static void test_a_hook_for_a_request_beyond_all_addresses(void **state) {
+    fixture_t *fixture = *state;
+    cache_t cache;
+    fill(&cache, fixture);
+    cache.gives_up = true;
+    void *unit = NULL;
+    size_t size = fixture->allocator->tiers[0].arenas[0].size_bytes + 256;
+    assert_int_equal(try_allocate(fixture, size, ZR_LIFETIME_UNIT, &unit), ZR_ERR_BUDGET);
+    assert_int_equal(cache.missing[0], size);
+    drop(&cache);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_within_the_budget_memory_is_mapped, setup, teardown),
@@ -552,6 +683,13 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_frugal_growth_up_to_the_peak_is_mapped, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_frugal_growth_takes_what_there_is, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_the_hook_is_asked_last, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_hook_that_gives_up, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_hook_that_frees_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_hook_without_room_is_not_asked_itself, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_a_hook_for_a_request_beyond_all_addresses, setup,
+                                        teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,7 +138,93 @@ static void test_threads_share_an_allocator(void **state) {
     fake_close(fake);
 }
 
+/* ---- the evict hook ------------------------------------------------------------------ */
+
+#define N_CACHED 16
+
+/* Tensors that all threads put here, and that the hook takes away again. */
+typedef struct cache {
+    zr_allocator_t *allocator;
+    pthread_mutex_t lock;
+    void *tensors[N_CACHED];
+    size_t n_tensors, n_calls;
+} cache_t;
+
+static bool evict(void *context, zr_tier_t tier, size_t size_bytes) {
+    cache_t *cache = context;
+    (void)tier;
+    pthread_mutex_lock(&cache->lock);
+    bool has_some = size_bytes > 0 && cache->n_tensors > 0;
+    cache->n_calls++;
+    if (has_some)
+        zr_free(cache->allocator, &cache->tensors[--cache->n_tensors], NULL);
+    pthread_mutex_unlock(&cache->lock);
+    return has_some;
+}
+
+typedef struct cacher {
+    cache_t *cache;
+    pthread_t thread;
+    unsigned seed;
+    size_t n_wrong, n_refused;
+} cacher_t;
+
+static void *fill_cache(void *context) {
+    cacher_t *cacher = context;
+    cache_t *cache = cacher->cache;
+    for (int i = 0; i < N_OPERATIONS / 4; i++) {
+        zr_allocation_request_t request = {.size_bytes = 1 + (size_t)rand_r(&cacher->seed) % 100000,
+                                           .lifetime = (zr_lifetime_t)(i % ZR_N_LIFETIMES)};
+        void *pointer = NULL;
+        zr_status_t status = zr_allocate(cache->allocator, &request, &pointer);
+        cacher->n_wrong += status != ZR_OK && status != ZR_ERR_BUDGET;
+        cacher->n_refused += status != ZR_OK;
+        if (status != ZR_OK)
+            continue;
+        memset(pointer, i, request.size_bytes);
+        pthread_mutex_lock(&cache->lock);
+        if (cache->n_tensors < N_CACHED) {
+            cache->tensors[cache->n_tensors++] = pointer;
+            pointer = NULL;
+        }
+        pthread_mutex_unlock(&cache->lock);
+        zr_free(cache->allocator, &pointer, NULL);
+    }
+    return NULL;
+}
+
+/* A request may be refused although the hook has helped, when others were faster. */
+static void test_threads_share_a_hook(void **state) {
+    (void)state;
+    fake_t *fake = fake_open(16384, false);
+    zr_allocator_options_t options = zr_allocator_options_default();
+    options.log = fake_log(fake);
+    options.budget_bytes[ZR_TIER_DEVICE] = options.budget_bytes[ZR_TIER_HOST] = 900000;
+    cache_t cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    assert_int_equal(zr_allocator_create(fake->device, &options, &cache.allocator), ZR_OK);
+    zr_allocator_set_evict(cache.allocator, evict, &cache);
+    cacher_t cachers[N_THREADS];
+    for (int i = 0; i < N_THREADS; i++) {
+        cachers[i] = (cacher_t){.cache = &cache, .seed = (unsigned)i + 1};
+        assert_int_equal(pthread_create(&cachers[i].thread, NULL, fill_cache, &cachers[i]), 0);
+    }
+    size_t n_refused = 0;
+    for (int i = 0; i < N_THREADS; i++) {
+        pthread_join(cachers[i].thread, NULL);
+        assert_int_equal(cachers[i].n_wrong, 0);
+        n_refused += cachers[i].n_refused;
+    }
+    assert_true(cache.n_calls > 100);
+    printf("%zu calls of the hook, %zu requests refused\n", cache.n_calls, n_refused);
+    assert_true(zr_allocator_is_valid(cache.allocator));
+    while (cache.n_tensors > 0)
+        zr_free(cache.allocator, &cache.tensors[--cache.n_tensors], NULL);
+    zr_allocator_destroy(&cache.allocator);
+    fake_close(fake);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads_share_an_allocator)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads_share_an_allocator),
+                                       cmocka_unit_test(test_threads_share_a_hook)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
