@@ -135,12 +135,16 @@ typedef struct stretch {
 typedef struct occupants {
     stretch_t *stretches; /* by address; they do not overlap */
     size_t n_stretches;
-    size_t capacity; /* of the plan's predecessors */
+    uint32_t *successors; /* of each entry, the last that has it for a predecessor, + 1 */
+    size_t capacity;      /* of the plan's predecessors */
 } occupants_t;
 
 static bool add_predecessor(zr_replay_made_t *made, occupants_t *occupants, uint32_t entry,
                             uint32_t of) {
     zr_replay_entry_t *successor = &made->entries[of], *before = &made->entries[entry];
+    if (occupants->successors[entry] == of + 1)
+        return true; /* another piece of the same */
+    occupants->successors[entry] = of + 1;
     if (made->n_predecessors == occupants->capacity) {
         size_t capacity = occupants->capacity == 0 ? 256 : 2 * occupants->capacity;
         uint32_t *grown = realloc(made->predecessors, capacity * sizeof(*grown));
@@ -207,12 +211,14 @@ static bool place_entry(zr_replay_made_t *made, occupants_t *occupants, uint32_t
 static zr_status_t find_predecessors(zr_replay_made_t *made, zr_tier_t tier) {
     occupants_t occupants = {.capacity = made->n_predecessors};
     occupants.stretches = calloc(2 * made->n_entries + 3, sizeof(*occupants.stretches));
-    bool found = occupants.stretches != NULL;
+    occupants.successors = calloc(made->n_entries + 1, sizeof(*occupants.successors));
+    bool found = occupants.stretches != NULL && occupants.successors != NULL;
     for (size_t i = 0; found && i < made->n_entries; i++) {
         if (made->entries[i].is_planned && made->entries[i].kind.tier == tier)
             found = place_entry(made, &occupants, (uint32_t)i);
     }
     free(occupants.stretches);
+    free(occupants.successors);
     return found ? ZR_OK : ZR_ERR_MEMORY;
 }
 

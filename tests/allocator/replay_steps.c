@@ -247,6 +247,12 @@ static void check_new(steps_t *steps, const steps_tensor_t *tensor) {
         check_order(steps, tensor);
 }
 
+/* What is refused for its size is refused after all else was tried. */
+static void check_refusal(steps_t *steps, const step_op_t *op) {
+    assert_int_equal(steps_memory(steps, op->tier).pending.live, 0);
+    assert_false(steps_replay(steps).has_plan);
+}
+
 static zr_status_t allocate(steps_t *steps, const step_op_t *op) {
     steps_tensor_t *tensor = &steps->tensors[op->slot];
     assert_null(tensor->pointer);
@@ -260,6 +266,8 @@ static zr_status_t allocate(steps_t *steps, const step_op_t *op) {
     zr_status_t status = zr_allocate(steps->allocator, &request, &pointer);
     if (status != ZR_OK) {
         assert_null(pointer);
+        if (status == ZR_ERR_BUDGET)
+            check_refusal(steps, op);
         steps->n_refused++;
         return status;
     }

@@ -11,6 +11,8 @@ target_compile_definitions(test_allocator_record
   PRIVATE CHECK_MEMORY_VIZ="${CMAKE_CURRENT_SOURCE_DIR}/allocator/check_memory_viz.py")
 
 zr_add_test(allocator/test_replay.c allocator/replay_steps.c allocator/fake_device.c LABELS asan)
+zr_add_test(allocator/test_replay_properties.c allocator/replay_steps.c allocator/fake_device.c
+            LABELS asan)
 
 zr_add_test(allocator/test_planner.c allocator/plan_cases.c LABELS asan)
 zr_add_test(allocator/test_planner_threads.c allocator/plan_cases.c)
