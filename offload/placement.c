@@ -1,0 +1,116 @@
+/* Cutting tensors into pieces, and saying where each piece lives: see placement.h. */
+#include "offload/placement.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+
+static zr_status_t check(const zr_placement_options_t *o, const size_t *tensor_elems,
+                         size_t n_tensors) {
+    if (o->elem_bytes == 0 || o->group_elems == 0)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                       "placement: %zu bytes per element in pieces of %zu; both have to be more "
+                       "than 0",
+                       o->elem_bytes, o->group_elems);
+    if (!(o->ratio >= 0 && o->ratio <= 1))
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "placement: ratio is %g; it has to be 0 to 1",
+                       o->ratio);
+    size_t left = SIZE_MAX / o->elem_bytes;
+    for (size_t i = 0; i < n_tensors; i++) {
+        if (tensor_elems[i] > left)
+            return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                           "placement: with tensor %zu of %zu elements, %zu bytes each, the bytes "
+                           "overflow",
+                           i, tensor_elems[i], o->elem_bytes);
+        left -= tensor_elems[i];
+    }
+    return ZR_OK;
+}
+
+static size_t count_pieces(const zr_placement_options_t *o, const size_t *tensor_elems,
+                           size_t n_tensors) {
+    size_t n_pieces = 0;
+    for (size_t i = 0; i < n_tensors; i++)
+        n_pieces += tensor_elems[i] / o->group_elems + (tensor_elems[i] % o->group_elems != 0);
+    return n_pieces;
+}
+
+/* How far the cutting has come. */
+typedef struct progress {
+    size_t seen_elems; /* of the pieces so far */
+    size_t down_elems; /* of those that went down */
+} progress_t;
+
+/* A piece goes down when the fraction is not reached without it: then it is never missed, and
+ * never by more than a piece exceeded. */
+static zr_tier_t choose_tier(const zr_placement_options_t *o, progress_t *progress,
+                             size_t n_elems) {
+    progress->seen_elems += n_elems;
+    if ((double)progress->down_elems >= o->ratio * (double)progress->seen_elems)
+        return o->upper;
+    progress->down_elems += n_elems;
+    return o->lower;
+}
+
+static void add_piece(const zr_placement_options_t *o, zr_placement_t *placement,
+                      progress_t *progress, zr_piece_t *piece) {
+    zr_tier_t tier = choose_tier(o, progress, piece->n_elems);
+    size_t size_bytes = piece->n_elems * o->elem_bytes;
+    size_t *in_tensor = &placement->tensor_bytes[piece->tensor][tier];
+    piece->tier = tier;
+    piece->offset_bytes = *in_tensor;
+    *in_tensor += size_bytes;
+    placement->bytes[tier] += size_bytes;
+    placement->n_pieces_in[tier]++;
+    if (size_bytes > placement->largest_bytes[tier])
+        placement->largest_bytes[tier] = size_bytes;
+    placement->pieces[placement->n_pieces++] = *piece;
+}
+
+zr_status_t zr_placement_make(const zr_placement_options_t *o, const size_t *tensor_elems,
+                              size_t n_tensors, zr_placement_t *placement_p) {
+    ZR_TRY(check(o, tensor_elems, n_tensors));
+    size_t n_pieces = count_pieces(o, tensor_elems, n_tensors);
+    zr_placement_t placement = {.elem_bytes = o->elem_bytes, .n_tensors = n_tensors};
+    placement.pieces = calloc(n_pieces + 1, sizeof(*placement.pieces));
+    placement.first_piece = calloc(n_tensors + 1, sizeof(*placement.first_piece));
+    placement.tensor_bytes = calloc(n_tensors + 1, sizeof(*placement.tensor_bytes));
+    if (placement.pieces == NULL || placement.first_piece == NULL ||
+        placement.tensor_bytes == NULL) {
+        zr_placement_clear(&placement);
+        return zr_fail(&o->log, ZR_ERR_MEMORY, "the system has no memory to place %zu pieces",
+                       n_pieces);
+    }
+    progress_t progress = {0};
+    for (size_t i = 0; i < n_tensors; i++) {
+        for (size_t first = 0; first < tensor_elems[i];) {
+            size_t left = tensor_elems[i] - first;
+            zr_piece_t piece = {.tensor = i,
+                                .first = first,
+                                .n_elems = left < o->group_elems ? left : o->group_elems};
+            add_piece(o, &placement, &progress, &piece);
+            first += piece.n_elems;
+        }
+        placement.first_piece[i + 1] = placement.n_pieces;
+    }
+    *placement_p = placement;
+    return ZR_OK;
+}
+
+void zr_placement_clear(zr_placement_t *placement) {
+    free(placement->pieces);
+    free(placement->first_piece);
+    free(placement->tensor_bytes);
+    *placement = (zr_placement_t){0};
+}
+
+const zr_piece_t *zr_placement_find(const zr_placement_t *placement, size_t tensor, size_t elem) {
+    size_t low = placement->first_piece[tensor], high = placement->first_piece[tensor + 1];
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (placement->pieces[middle].first <= elem)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &placement->pieces[low];
+}

@@ -1,0 +1,128 @@
+/* Placement: pieces cover every tensor once, and the fraction is kept in whole pieces. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "offload/placement.h"
+
+static const size_t tensor_elems[] = {100, 0, 1, 32, 1000, 7};
+#define N_TENSORS 6
+#define ALL_ELEMS 1140
+
+static zr_placement_options_t options_of(size_t group_elems, double ratio) {
+    return (zr_placement_options_t){.log = {.level = ZR_LOG_ERROR, .rank = -1},
+                                    .elem_bytes = 12,
+                                    .group_elems = group_elems,
+                                    .ratio = ratio,
+                                    .upper = ZR_TIER_DEVICE,
+                                    .lower = ZR_TIER_NVME};
+}
+
+static zr_placement_t make(size_t group_elems, double ratio) {
+    zr_placement_t placement;
+    zr_placement_options_t options = options_of(group_elems, ratio);
+    assert_int_equal(zr_placement_make(&options, tensor_elems, N_TENSORS, &placement), ZR_OK);
+    return placement;
+}
+
+/* Every tensor is covered in order, and what it has in a tier lies there without holes. */
+static void expect_whole(const zr_placement_t *p, size_t group_elems) {
+    size_t bytes[ZR_N_TIERS] = {0}, n_pieces[ZR_N_TIERS] = {0}, largest[ZR_N_TIERS] = {0};
+    for (size_t t = 0; t < N_TENSORS; t++) {
+        size_t covered = 0, in_tensor[ZR_N_TIERS] = {0};
+        for (size_t i = p->first_piece[t]; i < p->first_piece[t + 1]; i++) {
+            const zr_piece_t *piece = &p->pieces[i];
+            assert_int_equal(piece->tensor, t);
+            assert_int_equal(piece->first, covered);
+            assert_true(piece->n_elems > 0 && piece->n_elems <= group_elems);
+            assert_int_equal(piece->offset_bytes, in_tensor[piece->tier]);
+            size_t size_bytes = zr_piece_bytes(p, piece);
+            in_tensor[piece->tier] += size_bytes;
+            bytes[piece->tier] += size_bytes;
+            n_pieces[piece->tier]++;
+            if (size_bytes > largest[piece->tier])
+                largest[piece->tier] = size_bytes;
+            for (size_t e = 0; e < piece->n_elems; e++)
+                assert_ptr_equal(zr_placement_find(p, t, covered + e), piece);
+            covered += piece->n_elems;
+        }
+        assert_int_equal(covered, tensor_elems[t]);
+        assert_memory_equal(in_tensor, p->tensor_bytes[t], sizeof(in_tensor));
+    }
+    assert_int_equal(p->first_piece[N_TENSORS], p->n_pieces);
+    assert_memory_equal(bytes, p->bytes, sizeof(bytes));
+    assert_memory_equal(n_pieces, p->n_pieces_in, sizeof(n_pieces));
+    assert_memory_equal(largest, p->largest_bytes, sizeof(largest));
+}
+
+static void pieces_cover_all(void **state) {
+    static const size_t groups[] = {1, 7, 32, 64, 1000, SIZE_MAX};
+    (void)state;
+    for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++)
+        for (int tenths = 0; tenths <= 10; tenths++) {
+            zr_placement_t p = make(groups[g], tenths / 10.0);
+            expect_whole(&p, groups[g]);
+            zr_placement_clear(&p);
+        }
+}
+
+/* At least the fraction goes down, and less than a piece more. */
+static void the_fraction_is_kept(void **state) {
+    static const size_t groups[] = {1, 7, 32, 1000};
+    (void)state;
+    for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++)
+        for (int percent = 0; percent <= 100; percent += 3) {
+            zr_placement_t p = make(groups[g], percent / 100.0);
+            double down = (double)p.bytes[ZR_TIER_NVME] / 12, wanted = percent / 100.0 * ALL_ELEMS;
+            assert_true(down >= wanted - 1e-6);
+            assert_true(down < wanted + (double)(groups[g] < 1000 ? groups[g] : 1000));
+            assert_int_equal(p.bytes[ZR_TIER_NVME] + p.bytes[ZR_TIER_DEVICE], 12 * ALL_ELEMS);
+            zr_placement_clear(&p);
+        }
+    zr_placement_t none = make(7, 0), all = make(7, 1);
+    assert_int_equal(none.bytes[ZR_TIER_NVME], 0);
+    assert_int_equal(all.bytes[ZR_TIER_DEVICE], 0);
+    zr_placement_clear(&none);
+    zr_placement_clear(&all);
+}
+
+/* Those that go down are spread: in every stretch of the order there is about the fraction. */
+static void what_goes_down_is_spread(void **state) {
+    (void)state;
+    zr_placement_t p = make(10, 0.25);
+    size_t first = p.first_piece[4], n = p.first_piece[5] - first, longest = 0, stretch = 0;
+    for (size_t i = 0; i < n; i++) {
+        stretch = p.pieces[first + i].tier == ZR_TIER_DEVICE ? stretch + 1 : 0;
+        longest = stretch > longest ? stretch : longest;
+    }
+    assert_int_equal(longest, 3);
+    zr_placement_clear(&p);
+}
+
+static void wrong_arguments_are_refused(void **state) {
+    (void)state;
+    static const size_t large[] = {SIZE_MAX / 12, 1};
+    zr_placement_t p;
+    zr_placement_options_t options = options_of(10, 0.5);
+    assert_int_equal(zr_placement_make(&options, large, 2, &p), ZR_ERR_ARGUMENT);
+    options.ratio = 1.5;
+    assert_int_equal(zr_placement_make(&options, tensor_elems, N_TENSORS, &p), ZR_ERR_ARGUMENT);
+    options = options_of(0, 0.5);
+    assert_int_equal(zr_placement_make(&options, tensor_elems, N_TENSORS, &p), ZR_ERR_ARGUMENT);
+    options = options_of(10, 0.5);
+    options.elem_bytes = 0;
+    assert_int_equal(zr_placement_make(&options, tensor_elems, N_TENSORS, &p), ZR_ERR_ARGUMENT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_cover_all),
+        cmocka_unit_test(the_fraction_is_kept),
+        cmocka_unit_test(what_goes_down_is_spread),
+        cmocka_unit_test(wrong_arguments_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
