@@ -1,0 +1,299 @@
+/*
+ * The swap pipeline: see swap.h.
+ *
+ * Item i uses buffer i modulo their number, for its read, its work and its write. So reads are
+ * started in the order of work, and the next read of a buffer is started once its last write has
+ * ended: no list of free buffers, and no item can be overtaken.
+ */
+#include "offload/swap.h"
+
+#include <stdlib.h>
+
+#include "offload/store_backend.h"
+
+/* A buffer, and what is under way with it. */
+typedef struct slot {
+    char *base;
+    zr_store_ticket_t ticket; /* of its read or write */
+    bool is_loaded;           /* by zr_swap_load: holds `item` */
+    zr_swap_item_t item;
+} slot_t;
+
+struct zr_swap {
+    zr_swap_options_t options;
+    zr_store_t *store;
+    void *allocation;
+    slot_t *slots; /* [options.n_buffers] */
+    size_t next_load;
+    zr_swap_statistics_t statistics;
+
+    /* The pass. n_done <= n_given <= n_done + 1; n_given <= n_begun <= n_done + n_buffers. */
+    bool is_open;
+    zr_swap_pass_t pass;
+    const zr_swap_item_t *items;
+    size_t n_items;
+    size_t n_begun; /* whose read was started, or whose buffer is free */
+    size_t n_given; /* to the caller */
+    size_t n_done;  /* by the caller */
+    double begin_seconds;
+};
+
+/* ---- creation ---------------------------------------------------------------------------- */
+
+static zr_status_t check(const zr_swap_options_t *o, const zr_store_t *store) {
+    if (o->allocator == NULL || store == NULL)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "swap: needs a store and an allocator");
+    if (o->n_buffers == 0 || o->n_buffers > ZR_SWAP_MAX_BUFFERS)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "swap: %zu buffers; 1 to %zu are possible",
+                       o->n_buffers, ZR_SWAP_MAX_BUFFERS);
+    return ZR_OK;
+}
+
+static size_t round_up(size_t value, size_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+static zr_status_t allocate_buffers(zr_swap_t *swap) {
+    const zr_swap_options_t *o = &swap->options;
+    size_t align = zr_store_info(swap->store)->buffer_align_bytes;
+    align = align < 64 ? 64 : align; /* the allocator's own alignment is a multiple of 64 */
+    size_t stride = round_up(o->buffer_bytes, align), total;
+    if (stride < o->buffer_bytes || __builtin_mul_overflow(stride, o->n_buffers, &total) ||
+        __builtin_add_overflow(total, align, &total))
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "swap: %zu buffers of %zu bytes overflow",
+                       o->n_buffers, o->buffer_bytes);
+    total -= align <= 256 ? align : 0;
+    zr_allocation_request_t request = {.size_bytes = total,
+                                       .tier = ZR_TIER_HOST,
+                                       .tag = ZR_TAG_STAGING,
+                                       .lifetime = ZR_LIFETIME_PERSISTENT,
+                                       .name = "staging buffers of the store"};
+    ZR_TRY(zr_allocate(o->allocator, &request, &swap->allocation));
+    char *base = swap->allocation;
+    size_t skew = (uintptr_t)base % align;
+    base += skew != 0 ? align - skew : 0;
+    for (size_t i = 0; i < o->n_buffers; i++)
+        swap->slots[i].base = base + i * stride;
+    swap->statistics.host_bytes = total;
+    zr_store_buffer_t buffer = {.base = base, .size_bytes = stride * o->n_buffers};
+    return zr_store_register(swap->store, &buffer, buffer.size_bytes != 0);
+}
+
+zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
+                           zr_swap_t **swap_p) {
+    ZR_TRY(check(options, store));
+    zr_swap_t *swap = calloc(1, sizeof(*swap));
+    slot_t *slots = calloc(options->n_buffers, sizeof(*slots));
+    if (swap == NULL || slots == NULL) {
+        free(swap);
+        free(slots);
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "swap: no memory for %zu buffers' table",
+                       options->n_buffers);
+    }
+    swap->options = *options;
+    swap->store = store;
+    swap->slots = slots;
+    zr_status_t status = allocate_buffers(swap);
+    if (status != ZR_OK) {
+        zr_swap_destroy(&swap);
+        return status;
+    }
+    *swap_p = swap;
+    return ZR_OK;
+}
+
+/* Nothing of this is in flight afterwards; how it ended has been logged. */
+static void drain(zr_swap_t *swap) {
+    for (size_t i = 0; i < swap->options.n_buffers; i++) {
+        slot_t *slot = &swap->slots[i];
+        if (slot->ticket != ZR_STORE_NO_TICKET && zr_store_wait(swap->store, slot->ticket) != ZR_OK)
+            slot->is_loaded = false;
+        slot->ticket = ZR_STORE_NO_TICKET;
+    }
+    swap->is_open = false;
+}
+
+void zr_swap_destroy(zr_swap_t **swap_pp) {
+    if (swap_pp == NULL || *swap_pp == NULL)
+        return;
+    zr_swap_t *swap = *swap_pp;
+    drain(swap);
+    /* The store lets go of the buffers before they are given back. */
+    if (swap->allocation != NULL && zr_store_register(swap->store, NULL, 0) != ZR_OK)
+        zr_log_write(&swap->options.log, ZR_LOG_WARNING, "swap: buffers stay registered");
+    zr_free(swap->options.allocator, &swap->allocation, NULL);
+    free(swap->slots);
+    free(swap);
+    *swap_pp = NULL;
+}
+
+void zr_swap_statistics(const zr_swap_t *swap, zr_swap_statistics_t *statistics_p) {
+    *statistics_p = swap->statistics;
+}
+
+/* ---- a pass -------------------------------------------------------------------------------- */
+
+static slot_t *slot_of(const zr_swap_t *swap, size_t item) {
+    return &swap->slots[item % swap->options.n_buffers];
+}
+
+/* After an error nothing goes on by itself. */
+static zr_status_t end_if_failed(zr_swap_t *swap, zr_status_t status) {
+    if (status != ZR_OK)
+        drain(swap);
+    return status;
+}
+
+static zr_status_t finish_slot(zr_swap_t *swap, slot_t *slot) {
+    zr_store_ticket_t ticket = slot->ticket;
+    slot->ticket = ZR_STORE_NO_TICKET;
+    return zr_store_wait(swap->store, ticket);
+}
+
+/* Start the read of item n_begun; its buffer is free. */
+static zr_status_t begin_item(zr_swap_t *swap) {
+    const zr_swap_item_t *item = &swap->items[swap->n_begun];
+    slot_t *slot = slot_of(swap, swap->n_begun);
+    if (swap->pass == ZR_SWAP_UPDATE)
+        ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes,
+                            slot->base, &slot->ticket));
+    swap->n_begun++;
+    size_t n_ahead = swap->n_begun - swap->n_done;
+    if (n_ahead > swap->statistics.most_ahead)
+        swap->statistics.most_ahead = n_ahead;
+    return ZR_OK;
+}
+
+/* Start all reads whose buffers are free. */
+static zr_status_t read_ahead(zr_swap_t *swap) {
+    size_t end = swap->n_done + swap->options.n_buffers;
+    end = end < swap->n_items ? end : swap->n_items;
+    while (swap->n_begun < end) {
+        slot_t *slot = slot_of(swap, swap->n_begun);
+        bool is_free = true;
+        zr_store_ticket_t ticket = slot->ticket;
+        slot->ticket = ZR_STORE_NO_TICKET; /* an error gives it back, too */
+        ZR_TRY(zr_store_poll(swap->store, ticket, &is_free));
+        if (!is_free) {
+            slot->ticket = ticket;
+            return ZR_OK;
+        }
+        ZR_TRY(begin_item(swap));
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, const zr_swap_item_t *items,
+                          size_t n_items) {
+    if (swap->is_open)
+        return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: the last pass was not ended");
+    for (size_t i = 0; i < n_items; i++)
+        if (items[i].size_bytes > swap->options.buffer_bytes)
+            return zr_fail(&swap->options.log, ZR_ERR_ARGUMENT,
+                           "swap: item %zu has %zu bytes, a buffer %zu", i, items[i].size_bytes,
+                           swap->options.buffer_bytes);
+    for (size_t i = 0; i < swap->options.n_buffers; i++)
+        swap->slots[i].is_loaded = false;
+    swap->is_open = true;
+    swap->pass = pass;
+    swap->items = items;
+    swap->n_items = n_items;
+    swap->n_begun = swap->n_given = swap->n_done = 0;
+    swap->begin_seconds = zr_store_clock();
+    return swap->options.read_ahead ? end_if_failed(swap, read_ahead(swap)) : ZR_OK;
+}
+
+static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
+    slot_t *slot = slot_of(swap, swap->n_given);
+    if (swap->n_begun == swap->n_given) {
+        ZR_TRY(finish_slot(swap, slot)); /* its last write */
+        ZR_TRY(begin_item(swap));
+    }
+    ZR_TRY(finish_slot(swap, slot));
+    if (swap->options.read_ahead)
+        ZR_TRY(read_ahead(swap));
+    swap->n_given++;
+    *buffer_p = slot->base;
+    return ZR_OK;
+}
+
+zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p) {
+    if (!swap->is_open || swap->n_given != swap->n_done || swap->n_given == swap->n_items)
+        return zr_fail(&swap->options.log, ZR_ERR_STATE,
+                       "swap: no next item: %zu of %zu are given, %zu are done", swap->n_given,
+                       swap->n_items, swap->n_done);
+    return end_if_failed(swap, next(swap, buffer_p));
+}
+
+static zr_status_t done(zr_swap_t *swap) {
+    const zr_swap_item_t *item = &swap->items[swap->n_done];
+    slot_t *slot = slot_of(swap, swap->n_done);
+    ZR_TRY(zr_store_put(swap->store, item->extent, item->offset_bytes, item->size_bytes, slot->base,
+                        &slot->ticket));
+    swap->n_done++;
+    swap->statistics.n_items++;
+    if (!swap->options.write_behind)
+        ZR_TRY(finish_slot(swap, slot));
+    return swap->options.read_ahead ? read_ahead(swap) : ZR_OK;
+}
+
+zr_status_t zr_swap_done(zr_swap_t *swap) {
+    if (!swap->is_open || swap->n_given == swap->n_done)
+        return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: no item is being worked on");
+    return end_if_failed(swap, done(swap));
+}
+
+static zr_status_t finish_all(zr_swap_t *swap) {
+    for (size_t i = 0; i < swap->options.n_buffers; i++)
+        ZR_TRY(finish_slot(swap, &swap->slots[i]));
+    return ZR_OK;
+}
+
+zr_status_t zr_swap_end(zr_swap_t *swap) {
+    if (!swap->is_open || swap->n_done != swap->n_items)
+        return zr_fail(&swap->options.log, ZR_ERR_STATE,
+                       "swap: %zu of %zu items are done; the pass cannot end", swap->n_done,
+                       swap->n_items);
+    ZR_TRY(end_if_failed(swap, finish_all(swap)));
+    swap->is_open = false;
+    swap->statistics.n_passes++;
+    swap->statistics.pass_seconds += zr_store_clock() - swap->begin_seconds;
+    return ZR_OK;
+}
+
+/* ---- outside of passes ----------------------------------------------------------------------- */
+
+static bool is_same(const zr_swap_item_t *a, const zr_swap_item_t *b) {
+    return a->extent == b->extent && a->offset_bytes == b->offset_bytes &&
+           a->size_bytes == b->size_bytes;
+}
+
+static zr_status_t load(zr_swap_t *swap, slot_t *slot, const zr_swap_item_t *item) {
+    slot->is_loaded = false;
+    ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes, slot->base,
+                        &slot->ticket));
+    ZR_TRY(finish_slot(swap, slot));
+    slot->item = *item;
+    slot->is_loaded = true;
+    swap->statistics.n_loads++;
+    return ZR_OK;
+}
+
+zr_status_t zr_swap_load(zr_swap_t *swap, const zr_swap_item_t *item, const void **buffer_p) {
+    if (swap->is_open)
+        return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: a pass is under way");
+    if (item->size_bytes > swap->options.buffer_bytes)
+        return zr_fail(&swap->options.log, ZR_ERR_ARGUMENT, "swap: %zu bytes, a buffer has %zu",
+                       item->size_bytes, swap->options.buffer_bytes);
+    for (size_t i = 0; i < swap->options.n_buffers; i++) {
+        slot_t *slot = &swap->slots[i];
+        if (slot->is_loaded && is_same(&slot->item, item)) {
+            *buffer_p = slot->base;
+            return ZR_OK;
+        }
+    }
+    slot_t *slot = &swap->slots[swap->next_load++ % swap->options.n_buffers];
+    ZR_TRY(load(swap, slot, item));
+    *buffer_p = slot->base;
+    return ZR_OK;
+}

@@ -1,0 +1,112 @@
+/*
+ * Swapping: work through what lies in a store, with few buffers.
+ *
+ * A pass goes through a list of items in order. Each is brought into a buffer, worked on there by
+ * the caller, and written back; the next ones are read meanwhile, as many as there are buffers
+ * for, and the last ones written:
+ *
+ *   zr_swap_begin(swap, ZR_SWAP_UPDATE, items, n_items)
+ *   for each item:
+ *       zr_swap_next(swap, &buffer)     it is there
+ *       ... work on buffer ...
+ *       zr_swap_done(swap)              it goes back
+ *   zr_swap_end(swap)                   all has gone back
+ *
+ * The buffers are the only memory that it needs, whatever the store holds.
+ *
+ * Threads: the store's own.
+ */
+#ifndef ZR_OFFLOAD_SWAP_H
+#define ZR_OFFLOAD_SWAP_H
+
+#include "offload/store.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct zr_swap zr_swap_t;
+
+typedef struct zr_swap_options {
+    zr_log_t log;
+    zr_allocator_t *allocator; /* the buffers come from its host tier, as staging; borrowed */
+    size_t n_buffers;          /* 1: nothing overlaps; 3 are read, worked on and written */
+    size_t buffer_bytes;       /* the largest item */
+    bool read_ahead;           /* read the next items while one is worked on */
+    bool write_behind;         /* write the last ones then */
+} zr_swap_options_t;
+
+#define ZR_SWAP_MAX_BUFFERS ((size_t)1024)
+
+/** What is moved at once: bytes of an extent, as zr_store_get and zr_store_put take them. */
+typedef struct zr_swap_item {
+    size_t extent;
+    size_t offset_bytes;
+    size_t size_bytes; /* at most buffer_bytes */
+} zr_swap_item_t;
+
+typedef enum zr_swap_pass {
+    ZR_SWAP_UPDATE = 0, /* get, work, put */
+    ZR_SWAP_FILL = 1    /* the buffers come undefined: work, put */
+} zr_swap_pass_t;
+
+/**
+ * Make the buffers and register them with the store.
+ *
+ * @param store  borrowed until destroy
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET when the host tier does not hold
+ *         them
+ */
+ZR_NODISCARD zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
+                                        zr_swap_t **swap_p);
+
+/** Wait for what is in flight, and free the buffers. NULL and *swap == NULL are fine. */
+void zr_swap_destroy(zr_swap_t **swap);
+
+/**
+ * Begin a pass, and the first reads.
+ *
+ * @param items  [n_items], in the order of work; borrowed until zr_swap_end
+ * @return ZR_OK; ZR_ERR_ARGUMENT for an item larger than a buffer; ZR_ERR_STATE when a pass was
+ *         not ended; what zr_store_get returns
+ *
+ * After an error of this or the next three calls the pass is over: nothing is in flight, and
+ * items that were not put back hold what the store says of puts that fail.
+ */
+ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass,
+                                       const zr_swap_item_t *items, size_t n_items);
+
+/** The next item's buffer, the caller's until zr_swap_done. ZR_ERR_STATE: there is no next. */
+ZR_NODISCARD zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p);
+
+/** Put the item back whose buffer zr_swap_next has given last. */
+ZR_NODISCARD zr_status_t zr_swap_done(zr_swap_t *swap);
+
+/** End the pass: all that was put is in the store. ZR_ERR_STATE when items are left. */
+ZR_NODISCARD zr_status_t zr_swap_end(zr_swap_t *swap);
+
+/**
+ * Look at bytes outside of a pass: they stay in a buffer until others need it.
+ *
+ * @param buffer_p  valid until the next call of zr_swap_load or zr_swap_begin
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE within a pass; what zr_store_get returns
+ */
+ZR_NODISCARD zr_status_t zr_swap_load(zr_swap_t *swap, const zr_swap_item_t *item,
+                                      const void **buffer_p);
+
+typedef struct zr_swap_statistics {
+    size_t host_bytes;   /* of the buffers, with what aligns them */
+    size_t n_passes;     /* ended well */
+    size_t n_items;      /* worked on */
+    size_t n_loads;      /* that read */
+    size_t most_ahead;   /* buffers that were read, there, or worked on at once */
+    double pass_seconds; /* from begin to end */
+} zr_swap_statistics_t;
+
+/** Counts since creation. */
+void zr_swap_statistics(const zr_swap_t *swap, zr_swap_statistics_t *statistics_p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,375 @@
+/*
+ * The swap pipeline against arrays in memory: passes that change every byte, with any number of
+ * buffers, over both stores; stores whose transfers end late; and one that fails at each request.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/store_backend.h"
+#include "offload/swap.h"
+#include "tests/offload/store_fixture.h"
+
+#define N_EXTENTS 4
+#define MAX_ITEMS 32
+/* Whole chunks, ragged ends, less than a chunk, nothing. */
+static const size_t sizes[N_EXTENTS] = {5 * CHUNK, 7 * CHUNK + 384, 100, 0};
+#define BUFFER (2 * CHUNK)
+
+typedef struct swap_fixture {
+    fixture_t store;
+    zr_device_t *device;
+    zr_allocator_t *allocator;
+    zr_swap_t *swap;
+    zr_swap_options_t options;
+    zr_swap_item_t items[MAX_ITEMS];
+    size_t n_items;
+    unsigned char *oracle[N_EXTENTS];
+    uint64_t seed;
+} swap_fixture_t;
+
+/* The extents in pieces of at most a buffer. */
+static void list_items(swap_fixture_t *f) {
+    for (size_t e = 0; e < N_EXTENTS; e++)
+        for (size_t offset = 0; offset < sizes[e]; offset += BUFFER) {
+            size_t left = sizes[e] - offset;
+            f->items[f->n_items++] = (zr_swap_item_t){
+                .extent = e, .offset_bytes = offset, .size_bytes = left < BUFFER ? left : BUFFER};
+        }
+}
+
+static void set_up(swap_fixture_t *f, const char *backend) {
+    memset(f, 0, sizeof(*f));
+    fixture_open(&f->store, backend, 2);
+    assert_int_equal(fixture_create(&f->store, sizes, N_EXTENTS), ZR_OK);
+    assert_int_equal(zr_device_open("host", NULL, &f->device), ZR_OK);
+    zr_allocator_options_t options = zr_allocator_options_default();
+    options.log = f->store.options.log;
+    assert_int_equal(zr_allocator_create(f->device, &options, &f->allocator), ZR_OK);
+    f->options = (zr_swap_options_t){.log = f->store.options.log,
+                                     .allocator = f->allocator,
+                                     .n_buffers = 3,
+                                     .buffer_bytes = BUFFER,
+                                     .read_ahead = true,
+                                     .write_behind = true};
+    list_items(f);
+    for (size_t e = 0; e < N_EXTENTS; e++)
+        f->oracle[e] = calloc(1, sizes[e] + 8);
+}
+
+static void tear_down(swap_fixture_t *f) {
+    zr_swap_destroy(&f->swap);
+    for (size_t e = 0; e < N_EXTENTS; e++)
+        free(f->oracle[e]);
+    zr_tier_statistics_t statistics;
+    zr_allocator_statistics(f->allocator, ZR_TIER_HOST, &statistics);
+    assert_int_equal(statistics.n_live, 0);
+    zr_allocator_destroy(&f->allocator);
+    fixture_close(&f->store);
+    zr_device_close(&f->device);
+}
+
+static void create(swap_fixture_t *f) {
+    zr_swap_destroy(&f->swap);
+    assert_int_equal(zr_swap_create(&f->options, f->store.store, &f->swap), ZR_OK);
+}
+
+/* What an item holds is changed so that a lost, doubled or misplaced change shows. */
+static void change(unsigned char *bytes, size_t size_bytes, uint64_t key) {
+    for (size_t i = 0; i < size_bytes; i++)
+        bytes[i] = (unsigned char)(bytes[i] * 3 + key + i);
+}
+
+static zr_status_t run_pass(swap_fixture_t *f, zr_swap_pass_t pass) {
+    uint64_t key = ++f->seed;
+    ZR_TRY(zr_swap_begin(f->swap, pass, f->items, f->n_items));
+    for (size_t i = 0; i < f->n_items; i++) {
+        void *buffer = NULL;
+        const zr_swap_item_t *item = &f->items[i];
+        ZR_TRY(zr_swap_next(f->swap, &buffer));
+        if (pass == ZR_SWAP_FILL)
+            memset(buffer, 0, item->size_bytes);
+        change(buffer, item->size_bytes, key);
+        ZR_TRY(zr_swap_done(f->swap));
+    }
+    return zr_swap_end(f->swap);
+}
+
+static void pass_of_oracle(swap_fixture_t *f, zr_swap_pass_t pass) {
+    for (size_t i = 0; i < f->n_items; i++) {
+        const zr_swap_item_t *item = &f->items[i];
+        unsigned char *bytes = f->oracle[item->extent] + item->offset_bytes;
+        if (pass == ZR_SWAP_FILL)
+            memset(bytes, 0, item->size_bytes);
+        change(bytes, item->size_bytes, f->seed);
+    }
+}
+
+static void expect_pass(swap_fixture_t *f, zr_swap_pass_t pass) {
+    assert_int_equal(run_pass(f, pass), ZR_OK);
+    pass_of_oracle(f, pass);
+}
+
+static void expect_content(swap_fixture_t *f) {
+    for (size_t i = f->n_items; i-- > 0;) {
+        const void *buffer = NULL;
+        const zr_swap_item_t *item = &f->items[i];
+        assert_int_equal(zr_swap_load(f->swap, item, &buffer), ZR_OK);
+        assert_memory_equal(buffer, f->oracle[item->extent] + item->offset_bytes, item->size_bytes);
+    }
+}
+
+static size_t all_bytes(void) {
+    size_t sum = 0;
+    for (size_t e = 0; e < N_EXTENTS; e++)
+        sum += sizes[e];
+    return sum;
+}
+
+/* ---- what comes out ------------------------------------------------------------------------ */
+
+static void passes_with(swap_fixture_t *f, size_t n_buffers, bool read_ahead, bool write_behind) {
+    zr_store_statistics_t before, after;
+    zr_swap_statistics_t swap;
+    f->options.n_buffers = n_buffers;
+    f->options.read_ahead = read_ahead;
+    f->options.write_behind = write_behind;
+    create(f);
+    expect_pass(f, ZR_SWAP_FILL);
+    expect_content(f);
+    zr_store_statistics(f->store.store, &before);
+    for (int i = 0; i < 3; i++)
+        expect_pass(f, ZR_SWAP_UPDATE);
+    zr_store_statistics(f->store.store, &after);
+    /* To the byte: everything is read once and written once per pass. */
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
+        assert_int_equal(after.count[d].bytes - before.count[d].bytes, 3 * all_bytes());
+    expect_content(f);
+    zr_swap_statistics(f->swap, &swap);
+    assert_int_equal(swap.n_passes, 4);
+    assert_int_equal(swap.n_items, 4 * f->n_items);
+    size_t ahead = n_buffers < f->n_items ? n_buffers : f->n_items;
+    assert_int_equal(swap.most_ahead, read_ahead ? ahead : 1);
+}
+
+static void passes_over(const char *backend) {
+    static const size_t counts[] = {1, 2, 3, 4, 7, 40};
+    swap_fixture_t f;
+    set_up(&f, backend);
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        for (int flags = 0; flags < 4; flags++)
+            passes_with(&f, counts[i], (flags & 1) != 0, (flags & 2) != 0);
+    tear_down(&f);
+}
+
+static void passes_over_memory(void **state) {
+    (void)state;
+    passes_over("memory");
+}
+
+static void passes_over_uring(void **state) {
+    (void)state;
+    if (fixture_probe() != 0)
+        skip();
+    passes_over("uring");
+}
+
+/* Memory is what was asked for, whatever the store holds. */
+static void buffers_are_exactly_as_large(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    zr_tier_statistics_t memory;
+    zr_swap_statistics_t statistics;
+    set_up(&f, "memory");
+    create(&f);
+    zr_allocator_statistics(f.allocator, ZR_TIER_HOST, &memory);
+    zr_swap_statistics(f.swap, &statistics);
+    assert_int_equal(memory.by_tag[ZR_TAG_STAGING].live, 3 * BUFFER);
+    assert_int_equal(statistics.host_bytes, 3 * BUFFER);
+    tear_down(&f);
+}
+
+static void loads_are_kept(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    const void *buffer = NULL, *again = NULL;
+    zr_swap_statistics_t statistics;
+    set_up(&f, "memory");
+    create(&f);
+    expect_pass(&f, ZR_SWAP_FILL);
+    for (size_t i = 0; i < f.options.n_buffers; i++)
+        assert_int_equal(zr_swap_load(f.swap, &f.items[i], &buffer), ZR_OK);
+    assert_int_equal(zr_swap_load(f.swap, &f.items[0], &buffer), ZR_OK);
+    assert_int_equal(zr_swap_load(f.swap, &f.items[0], &again), ZR_OK);
+    assert_ptr_equal(buffer, again);
+    zr_swap_statistics(f.swap, &statistics);
+    assert_int_equal(statistics.n_loads, f.options.n_buffers);
+    expect_pass(&f, ZR_SWAP_UPDATE); /* changes it: what was loaded is not what is there */
+    expect_content(&f);
+    tear_down(&f);
+}
+
+static void wrong_calls_are_refused(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    void *buffer = NULL;
+    const void *loaded = NULL;
+    set_up(&f, "memory");
+    create(&f);
+    fixture_t *log = &f.store;
+    assert_refused(log, ZR_ERR_STATE, zr_swap_next(f.swap, &buffer), "no next item");
+    assert_refused(log, ZR_ERR_STATE, zr_swap_done(f.swap), "no item is being worked on");
+    assert_refused(log, ZR_ERR_STATE, zr_swap_end(f.swap), "cannot end");
+    assert_int_equal(zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, 2), ZR_OK);
+    assert_refused(log, ZR_ERR_STATE, zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, 2), "not ended");
+    assert_refused(log, ZR_ERR_STATE, zr_swap_load(f.swap, &f.items[0], &loaded), "under way");
+    assert_int_equal(zr_swap_next(f.swap, &buffer), ZR_OK);
+    assert_refused(log, ZR_ERR_STATE, zr_swap_next(f.swap, &buffer), "1 of 2 are given");
+    assert_refused(log, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 2 items are done");
+    zr_swap_destroy(&f.swap); /* in the middle of a pass */
+    create(&f);
+    zr_swap_item_t large = {.size_bytes = BUFFER + 1};
+    assert_refused(log, ZR_ERR_ARGUMENT, zr_swap_begin(f.swap, ZR_SWAP_UPDATE, &large, 1),
+                   "a buffer");
+    assert_refused(log, ZR_ERR_ARGUMENT, zr_swap_load(f.swap, &large, &loaded), "a buffer");
+    assert_refused(log, ZR_ERR_STATE, zr_swap_load(f.swap, &f.items[0], &loaded), "never put");
+    assert_refused(log, ZR_ERR_STATE, zr_swap_begin(f.swap, ZR_SWAP_UPDATE, f.items, 2),
+                   "never put");
+    expect_pass(&f, ZR_SWAP_FILL); /* refused is not broken */
+    expect_content(&f);
+    f.options.n_buffers = 0;
+    zr_swap_t *none = NULL;
+    assert_refused(log, ZR_ERR_ARGUMENT, zr_swap_create(&f.options, f.store.store, &none),
+                   "1 to 1024");
+    tear_down(&f);
+}
+
+static void a_budget_holds(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    set_up(&f, "memory");
+    zr_allocator_options_t options = zr_allocator_options_default();
+    options.log = f.store.options.log;
+    options.budget_bytes[ZR_TIER_HOST] = 2 * BUFFER;
+    zr_allocator_t *small = NULL;
+    assert_int_equal(zr_allocator_create(f.device, &options, &small), ZR_OK);
+    f.options.allocator = small;
+    assert_refused(&f.store, ZR_ERR_BUDGET, zr_swap_create(&f.options, f.store.store, &f.swap),
+                   "staging buffers of the store");
+    zr_allocator_destroy(&small);
+    tear_down(&f);
+}
+
+/* ---- stores that are late, or fail ------------------------------------------------------------
+ */
+
+/* The store "memory" behind a backend that ends transfers only when somebody waits, and fails one
+ * of them. One store at a time. */
+static struct {
+    zr_store_backend_t backend;
+    size_t n_started, fail_at; /* counted from 1; 0: none */
+    zr_store_transfer_t *failing;
+} bad;
+
+static void bad_start(zr_store_t *store, zr_store_transfer_t *transfer) {
+    if (++bad.n_started == bad.fail_at)
+        bad.failing = transfer;
+    else
+        zr_store_memory_backend.start(store, transfer);
+}
+
+static void bad_progress(zr_store_t *store, bool wait) {
+    zr_store_transfer_t *transfer = bad.failing;
+    if (!wait)
+        return;
+    zr_store_memory_backend.progress(store, true);
+    if (transfer == NULL)
+        return;
+    bad.failing = NULL;
+    zr_store_piece_t piece = {.transfer = transfer,
+                              .offset_bytes = transfer->offset_bytes,
+                              .size_bytes = transfer->size_bytes,
+                              .file = "bad"};
+    zr_store_piece_begins(store, &piece);
+    zr_store_outcome_t outcome = {.status =
+                                      zr_fail(&store->options.log, ZR_ERR_IO, "the drive is bad")};
+    zr_store_piece_ended(store, &piece, &outcome);
+}
+
+static void make_bad(swap_fixture_t *f, size_t fail_at) {
+    bad.backend = zr_store_memory_backend;
+    bad.backend.start = bad_start;
+    bad.backend.progress = bad_progress;
+    bad.n_started = 0;
+    bad.fail_at = fail_at;
+    f->store.store->backend = &bad.backend;
+}
+
+static void late_ends_change_nothing(void **state) {
+    (void)state;
+    for (size_t n_buffers = 1; n_buffers <= 5; n_buffers++) {
+        swap_fixture_t f;
+        set_up(&f, "memory");
+        make_bad(&f, 0);
+        passes_with(&f, n_buffers, true, true);
+        tear_down(&f);
+    }
+}
+
+/* Whatever request fails, in whatever pass: that pass ends with the error, said once, and nothing
+ * that was not in the pass is harmed. Filled again, it goes on. */
+static void each_failure_ends_its_pass(void **state) {
+    (void)state;
+    size_t n_failed = 0;
+    for (size_t n_buffers = 1; n_buffers <= 4; n_buffers++)
+        for (size_t fail_at = 1;; fail_at++) {
+            swap_fixture_t f;
+            set_up(&f, "memory");
+            make_bad(&f, fail_at);
+            f.options.n_buffers = n_buffers;
+            create(&f);
+            zr_status_t status = run_pass(&f, ZR_SWAP_FILL);
+            if (status == ZR_OK)
+                status = run_pass(&f, ZR_SWAP_UPDATE);
+            bool hit = bad.n_started >= fail_at;
+            assert_int_equal(status, hit ? ZR_ERR_IO : ZR_OK);
+            assert_int_equal(f.store.n_logged[ZR_LOG_ERROR], hit);
+            n_failed += hit;
+            bad.fail_at = 0;
+            expect_pass(&f, ZR_SWAP_FILL);
+            expect_pass(&f, ZR_SWAP_UPDATE);
+            expect_content(&f);
+            tear_down(&f);
+            if (!hit)
+                break;
+        }
+    assert_int_equal(n_failed, 4 * 3 * 8); /* a fill writes 8 items, an update reads them, too */
+}
+
+static void a_failing_load_is_not_kept(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    const void *buffer = NULL;
+    set_up(&f, "memory");
+    create(&f);
+    expect_pass(&f, ZR_SWAP_FILL);
+    make_bad(&f, 1);
+    assert_refused(&f.store, ZR_ERR_IO, zr_swap_load(f.swap, &f.items[0], &buffer), "is bad");
+    expect_content(&f);
+    tear_down(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(passes_over_memory),
+        cmocka_unit_test(passes_over_uring),
+        cmocka_unit_test(buffers_are_exactly_as_large),
+        cmocka_unit_test(loads_are_kept),
+        cmocka_unit_test(wrong_calls_are_refused),
+        cmocka_unit_test(a_budget_holds),
+        cmocka_unit_test(late_ends_change_nothing),
+        cmocka_unit_test(each_failure_ends_its_pass),
+        cmocka_unit_test(a_failing_load_is_not_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
