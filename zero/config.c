@@ -5,6 +5,9 @@
  */
 #include "zero/config.h"
 
+#include <string.h>
+
+#include "offload/swap.h"
 #include "zero/config_keys.h"
 
 zr_config_t zr_config_default(void) {
@@ -23,6 +26,16 @@ zr_config_t zr_config_default(void) {
         .overlap_comm = true,
         .device_memory_bytes = ZR_CONFIG_NO_BUDGET,
         .host_memory_bytes = ZR_CONFIG_NO_BUDGET,
+        .offload_optimizer = {.device = ZR_OFFLOAD_NONE,
+                              .ratio = 1,
+                              .n_buffers = 4,
+                              .read_ahead = true,
+                              .write_behind = true},
+        .nvme = {.capacity_bytes = ZR_CONFIG_NO_BUDGET,
+                 .request_bytes = (size_t)512 << 10,
+                 .depth = 32,
+                 .verify = true,
+                 .store = "uring"},
         .plan_memory = true,
         .steps_per_print = 10,
     };
@@ -79,6 +92,58 @@ static zr_status_t check_other_fields(const zr_config_t *config, int n_ranks, co
                                     "configuration: reduce is %d, has to be ZR_REDUCE_AUTO or "
                                     "ZR_REDUCE_EVERY_MICRO_BATCH",
                                     (int)config->reduce));
+    return status;
+}
+
+static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
+    const zr_nvme_options_t *nvme = &config->nvme;
+    zr_status_t status = ZR_OK;
+    if (memchr(nvme->paths, '\0', sizeof(nvme->paths)) == NULL || nvme->store == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "configuration: nvme.paths has no end, or nvme.store is NULL");
+    if (nvme->request_bytes == 0 || nvme->request_bytes % ZR_STORE_CHUNK_ALIGN_BYTES != 0 ||
+        nvme->request_bytes > ZR_STORE_MAX_REQUEST_BYTES)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: nvme.request_bytes (aio.block_size) is %zu, "
+                                    "has to be a multiple of %zu, up to %zu",
+                                    nvme->request_bytes, ZR_STORE_CHUNK_ALIGN_BYTES,
+                                    ZR_STORE_MAX_REQUEST_BYTES));
+    if (nvme->depth == 0 || nvme->depth > ZR_STORE_MAX_DEPTH)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: nvme.depth (aio.queue_depth) is %zu, has to be "
+                                    "1 to %d",
+                                    nvme->depth, ZR_STORE_MAX_DEPTH));
+    if (config->offload_optimizer.device == ZR_OFFLOAD_NVME && nvme->paths[0] == '\0' &&
+        strcmp(nvme->store, "memory") != 0)
+        keep_first(&status,
+                   zr_fail(log, ZR_ERR_ARGUMENT,
+                           "configuration: offload_optimizer.device "
+                           "(zero_optimization.offload_optimizer.device) is \"nvme\", and no path "
+                           "is named: set nvme.paths (zero_optimization.offload_optimizer."
+                           "nvme_path, --nvme-path DIR) to a folder on the drive"));
+    return status;
+}
+
+/** What is offloaded, and where to. */
+static zr_status_t check_offload(const zr_config_t *config, const zr_log_t *log) {
+    zr_status_t status = ZR_OK;
+    int device = (int)config->offload_optimizer.device;
+    if (device < ZR_OFFLOAD_NONE || device > ZR_OFFLOAD_NVME)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: offload_optimizer.device is %d, has to be "
+                                    "none, cpu or nvme",
+                                    device));
+    if (config->offload_optimizer.n_buffers > ZR_SWAP_MAX_BUFFERS)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: offload_optimizer.n_buffers "
+                                    "(zero_optimization.offload_optimizer.buffer_count) is %zu, "
+                                    "has to be 1 to %zu",
+                                    config->offload_optimizer.n_buffers, ZR_SWAP_MAX_BUFFERS));
+    if (config->host_threads < 0)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: host_threads is %d, has to be at least 0",
+                                    config->host_threads));
+    keep_first(&status, check_nvme(config, log));
     return status;
 }
 
@@ -172,9 +237,11 @@ zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *
         return zr_fail(log, ZR_ERR_ARGUMENT, "configuration: NULL");
     zr_status_t keyed = check_keyed_fields(config, log);
     zr_status_t other = check_other_fields(config, n_ranks, log);
+    zr_status_t offload = check_offload(config, log);
     zr_status_t schedule = check_schedule(&config->schedule, log);
     ZR_TRY(keyed);
     ZR_TRY(other);
+    ZR_TRY(offload);
     ZR_TRY(schedule);
 
     zr_config_t resolved = *config;

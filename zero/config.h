@@ -49,6 +49,34 @@ typedef struct zr_adamw_options {
     double weight_decay;
 } zr_adamw_options_t;
 
+/** Where something lives; DeepSpeed's names. */
+typedef enum zr_offload_device {
+    ZR_OFFLOAD_NONE = 0, /* on the device */
+    ZR_OFFLOAD_CPU = 1,  /* in host memory */
+    ZR_OFFLOAD_NVME = 2  /* in files, through host memory */
+} zr_offload_device_t;
+
+typedef struct zr_offload_options {
+    zr_offload_device_t device;
+    double ratio;      /* at least this fraction lives there, in whole sub-groups; the rest stays on
+                          the device; 0 to 1 */
+    size_t n_buffers;  /* nvme: sub-groups that are read, worked on and written at once; > 0 */
+    bool read_ahead;   /* nvme: read the next sub-groups while one is worked on */
+    bool write_behind; /* nvme: write the last ones then */
+} zr_offload_options_t;
+
+#define ZR_CONFIG_PATHS_BYTES 1024
+
+/** Files of everything that is offloaded to NVMe. See offload/store.h. */
+typedef struct zr_nvme_options {
+    char paths[ZR_CONFIG_PATHS_BYTES]; /* folders, with commas between; "": none */
+    size_t capacity_bytes;             /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
+    size_t request_bytes;              /* of a transfer; a multiple of 4096 */
+    size_t depth;                      /* requests at once; 1 to 1024 */
+    bool verify;                       /* make checksums, and verify them */
+    const char *store;                 /* backend: "uring", or "memory" for tests; static */
+} zr_nvme_options_t;
+
 typedef struct zr_config {
     int stage;          /* 0 to 3 */
     zr_dtype_t dtype;   /* of parameters and gradients: F32 or BF16 */
@@ -68,6 +96,10 @@ typedef struct zr_config {
     bool overlap_comm;          /* gathers and reductions on a stream of their own */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
+    zr_offload_options_t offload_optimizer; /* master, m and v */
+    zr_nvme_options_t nvme;
+    int host_threads;          /* of the host's updates, where the device is not the host; 0: all
+                                  cores */
     bool plan_memory;          /* allocate by a plan of the step before: see allocator/replay.h */
     bool wall_clock_breakdown; /* log the parts of each step */
     size_t steps_per_print;    /* progress every so many steps; at least 1 */
@@ -77,8 +109,9 @@ typedef struct zr_config {
 
 /**
  * Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
- * decay, no clipping, constant rate, prefetch of 50,000,000 elements, overlap, no budgets,
- * progress every 10 steps. The schedule's other fields are DeepSpeed's defaults: whoever
+ * decay, no clipping, constant rate, prefetch of 50,000,000 elements, overlap, no budgets, nothing
+ * offloaded (ratio 1, 4 buffers, requests of 512 KiB, 32 at once, checksums), progress every 10
+ * steps. The schedule's other fields are DeepSpeed's defaults: whoever
  * sets a kind sets steps too.
  *
  * Threads: thread-safe, as everything here: nothing is shared.

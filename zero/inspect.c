@@ -16,11 +16,8 @@
 /* Elements [first, first + n_elems) of the flat buffer, which rank `owner` holds, to staging. */
 static zr_status_t stage_piece(zr_unit_t *unit, int kind, size_t first, size_t n_elems) {
     zr_runtime_t *runtime = unit->runtime;
-    if (kind == FLAT_TRAINABLE) {
-        const float *master = unit->state + (first - zr_rt_state_range(unit).first);
-        return zr_copy_async(runtime->compute, runtime->staging_device, master,
-                             n_elems * sizeof(float), ZR_COPY_DEVICE_TO_DEVICE);
-    }
+    if (kind == FLAT_TRAINABLE)
+        return zr_state_read(unit, first, n_elems, runtime->staging_device);
     bool full = zr_rt_keeps_full_params(runtime);
     size_t own_first = full ? 0 : (size_t)runtime->rank * unit->flat[kind].shard_elems;
     return zr_kernel_cast(runtime->compute, runtime->staging_device, ZR_DTYPE_F32,

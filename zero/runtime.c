@@ -110,13 +110,19 @@ static zr_status_t check_config(const zr_config_t *config, int n_ranks, const zr
     return ZR_OK;
 }
 
-static const char *advice_for(const zr_config_t *config) {
-    static const char *const advice[] = {
-        "try --stage 1, 2 or 3, a smaller --micro-batch, or --recompute unit",
-        "try --stage 2 or 3, a smaller --micro-batch, or --recompute unit",
-        "try --stage 3, a smaller --micro-batch, or --recompute unit",
-        "try more --ranks, a smaller --micro-batch, --recompute unit, or --prefetch 0"};
-    return advice[config->stage];
+static void make_advice(zr_runtime_t *runtime) {
+    static const char *const stages[] = {
+        "--stage 1, 2 or 3, %sa smaller --micro-batch, or --recompute unit",
+        "--stage 2 or 3, %sa smaller --micro-batch, or --recompute unit",
+        "--stage 3, %sa smaller --micro-batch, or --recompute unit",
+        "more --ranks, %sa smaller --micro-batch, --recompute unit, or --prefetch 0"};
+    static const char *const offloads[] = {"--offload-optimizer cpu or nvme, ",
+                                           "--offload-optimizer nvme, ",
+                                           "a smaller --sub-group, fewer --nvme-buffers, "};
+    char rest[sizeof(runtime->advice) - 4];
+    const zr_config_t *config = &runtime->config;
+    snprintf(rest, sizeof(rest), stages[config->stage], offloads[config->offload_optimizer.device]);
+    snprintf(runtime->advice, sizeof(runtime->advice), "try %s", rest);
 }
 
 static zr_status_t create_streams(zr_runtime_t *runtime) {
@@ -133,7 +139,8 @@ static zr_status_t create_parts(zr_runtime_t *runtime) {
     options.log = runtime->log;
     options.budget_bytes[ZR_TIER_DEVICE] = runtime->config.device_memory_bytes;
     options.budget_bytes[ZR_TIER_HOST] = runtime->config.host_memory_bytes;
-    options.advice = advice_for(&runtime->config);
+    make_advice(runtime);
+    options.advice = runtime->advice;
     ZR_TRY(zr_allocator_create(runtime->device, &options, &runtime->allocator));
     ZR_TRY(create_streams(runtime));
     zr_group_t group = {
@@ -184,7 +191,8 @@ static void destroy_unit(zr_unit_t *unit) {
     }
     zr_free(allocator, &unit->grad_full, NULL);
     zr_free(allocator, &unit->grad_shard, NULL);
-    zr_free(allocator, (void **)&unit->state, NULL);
+    zr_free(allocator, (void **)&unit->state[ZR_TIER_DEVICE], NULL);
+    zr_free(allocator, (void **)&unit->state[ZR_TIER_HOST], NULL);
     zr_event_destroy(&unit->gathered);
     for (size_t i = 0; i < unit->n_params; i++)
         destroy_param(unit->params[i]);
@@ -208,6 +216,9 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     drain(runtime->compute);
     if (runtime->transfer != runtime->compute)
         drain(runtime->transfer);
+    drain(runtime->state.down);
+    drain(runtime->state.up);
+    zr_state_destroy(runtime);
     for (size_t i = 0; i < runtime->n_units; i++)
         destroy_unit(runtime->units[i]);
     zr_free(runtime->allocator, (void **)&runtime->norms_device, NULL);
@@ -508,10 +519,7 @@ static zr_status_t allocate_training(zr_unit_t *unit) {
     if (zr_rt_keeps_grad_shard(runtime))
         ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->shard_elems), ZR_TAG_GRADIENTS,
                               ZR_LIFETIME_PERSISTENT, unit->grads_tensor, NULL, &unit->grad_shard));
-    size_t state_elems = zr_rt_state_range(unit).n_elems;
-    ZR_TRY(zr_rt_allocate(runtime, 3 * state_elems * sizeof(float), ZR_TAG_OPTIMIZER_STATE,
-                          ZR_LIFETIME_PERSISTENT, unit->name, NULL, (void **)&unit->state));
-    return zr_kernel_fill(runtime->compute, unit->state, ZR_DTYPE_F32, 3 * state_elems, 0.0f);
+    return zr_state_allocate_unit(unit);
 }
 
 static zr_status_t allocate_norms(zr_runtime_t *runtime) {
@@ -568,13 +576,6 @@ static void fill_values(const zr_unit_t *unit, int kind, size_t first, size_t n_
     }
 }
 
-/* The part of [first, first + n_elems) that is in [from, from + length). */
-static zr_state_range_t overlap(size_t first, size_t n_elems, size_t from, size_t length) {
-    size_t begin = first > from ? first : from;
-    size_t end = first + n_elems < from + length ? first + n_elems : from + length;
-    return (zr_state_range_t){begin, begin < end ? end - begin : 0};
-}
-
 static zr_status_t place_chunk(zr_unit_t *unit, int kind, size_t own_first, size_t first,
                                size_t n_elems) {
     zr_runtime_t *runtime = unit->runtime;
@@ -584,14 +585,8 @@ static zr_status_t place_chunk(zr_unit_t *unit, int kind, size_t own_first, size
                          n_elems * sizeof(float), ZR_COPY_HOST_TO_DEVICE));
     ZR_TRY(zr_kernel_cast(stream, zr_rt_at(runtime, unit->data[kind].own, first - own_first),
                           runtime->config.dtype, runtime->staging_device, ZR_DTYPE_F32, n_elems));
-    if (kind == FLAT_TRAINABLE) {
-        zr_state_range_t state = zr_rt_state_range(unit);
-        zr_state_range_t part = overlap(first, n_elems, state.first, state.n_elems);
-        if (part.n_elems != 0)
-            ZR_TRY(zr_copy_async(stream, unit->state + (part.first - state.first),
-                                 runtime->staging_device + (part.first - first),
-                                 part.n_elems * sizeof(float), ZR_COPY_DEVICE_TO_DEVICE));
-    }
+    if (kind == FLAT_TRAINABLE)
+        ZR_TRY(zr_state_fill(unit, first, n_elems, runtime->staging_host, runtime->staging_device));
     return zr_stream_synchronize(stream); /* the staging buffer is filled again */
 }
 
@@ -601,8 +596,10 @@ static zr_status_t place_values(zr_unit_t *unit, int kind) {
     bool full = zr_rt_keeps_full_params(runtime);
     size_t own_first = full ? 0 : (size_t)runtime->rank * flat->shard_elems;
     size_t end = own_first + (full ? flat->padded_elems : flat->shard_elems);
-    for (size_t first = own_first; first < end; first += ZR_STAGING_ELEMS) {
-        size_t n_elems = end - first < ZR_STAGING_ELEMS ? end - first : ZR_STAGING_ELEMS;
+    for (size_t first = own_first, n_elems; first < end; first += n_elems) {
+        n_elems = end - first < ZR_STAGING_ELEMS ? end - first : ZR_STAGING_ELEMS;
+        if (kind == FLAT_TRAINABLE)
+            n_elems = zr_state_cut(unit, first, n_elems);
         ZR_TRY(place_chunk(unit, kind, own_first, first, n_elems));
     }
     return ZR_OK;
@@ -623,6 +620,8 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(agree(runtime));
     ZR_TRY(allocate_staging(runtime));
     ZR_TRY(allocate_norms(runtime));
+    ZR_TRY(zr_state_create(runtime));
+    ZR_TRY(zr_state_begin_fill(runtime));
     for (size_t i = 0; i < runtime->n_units; i++) {
         zr_unit_t *unit = runtime->units[i];
         ZR_TRY(allocate_params(unit));
@@ -631,6 +630,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
         for (int kind = 0; kind < N_FLATS; kind++)
             ZR_TRY(place_values(unit, kind));
     }
+    ZR_TRY(zr_state_end_fill(runtime));
     ZR_TRY(plan_memory(runtime));
     runtime->committed = true;
     return zr_stream_synchronize(runtime->compute);
@@ -686,7 +686,10 @@ void zr_runtime_model_size(const zr_runtime_t *runtime, zr_model_size_t *size_p)
 void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p) {
     zr_comm_statistics_t comm;
     zr_comm_statistics(runtime->comm, &comm);
-    *time_p = (zr_runtime_time_t){.comm_seconds = comm.move_seconds,
-                                  .stall_seconds = comm.wait_seconds,
-                                  .optimizer_seconds = runtime->optimizer_seconds};
+    const double *io_seconds = runtime->state.update_wait_seconds;
+    *time_p =
+        (zr_runtime_time_t){.comm_seconds = comm.move_seconds,
+                            .stall_seconds = comm.wait_seconds,
+                            .optimizer_seconds = runtime->optimizer_seconds,
+                            .io_seconds = io_seconds[ZR_STORE_PUT] + io_seconds[ZR_STORE_GET]};
 }

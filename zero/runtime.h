@@ -21,6 +21,7 @@
 
 #include "allocator/allocator.h"
 #include "allocator/replay.h"
+#include "offload/swap.h"
 #include "zero/comm/comm.h"
 #include "zero/config.h"
 
@@ -208,11 +209,31 @@ void zr_runtime_model_size(const zr_runtime_t *runtime, zr_model_size_t *size_p)
 typedef struct zr_runtime_time {
     double comm_seconds;      /* moving data in collectives */
     double stall_seconds;     /* waiting for other ranks */
-    double optimizer_seconds; /* norm and update, without their collectives */
+    double optimizer_seconds; /* norm and update, without their collectives and io_seconds */
+    double io_seconds;        /* an update was waiting for the store */
 } zr_runtime_time_t;
 
 /** Times since creation. What is left of a step is the trainer's compute. */
 void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p);
+
+/** Where this rank's optimizer state lives, and what moving it took. After commit. */
+typedef struct zr_offload_report {
+    size_t largest_group_elems;     /* of the sub-groups that are moved; 0: none are */
+    size_t n_groups[ZR_N_TIERS];    /* sub-groups that live there */
+    size_t state_bytes[ZR_N_TIERS]; /* of them */
+    bool has_copies;                /* the CPU cannot touch device memory: what the host updates
+                                       needs gradients brought down and parameters brought up */
+    uint64_t copied_down_bytes;     /* gradients */
+    uint64_t copied_up_bytes;       /* parameters */
+    double update_seconds;          /* of updates of which the host did a part */
+    bool has_store;                 /* what follows says something */
+    zr_store_info_t store;
+    size_t staging_bytes;                            /* of the buffers that NVMe goes through */
+    zr_store_count_t updates[ZR_N_STORE_DIRECTIONS]; /* moved by updates */
+    double update_wait_seconds[ZR_N_STORE_DIRECTIONS];
+    zr_store_statistics_t all; /* since commit: initial values, updates and reading */
+} zr_offload_report_t;
+void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report_p);
 
 #ifdef __cplusplus
 }

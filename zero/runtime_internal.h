@@ -1,7 +1,7 @@
 /*
  * The runtime's own structures, shared by the files that implement runtime.h:
  * runtime.c (life of the object), unit.c (acquire, release, reduce), step.c (norm, update,
- * publish), inspect.c (hash, read).
+ * publish), state.c and state_update.c (optimizer state in its tiers), inspect.c (hash, read).
  */
 #ifndef ZR_ZERO_RUNTIME_INTERNAL_H
 #define ZR_ZERO_RUNTIME_INTERNAL_H
@@ -14,6 +14,7 @@
 #include "kernels/kernels.h"
 #include "zero/layout.h"
 #include "zero/runtime.h"
+#include "zero/state.h"
 
 enum { FLAT_TRAINABLE = 0, FLAT_FROZEN = 1, N_FLATS = 2 };
 
@@ -50,7 +51,9 @@ struct zr_unit {
      * where the stage keeps one apart from grad_full, else NULL. */
     void *grad_full;
     void *grad_shard;
-    float *state; /* master, m, v: [3][state_elems] */
+    /* What it has of the optimizer state on device and host: pieces of master, m, v, each
+     * [3][n_elems]. For NVMe: the buffer of the piece that is being filled, or NULL. */
+    float *state[ZR_N_TIERS];
 
     int n_acquired;       /* acquires without release */
     bool has_params;      /* one of them asked for parameters */
@@ -100,6 +103,9 @@ struct zr_runtime {
     double *scalars_host;
     float *staging_device; /* [ZR_STAGING_ELEMS] */
     float *staging_host;
+
+    zr_state_t state; /* the optimizer's */
+    char advice[256]; /* of the allocator, when it is out of memory */
 
     double optimizer_seconds;
 };

@@ -1,5 +1,5 @@
 /*
- * The end of a step: global norm, clip, update where the state lives, publish.
+ * The end of a step: global norm, clip, update where the state lives (state_update.c), publish.
  *
  * The norm has one fixed order at every stage: each rank squares and adds the slices that are
  * its shards, unit by unit (also at stage 0, where it holds everything), all ranks exchange
@@ -46,59 +46,16 @@ static zr_status_t global_norm(zr_runtime_t *runtime, double *norm_p) {
     return ZR_OK;
 }
 
-static zr_adamw_t adamw_args(const zr_runtime_t *runtime, double lr, double grad_scale) {
+/* What all elements share; the rate and the decay are of each group. */
+static zr_adamw_t adamw_args(const zr_runtime_t *runtime, double grad_scale) {
     const zr_adamw_options_t *options = &runtime->config.adamw;
     return (zr_adamw_t){.grad_dtype = runtime->config.dtype,
                         .param_dtype = runtime->config.dtype,
                         .grad_scale = (float)grad_scale,
-                        .lr = (float)lr,
                         .beta1 = (float)options->beta1,
                         .beta2 = (float)options->beta2,
                         .epsilon = (float)options->epsilon,
                         .step = (int)runtime->n_updates + 1};
-}
-
-/* Elements [first, first + n_elems) of the flat buffer, all of one group. */
-static zr_status_t update_run(zr_unit_t *unit, const zr_adamw_t *common, double lr,
-                              const zr_segment_t *run) {
-    zr_runtime_t *runtime = unit->runtime;
-    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
-    zr_state_range_t state = zr_rt_state_range(unit);
-    const zr_group_t *group = &runtime->groups[run->group];
-    size_t in_state = run->first - state.first;
-    size_t shard_first = (size_t)runtime->rank * flat->shard_elems;
-    bool full = zr_rt_keeps_full_params(runtime);
-    zr_adamw_t args = *common;
-    args.n_elems = run->n_elems;
-    args.master = unit->state + in_state;
-    args.m = args.master + state.n_elems;
-    args.v = args.m + state.n_elems;
-    args.grad = runtime->config.stage == 0
-                    ? zr_rt_at(runtime, unit->grad_full, run->first)
-                    : zr_rt_at(runtime, own_grads(unit), run->first - shard_first);
-    args.param = zr_rt_at(runtime, unit->data[FLAT_TRAINABLE].own,
-                          full ? run->first : run->first - shard_first);
-    args.lr = (float)(lr * group->lr_scale);
-    args.weight_decay = (float)group->weight_decay;
-    return zr_kernel_adamw(runtime->compute, &args);
-}
-
-static zr_status_t update_unit(zr_unit_t *unit, const zr_adamw_t *common, double lr) {
-    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
-    zr_state_range_t state = zr_rt_state_range(unit);
-    size_t state_end = state.first + state.n_elems;
-    for (size_t i = 0; i < flat->n_segments; i++) {
-        zr_segment_t run = flat->segments[i];
-        size_t end = run.first + run.n_elems;
-        run.first = run.first > state.first ? run.first : state.first;
-        end = end < state_end ? end : state_end;
-        for (; run.first < end; run.first += run.n_elems) {
-            size_t most = unit->runtime->config.sub_group_elems;
-            run.n_elems = end - run.first < most ? end - run.first : most;
-            ZR_TRY(update_run(unit, common, lr, &run));
-        }
-    }
-    return ZR_OK;
 }
 
 /* Stages 1 and 2: every rank has updated its slice of the full parameters. */
@@ -108,6 +65,7 @@ static zr_status_t publish_unit(zr_unit_t *unit) {
     if (runtime->config.stage == 0 || runtime->config.stage == 3)
         return ZR_OK;
     ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
+    ZR_TRY(zr_state_order_params(runtime, runtime->transfer));
     zr_message_t message = {unit->params_tensor, runtime->config.dtype, ZR_TRAFFIC_MODEL};
     void *full = unit->data[FLAT_TRAINABLE].own;
     void *own = zr_rt_at(runtime, full, (size_t)runtime->rank * flat->shard_elems);
@@ -116,14 +74,16 @@ static zr_status_t publish_unit(zr_unit_t *unit) {
 }
 
 static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scale) {
-    zr_adamw_t common = adamw_args(runtime, lr, grad_scale);
+    zr_state_update_t update = {.args = adamw_args(runtime, grad_scale), .lr = lr};
+    ZR_TRY(zr_state_begin_update(runtime));
     for (size_t i = 0; i < runtime->n_units; i++) {
         zr_unit_t *unit = runtime->units[i];
         if (unit->flat[FLAT_TRAINABLE].padded_elems == 0)
             continue;
-        ZR_TRY(update_unit(unit, &common, lr));
+        ZR_TRY(zr_state_update_unit(unit, &update));
         ZR_TRY(publish_unit(unit));
     }
+    ZR_TRY(zr_state_end_update(runtime));
     runtime->n_updates++;
     return ZR_OK;
 }
@@ -186,7 +146,8 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     ZR_TRY(zr_rt_note(runtime, finish_step(runtime, &report)));
     zr_runtime_time(runtime, &after);
     runtime->optimizer_seconds += zr_rt_now() - start - (after.comm_seconds - before.comm_seconds) -
-                                  (after.stall_seconds - before.stall_seconds);
+                                  (after.stall_seconds - before.stall_seconds) -
+                                  (after.io_seconds - before.io_seconds);
     for (size_t i = 0; i < runtime->n_units; i++)
         ZR_TRY(zr_rt_note(runtime, zr_unit_drop_gathered(runtime->units[i])));
     runtime->micro_batch = 0;

@@ -49,6 +49,53 @@ static void late_streams_change_nothing(void **state) {
             }
 }
 
+/* Gradients come down and parameters go up on streams of their own. */
+static void late_streams_with_offload(void **state) {
+    (void)state;
+    unsigned flags = 0;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
+            for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
+                for (int is_part = 0; is_part < 2; is_part++) {
+                    flags = (flags + 13) % 64;
+                    toy_options_t options = variant(stage, n_ranks, flags);
+                    uint64_t reference = hash_of(&options);
+                    options.late = true;
+                    options.config.offload_optimizer.device = (zr_offload_device_t)device;
+                    options.config.offload_optimizer.ratio = is_part ? 0.3 : 1;
+                    options.config.nvme.store = "memory";
+                    options.config.sub_group_elems = is_part ? 2048 : 1024;
+                    if (hash_of(&options) != reference)
+                        fail_msg("stage %d, %d ranks, variant %u, placement %d: late streams end "
+                                 "in other weights",
+                                 stage, n_ranks, flags, device);
+                }
+}
+
+/* What is copied is counted: gradients down once, parameters up once, of what is not on the
+ * device. */
+static void copies_are_exact(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_options_t options = variant(stage, 2, 1);
+        toy_result_t result;
+        options.late = true;
+        options.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
+        options.config.offload_optimizer.ratio = 0.5;
+        options.config.sub_group_elems = 1024;
+        toy_train(&options, &result);
+        assert_int_equal(result.status[0], ZR_OK);
+        const zr_offload_report_t *report = &result.offload[0];
+        uint64_t elems = report->state_bytes[ZR_TIER_HOST] / 12 * options.n_steps;
+        assert_true(elems > 0 && report->has_copies);
+        assert_int_equal(report->copied_down_bytes, elems * sizeof(zr_bf16_t));
+        assert_int_equal(report->copied_up_bytes, elems * sizeof(zr_bf16_t));
+        /* Two pieces of gradients and two of parameters, and what parameters are looked at with. */
+        assert_int_equal(result.host_memory.by_tag[ZR_TAG_STAGING].peak,
+                         4 * 1024 * sizeof(zr_bf16_t) + 16384 * sizeof(float));
+    }
+}
+
 static void a_new_order_is_dropped_late_too(void **state) {
     (void)state;
     for (unsigned flags = 0; flags < 64; flags += 5) {
@@ -94,6 +141,8 @@ static void without_waits_it_goes_wrong(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_streams_change_nothing),
+        cmocka_unit_test(late_streams_with_offload),
+        cmocka_unit_test(copies_are_exact),
         cmocka_unit_test(a_new_order_is_dropped_late_too),
         cmocka_unit_test(without_waits_it_goes_wrong),
     };

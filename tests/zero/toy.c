@@ -46,6 +46,7 @@ toy_options_t toy_options_default(int stage, int n_ranks) {
     options.config.adamw.weight_decay = 0.1;
     options.config.micro_batch = 1;
     options.config.grad_accum = 1;
+    options.config.host_threads = 1;
     return options;
 }
 
@@ -270,10 +271,13 @@ static zr_status_t train(rank_state_t *state) {
     ZR_TRY(steps(state));
     zr_comm_statistics(state->comm, &after);
     subtract(&after, &before);
+    zr_runtime_offload(state->runtime, &state->result->offload[state->rank]);
     if (state->rank == 0) {
         state->result->traffic = after;
         zr_allocator_statistics(zr_runtime_allocator(state->runtime), ZR_TIER_DEVICE,
                                 &state->result->device_memory);
+        zr_allocator_statistics(zr_runtime_allocator(state->runtime), ZR_TIER_HOST,
+                                &state->result->host_memory);
         zr_runtime_model_size(state->runtime, &state->result->size);
         state->result->step = state->last;
     }

@@ -1,0 +1,332 @@
+/*
+ * The optimizer state on device, host and NVMe: wherever it lives, in whatever pieces, training
+ * ends in the same bits; what is moved is counted to the byte; and memory is what was promised.
+ * The store "memory" stands for a drive; "uring" is used in folders below $TMPDIR or /tmp.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/zero/toy.h"
+
+#define STATE_BYTES 12
+#define SMALL_GROUP 1024 /* the smallest: the toy's largest parameter is split in 20 */
+
+static char folders[2][64];
+static char paths[160];
+
+static void train(const toy_options_t *options, toy_result_t *result) {
+    toy_train(options, result);
+    for (int r = 0; r < options->n_ranks; r++)
+        if (result->status[r] != ZR_OK)
+            fail_msg("rank %d: %s: %s", r, zr_status_name(result->status[r]),
+                     result->last_error[r]);
+}
+
+static uint64_t hash_of(const toy_options_t *options) {
+    toy_result_t result;
+    train(options, &result);
+    return result.hash;
+}
+
+static toy_options_t variant(int stage, int n_ranks, zr_dtype_t dtype, unsigned flags) {
+    toy_options_t options = toy_options_default(stage, n_ranks);
+    options.config.dtype = dtype;
+    options.config.clip = flags & 1 ? 0.05 : 0;
+    options.tied = (flags & 2) != 0;
+    options.frozen = (flags & 4) != 0;
+    options.skip_some = (flags & 8) != 0;
+    options.config.grad_accum = flags & 16 ? 2 : 1;
+    options.n_steps = 3;
+    return options;
+}
+
+static void offload(toy_options_t *options, zr_offload_device_t device, double ratio) {
+    options->config.offload_optimizer.device = device;
+    options->config.offload_optimizer.ratio = ratio;
+    options->config.nvme.store = "memory";
+}
+
+static void over_files(toy_options_t *options) {
+    options->config.nvme.store = "uring";
+    snprintf(options->config.nvme.paths, sizeof(options->config.nvme.paths), "%s", paths);
+}
+
+/* ---- bits ---------------------------------------------------------------------------------- */
+
+static const double ratios[] = {0, 0.3, 1};
+
+/* All placements of one configuration; the flags go through their values over the calls. */
+static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
+    for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
+        for (size_t i = 0; i < 3; i++)
+            for (int is_small = 0; is_small < 2; is_small++) {
+                toy_options_t copy = *options;
+                offload(&copy, (zr_offload_device_t)device, ratios[i]);
+                if (is_small)
+                    copy.config.sub_group_elems = SMALL_GROUP;
+                if (hash_of(&copy) != reference)
+                    fail_msg("stage %d, %d ranks, %s, placement %d, ratio %g, %s sub-groups: other "
+                             "weights",
+                             options->config.stage, options->n_ranks,
+                             zr_dtype_name(options->config.dtype), device, ratios[i],
+                             is_small ? "small" : "large");
+            }
+}
+
+static void every_placement_ends_in_the_same_bits(void **state) {
+    static const int rank_counts[] = {1, 2, 4};
+    unsigned flags = 0;
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+            for (int stage = 0; stage <= 3; stage++) {
+                flags = (flags + 11) % 32;
+                toy_options_t options = variant(stage, rank_counts[i], (zr_dtype_t)dtype, flags);
+                expect_same_bits(&options, hash_of(&options));
+            }
+}
+
+static void files_end_in_the_same_bits(void **state) {
+    static const int rank_counts[] = {1, 2, 4};
+    unsigned flags = 0;
+    (void)state;
+    if (folders[0][0] == '\0')
+        skip();
+    for (int i = 0; i < 3; i++)
+        for (int stage = 0; stage <= 3; stage++) {
+            flags = (flags + 7) % 32;
+            toy_options_t options = variant(stage, rank_counts[i], (zr_dtype_t)(flags & 1), flags);
+            uint64_t reference = hash_of(&options);
+            offload(&options, ZR_OFFLOAD_NVME, stage % 2 ? 1 : 0.3);
+            over_files(&options);
+            assert_true(hash_of(&options) == reference);
+            options.config.sub_group_elems = SMALL_GROUP;
+            options.config.nvme.request_bytes = 4096;
+            options.config.nvme.depth = 3;
+            assert_true(hash_of(&options) == reference);
+        }
+}
+
+static void how_it_is_moved_changes_nothing(void **state) {
+    (void)state;
+    toy_options_t options = variant(2, 2, ZR_DTYPE_BF16, 7);
+    uint64_t reference = hash_of(&options);
+    offload(&options, ZR_OFFLOAD_NVME, 1);
+    for (int flags = 0; flags < 16; flags++) {
+        options.config.sub_group_elems = flags & 1 ? 77 : 5000; /* of the update, too */
+        options.config.offload_optimizer.n_buffers = flags & 2 ? 1 : 3;
+        options.config.offload_optimizer.read_ahead = (flags & 4) != 0;
+        options.config.offload_optimizer.write_behind = (flags & 8) != 0;
+        options.config.nvme.verify = flags % 3 != 0;
+        options.config.overlap_comm = flags % 5 != 0;
+        assert_true(hash_of(&options) == reference);
+    }
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* 12 bytes read and 12 written per parameter and update; at the start 12 written. */
+static void expect_traffic(const toy_options_t *options, uint64_t n_updates) {
+    toy_result_t result;
+    uint64_t sum = 0;
+    train(options, &result);
+    for (int r = 0; r < options->n_ranks; r++) {
+        const zr_offload_report_t *report = &result.offload[r];
+        uint64_t bytes = report->state_bytes[ZR_TIER_NVME];
+        sum += bytes + report->state_bytes[ZR_TIER_DEVICE];
+        assert_int_equal(bytes % STATE_BYTES, 0);
+        if (bytes == 0) {
+            assert_false(report->has_store);
+            continue;
+        }
+        for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
+            assert_int_equal(report->updates[d].bytes, n_updates * bytes);
+        assert_int_equal(report->all.count[ZR_STORE_PUT].bytes, (1 + n_updates) * bytes);
+        assert_int_equal(report->all.count[ZR_STORE_GET].bytes, n_updates * bytes);
+        assert_true(report->updates[0].moved_bytes >= report->updates[0].bytes);
+    }
+    uint64_t states = STATE_BYTES * result.size.trainable_padded_elems;
+    assert_int_equal(sum,
+                     options->config.stage == 0 ? states * (uint64_t)options->n_ranks : states);
+}
+
+static void traffic_is_exact(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (size_t i = 0; i < 3; i++)
+            for (int is_small = 0; is_small < 2; is_small++) {
+                toy_options_t options = variant(stage, 3, ZR_DTYPE_BF16, 5);
+                offload(&options, ZR_OFFLOAD_NVME, ratios[i]);
+                if (is_small)
+                    options.config.sub_group_elems = SMALL_GROUP;
+                expect_traffic(&options, options.n_steps);
+                if (folders[0][0] == '\0' || is_small)
+                    continue;
+                over_files(&options);
+                expect_traffic(&options, options.n_steps);
+            }
+}
+
+static void a_skipped_step_moves_nothing(void **state) {
+    (void)state;
+    toy_options_t options = variant(1, 2, ZR_DTYPE_F32, 0);
+    offload(&options, ZR_OFFLOAD_NVME, 1);
+    options.quiet = true;
+    options.n_steps = 1;
+    uint64_t after_one = hash_of(&options);
+    options.n_steps = 2;
+    options.nan_step = 1;
+    assert_true(hash_of(&options) == after_one);
+    expect_traffic(&options, 1);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------
+ */
+
+static void what_is_offloaded_is_not_on_the_device(void **state) {
+    (void)state;
+    for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_NVME; device++)
+        for (size_t i = 0; i < 3; i++) {
+            toy_options_t options = variant(3, 2, ZR_DTYPE_F32, 0);
+            toy_result_t result;
+            offload(&options, (zr_offload_device_t)device, ratios[i]);
+            options.config.sub_group_elems = SMALL_GROUP;
+            train(&options, &result);
+            const zr_offload_report_t *report = &result.offload[0];
+            size_t all = STATE_BYTES * result.size.trainable_padded_elems / 2;
+            size_t down = all - report->state_bytes[ZR_TIER_DEVICE];
+            assert_int_equal(result.device_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak, all - down);
+            assert_int_equal(result.host_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak,
+                             device == ZR_OFFLOAD_CPU ? down : 0);
+            double wanted = device == ZR_OFFLOAD_NONE ? 0 : ratios[i] * (double)all;
+            assert_true((double)down >= wanted);
+            assert_true((double)down < wanted + STATE_BYTES * SMALL_GROUP);
+        }
+}
+
+/* Buffers are what NVMe needs of the host, as few and as large as was said. */
+static void host_memory_does_not_grow_with_the_model(void **state) {
+    (void)state;
+    toy_options_t options = variant(1, 1, ZR_DTYPE_F32, 0);
+    toy_result_t result;
+    offload(&options, ZR_OFFLOAD_NVME, 1);
+    options.config.sub_group_elems = SMALL_GROUP;
+    options.config.offload_optimizer.n_buffers = 3;
+    train(&options, &result);
+    size_t own = 16384 * sizeof(float); /* the runtime's, for looking at parameters */
+    assert_int_equal(result.offload[0].staging_bytes, 3 * STATE_BYTES * SMALL_GROUP);
+    assert_int_equal(result.host_memory.by_tag[ZR_TAG_STAGING].peak,
+                     own + 3 * STATE_BYTES * SMALL_GROUP);
+    assert_true(result.offload[0].state_bytes[ZR_TIER_NVME] > 5 * 3 * STATE_BYTES * SMALL_GROUP);
+
+    options.config.host_memory_bytes = result.host_memory.reserved.peak;
+    train(&options, &result);
+    assert_true(result.host_memory.reserved.peak <= options.config.host_memory_bytes);
+    options.config.host_memory_bytes /= 2;
+    options.quiet = true;
+    toy_train(&options, &result);
+    assert_int_equal(result.status[0], ZR_ERR_BUDGET);
+    assert_non_null(strstr(result.last_error[0], "staging"));
+    assert_non_null(strstr(result.last_error[0], "--nvme-buffers"));
+}
+
+/* Device memory that holds the model without its states is enough. */
+static void a_device_budget_without_states_is_enough(void **state) {
+    (void)state;
+    toy_options_t options = variant(2, 2, ZR_DTYPE_F32, 0);
+    toy_result_t result;
+    offload(&options, ZR_OFFLOAD_NVME, 1);
+    train(&options, &result);
+    options.config.device_memory_bytes = result.device_memory.reserved.peak;
+    train(&options, &result);
+    offload(&options, ZR_OFFLOAD_NONE, 1);
+    options.quiet = true;
+    toy_train(&options, &result);
+    assert_int_equal(result.status[0], ZR_ERR_BUDGET);
+    assert_non_null(strstr(result.last_error[0], "--offload-optimizer cpu or nvme"));
+}
+
+/* ---- refusals
+ * ------------------------------------------------------------------------------------- */
+
+static void expect_error(toy_options_t *options, zr_status_t status, const char *text) {
+    toy_result_t result;
+    options->quiet = true;
+    toy_train(options, &result);
+    for (int r = 0; r < options->n_ranks; r++)
+        if (result.status[r] == status && strstr(result.last_error[r], text) != NULL)
+            return;
+    fail_msg("no rank ends with %s and \"%s\", but rank 0 with %s: %s", zr_status_name(status),
+             text, zr_status_name(result.status[0]), result.last_error[0]);
+}
+
+static void what_cannot_be_is_said(void **state) {
+    (void)state;
+    toy_options_t options = variant(1, 2, ZR_DTYPE_F32, 0);
+    offload(&options, ZR_OFFLOAD_NVME, 1);
+    options.config.nvme.capacity_bytes = 100000;
+    expect_error(&options, ZR_ERR_BUDGET, "--nvme-capacity");
+    options = variant(1, 2, ZR_DTYPE_F32, 0);
+    offload(&options, ZR_OFFLOAD_NVME, 1);
+    options.config.nvme.store = "uring";
+    expect_error(&options, ZR_ERR_ARGUMENT, "--nvme-path DIR");
+    options.config.nvme.store = "floppy";
+    snprintf(options.config.nvme.paths, 8, "/tmp");
+    expect_error(&options, ZR_ERR_ARGUMENT, "floppy");
+    if (folders[0][0] == '\0')
+        return;
+    options.config.nvme.store = "uring";
+    snprintf(options.config.nvme.paths, 32, "/nowhere/at/all");
+    expect_error(&options, ZR_ERR_IO, "/nowhere/at/all");
+}
+
+static int find_folders(void **state) {
+    const char *base = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        snprintf(folders[i], sizeof(folders[i]), "%.30s/zr-test-offload-XXXXXX", base);
+        if (mkdtemp(folders[i]) == NULL)
+            return -1;
+    }
+    snprintf(paths, sizeof(paths), "%s,%s", folders[0], folders[1]);
+    zr_store_options_t options = zr_store_options_default();
+    const char *both[] = {folders[0], folders[1]};
+    options.paths = both;
+    options.n_paths = 2;
+    zr_store_t *store = NULL;
+    if (zr_store_create("uring", &options, NULL, 0, &store) != ZR_OK) {
+        printf(
+            "skipped: nothing over files, because there is no store \"uring\" here, see above\n");
+        rmdir(folders[0]);
+        rmdir(folders[1]);
+        folders[0][0] = '\0';
+    }
+    zr_store_destroy(&store);
+    return 0;
+}
+
+/* Nothing is left in them. */
+static int leave_folders(void **state) {
+    (void)state;
+    return folders[0][0] == '\0' ? 0 : rmdir(folders[0]) | rmdir(folders[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_placement_ends_in_the_same_bits),
+        cmocka_unit_test(files_end_in_the_same_bits),
+        cmocka_unit_test(how_it_is_moved_changes_nothing),
+        cmocka_unit_test(traffic_is_exact),
+        cmocka_unit_test(a_skipped_step_moves_nothing),
+        cmocka_unit_test(what_is_offloaded_is_not_on_the_device),
+        cmocka_unit_test(host_memory_does_not_grow_with_the_model),
+        cmocka_unit_test(a_device_budget_without_states_is_enough),
+        cmocka_unit_test(what_cannot_be_is_said),
+    };
+    return cmocka_run_group_tests(tests, find_folders, leave_folders);
+}

@@ -1,0 +1,428 @@
+/*
+ * Where the optimizer state lies, how it gets there and how it is looked at: see state.h. The
+ * update is in state_update.c.
+ *
+ * Pieces in a store are cut so that each begins at a chunk; a unit is an extent. Initial values
+ * are written by the same pipeline that updates use, so that commit needs no memory beyond its
+ * buffers either.
+ */
+#include "zero/runtime_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Of the store: 12 bytes of so many elements are whole chunks. */
+#define GROUP_UNIT_ELEMS ((size_t)1 << 16)
+#define SMALL_GROUP_UNIT_ELEMS ((size_t)1 << 10)
+#define MOST_CHUNK_BYTES ((size_t)256 << 10)
+
+/* ---- placement ----------------------------------------------------------------------------- */
+
+static zr_tier_t lower_tier(const zr_config_t *config) {
+    static const zr_tier_t tiers[] = {ZR_TIER_DEVICE, ZR_TIER_HOST, ZR_TIER_NVME};
+    return tiers[config->offload_optimizer.device];
+}
+
+/* At most what config allows, as far as transfers can be so small; a piece per unit where nothing
+ * is moved. */
+static size_t group_elems(const zr_config_t *config) {
+    size_t elems = config->sub_group_elems;
+    if (config->offload_optimizer.device == ZR_OFFLOAD_NONE)
+        return SIZE_MAX;
+    elems = elems < ZR_STATE_GROUP_ELEMS ? elems : ZR_STATE_GROUP_ELEMS;
+    size_t unit = elems < GROUP_UNIT_ELEMS ? SMALL_GROUP_UNIT_ELEMS : GROUP_UNIT_ELEMS;
+    return elems < unit ? unit : elems / unit * unit;
+}
+
+static zr_status_t list_pieces(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    const zr_placement_t *placement = &state->placement;
+    state->lowered = calloc(placement->n_pieces + 1, sizeof(*state->lowered));
+    state->items = calloc(placement->n_pieces_in[ZR_TIER_NVME] + 1, sizeof(*state->items));
+    if (state->lowered == NULL || state->items == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu pieces",
+                       placement->n_pieces);
+    for (size_t i = 0; i < placement->n_pieces; i++) {
+        const zr_piece_t *piece = &placement->pieces[i];
+        if (piece->tier != ZR_TIER_DEVICE)
+            state->lowered[state->n_lowered++] = i;
+        if (piece->tier == ZR_TIER_NVME)
+            state->items[state->n_items++] =
+                (zr_swap_item_t){.extent = piece->tensor,
+                                 .offset_bytes = piece->offset_bytes,
+                                 .size_bytes = zr_piece_bytes(placement, piece)};
+    }
+    return ZR_OK;
+}
+
+static zr_status_t place(zr_runtime_t *runtime) {
+    const zr_offload_options_t *offload = &runtime->config.offload_optimizer;
+    zr_placement_options_t options = {.log = runtime->log,
+                                      .elem_bytes = ZR_STATE_BYTES_PER_ELEM,
+                                      .group_elems = group_elems(&runtime->config),
+                                      .ratio = offload->ratio,
+                                      .upper = ZR_TIER_DEVICE,
+                                      .lower = lower_tier(&runtime->config)};
+    size_t *elems = calloc(runtime->n_units + 1, sizeof(*elems));
+    if (elems == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu units",
+                       runtime->n_units);
+    for (size_t i = 0; i < runtime->n_units; i++)
+        elems[i] = zr_rt_state_range(runtime->units[i]).n_elems;
+    zr_status_t status =
+        zr_placement_make(&options, elems, runtime->n_units, &runtime->state.placement);
+    free(elems);
+    ZR_TRY(status);
+    return list_pieces(runtime);
+}
+
+/* ---- the store ------------------------------------------------------------------------------- */
+
+static zr_status_t check_capacity(const zr_runtime_t *runtime) {
+    size_t need = runtime->state.placement.bytes[ZR_TIER_NVME];
+    size_t capacity = runtime->config.nvme.capacity_bytes;
+    if (capacity == ZR_CONFIG_NO_BUDGET || need <= capacity)
+        return ZR_OK;
+    return zr_fail(&runtime->log, ZR_ERR_BUDGET,
+                   "nvme: optimizer state of %.1f MiB does not fit the %.1f MiB that this rank may "
+                   "use: %zu sub-groups of up to %.1f MiB; raise --nvme-capacity, lower "
+                   "--offload-ratio, or use --stage 1, 2 or 3 with more --ranks",
+                   (double)need / 0x1p20, (double)capacity / 0x1p20, runtime->state.n_items,
+                   (double)runtime->state.placement.largest_bytes[ZR_TIER_NVME] / 0x1p20);
+}
+
+/* Cut a list of folders at its commas, in place. */
+static size_t split_paths(char *text, const char *paths[ZR_STORE_MAX_PATHS + 1]) {
+    size_t n_paths = 0;
+    char *rest = NULL;
+    for (char *path = strtok_r(text, ",", &rest); path != NULL && n_paths <= ZR_STORE_MAX_PATHS;
+         path = strtok_r(NULL, ",", &rest))
+        paths[n_paths++] = path;
+    return n_paths;
+}
+
+/* The largest chunk at whose multiples all pieces begin, and requests end. */
+static size_t chunk_bytes(const zr_runtime_t *runtime) {
+    size_t group_bytes = group_elems(&runtime->config) * ZR_STATE_BYTES_PER_ELEM;
+    size_t chunk = MOST_CHUNK_BYTES;
+    while (group_bytes % chunk != 0 || runtime->config.nvme.request_bytes % chunk != 0)
+        chunk /= 2;
+    return chunk;
+}
+
+static zr_status_t open_store(zr_runtime_t *runtime, const zr_store_extent_t *extents) {
+    const zr_nvme_options_t *nvme = &runtime->config.nvme;
+    zr_store_options_t options = zr_store_options_default();
+    const char *paths[ZR_STORE_MAX_PATHS + 1];
+    char text[ZR_CONFIG_PATHS_BYTES];
+    bool is_drive = strcmp(nvme->store, "memory") != 0;
+    snprintf(text, sizeof(text), "%s", nvme->paths);
+    options.log = runtime->log;
+    options.allocator = is_drive ? runtime->allocator : NULL; /* "memory" stands for a drive */
+    options.chunk_bytes = chunk_bytes(runtime);
+    options.max_transfers = 2 * runtime->config.offload_optimizer.n_buffers + 2;
+    options.verify = nvme->verify;
+    options.paths = paths;
+    options.n_paths = split_paths(text, paths);
+    options.request_bytes = nvme->request_bytes;
+    options.depth = nvme->depth;
+    options.submit_batch = options.submit_batch < nvme->depth ? options.submit_batch : nvme->depth;
+    options.n_bounce_buffers = 2; /* ragged ends alone are not aligned */
+    return zr_store_create(nvme->store, &options, extents, runtime->n_units, &runtime->state.store);
+}
+
+static zr_status_t create_store(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    zr_store_extent_t *extents = calloc(runtime->n_units + 1, sizeof(*extents));
+    if (extents == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu extents",
+                       runtime->n_units);
+    for (size_t i = 0; i < runtime->n_units; i++)
+        extents[i] =
+            (zr_store_extent_t){.name = runtime->units[i]->name,
+                                .size_bytes = state->placement.tensor_bytes[i][ZR_TIER_NVME]};
+    zr_status_t status = open_store(runtime, extents);
+    free(extents);
+    return status;
+}
+
+static zr_status_t create_swap(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    const zr_offload_options_t *offload = &runtime->config.offload_optimizer;
+    zr_swap_options_t options = {
+        .log = runtime->log,
+        .allocator = runtime->allocator,
+        .n_buffers = offload->n_buffers < state->n_items ? offload->n_buffers : state->n_items,
+        .buffer_bytes = state->placement.largest_bytes[ZR_TIER_NVME],
+        .read_ahead = offload->read_ahead,
+        .write_behind = offload->write_behind};
+    return zr_swap_create(&options, state->store, &state->swap);
+}
+
+/* ---- where the update runs ---------------------------------------------------------------------
+ */
+
+/* Kernels on host memory: of the device itself where it is the host, else of a host device. */
+static zr_status_t create_host(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    zr_device_options_t options = zr_device_options_default();
+    if (strcmp(zr_device_info(runtime->device)->backend, "host") == 0) {
+        state->host = runtime->compute;
+        return ZR_OK;
+    }
+    options.log = runtime->log;
+    options.n_threads = runtime->config.host_threads;
+    ZR_TRY(zr_device_open("host", &options, &state->own_host));
+    ZR_TRY(zr_stream_create(state->own_host, "host update", &state->own_host_stream));
+    state->host = state->own_host_stream;
+    return ZR_OK;
+}
+
+static zr_status_t allocate_copy(zr_runtime_t *runtime, void **pointer_p) {
+    const zr_placement_t *placement = &runtime->state.placement;
+    size_t largest = placement->largest_bytes[ZR_TIER_HOST];
+    if (placement->largest_bytes[ZR_TIER_NVME] > largest)
+        largest = placement->largest_bytes[ZR_TIER_NVME];
+    zr_allocation_request_t request = {.size_bytes =
+                                           zr_rt_bytes(runtime, largest / ZR_STATE_BYTES_PER_ELEM),
+                                       .tier = ZR_TIER_HOST,
+                                       .tag = ZR_TAG_STAGING,
+                                       .lifetime = ZR_LIFETIME_PERSISTENT,
+                                       .name = "gradients and parameters on the host"};
+    return zr_allocate(runtime->allocator, &request, pointer_p);
+}
+
+static zr_status_t create_copies(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    const zr_device_info_t *info = zr_device_info(runtime->device);
+    state->has_copies = !info->host_addressable || !info->synchronous;
+    if (!state->has_copies)
+        return ZR_OK;
+    ZR_TRY(zr_stream_create(runtime->device, "gradients down", &state->down));
+    ZR_TRY(zr_stream_create(runtime->device, "parameters up", &state->up));
+    ZR_TRY(zr_event_create(runtime->device, &state->params_up));
+    for (size_t i = 0; i < ZR_STATE_N_COPIES; i++) {
+        zr_state_copy_t *copy = &state->copies[i];
+        ZR_TRY(allocate_copy(runtime, &copy->grads));
+        ZR_TRY(allocate_copy(runtime, &copy->params));
+        ZR_TRY(zr_event_create(runtime->device, &copy->grads_there));
+        ZR_TRY(zr_event_create(runtime->device, &copy->params_taken));
+    }
+    return ZR_OK;
+}
+
+/* ---- life --------------------------------------------------------------------------------------
+ */
+
+zr_status_t zr_state_create(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    ZR_TRY(place(runtime));
+    if (state->n_lowered != 0) {
+        ZR_TRY(create_host(runtime));
+        ZR_TRY(create_copies(runtime));
+    }
+    if (state->n_items == 0)
+        return ZR_OK;
+    ZR_TRY(check_capacity(runtime));
+    ZR_TRY(create_store(runtime));
+    return create_swap(runtime);
+}
+
+static zr_status_t allocate_tier(zr_unit_t *unit, zr_tier_t tier) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_allocation_request_t request = {.size_bytes =
+                                           runtime->state.placement.tensor_bytes[unit->index][tier],
+                                       .tier = tier,
+                                       .tag = ZR_TAG_OPTIMIZER_STATE,
+                                       .lifetime = ZR_LIFETIME_PERSISTENT,
+                                       .name = unit->name};
+    if (request.size_bytes == 0)
+        return ZR_OK;
+    return zr_allocate(runtime->allocator, &request, (void **)&unit->state[tier]);
+}
+
+zr_status_t zr_state_allocate_unit(zr_unit_t *unit) {
+    const size_t *bytes = unit->runtime->state.placement.tensor_bytes[unit->index];
+    ZR_TRY(allocate_tier(unit, ZR_TIER_DEVICE));
+    ZR_TRY(allocate_tier(unit, ZR_TIER_HOST));
+    if (bytes[ZR_TIER_HOST] != 0)
+        memset(unit->state[ZR_TIER_HOST], 0, bytes[ZR_TIER_HOST]);
+    return zr_kernel_fill(unit->runtime->compute, unit->state[ZR_TIER_DEVICE], ZR_DTYPE_F32,
+                          bytes[ZR_TIER_DEVICE] / sizeof(float), 0.0f);
+}
+
+void zr_state_destroy(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    zr_swap_destroy(&state->swap);
+    zr_store_destroy(&state->store);
+    for (size_t i = 0; i < ZR_STATE_N_COPIES; i++) {
+        zr_state_copy_t *copy = &state->copies[i];
+        zr_free(runtime->allocator, &copy->grads, NULL);
+        zr_free(runtime->allocator, &copy->params, NULL);
+        zr_event_destroy(&copy->grads_there);
+        zr_event_destroy(&copy->params_taken);
+    }
+    zr_event_destroy(&state->params_up);
+    zr_stream_destroy(&state->down);
+    zr_stream_destroy(&state->up);
+    zr_stream_destroy(&state->own_host_stream);
+    zr_device_close(&state->own_host);
+    zr_placement_clear(&state->placement);
+    free(state->lowered);
+    free(state->items);
+    *state = (zr_state_t){0};
+}
+
+/* ---- initial values
+ * ------------------------------------------------------------------------------ */
+
+zr_status_t zr_state_begin_fill(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    if (state->swap == NULL)
+        return ZR_OK;
+    return zr_swap_begin(state->swap, ZR_SWAP_FILL, state->items, state->n_items);
+}
+
+zr_status_t zr_state_end_fill(zr_runtime_t *runtime) {
+    return runtime->state.swap == NULL ? ZR_OK : zr_swap_end(runtime->state.swap);
+}
+
+size_t zr_state_cut(const zr_unit_t *unit, size_t first, size_t n_elems) {
+    zr_state_range_t range = zr_rt_state_range(unit);
+    size_t end = range.first + range.n_elems, cut = end;
+    if (first >= end)
+        return n_elems;
+    if (first < range.first) {
+        cut = range.first;
+    } else {
+        const zr_piece_t *piece =
+            zr_placement_find(&unit->runtime->state.placement, unit->index, first - range.first);
+        cut = range.first + piece->first + piece->n_elems;
+    }
+    return n_elems < cut - first ? n_elems : cut - first;
+}
+
+/* A piece in a store is filled from its beginning to its end, in one buffer. */
+static zr_status_t fill_swapped(zr_unit_t *unit, const zr_piece_t *piece, size_t first,
+                                size_t n_elems, const float *values) {
+    zr_swap_t *swap = unit->runtime->state.swap;
+    if (first == piece->first) {
+        void *buffer = NULL;
+        ZR_TRY(zr_swap_next(swap, &buffer));
+        unit->state[ZR_TIER_NVME] = buffer;
+        memset(unit->state[ZR_TIER_NVME], 0, piece->n_elems * ZR_STATE_BYTES_PER_ELEM);
+    }
+    memcpy(unit->state[ZR_TIER_NVME] + (first - piece->first), values, n_elems * sizeof(float));
+    if (first + n_elems < piece->first + piece->n_elems)
+        return ZR_OK;
+    unit->state[ZR_TIER_NVME] = NULL;
+    return zr_swap_done(swap);
+}
+
+/* Where a piece on device or host keeps its state. */
+static float *resident_state(const zr_unit_t *unit, const zr_piece_t *piece) {
+    return unit->state[piece->tier] + piece->offset_bytes / sizeof(float);
+}
+
+zr_status_t zr_state_fill(zr_unit_t *unit, size_t first, size_t n_elems, const float *host,
+                          const float *device) {
+    zr_state_range_t range = zr_rt_state_range(unit);
+    if (n_elems == 0 || first < range.first || first >= range.first + range.n_elems)
+        return ZR_OK;
+    first -= range.first;
+    const zr_piece_t *piece =
+        zr_placement_find(&unit->runtime->state.placement, unit->index, first);
+    if (piece->tier == ZR_TIER_NVME)
+        return fill_swapped(unit, piece, first, n_elems, host);
+    float *master = resident_state(unit, piece) + (first - piece->first);
+    if (piece->tier == ZR_TIER_HOST) {
+        memcpy(master, host, n_elems * sizeof(float));
+        return ZR_OK;
+    }
+    return zr_copy_async(unit->runtime->compute, master, device, n_elems * sizeof(float),
+                         ZR_COPY_DEVICE_TO_DEVICE);
+}
+
+/* ---- looking at it
+ * ---------------------------------------------------------------------------------- */
+
+/* Bring the master of a piece to a buffer: its first third, to the end of a chunk. */
+static zr_status_t load_master(zr_unit_t *unit, const zr_piece_t *piece, const float **master_p) {
+    zr_state_t *state = &unit->runtime->state;
+    size_t chunk = zr_store_info(state->store)->chunk_bytes;
+    size_t all = zr_piece_bytes(&state->placement, piece);
+    size_t size_bytes = (piece->n_elems * sizeof(float) + chunk - 1) / chunk * chunk;
+    zr_swap_item_t item = {.extent = unit->index,
+                           .offset_bytes = piece->offset_bytes,
+                           .size_bytes = size_bytes < all ? size_bytes : all};
+    const void *buffer = NULL;
+    ZR_TRY(zr_swap_load(state->swap, &item, &buffer));
+    *master_p = buffer;
+    return ZR_OK;
+}
+
+static zr_status_t read_piece(zr_unit_t *unit, const zr_piece_t *piece, size_t first,
+                              size_t n_elems, float *device) {
+    zr_stream_t *stream = unit->runtime->compute;
+    const float *master = NULL;
+    if (piece->tier == ZR_TIER_NVME)
+        ZR_TRY(load_master(unit, piece, &master));
+    else
+        master = resident_state(unit, piece);
+    zr_copy_t kind =
+        piece->tier == ZR_TIER_DEVICE ? ZR_COPY_DEVICE_TO_DEVICE : ZR_COPY_HOST_TO_DEVICE;
+    ZR_TRY(zr_copy_async(stream, device, master + (first - piece->first), n_elems * sizeof(float),
+                         kind));
+    /* The next load may take the buffer. */
+    return piece->tier == ZR_TIER_NVME ? zr_stream_synchronize(stream) : ZR_OK;
+}
+
+zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_elems, float *device) {
+    first -= zr_rt_state_range(unit).first;
+    while (n_elems != 0) {
+        const zr_piece_t *piece =
+            zr_placement_find(&unit->runtime->state.placement, unit->index, first);
+        size_t left = piece->first + piece->n_elems - first;
+        size_t length = n_elems < left ? n_elems : left;
+        ZR_TRY(read_piece(unit, piece, first, length, device));
+        first += length;
+        device += length;
+        n_elems -= length;
+    }
+    return ZR_OK;
+}
+
+/* ---- report
+ * ------------------------------------------------------------------------------------------- */
+
+static void report_store(const zr_state_t *state, zr_offload_report_t *report) {
+    zr_swap_statistics_t swap;
+    zr_swap_statistics(state->swap, &swap);
+    report->has_store = true;
+    report->store = *zr_store_info(state->store);
+    report->staging_bytes = swap.host_bytes;
+    zr_store_statistics(state->store, &report->all);
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        report->updates[d] = state->update_count[d];
+        report->update_wait_seconds[d] = state->update_wait_seconds[d];
+    }
+}
+
+void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report_p) {
+    const zr_state_t *state = &runtime->state;
+    const zr_placement_t *placement = &state->placement;
+    zr_offload_report_t report = {.has_copies = state->has_copies,
+                                  .copied_down_bytes = state->copied_down_bytes,
+                                  .copied_up_bytes = state->copied_up_bytes,
+                                  .update_seconds = state->update_seconds};
+    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+        size_t largest_elems = placement->largest_bytes[tier] / ZR_STATE_BYTES_PER_ELEM;
+        report.n_groups[tier] = placement->n_pieces_in[tier];
+        report.state_bytes[tier] = placement->bytes[tier];
+        if (tier != ZR_TIER_DEVICE && largest_elems > report.largest_group_elems)
+            report.largest_group_elems = largest_elems;
+    }
+    if (state->swap != NULL)
+        report_store(state, &report);
+    *report_p = report;
+}

@@ -1,0 +1,98 @@
+/*
+ * The optimizer state of a rank: master, m and v of what it updates, in pieces that live on the
+ * device, in host memory or in a store (offload/placement.h). Internal to zero/.
+ *
+ * A piece's state is [3][n_elems] in fp32, so that it is one transfer. A piece on the device is
+ * updated there; any other on the host, by the host's kernels, from gradients that are brought
+ * down and into parameters that are brought up, where the CPU cannot touch the device's memory.
+ */
+#ifndef ZR_ZERO_STATE_H
+#define ZR_ZERO_STATE_H
+
+#include "offload/placement.h"
+#include "offload/swap.h"
+#include "zero/runtime.h"
+
+/* Largest sub-group of what is offloaded, if config's sub_group_elems is not less. */
+#define ZR_STATE_GROUP_ELEMS ((size_t)1 << 20)
+#define ZR_STATE_BYTES_PER_ELEM (3 * sizeof(float))
+#define ZR_STATE_N_COPIES 2
+
+/* Gradients and parameters of a piece on the host, where the CPU cannot touch the device's. */
+typedef struct zr_state_copy {
+    void *grads;
+    void *params;
+    zr_event_t *grads_there;  /* passes when the gradients have come down */
+    zr_event_t *params_taken; /* passes when the parameters have gone up */
+} zr_state_copy_t;
+
+typedef struct zr_state {
+    zr_placement_t placement; /* its tensors are the units, by index */
+    size_t *lowered;          /* [n_lowered] pieces that are not on the device, in order */
+    size_t n_lowered;
+
+    zr_store_t *store; /* NULL: nothing is on NVMe. Its extents are the units, by index */
+    zr_swap_t *swap;
+    zr_swap_item_t *items; /* [n_items] the pieces on NVMe, in order */
+    size_t n_items;
+
+    zr_device_t *own_host; /* NULL: the runtime's device works on host memory, or nobody has to */
+    zr_stream_t *own_host_stream;
+    zr_stream_t *host; /* own_host_stream, or the compute stream */
+
+    bool has_copies;
+    zr_state_copy_t copies[ZR_STATE_N_COPIES];
+    zr_stream_t *down;     /* gradients to the host */
+    zr_stream_t *up;       /* parameters to the device */
+    zr_event_t *params_up; /* of `up` alone, so that its records pass in order */
+    size_t n_updated;      /* of the lowered pieces, in this update */
+
+    uint64_t copied_down_bytes;
+    uint64_t copied_up_bytes;
+    zr_store_count_t update_count[ZR_N_STORE_DIRECTIONS];
+    double update_wait_seconds[ZR_N_STORE_DIRECTIONS];
+    double update_seconds;        /* of updates, with everything that they wait for */
+    zr_store_statistics_t before; /* at the beginning of this update */
+    double begin_seconds;
+} zr_state_t;
+
+/* What is the same for all pieces of an update. */
+typedef struct zr_state_update {
+    zr_adamw_t args;
+    double lr;
+} zr_state_update_t;
+
+/** Place the state of all units, and make what holds it but for the memory of units. */
+ZR_NODISCARD zr_status_t zr_state_create(zr_runtime_t *runtime);
+/** Allocate what a unit has of it on device and host; m and v are 0. */
+ZR_NODISCARD zr_status_t zr_state_allocate_unit(zr_unit_t *unit);
+/** Free everything but the memory of units. Nothing of it is in use. */
+void zr_state_destroy(zr_runtime_t *runtime);
+
+/** Before and after the initial values of all units, in order, are set. */
+ZR_NODISCARD zr_status_t zr_state_begin_fill(zr_runtime_t *runtime);
+ZR_NODISCARD zr_status_t zr_state_end_fill(zr_runtime_t *runtime);
+/** How many of n_elems from element `first` of the flat buffer lie in one piece, or in none. */
+size_t zr_state_cut(const zr_unit_t *unit, size_t first, size_t n_elems);
+/**
+ * Set the master of elements that zr_state_cut leaves together; m and v become 0. Elements that
+ * are not this rank's are passed over.
+ *
+ * @param host, device  the values on both; the work is queued on the compute stream
+ */
+ZR_NODISCARD zr_status_t zr_state_fill(zr_unit_t *unit, size_t first, size_t n_elems,
+                                       const float *host, const float *device);
+
+/** Queue copies of the master of elements [first, first + n_elems) of the flat buffer, which are
+ * this rank's, to device memory, on the compute stream. */
+ZR_NODISCARD zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_elems,
+                                       float *device);
+
+/** An update: begin, every unit in order, end. Queued on compute, as far as it runs there. */
+ZR_NODISCARD zr_status_t zr_state_begin_update(zr_runtime_t *runtime);
+ZR_NODISCARD zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *update);
+ZR_NODISCARD zr_status_t zr_state_end_update(zr_runtime_t *runtime);
+/** Work queued on `later` from now on finds the parameters of the units updated so far. */
+ZR_NODISCARD zr_status_t zr_state_order_params(zr_runtime_t *runtime, zr_stream_t *later);
+
+#endif

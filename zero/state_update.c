@@ -1,0 +1,217 @@
+/*
+ * The update of the optimizer state where it lives: see state.h.
+ *
+ * Units are updated in order, and their pieces in order. A piece on the device is a kernel queued
+ * on the compute stream. Any other is updated here and now: its state is in host memory, or comes
+ * to a buffer of the swap pipeline, which reads the next ones and writes the last ones meanwhile.
+ * Where the CPU cannot touch the device's memory, the gradients of the next piece come down on a
+ * stream of their own while this one is updated, and the parameters of the last one go up on
+ * another.
+ */
+#include "zero/runtime_internal.h"
+
+/* A piece in work: where its state, gradients and parameters can be touched by whose kernels. */
+typedef struct piece_work {
+    const zr_piece_t *piece;
+    size_t first; /* of the piece in the flat buffer */
+    float *state; /* [3][piece->n_elems] */
+    void *grads;
+    void *params;
+    zr_stream_t *stream;
+} piece_work_t;
+
+/* ---- arrays on the device ---- */
+
+/* Summed gradients from element `first` of the flat buffer on, which this rank updates. */
+static void *device_grads(const zr_unit_t *unit, size_t first) {
+    const zr_runtime_t *runtime = unit->runtime;
+    size_t shard_first = (size_t)runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
+    if (runtime->config.stage == 0 || unit->grad_shard == NULL)
+        return zr_rt_at(runtime, unit->grad_full, first);
+    return zr_rt_at(runtime, unit->grad_shard, first - shard_first);
+}
+
+static void *device_params(const zr_unit_t *unit, size_t first) {
+    const zr_runtime_t *runtime = unit->runtime;
+    size_t shard_first = (size_t)runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
+    size_t own_first = zr_rt_keeps_full_params(runtime) ? 0 : shard_first;
+    return zr_rt_at(runtime, unit->data[FLAT_TRAINABLE].own, first - own_first);
+}
+
+/* ---- copies between device and host ---- */
+
+/* Bring the gradients of the next piece down, if there is one. */
+static zr_status_t queue_grads(zr_runtime_t *runtime, size_t number) {
+    zr_state_t *state = &runtime->state;
+    if (!state->has_copies || number >= state->n_lowered)
+        return ZR_OK;
+    const zr_piece_t *piece = &state->placement.pieces[state->lowered[number]];
+    const zr_unit_t *unit = runtime->units[piece->tensor];
+    zr_state_copy_t *copy = &state->copies[number % ZR_STATE_N_COPIES];
+    size_t size_bytes = zr_rt_bytes(runtime, piece->n_elems);
+    size_t first = zr_rt_state_range(unit).first + piece->first;
+    ZR_TRY(zr_copy_async(state->down, copy->grads, device_grads(unit, first), size_bytes,
+                         ZR_COPY_DEVICE_TO_HOST));
+    state->copied_down_bytes += size_bytes;
+    return zr_event_record(copy->grads_there, state->down);
+}
+
+static zr_status_t take_copies(zr_runtime_t *runtime, piece_work_t *work) {
+    zr_state_t *state = &runtime->state;
+    zr_state_copy_t *copy = &state->copies[state->n_updated % ZR_STATE_N_COPIES];
+    ZR_TRY(queue_grads(runtime, state->n_updated + 1));
+    ZR_TRY(zr_event_synchronize(copy->grads_there));
+    ZR_TRY(zr_event_synchronize(copy->params_taken)); /* of the piece before last */
+    work->grads = copy->grads;
+    work->params = copy->params;
+    return ZR_OK;
+}
+
+static zr_status_t send_params(zr_unit_t *unit, const piece_work_t *work) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_state_t *state = &runtime->state;
+    zr_state_copy_t *copy = &state->copies[state->n_updated % ZR_STATE_N_COPIES];
+    size_t size_bytes = zr_rt_bytes(runtime, work->piece->n_elems);
+    ZR_TRY(zr_copy_async(state->up, device_params(unit, work->first), copy->params, size_bytes,
+                         ZR_COPY_HOST_TO_DEVICE));
+    state->copied_up_bytes += size_bytes;
+    return zr_event_record(copy->params_taken, state->up);
+}
+
+/* ---- a piece ---- */
+
+/* Elements [first, first + n_elems) of the flat buffer, all of one group. */
+static zr_status_t update_run(zr_unit_t *unit, const zr_state_update_t *update,
+                              const piece_work_t *work, const zr_segment_t *run) {
+    const zr_runtime_t *runtime = unit->runtime;
+    const zr_group_t *group = &runtime->groups[run->group];
+    size_t in_piece = run->first - work->first;
+    zr_adamw_t args = update->args;
+    args.n_elems = run->n_elems;
+    args.master = work->state + in_piece;
+    args.m = args.master + work->piece->n_elems;
+    args.v = args.m + work->piece->n_elems;
+    args.grad = zr_rt_at(runtime, work->grads, in_piece);
+    args.param = zr_rt_at(runtime, work->params, in_piece);
+    args.lr = (float)(update->lr * group->lr_scale);
+    args.weight_decay = (float)group->weight_decay;
+    return zr_kernel_adamw(work->stream, &args);
+}
+
+static zr_status_t update_runs(zr_unit_t *unit, const zr_state_update_t *update,
+                               const piece_work_t *work) {
+    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
+    size_t piece_end = work->first + work->piece->n_elems;
+    for (size_t i = 0; i < flat->n_segments; i++) {
+        zr_segment_t run = flat->segments[i];
+        size_t end = run.first + run.n_elems;
+        run.first = run.first > work->first ? run.first : work->first;
+        end = end < piece_end ? end : piece_end;
+        for (; run.first < end; run.first += run.n_elems) {
+            size_t most = unit->runtime->config.sub_group_elems;
+            run.n_elems = end - run.first < most ? end - run.first : most;
+            ZR_TRY(update_run(unit, update, work, &run));
+        }
+    }
+    return ZR_OK;
+}
+
+static zr_status_t update_on_device(zr_unit_t *unit, const zr_state_update_t *update,
+                                    piece_work_t *work) {
+    work->stream = unit->runtime->compute;
+    work->state = unit->state[ZR_TIER_DEVICE] + work->piece->offset_bytes / sizeof(float);
+    return update_runs(unit, update, work);
+}
+
+static zr_status_t update_on_host(zr_unit_t *unit, const zr_state_update_t *update,
+                                  piece_work_t *work) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_state_t *state = &runtime->state;
+    bool is_swapped = work->piece->tier == ZR_TIER_NVME;
+    work->stream = state->host;
+    if (state->has_copies)
+        ZR_TRY(take_copies(runtime, work));
+    if (is_swapped) {
+        void *buffer = NULL;
+        ZR_TRY(zr_swap_next(state->swap, &buffer));
+        work->state = buffer;
+    } else {
+        work->state = unit->state[ZR_TIER_HOST] + work->piece->offset_bytes / sizeof(float);
+    }
+    ZR_TRY(update_runs(unit, update, work));
+    ZR_TRY(zr_stream_synchronize(state->host));
+    if (state->has_copies)
+        ZR_TRY(send_params(unit, work));
+    state->n_updated++;
+    return is_swapped ? zr_swap_done(state->swap) : ZR_OK;
+}
+
+zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *update) {
+    const zr_placement_t *placement = &unit->runtime->state.placement;
+    size_t range_first = zr_rt_state_range(unit).first;
+    size_t end = placement->first_piece[unit->index + 1];
+    for (size_t i = placement->first_piece[unit->index]; i < end; i++) {
+        piece_work_t work = {.piece = &placement->pieces[i]};
+        work.first = range_first + work.piece->first;
+        work.grads = device_grads(unit, work.first);
+        work.params = device_params(unit, work.first);
+        ZR_TRY(work.piece->tier == ZR_TIER_DEVICE ? update_on_device(unit, update, &work)
+                                                  : update_on_host(unit, update, &work));
+    }
+    return ZR_OK;
+}
+
+/* ---- all ---- */
+
+zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    if (state->n_lowered == 0)
+        return ZR_OK;
+    state->begin_seconds = zr_rt_now();
+    state->n_updated = 0;
+    if (state->store != NULL) {
+        zr_store_statistics(state->store, &state->before);
+        ZR_TRY(zr_swap_begin(state->swap, ZR_SWAP_UPDATE, state->items, state->n_items));
+    }
+    if (!state->has_copies)
+        return ZR_OK;
+    /* The norm has waited for compute already; nothing here shall depend on that. */
+    ZR_TRY(zr_rt_order(runtime, runtime->compute, state->down));
+    ZR_TRY(zr_rt_order(runtime, runtime->compute, state->up));
+    return queue_grads(runtime, 0);
+}
+
+zr_status_t zr_state_order_params(zr_runtime_t *runtime, zr_stream_t *later) {
+    zr_state_t *state = &runtime->state;
+    if (!state->has_copies)
+        return ZR_OK;
+    ZR_TRY(zr_event_record(state->params_up, state->up));
+    return zr_stream_wait(later, state->params_up);
+}
+
+static void count_update(zr_state_t *state) {
+    zr_store_statistics_t now;
+    zr_store_statistics(state->store, &now);
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        const zr_store_count_t *before = &state->before.count[d];
+        zr_store_count_t *sum = &state->update_count[d];
+        sum->n_transfers += now.count[d].n_transfers - before->n_transfers;
+        sum->n_requests += now.count[d].n_requests - before->n_requests;
+        sum->bytes += now.count[d].bytes - before->bytes;
+        sum->moved_bytes += now.count[d].moved_bytes - before->moved_bytes;
+        sum->bounced_bytes += now.count[d].bounced_bytes - before->bounced_bytes;
+        state->update_wait_seconds[d] += now.wait_seconds[d] - state->before.wait_seconds[d];
+    }
+}
+
+zr_status_t zr_state_end_update(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    if (state->n_lowered == 0)
+        return ZR_OK;
+    if (state->swap != NULL)
+        ZR_TRY(zr_swap_end(state->swap));
+    if (state->store != NULL)
+        count_update(state);
+    state->update_seconds += zr_rt_now() - state->begin_seconds;
+    return zr_state_order_params(runtime, runtime->compute);
+}
