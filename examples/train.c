@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -91,7 +92,9 @@ static zr_status_t create_model(rank_t *rank) {
                              .seed = o->seed,
                              .freeze = o->freeze,
                              .weight_decay = o->config.adamw.weight_decay};
-    ZR_TRY(zr_runtime_create(&o->config, rank->comm, rank->device, &rank->log, &rank->runtime));
+    zr_config_t config = o->config;
+    config.host_threads = rank->run->n_device_threads;
+    ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
     ZR_TRY(start_recording(rank));
     ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
     ZR_TRY(zr_runtime_commit(rank->runtime));
@@ -134,10 +137,36 @@ static void note_peaks(rank_t *rank) {
     }
 }
 
+/* Of this rank alone; add_up_offload puts those of all together. */
+static void note_offload(rank_t *rank) {
+    zr_offload_report_t report;
+    train_offload_t *offload = &rank->result.offload;
+    zr_runtime_offload(rank->runtime, &report);
+    *offload = (train_offload_t){.largest_group_elems = report.largest_group_elems,
+                                 .copied_down_bytes = report.copied_down_bytes,
+                                 .copied_up_bytes = report.copied_up_bytes,
+                                 .update_seconds = report.update_seconds,
+                                 .has_store = report.has_store,
+                                 .is_direct = report.store.is_direct,
+                                 .is_registered = report.store.is_registered,
+                                 .peak_bytes = report.store.reserved_bytes,
+                                 .live_bytes = report.state_bytes[ZR_TIER_NVME],
+                                 .checksum_seconds = report.all.checksum_seconds};
+    memcpy(offload->n_groups, report.n_groups, sizeof(offload->n_groups));
+    memcpy(offload->state_bytes, report.state_bytes, sizeof(offload->state_bytes));
+    memcpy(offload->updates, report.updates, sizeof(offload->updates));
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        offload->bytes[d] = report.all.count[d].bytes;
+        offload->wait_seconds[d] = report.update_wait_seconds[d];
+    }
+}
+
 /* A run that fails is the one whose memory is looked at: what was recorded is kept, too. */
 static void destroy_rank(rank_t *rank) {
-    if (rank->runtime != NULL)
+    if (rank->runtime != NULL) {
         note_peaks(rank);
+        note_offload(rank);
+    }
     if (stop_recording(rank) != ZR_OK)
         rank->recording = NULL;
     data_reader_destroy(&rank->reader);
@@ -155,6 +184,7 @@ static train_time_t rank_time(const rank_t *rank) {
     return (train_time_t){.comm = time.comm_seconds,
                           .optimizer = time.optimizer_seconds,
                           .stall = time.stall_seconds,
+                          .io = time.io_seconds,
                           .data = data_reader_wait_seconds(rank->reader)};
 }
 
@@ -164,8 +194,9 @@ static train_time_t time_between(const train_time_t *before, const train_time_t 
     train_time_t time = {.comm = after->comm - before->comm,
                          .optimizer = after->optimizer - before->optimizer,
                          .stall = after->stall - before->stall,
+                         .io = after->io - before->io,
                          .data = after->data - before->data};
-    double rest = seconds - time.comm - time.optimizer - time.stall - time.data;
+    double rest = seconds - time.comm - time.optimizer - time.stall - time.io - time.data;
     time.compute = rest > 0 ? rest : 0;
     return time;
 }
@@ -304,10 +335,44 @@ static void keep_larger(size_t *largest, size_t value) {
         *largest = value;
 }
 
+static void add_up_store(const train_offload_t *own, int n_ranks, train_offload_t *sum) {
+    if (!own->has_store)
+        return;
+    sum->is_direct = own->is_direct && (sum->is_direct || !sum->has_store);
+    sum->is_registered = own->is_registered && (sum->is_registered || !sum->has_store);
+    sum->has_store = true;
+    keep_larger(&sum->peak_bytes, own->peak_bytes);
+    keep_larger(&sum->live_bytes, own->live_bytes);
+    sum->checksum_seconds += own->checksum_seconds / n_ranks;
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        sum->updates[d].n_transfers += own->updates[d].n_transfers;
+        sum->updates[d].n_requests += own->updates[d].n_requests;
+        sum->updates[d].bytes += own->updates[d].bytes;
+        sum->updates[d].moved_bytes += own->updates[d].moved_bytes;
+        sum->updates[d].bounced_bytes += own->updates[d].bounced_bytes;
+        sum->bytes[d] += own->bytes[d];
+        sum->wait_seconds[d] += own->wait_seconds[d] / n_ranks;
+    }
+}
+
+static void add_up_offload(const train_offload_t *own, int n_ranks, train_offload_t *sum) {
+    keep_larger(&sum->largest_group_elems, own->largest_group_elems);
+    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+        sum->n_groups[tier] += own->n_groups[tier];
+        sum->state_bytes[tier] += own->state_bytes[tier];
+    }
+    sum->copied_down_bytes += own->copied_down_bytes;
+    sum->copied_up_bytes += own->copied_up_bytes;
+    if (own->update_seconds > sum->update_seconds)
+        sum->update_seconds = own->update_seconds;
+    add_up_store(own, n_ranks, sum);
+}
+
 static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result) {
     const train_result_t *own = &rank->result;
     if (rank->number == 0 || own->replay.n_clean_steps < result->replay.n_clean_steps)
         result->replay = own->replay;
+    add_up_offload(&own->offload, n_ranks, &result->offload);
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         keep_larger(&result->peak[tier].live, own->peak[tier].live);
         keep_larger(&result->peak[tier].reserved, own->peak[tier].reserved);
@@ -328,6 +393,7 @@ static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result)
     result->time.comm += own->time.comm / n_ranks;
     result->time.optimizer += own->time.optimizer / n_ranks;
     result->time.stall += own->time.stall / n_ranks;
+    result->time.io += own->time.io / n_ranks;
     result->time.data += own->time.data / n_ranks;
 }
 
@@ -341,6 +407,7 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     result->first_loss = first->first_loss;
     result->last_loss = first->last_loss;
     result->weights_xxh3 = first->weights_xxh3;
+    result->seconds = ranks[0].seconds;
     for (int i = 0; i < options->n_ranks; i++)
         add_up_rank(&ranks[i], options->n_ranks, result);
     if (first->n_steps > 0) {
@@ -489,6 +556,25 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
     return status;
 }
 
+/* Folders that are not there are bad input, found before anything is made. */
+static zr_status_t check_nvme_paths(const run_t *run) {
+    const zr_config_t *config = &run->options->config;
+    char paths[ZR_CONFIG_PATHS_BYTES], *rest = NULL;
+    if (config->offload_optimizer.device != ZR_OFFLOAD_NVME)
+        return ZR_OK;
+    snprintf(paths, sizeof(paths), "%s", config->nvme.paths);
+    for (char *path = strtok_r(paths, ",", &rest); path; path = strtok_r(NULL, ",", &rest)) {
+        struct stat about;
+        bool is_there = stat(path, &about) == 0;
+        if (is_there && S_ISDIR(about.st_mode) && access(path, W_OK | X_OK) == 0)
+            continue;
+        return zr_fail(&run->log, ZR_ERR_IO,
+                       "--nvme-path %s: %s; give a folder that can be written to", path,
+                       is_there && !S_ISDIR(about.st_mode) ? "not a folder" : strerror(errno));
+    }
+    return ZR_OK;
+}
+
 static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     const train_options_t *o = run->options;
     data_options_t options = {.paths = o->data_paths,
@@ -505,6 +591,7 @@ static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     result->n_data_windows = data_n_windows(run->data);
     result->n_data_duplicates = data_n_duplicates(run->data);
     ZR_TRY(check_snapshot_paths(run));
+    ZR_TRY(check_nvme_paths(run));
     if (o->log_path == NULL)
         return ZR_OK;
     ZR_TRY(check_not_data(run, "--log", o->log_path));

@@ -29,8 +29,30 @@ typedef struct train_time {
     double comm;
     double optimizer;
     double stall; /* waiting for other ranks */
+    double io;    /* waiting for NVMe */
     double data;  /* waiting for the reader */
 } train_time_t;
+
+/** What was offloaded, of all ranks together where nothing else is said. */
+typedef struct train_offload {
+    size_t largest_group_elems; /* the largest of a rank */
+    size_t n_groups[ZR_N_TIERS];
+    size_t state_bytes[ZR_N_TIERS];
+    uint64_t copied_down_bytes; /* gradients to the host */
+    uint64_t copied_up_bytes;   /* parameters to the device */
+    double update_seconds;      /* the largest of a rank */
+
+    /* NVMe. */
+    bool has_store; /* what follows says something */
+    bool is_direct;
+    bool is_registered; /* on every rank */
+    size_t peak_bytes;  /* the largest of a rank: what it reserved */
+    size_t live_bytes;  /* the largest of a rank */
+    zr_store_count_t updates[ZR_N_STORE_DIRECTIONS];
+    uint64_t bytes[ZR_N_STORE_DIRECTIONS];      /* of the whole run */
+    double wait_seconds[ZR_N_STORE_DIRECTIONS]; /* of updates, the average over the ranks */
+    double checksum_seconds;                    /* likewise, of the whole run */
+} train_offload_t;
 
 typedef struct train_result {
     zr_status_t status; /* of the rank that failed first */
@@ -38,6 +60,7 @@ typedef struct train_result {
 
     /* Also of a run that failed, as far as it came. */
     train_peak_t peak[ZR_N_TIERS];
+    train_offload_t offload;
     zr_replay_statistics_t replay; /* of the rank that followed its plan in the fewest steps */
     zr_model_size_t size;
     char device[128]; /* its description */
@@ -59,6 +82,7 @@ typedef struct train_result {
     uint64_t weights_xxh3;
     uint64_t bytes_sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES]; /* the largest over the ranks */
     train_time_t time;
+    double seconds; /* of all steps, on rank 0 */
 } train_result_t;
 
 /**

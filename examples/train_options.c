@@ -58,9 +58,14 @@ enum option_key {
     KEY_HELP,
     KEY_VERSION,
     KEY_OFFLOAD_OPTIMIZER,
-    KEY_OFFLOAD_PARAMS,
+    KEY_OFFLOAD_RATIO,
     KEY_NVME_PATH,
     KEY_NVME_CAPACITY,
+    KEY_NVME_BUFFERS,
+    KEY_NVME_VERIFY,
+    KEY_NVME_TBW,
+    KEY_SUB_GROUP,
+    KEY_OFFLOAD_PARAMS,
     KEY_CHECKPOINT_DIR,
     KEY_CHECKPOINT_EVERY,
     KEY_RESUME,
@@ -111,43 +116,59 @@ static const struct argp_option option_table[] = {
     {"comm-timeout", KEY_COMM_TIMEOUT, "SECONDS", 0,
      "how long a rank waits for another (default 60)", 3},
 
-    {NULL, 0, NULL, 0, "The step:", 4},
-    {"micro-batch", KEY_MICRO_BATCH, "N", 0, "sequences per rank and micro-batch (default 1)", 4},
-    {"grad-accum", KEY_GRAD_ACCUM, "N", 0, "micro-batches per step (default 1)", 4},
-    {"lr", KEY_LR, "RATE", 0, "learning rate after warm-up (default 3e-4)", 4},
-    {"schedule", KEY_SCHEDULE, "cosine|constant", 0,
-     "how the rate moves; cosine: warm-up, then down (default cosine)", 4},
-    {"warmup", KEY_WARMUP, "STEPS", 0, "of the rate's rise (default: a tenth of the steps)", 4},
-    {"min-lr-ratio", KEY_MIN_LR_RATIO, "RATIO", 0, "of the last rate to --lr (default 0.1)", 4},
-    {"clip", KEY_CLIP, "NORM", 0, "largest global gradient norm; 0: no clipping (default 0)", 4},
-    {"weight-decay", KEY_WEIGHT_DECAY, "RATE", 0, "decoupled, of matrices (default 0)", 4},
-    {"beta1", KEY_BETA1, "B", 0, "AdamW's (default 0.9)", 4},
-    {"beta2", KEY_BETA2, "B", 0, "AdamW's (default 0.95)", 4},
-    {"epsilon", KEY_EPSILON, "E", 0, "AdamW's (default 1e-8)", 4},
-    {"config", KEY_CONFIG, "FILE", 0, "DeepSpeed's JSON; options override it", 4},
+    {NULL, 0, NULL, 0, "Offload:", 4},
+    {"offload-optimizer", KEY_OFFLOAD_OPTIMIZER, "none|cpu|nvme", 0,
+     "where the optimizer state lives: on the device, in host memory, in files (default none)", 4},
+    {"offload-ratio", KEY_OFFLOAD_RATIO, "RATIO", 0,
+     "how much of it, at least; the rest stays on the device (default 1)", 4},
+    {"sub-group", KEY_SUB_GROUP, "ELEMS", 0,
+     "parameters that are updated, and whose state is moved, at a time; of what is moved at most "
+     "1048576, at least 1024 (default 1000000000)",
+     4},
+    {"nvme-path", KEY_NVME_PATH, "DIR[,DIR...]", 0, "folders on the drives to use", 4},
+    {"nvme-capacity", KEY_NVME_CAPACITY, "SIZE", 0,
+     "what each rank may use there (default: no limit)", 4},
+    {"nvme-buffers", KEY_NVME_BUFFERS, "N", 0,
+     "sub-groups that are read, updated and written at once, in host memory (default 4)", 4},
+    {"nvme-verify", KEY_NVME_VERIFY, "on|off", 0,
+     "make checksums of what is written, and verify them when it is read (default on)", 4},
+    {"nvme-tbw", KEY_NVME_TBW, "SIZE", 0,
+     "what the drives may be written in their life, such as 600TB: reports how long they last", 4},
 
-    {NULL, 0, NULL, 0, "Output:", 5},
-    {"log", KEY_LOG, "FILE", 0, "write each step to this file as a line of JSON", 5},
+    {NULL, 0, NULL, 0, "The step:", 5},
+    {"micro-batch", KEY_MICRO_BATCH, "N", 0, "sequences per rank and micro-batch (default 1)", 5},
+    {"grad-accum", KEY_GRAD_ACCUM, "N", 0, "micro-batches per step (default 1)", 5},
+    {"lr", KEY_LR, "RATE", 0, "learning rate after warm-up (default 3e-4)", 5},
+    {"schedule", KEY_SCHEDULE, "cosine|constant", 0,
+     "how the rate moves; cosine: warm-up, then down (default cosine)", 5},
+    {"warmup", KEY_WARMUP, "STEPS", 0, "of the rate's rise (default: a tenth of the steps)", 5},
+    {"min-lr-ratio", KEY_MIN_LR_RATIO, "RATIO", 0, "of the last rate to --lr (default 0.1)", 5},
+    {"clip", KEY_CLIP, "NORM", 0, "largest global gradient norm; 0: no clipping (default 0)", 5},
+    {"weight-decay", KEY_WEIGHT_DECAY, "RATE", 0, "decoupled, of matrices (default 0)", 5},
+    {"beta1", KEY_BETA1, "B", 0, "AdamW's (default 0.9)", 5},
+    {"beta2", KEY_BETA2, "B", 0, "AdamW's (default 0.95)", 5},
+    {"epsilon", KEY_EPSILON, "E", 0, "AdamW's (default 1e-8)", 5},
+    {"config", KEY_CONFIG, "FILE", 0, "DeepSpeed's JSON; options override it", 5},
+
+    {NULL, 0, NULL, 0, "Output:", 6},
+    {"log", KEY_LOG, "FILE", 0, "write each step to this file as a line of JSON", 6},
     {"memory-snapshot", KEY_MEMORY_SNAPSHOT, "FILE", 0,
      "write what was allocated in the second step: FILE.csv (device memory; for planners of "
      "offsets), FILE.json (for ui.perfetto.dev) or FILE.pickle (for pytorch.org/memory_viz); rank "
      "N > 0 writes FILE.rankN.csv and so on. Of a single step, all since the start; of a run that "
      "fails, the last as far as it came",
-     5},
-    {"json", KEY_JSON, NULL, 0, "print the result as one JSON object", 5},
-    {"quiet", KEY_QUIET, NULL, 0, "no progress and no summary; errors and warnings only", 5},
-    {"help", KEY_HELP, NULL, 0, "print this", 5},
-    {"version", KEY_VERSION, NULL, 0, "print the version and how it was built", 5},
+     6},
+    {"json", KEY_JSON, NULL, 0, "print the result as one JSON object", 6},
+    {"quiet", KEY_QUIET, NULL, 0, "no progress and no summary; errors and warnings only", 6},
+    {"help", KEY_HELP, NULL, 0, "print this", 6},
+    {"version", KEY_VERSION, NULL, 0, "print the version and how it was built", 6},
 
     /* Of the contract and not built yet: known, so that they are refused and not misread. */
-    {"offload-optimizer", KEY_OFFLOAD_OPTIMIZER, "none", OPTION_HIDDEN, NULL, 6},
-    {"offload-params", KEY_OFFLOAD_PARAMS, "none", OPTION_HIDDEN, NULL, 6},
-    {"nvme-path", KEY_NVME_PATH, "DIR", OPTION_HIDDEN, NULL, 6},
-    {"nvme-capacity", KEY_NVME_CAPACITY, "SIZE", OPTION_HIDDEN, NULL, 6},
-    {"checkpoint-dir", KEY_CHECKPOINT_DIR, "DIR", OPTION_HIDDEN, NULL, 6},
-    {"checkpoint-every", KEY_CHECKPOINT_EVERY, "STEPS", OPTION_HIDDEN, NULL, 6},
-    {"resume", KEY_RESUME, NULL, OPTION_HIDDEN, NULL, 6},
-    {"trace", KEY_TRACE, "FILE", OPTION_HIDDEN, NULL, 6},
+    {"offload-params", KEY_OFFLOAD_PARAMS, "none", OPTION_HIDDEN, NULL, 7},
+    {"checkpoint-dir", KEY_CHECKPOINT_DIR, "DIR", OPTION_HIDDEN, NULL, 7},
+    {"checkpoint-every", KEY_CHECKPOINT_EVERY, "STEPS", OPTION_HIDDEN, NULL, 7},
+    {"resume", KEY_RESUME, NULL, OPTION_HIDDEN, NULL, 7},
+    {"trace", KEY_TRACE, "FILE", OPTION_HIDDEN, NULL, 7},
     {0},
 };
 
@@ -255,12 +276,40 @@ static zr_status_t set_device(parsing_t *p, const char *value) {
     return ZR_OK;
 }
 
+static zr_status_t set_offload_optimizer(parsing_t *p, const char *value) {
+    static const char *const names[] = {"none", "cpu", "nvme"};
+    int choice = 0;
+    ZR_TRY(choose(p, "--offload-optimizer", value, names, 3, &choice));
+    p->options->config.offload_optimizer.device = (zr_offload_device_t)choice;
+    return ZR_OK;
+}
+
+static zr_status_t set_nvme_path(parsing_t *p, const char *value) {
+    zr_nvme_options_t *nvme = &p->options->config.nvme;
+    if (value[0] == '\0' || strlen(value) >= sizeof(nvme->paths))
+        return zr_fail(
+            p->log, ZR_ERR_ARGUMENT,
+            "--nvme-path \"%.40s\": %zu bytes; allowed are names of folders, with commas "
+            "between, of 1 to %zu bytes together",
+            value, strlen(value), sizeof(nvme->paths) - 1);
+    snprintf(nvme->paths, sizeof(nvme->paths), "%s", value);
+    return ZR_OK;
+}
+
+static zr_status_t set_nvme_verify(parsing_t *p, const char *value) {
+    static const char *const names[] = {"off", "on"};
+    int choice = 0;
+    ZR_TRY(choose(p, "--nvme-verify", value, names, 2, &choice));
+    p->options->config.nvme.verify = choice == 1;
+    return ZR_OK;
+}
+
 /* Options of later versions: what they ask for would not happen. */
 static zr_status_t refuse(const parsing_t *p, int key, const char *value) {
     const struct argp_option *option = option_table;
     while (option->key != key)
         option++;
-    if ((key == KEY_OFFLOAD_OPTIMIZER || key == KEY_OFFLOAD_PARAMS) && strcmp(value, "none") == 0)
+    if (key == KEY_OFFLOAD_PARAMS && strcmp(value, "none") == 0)
         return ZR_OK;
     return zr_fail(p->log, ZR_ERR_UNSUPPORTED,
                    "--%s%s%s is not available yet in version %s; leave it out", option->name,
@@ -297,6 +346,38 @@ static zr_status_t set_model_option(parsing_t *p, int key, const char *value) {
     }
 }
 
+static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) {
+    train_options_t *o = p->options;
+    switch (key) {
+    case KEY_OFFLOAD_OPTIMIZER:
+        return set_offload_optimizer(p, value);
+    case KEY_OFFLOAD_RATIO:
+        o->offload_given = "--offload-ratio";
+        return args_number("--offload-ratio", value, 0, 1, p->log,
+                           &o->config.offload_optimizer.ratio);
+    case KEY_SUB_GROUP:
+        return args_count("--sub-group", value, 1, MOST_COUNT, p->log, &o->config.sub_group_elems);
+    case KEY_NVME_PATH:
+        o->nvme_given = "--nvme-path";
+        return set_nvme_path(p, value);
+    case KEY_NVME_CAPACITY:
+        o->nvme_given = "--nvme-capacity";
+        return args_size("--nvme-capacity", value, p->log, &o->config.nvme.capacity_bytes);
+    case KEY_NVME_BUFFERS:
+        o->nvme_given = "--nvme-buffers";
+        return args_count("--nvme-buffers", value, 1, ZR_SWAP_MAX_BUFFERS, p->log,
+                          &o->config.offload_optimizer.n_buffers);
+    case KEY_NVME_VERIFY:
+        o->nvme_given = "--nvme-verify";
+        return set_nvme_verify(p, value);
+    case KEY_NVME_TBW:
+        o->nvme_given = "--nvme-tbw";
+        return args_size("--nvme-tbw", value, p->log, &o->nvme_tbw_bytes);
+    default:
+        return set_model_option(p, key, value);
+    }
+}
+
 static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) {
     train_options_t *o = p->options;
     switch (key) {
@@ -323,7 +404,7 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
     case KEY_COMM_TIMEOUT:
         return set_comm_timeout(p, value);
     default:
-        return set_model_option(p, key, value);
+        return set_offload_option(p, key, value);
     }
 }
 
@@ -510,6 +591,20 @@ static zr_status_t check_device(const train_options_t *options, const zr_log_t *
                    options->device);
 }
 
+/* What is said about offload that does not happen is a slip. */
+static zr_status_t check_offload(const train_options_t *options, const zr_log_t *log) {
+    zr_offload_device_t device = options->config.offload_optimizer.device;
+    if (device == ZR_OFFLOAD_NONE && options->offload_given != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: nothing is offloaded; add --offload-optimizer cpu or nvme",
+                       options->offload_given);
+    if (device != ZR_OFFLOAD_NVME && options->nvme_given != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: nothing is offloaded to NVMe; add --offload-optimizer nvme",
+                       options->nvme_given);
+    return ZR_OK;
+}
+
 static zr_status_t check_memory_snapshot(const train_options_t *options, const zr_log_t *log) {
     zr_snapshot_form_t form;
     const char *path = options->memory_snapshot_path;
@@ -527,6 +622,7 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
     ZR_TRY(resolve_shape(options, log));
     ZR_TRY(resolve_schedule(options, log));
     ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));
+    ZR_TRY(check_offload(options, log));
     ZR_TRY(check_sizes(options, log));
     ZR_TRY(check_memory_snapshot(options, log));
     return check_device(options, log);

@@ -25,6 +25,7 @@ typedef struct train_options {
     /* How. */
     zr_config_t config;      /* resolved */
     const char *config_path; /* NULL: none was read */
+    size_t nvme_tbw_bytes;   /* what the drives are rated to take in their life; 0: not said */
     int n_ranks;             /* threads of this process */
     const char *device;      /* as written: auto, host, cuda or cuda:N */
     size_t n_threads;        /* per rank; 0: the cores, divided by the ranks */
@@ -41,6 +42,8 @@ typedef struct train_options {
     /* Between parsing and resolving: what was written and has no field of its own. */
     bool warmup_given;
     bool min_lr_ratio_given;
+    const char *offload_given; /* an option that means something with offload only; NULL: none */
+    const char *nvme_given;    /* likewise with offload to NVMe */
 } train_options_t;
 
 /**

@@ -11,13 +11,16 @@
 
 /* ---- while it runs ---------------------------------------------------------------------- */
 
-static json_t *time_object(const train_time_t *time) {
+/* Waiting for NVMe is a part where there is any. */
+static json_t *time_object(const train_options_t *options, const train_time_t *time) {
     json_t *object = json_object();
     bool made = json_put(object, "compute", json_number(time->compute));
     made &= json_put(object, "comm", json_number(time->comm));
     made &= json_put(object, "optimizer", json_number(time->optimizer));
     made &= json_put(object, "stall", json_number(time->stall));
     made &= json_put(object, "data", json_number(time->data));
+    if (options->config.offload_optimizer.device == ZR_OFFLOAD_NVME)
+        made &= json_put(object, "io", json_number(time->io));
     if (!made) {
         json_decref(object);
         return NULL;
@@ -39,7 +42,7 @@ zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
     made &= json_put(object, "step_ms", json_number(1e3 * line->seconds));
     made &= json_put(object, "tokens_per_s", json_number(line->tokens_per_s));
     if (options->config.wall_clock_breakdown)
-        made &= json_put(object, "time", time_object(&line->time));
+        made &= json_put(object, "time", time_object(options, &line->time));
     errno = 0;
     bool printed = made && json_print(object, false, file);
     int error = errno;
@@ -56,9 +59,10 @@ static void format_parts(const train_options_t *options, const train_time_t *tim
                          size_t size) {
     text[0] = '\0';
     if (options->config.wall_clock_breakdown)
-        snprintf(text, size, " (compute %.0f, comm %.0f, optimizer %.0f, stall %.0f, data %.0f)",
+        snprintf(text, size,
+                 " (compute %.0f, comm %.0f, optimizer %.0f, stall %.0f, data %.0f, io %.0f)",
                  1e3 * time->compute, 1e3 * time->comm, 1e3 * time->optimizer, 1e3 * time->stall,
-                 1e3 * time->data);
+                 1e3 * time->data, 1e3 * time->io);
 }
 
 void train_report_progress(messages_t *messages, const train_options_t *options,
@@ -118,11 +122,19 @@ static json_t *peak_object(const train_peak_t *peak) {
     return object;
 }
 
+static json_t *nvme_peak_object(const train_offload_t *offload) {
+    return json_pack("{s:I, s:I, s:{s:I}}", "live", (json_int_t)offload->live_bytes, "reserved",
+                     (json_int_t)offload->peak_bytes, "tags", zr_tag_name(ZR_TAG_OPTIMIZER_STATE),
+                     (json_int_t)offload->live_bytes);
+}
+
 static json_t *peaks_object(const train_result_t *result) {
     json_t *object = json_object();
     bool made = true;
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
         made &= json_put(object, zr_tier_name((zr_tier_t)tier), peak_object(&result->peak[tier]));
+    if (result->offload.has_store)
+        made &= json_put(object, zr_tier_name(ZR_TIER_NVME), nvme_peak_object(&result->offload));
     if (!made) {
         json_decref(object);
         return NULL;
@@ -243,10 +255,18 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "tokens", json_count(result->n_trained_tokens));
     made &= json_put(object, "peak_bytes", peaks_object(result));
     made &= json_put(object, "memory", memory_object(result));
+    if (c->offload_optimizer.device != ZR_OFFLOAD_NONE)
+        made &= json_put(object, "offload", train_offload_object(options, result));
+    if (c->offload_optimizer.device == ZR_OFFLOAD_NVME)
+        made &= json_put(object, "nvme_bytes",
+                         json_pack("{s:I, s:I}", "read",
+                                   (json_int_t)result->offload.bytes[ZR_STORE_GET], "written",
+                                   (json_int_t)result->offload.bytes[ZR_STORE_PUT]));
     return made;
 }
 
-static bool put_success(json_t *object, const train_result_t *result) {
+static bool put_success(json_t *object, const train_options_t *options,
+                        const train_result_t *result) {
     json_t *loss = json_object();
     bool made = json_put(loss, "first", json_number(result->first_loss));
     made &= json_put(loss, "last", json_number(result->last_loss));
@@ -257,7 +277,7 @@ static bool put_success(json_t *object, const train_result_t *result) {
     made &= json_put(object, "comm_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_MODEL]));
     made &=
         json_put(object, "comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL]));
-    made &= json_put(object, "time", time_object(&result->time));
+    made &= json_put(object, "time", time_object(options, &result->time));
     return made;
 }
 
@@ -272,7 +292,7 @@ bool train_report_json(const train_options_t *options, const train_result_t *res
     }
     made &= put_common(object, options, result);
     if (!failed)
-        made &= put_success(object, result);
+        made &= put_success(object, options, result);
     bool printed = made && json_print(object, true, file);
     json_decref(object);
     return printed;
@@ -280,7 +300,7 @@ bool train_report_json(const train_options_t *options, const train_result_t *res
 
 /* ---- for people ------------------------------------------------------------------------- */
 
-static const char *format_bytes(double bytes, char *text, size_t size) {
+const char *train_format_bytes(double bytes, char *text, size_t size) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     size_t unit = 0;
     while (bytes >= 1024 && unit < 4) {
@@ -305,13 +325,14 @@ static void print_classes(const train_peak_t *peak, FILE *file) {
         if (own->reserved == 0)
             continue;
         fprintf(file, "  %-20s %10s %10s %5.1f%% %13s\n", zr_class_name(i),
-                format_bytes((double)own->live, live, sizeof(live)),
-                format_bytes((double)own->reserved, reserved, sizeof(reserved)),
+                train_format_bytes((double)own->live, live, sizeof(live)),
+                train_format_bytes((double)own->reserved, reserved, sizeof(reserved)),
                 lost_percent(own->live, own->reserved),
-                format_bytes((double)own->largest_hole, hole, sizeof(hole)));
+                train_format_bytes((double)own->largest_hole, hole, sizeof(hole)));
     }
-    fprintf(file, "  %-20s %10s %10s %5.1f%%\n", "all", format_bytes((double)peak->live, live, 32),
-            format_bytes((double)peak->reserved, reserved, 32),
+    fprintf(file, "  %-20s %10s %10s %5.1f%%\n", "all",
+            train_format_bytes((double)peak->live, live, 32),
+            train_format_bytes((double)peak->reserved, reserved, 32),
             lost_percent(peak->live, peak->reserved));
 }
 
@@ -321,7 +342,7 @@ static void print_tags(const train_peak_t *peak, FILE *file) {
     for (int tag = 0; tag < ZR_N_TAGS; tag++) {
         if (peak->by_tag[tag] > 0)
             fprintf(file, "  %-20s %10s\n", zr_tag_name((zr_tag_t)tag),
-                    format_bytes((double)peak->by_tag[tag], live, sizeof(live)));
+                    train_format_bytes((double)peak->by_tag[tag], live, sizeof(live)));
     }
 }
 
@@ -330,7 +351,7 @@ static void print_plan(const zr_replay_plan_t *plan, FILE *file) {
     if (plan->n_allocations > 0)
         fprintf(file, "  plan of a step: %zu allocations in %s, %.4f of the most alive at once\n",
                 plan->n_allocations,
-                format_bytes((double)plan->height_bytes, height, sizeof(height)),
+                train_format_bytes((double)plan->height_bytes, height, sizeof(height)),
                 (double)plan->height_bytes / (double)plan->max_live_bytes);
 }
 
@@ -361,7 +382,7 @@ static void print_sent(const train_result_t *result, FILE *file) {
         if (bytes == 0)
             continue;
         fprintf(file, "%s%s %s", between, zr_collective_name((zr_collective_t)i),
-                format_bytes((double)bytes, text, sizeof(text)));
+                train_format_bytes((double)bytes, text, sizeof(text)));
         between = ", ";
         any = true;
     }
@@ -393,9 +414,13 @@ void train_report_summary(const train_options_t *options, const train_result_t *
             result->n_skipped, result->n_trained_tokens, result->first_loss, result->last_loss);
     fprintf(file, "step time    %.1f ms (median), %.0f tokens/s\n", result->step_ms,
             result->tokens_per_s);
-    fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f\n",
+    fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f",
             time->compute, time->comm, time->optimizer, time->stall, time->data);
+    if (options->config.offload_optimizer.device == ZR_OFFLOAD_NVME)
+        fprintf(file, ", io %.1f", time->io);
+    fprintf(file, "\n");
     print_sent(result, file);
     fprintf(file, "weights      xxh3 %016llx\n", (unsigned long long)result->weights_xxh3);
+    train_offload_summary(options, result, file);
     print_memory(result, file);
 }

@@ -5,6 +5,8 @@
 #ifndef EXAMPLES_TRAIN_REPORT_H
 #define EXAMPLES_TRAIN_REPORT_H
 
+#include <jansson.h>
+
 #include "examples/train.h"
 
 typedef struct train_step_line {
@@ -33,6 +35,15 @@ void train_report_progress(messages_t *messages, const train_options_t *options,
 /** Print the object of --json; false when that failed. */
 bool train_report_json(const train_options_t *options, const train_result_t *result,
                        const char *message, FILE *file);
+/** "optimizer": where its state lived, and what moving it took. NULL: no memory. */
+json_t *train_offload_object(const train_options_t *options, const train_result_t *result);
+/** The same for people; nothing when nothing was offloaded. */
+void train_offload_summary(const train_options_t *options, const train_result_t *result,
+                           FILE *file);
+
+/** 1536 as "1.5 KiB"; returns text. */
+const char *train_format_bytes(double bytes, char *text, size_t size);
+
 /** Print a summary. */
 void train_report_summary(const train_options_t *options, const train_result_t *result, FILE *file);
 

@@ -101,6 +101,14 @@ static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
     if (memchr(nvme->paths, '\0', sizeof(nvme->paths)) == NULL || nvme->store == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "configuration: nvme.paths has no end, or nvme.store is NULL");
+    size_t length = strlen(nvme->paths);
+    if (length > 0 && (nvme->paths[0] == ',' || nvme->paths[length - 1] == ',' ||
+                       strstr(nvme->paths, ",,") != NULL))
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: nvme.paths "
+                                    "(zero_optimization.offload_optimizer.nvme_path, --nvme-path) "
+                                    "is \"%s\": a folder between its commas has no name",
+                                    nvme->paths));
     if (nvme->request_bytes == 0 || nvme->request_bytes % ZR_STORE_CHUNK_ALIGN_BYTES != 0 ||
         nvme->request_bytes > ZR_STORE_MAX_REQUEST_BYTES)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,

@@ -211,6 +211,17 @@ static bool check_choice(reader_t *reader, const zr_config_key_t *key, const jso
     return false;
 }
 
+/** A text has to fit its field. */
+static bool check_length(reader_t *reader, const zr_config_key_t *key, const json_t *value) {
+    if (key->store != ZR_STORE_TEXT || json_string_length(value) < ZR_CONFIG_PATHS_BYTES)
+        return true;
+    shown_t shown;
+    show_value(&shown, value);
+    report(reader, ZR_ERR_ARGUMENT, "%s is %s, which has %zu bytes, has to have less than %d",
+           key->path, shown.text, json_string_length(value), ZR_CONFIG_PATHS_BYTES);
+    return false;
+}
+
 static bool check_range(reader_t *reader, const zr_config_key_t *key, const json_t *value) {
     bool is_pair = key->type == ZR_KEY_PAIR;
     for (size_t i = 0; i < (is_pair ? 2 : 1); i++) {
@@ -257,6 +268,9 @@ static void store_field(zr_config_t *config, const zr_config_key_t *key, const j
     case ZR_STORE_DTYPE:
         *(zr_dtype_t *)field = json_is_true(value) ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
         break;
+    case ZR_STORE_TEXT:
+        snprintf(field, ZR_CONFIG_PATHS_BYTES, "%s", json_string_value(value));
+        break;
     }
 }
 
@@ -272,7 +286,7 @@ static void read_scalar(reader_t *reader, const zr_config_key_t *key, const json
         return;
     switch (key->action) {
     case ZR_KEY_FIELD:
-        if (check_range(reader, key, value))
+        if (check_range(reader, key, value) && check_length(reader, key, value))
             store_field(&reader->config, key, value);
         break;
     case ZR_KEY_FIXED:

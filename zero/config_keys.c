@@ -210,6 +210,8 @@ int zr_config_key_numbers(const zr_config_key_t *key, const zr_config_t *config,
     case ZR_STORE_DTYPE:
         numbers[0] = config->dtype == ZR_DTYPE_BF16;
         return 1;
+    case ZR_STORE_TEXT:
+        return 0; /* only numbers have a range */
     }
     return 0;
 }

@@ -40,8 +40,9 @@ typedef enum zr_key_store {
     ZR_STORE_INT, /* enums too */
     ZR_STORE_SIZE,
     ZR_STORE_DOUBLE,
-    ZR_STORE_PAIR, /* two doubles, one after the other */
-    ZR_STORE_DTYPE /* true: bf16, false: fp32 */
+    ZR_STORE_PAIR,  /* two doubles, one after the other */
+    ZR_STORE_DTYPE, /* true: bf16, false: fp32 */
+    ZR_STORE_TEXT   /* an array of ZR_CONFIG_PATHS_BYTES */
 } zr_key_store_t;
 
 typedef enum zr_key_range {

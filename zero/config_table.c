@@ -7,6 +7,7 @@
 #include "zero/config_keys.h"
 
 _Static_assert(sizeof(zr_schedule_kind_t) == sizeof(int), "ZR_STORE_INT stores enums");
+_Static_assert(sizeof(zr_offload_device_t) == sizeof(int), "ZR_STORE_INT stores enums");
 _Static_assert(offsetof(zr_adamw_options_t, beta2) ==
                    offsetof(zr_adamw_options_t, beta1) + sizeof(double),
                "ZR_STORE_PAIR stores beta1 and beta2");
@@ -43,9 +44,16 @@ static const zr_key_choice_t warmup_types[] = {
 };
 
 static const zr_key_choice_t offload_devices[] = {
-    {"none", 0, true},
-    {"cpu", 0, false},
-    {"nvme", 0, false},
+    {"none", ZR_OFFLOAD_NONE, true},
+    {"cpu", ZR_OFFLOAD_CPU, true},
+    {"nvme", ZR_OFFLOAD_NVME, true},
+    {NULL, 0, false},
+};
+
+static const zr_key_choice_t offload_nowhere[] = {
+    {"none", ZR_OFFLOAD_NONE, true},
+    {"cpu", ZR_OFFLOAD_CPU, false},
+    {"nvme", ZR_OFFLOAD_NVME, false},
     {NULL, 0, false},
 };
 
@@ -65,7 +73,10 @@ static const char range_test_note[] = "belongs to LRRangeTest";
 static const char one_cycle_note[] = "belongs to OneCycle";
 static const char quantize_note[] = "nothing is sent or stored quantized";
 static const char replica_note[] = "shards lie over all ranks";
-static const char offload_note[] = "offloading is not available yet";
+static const char offload_param_note[] = "offloading parameters is not available yet";
+static const char offload_old_note[] = "write the section offload_optimizer";
+static const char super_offload_note[] = "belongs to super_offload";
+static const char aio_note[] = "belongs to DeepSpeed's own threads; one ring per rank has none";
 static const char unit_note[] = "the trainer says what a unit is";
 static const char recompute_note[] = "recomputation is the trainer's (zero-train --recompute)";
 static const char checkpoint_note[] = "checkpoints are not available yet";
@@ -136,7 +147,7 @@ static const zr_config_key_t keys[] = {
     {"zero_allow_untested_optimizer", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "false",
      .note = "a permission that AdamW never needs"},
     {"zero_force_ds_cpu_optimizer", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "true",
-     .note = "read only with zero_optimization.offload_optimizer, which is refused"},
+     .note = "the update is libzero's own, wherever it runs"},
 
     /* ---- optimizer ------------------------------------------------------- */
     {"optimizer", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "null",
@@ -485,15 +496,15 @@ static const zr_config_key_t keys[] = {
     {"zero_optimization.zenflow", ZR_KEY_OBJECT, ZR_KEY_REFUSED, .usual = "null", .flags = AUTO,
      .note = "every gradient takes part in every update; remove the key"},
     {"zero_optimization.cpu_offload", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "null", .flags = AUTO,
-     .only = "false", .note = offload_note},
+     .only = "false", .note = offload_old_note},
     {"zero_optimization.cpu_offload_param", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "null",
-     .flags = AUTO, .only = "false", .note = offload_note},
+     .flags = AUTO, .only = "false", .note = offload_param_note},
     {"zero_optimization.cpu_offload_use_pin_memory", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "null",
-     .flags = AUTO, .note = "read only with offload, which is refused"},
+     .flags = AUTO, .note = "read only with cpu_offload, which is refused"},
     {"zero_optimization.offload_param", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "null",
      .flags = AUTO, .note = "not available yet; the section may stay while its device is \"none\""},
     {"zero_optimization.offload_param.device", ZR_KEY_STRING, ZR_KEY_FIXED, .usual = "\"none\"",
-     .flags = AUTO, .only = "\"none\"", .note = offload_note, .choices = offload_devices},
+     .flags = AUTO, .only = "\"none\"", .note = offload_param_note, .choices = offload_nowhere},
     {"zero_optimization.offload_param.nvme_path", ZR_KEY_STRING, ZR_KEY_INERT, .usual = "null",
      .flags = AUTO},
     {"zero_optimization.offload_param.buffer_count", ZR_KEY_INTEGER, ZR_KEY_INERT, .usual = "5",
@@ -505,41 +516,65 @@ static const zr_config_key_t keys[] = {
     {"zero_optimization.offload_param.pin_memory", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "true",
      .flags = AUTO},
     {"zero_optimization.offload_optimizer", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "null",
-     .flags = AUTO, .note = "not available yet; the section may stay while its device is \"none\""},
-    {"zero_optimization.offload_optimizer.device", ZR_KEY_STRING, ZR_KEY_FIXED, .usual = "\"none\"",
-     .flags = AUTO, .only = "\"none\"", .note = offload_note, .choices = offload_devices},
-    {"zero_optimization.offload_optimizer.nvme_path", ZR_KEY_STRING, ZR_KEY_INERT, .usual = "null",
-     .flags = AUTO},
-    {"zero_optimization.offload_optimizer.buffer_count", ZR_KEY_INTEGER, ZR_KEY_INERT, .usual = "4",
-     .flags = AUTO},
-    {"zero_optimization.offload_optimizer.pin_memory", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "true",
-     .flags = AUTO},
-    {"zero_optimization.offload_optimizer.pipeline_read", ZR_KEY_BOOL, ZR_KEY_INERT,
-     .usual = "false", .flags = AUTO},
-    {"zero_optimization.offload_optimizer.pipeline_write", ZR_KEY_BOOL, ZR_KEY_INERT,
-     .usual = "false", .flags = AUTO},
-    {"zero_optimization.offload_optimizer.fast_init", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "false",
-     .flags = AUTO},
-    {"zero_optimization.offload_optimizer.ratio", ZR_KEY_NUMBER, ZR_KEY_INERT, .usual = "1.0",
-     .flags = AUTO},
-    {"zero_optimization.offload_optimizer.super_offload", ZR_KEY_BOOL, ZR_KEY_INERT,
-     .usual = "false", .flags = AUTO},
-    {"zero_optimization.offload_optimizer.convert_grad_on_cpu", ZR_KEY_BOOL, ZR_KEY_INERT,
-     .usual = "true", .flags = AUTO},
+     .flags = AUTO, .note = "where the optimizer state lives (docs/offload.md)"},
+    {"zero_optimization.offload_optimizer.device", ZR_KEY_STRING, ZR_KEY_FIELD, .usual = "\"none\"",
+     .flags = AUTO, .note = "on the device, in host memory, or in files of a drive",
+     .choices = offload_devices, .field = "offload_optimizer.device",
+     .offset = offsetof(zr_config_t, offload_optimizer.device), .store = ZR_STORE_INT},
+    {"zero_optimization.offload_optimizer.nvme_path", ZR_KEY_STRING, ZR_KEY_FIELD, .usual = "null",
+     .flags = AUTO, .note = "folders on drives, with commas between; has to be set for `\"nvme\"`",
+     .field = "nvme.paths", .offset = offsetof(zr_config_t, nvme.paths), .store = ZR_STORE_TEXT},
+    {"zero_optimization.offload_optimizer.buffer_count", ZR_KEY_INTEGER, ZR_KEY_FIELD, .usual = "4",
+     .flags = AUTO,
+     .note = "for `\"nvme\"`: sub-groups in host memory at once, each with master, m and v",
+     .range = ZR_RANGE_POSITIVE, .field = "offload_optimizer.n_buffers",
+     .offset = offsetof(zr_config_t, offload_optimizer.n_buffers), .store = ZR_STORE_SIZE},
+    {"zero_optimization.offload_optimizer.pin_memory", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "true",
+     .flags = AUTO, .only = "true", .note = "host memory is pinned where the device can use that"},
+    {"zero_optimization.offload_optimizer.pipeline_read", ZR_KEY_BOOL, ZR_KEY_FIELD,
+     .usual = "false", .flags = AUTO,
+     .note = "for `\"nvme\"`: read the next sub-groups while one is updated",
+     .field = "offload_optimizer.read_ahead",
+     .offset = offsetof(zr_config_t, offload_optimizer.read_ahead), .store = ZR_STORE_BOOL},
+    {"zero_optimization.offload_optimizer.pipeline_write", ZR_KEY_BOOL, ZR_KEY_FIELD,
+     .usual = "false", .flags = AUTO,
+     .note = "for `\"nvme\"`: write the last sub-groups while one is updated",
+     .field = "offload_optimizer.write_behind",
+     .offset = offsetof(zr_config_t, offload_optimizer.write_behind), .store = ZR_STORE_BOOL},
+    {"zero_optimization.offload_optimizer.fast_init", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
+     .flags = AUTO, .only = "false", .note = "initial states are written in one pass anyhow"},
+    {"zero_optimization.offload_optimizer.ratio", ZR_KEY_NUMBER, ZR_KEY_FIELD, .usual = "1.0",
+     .flags = AUTO,
+     .note = "at least this fraction of the state is offloaded, in whole sub-groups, at any stage",
+     .range = ZR_RANGE_FRACTION, .field = "offload_optimizer.ratio",
+     .offset = offsetof(zr_config_t, offload_optimizer.ratio), .store = ZR_STORE_DOUBLE},
+    {"zero_optimization.offload_optimizer.super_offload", ZR_KEY_BOOL, ZR_KEY_FIXED,
+     .usual = "false", .flags = AUTO, .only = "false",
+     .note = "updates are never made ahead and taken back"},
+    {"zero_optimization.offload_optimizer.convert_grad_on_cpu", ZR_KEY_BOOL, ZR_KEY_FIXED,
+     .usual = "true", .flags = AUTO, .only = "true",
+     .note = "gradients are widened by the update that reads them"},
     {"zero_optimization.offload_optimizer.cpuadam_cores_perc", ZR_KEY_NUMBER, ZR_KEY_INERT,
-     .usual = "0.8", .flags = AUTO},
+     .usual = "0.8", .flags = AUTO, .note = super_offload_note},
 
     /* ---- memory and input and output --------------------------------------- */
     {"aio", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "",
-     .note = "read only with offload to NVMe, which is refused"},
-    {"aio.io_backend", ZR_KEY_STRING, ZR_KEY_INERT, .usual = "\"async_io\""},
-    {"aio.block_size", ZR_KEY_INTEGER, ZR_KEY_INERT, .usual = "1048576"},
-    {"aio.queue_depth", ZR_KEY_INTEGER, ZR_KEY_INERT, .usual = "8"},
-    {"aio.thread_count", ZR_KEY_INTEGER, ZR_KEY_INERT, .usual = "1"},
-    {"aio.intra_op_parallelism", ZR_KEY_INTEGER, ZR_KEY_INERT, .usual = "1"},
-    {"aio.single_submit", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "false"},
-    {"aio.overlap_events", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "true"},
-    {"aio.use_gds", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "false"},
+     .note = "how files of a drive are read and written"},
+    {"aio.io_backend", ZR_KEY_STRING, ZR_KEY_REFUSED, .usual = "\"async_io\"",
+     .note = "it is io_uring; remove the key"},
+    {"aio.block_size", ZR_KEY_INTEGER, ZR_KEY_FIELD, .usual = "1048576",
+     .note = "bytes per request; a multiple of 4096", .range = ZR_RANGE_POSITIVE,
+     .field = "nvme.request_bytes", .offset = offsetof(zr_config_t, nvme.request_bytes),
+     .store = ZR_STORE_SIZE},
+    {"aio.queue_depth", ZR_KEY_INTEGER, ZR_KEY_FIELD, .usual = "8",
+     .note = "requests at once; at most 1024", .range = ZR_RANGE_POSITIVE, .field = "nvme.depth",
+     .offset = offsetof(zr_config_t, nvme.depth), .store = ZR_STORE_SIZE},
+    {"aio.thread_count", ZR_KEY_INTEGER, ZR_KEY_INERT, .usual = "1", .note = aio_note},
+    {"aio.intra_op_parallelism", ZR_KEY_INTEGER, ZR_KEY_INERT, .usual = "1", .note = aio_note},
+    {"aio.single_submit", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "false", .note = aio_note},
+    {"aio.overlap_events", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "true", .note = aio_note},
+    {"aio.use_gds", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false", .only = "false",
+     .note = "transfers go through host memory"},
     {"activation_checkpointing", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "",
      .note = "the trainer recomputes"},
     {"activation_checkpointing.partition_activations", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",

@@ -3,6 +3,7 @@
  * output and standard error.
  */
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
@@ -16,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define NVME "--offload-optimizer nvme --nvme-path drive "
 #define TINY "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text --comm-timeout 60 "
 
 static char folder[] = "/tmp/zr-test-zero-train-XXXXXX";
@@ -57,6 +59,8 @@ static int prepare(void **state) {
     int32_t header[256] = {20240520, 1, 1000};
     (void)state;
     if (mkdtemp(folder) == NULL || chdir(folder) != 0)
+        return -1;
+    if (mkdir("drive", 0777) != 0)
         return -1;
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = "the quick brown fox jumps over the lazy dog. "[i * i % 7 + i % 38];
@@ -133,10 +137,22 @@ static void bad_usage_and_input(void **state) {
         {TINY "--schedule constant --min-lr-ratio 0", {"--min-lr-ratio 0", "--schedule cosine"}},
         {TINY "--schedule linear", {"--schedule linear", "cosine, constant"}},
         {TINY "--freeze wtf", {"wtf"}},
-        {TINY "--offload-optimizer cpu", {"--offload-optimizer cpu", "not available yet"}},
         {TINY "--offload-params nvme", {"--offload-params nvme", "not available yet"}},
-        {TINY "--nvme-path /tmp", {"--nvme-path /tmp", "not available yet"}},
-        {TINY "--nvme-capacity 1GB", {"--nvme-capacity 1GB", "not available yet"}},
+        {TINY "--offload-optimizer gpu", {"--offload-optimizer gpu", "none, cpu, nvme"}},
+        {TINY "--offload-ratio 0.5", {"--offload-ratio", "--offload-optimizer cpu or nvme"}},
+        {TINY "--offload-optimizer cpu --offload-ratio 1.5", {"--offload-ratio 1.5", "0 to 1"}},
+        {TINY "--nvme-path /tmp", {"--nvme-path", "add --offload-optimizer nvme"}},
+        {TINY "--offload-optimizer cpu --nvme-capacity 1GB", {"--nvme-capacity", "nvme"}},
+        {TINY "--offload-optimizer cpu --nvme-verify off", {"--nvme-verify", "nvme"}},
+        {TINY "--offload-optimizer cpu --nvme-tbw 1TB", {"--nvme-tbw", "nvme"}},
+        {TINY NVME "--nvme-verify maybe", {"--nvme-verify maybe", "off, on"}},
+        {TINY NVME "--nvme-buffers 0", {"--nvme-buffers 0", "1 to 1024"}},
+        {TINY "--offload-optimizer nvme", {"no path is named", "--nvme-path DIR"}},
+        {TINY "--offload-optimizer nvme --nvme-path drive,absent",
+         {"--nvme-path absent", "No such"}},
+        {TINY "--offload-optimizer nvme --nvme-path text", {"--nvme-path text", "not a folder"}},
+        {TINY "--offload-optimizer nvme --nvme-path drive,,drive", {"drive,,drive", "no name"}},
+        {TINY "--sub-group 0", {"--sub-group 0", "1 to"}},
         {TINY "--checkpoint-dir /tmp", {"--checkpoint-dir", "not available yet"}},
         {TINY "--checkpoint-every 5", {"--checkpoint-every", "not available yet"}},
         {TINY "--resume", {"--resume", "not available yet"}},
@@ -250,8 +266,8 @@ static void promised_fields(void **state) {
     assert_true(number(device, "tags", "gradients") == 4 * padded / 2);
     assert_true(number(device, "tags", "activations") > 0);
 
-    static const char *const classes[] = {"persistent", "step", "micro_batch", "unit",
-                                          "collective", "planned"};
+    static const char *const classes[] = {"persistent", "step",       "micro_batch",
+                                          "unit",       "collective", "planned"};
     json_t *memory = json_object_get(json_object_get(object, "memory"), "device");
     assert_true(number(json_object_get(object, "memory"), "replay", "steps") > 0);
     assert_true(number(memory, "plan", "height") >= number(memory, "plan", "max_live"));
@@ -270,10 +286,10 @@ static void promised_fields(void **state) {
 
 /* Nothing that is not built is reported. */
 static void no_other_fields(void **state) {
-    static const char *const later[] = {"planned_peak_bytes", "nvme_bytes"};
+    static const char *const later[] = {"planned_peak_bytes", "nvme_bytes", "offload"};
     json_t *object = run_json(TINY "--steps 1 --json", 0);
     (void)state;
-    for (size_t i = 0; i < 2; i++)
+    for (size_t i = 0; i < 3; i++)
         assert_null(json_object_get(object, later[i]));
     assert_null(json_object_get(json_object_get(object, "time"), "io"));
     assert_null(json_object_get(json_object_get(object, "peak_bytes"), "nvme"));
@@ -296,6 +312,96 @@ static void same_weights_at_every_stage(void **state) {
     }
     json_t *object = run_json(TINY "--steps 3 --ranks 3 --clip 0.5 --json --seed 2", 0);
     assert_string_not_equal(text(object, "weights_xxh3"), hash);
+    json_decref(object);
+}
+
+/* ---- offload -----------------------------------------------------------------------------------
+ */
+
+static double number_at(const json_t *object, const char *a, const char *b, const char *c) {
+    const json_t *value = json_object_get(json_object_get(object, a), b);
+    value = c == NULL ? value : json_object_get(value, c);
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+/* False, said: this machine has no io_uring. */
+static bool has_nvme(void) {
+    int code = run(TINY NVME "--steps 1");
+    if (code == 2 && strstr(err, "io_uring") != NULL) {
+        print_message("skipped: nothing over NVMe: %s", err);
+        return false;
+    }
+    assert_int_equal(code, 0);
+    return true;
+}
+
+static void same_weights_at_every_placement(void **state) {
+    static const char *const placements[] = {
+        "",
+        "--offload-optimizer cpu",
+        "--offload-optimizer cpu --offload-ratio 0.3",
+        NVME,
+        NVME "--offload-ratio 0.3 --sub-group 1024 --nvme-verify off",
+        NVME "--sub-group 1024 --nvme-buffers 2"};
+    char hash[17] = "", arguments[512];
+    (void)state;
+    size_t n_placements = has_nvme() ? 6 : 3;
+    for (size_t i = 0; i < n_placements; i++) {
+        snprintf(arguments, sizeof(arguments), TINY "--steps 3 --stage %zu --ranks 2 --json %s",
+                 i % 4, placements[i]);
+        json_t *object = run_json(arguments, 0);
+        if (i == 0)
+            snprintf(hash, sizeof(hash), "%s", text(object, "weights_xxh3"));
+        assert_string_equal(text(object, "weights_xxh3"), hash);
+        json_decref(object);
+    }
+}
+
+/* 12 bytes per parameter and step in each direction; at the start 12 written, at the end the
+ * masters read. */
+static void what_is_moved_is_reported(void **state) {
+    (void)state;
+    if (!has_nvme())
+        skip();
+    json_t *object = run_json(TINY NVME "--steps 4 --stage 2 --ranks 2 --json --sub-group 1024 "
+                                        "--nvme-tbw 600TB",
+                              0);
+    json_t *offload = json_object_get(object, "offload");
+    const json_t *nvme = json_object_get(offload, "nvme");
+    double states = number_at(object, "offload", "state_bytes", "nvme");
+    double padded = number_at(object, "model", "trainable", NULL) +
+                    number_at(object, "padding", "trainable", NULL);
+    assert_true(states == 12 * padded);
+    assert_true(number_at(offload, "nvme", "read", "bytes") == 4 * states);
+    assert_true(number_at(offload, "nvme", "written", "bytes") == 4 * states);
+    assert_true(number_at(object, "nvme_bytes", "written", NULL) == 5 * states);
+    assert_true(number_at(object, "nvme_bytes", "read", NULL) >= 4 * states + states / 3);
+    assert_true(number_at(object, "peak_bytes", "nvme", "live") == states / 2);
+    assert_true(number_at(object, "peak_bytes", "nvme", "reserved") >= states / 2);
+    const json_t *tags =
+        json_object_get(json_object_get(json_object_get(object, "peak_bytes"), "device"), "tags");
+    assert_int_equal(json_integer_value(json_object_get(tags, "optimizer_state")), 0);
+    assert_true(json_is_number(json_object_get(nvme, "endurance_days")));
+    assert_true(json_number_value(json_object_get(nvme, "bytes_per_day")) > 0);
+    assert_string_equal(text(offload, "update"), "host");
+    assert_true(json_is_number(json_object_get(json_object_get(object, "time"), "io")));
+    json_decref(object);
+    assert_ran(TINY NVME "--steps 2 --nvme-tbw 1TB", 0);
+    assert_non_null(strstr(out, "on nvme in"));
+    assert_non_null(strstr(out, "written per day"));
+    assert_non_null(strstr(out, "last "));
+    assert_int_equal(rmdir("drive"), 0); /* nothing was left in it */
+    assert_int_equal(mkdir("drive", 0777), 0);
+}
+
+static void a_drive_too_small_fails_the_run(void **state) {
+    (void)state;
+    if (!has_nvme())
+        skip();
+    json_t *object = run_json(TINY NVME "--json --nvme-capacity 10kB", 1);
+    assert_string_equal(text(object, "error"), "ZR_ERR_BUDGET");
+    assert_non_null(strstr(text(object, "message"), "raise --nvme-capacity"));
     json_decref(object);
 }
 
@@ -695,6 +801,9 @@ int main(void) {
         cmocka_unit_test(promised_fields),
         cmocka_unit_test(no_other_fields),
         cmocka_unit_test(same_weights_at_every_stage),
+        cmocka_unit_test(same_weights_at_every_placement),
+        cmocka_unit_test(what_is_moved_is_reported),
+        cmocka_unit_test(a_drive_too_small_fails_the_run),
         cmocka_unit_test(lengths_vary),
         cmocka_unit_test(varying_lengths_at_every_stage),
         cmocka_unit_test(equal_lengths_as_without),

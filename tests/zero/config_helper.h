@@ -77,7 +77,16 @@ static inline bool configs_equal(const zr_config_t *a, const zr_config_t *b) {
            a->device_memory_bytes == b->device_memory_bytes &&
            a->host_memory_bytes == b->host_memory_bytes &&
            a->wall_clock_breakdown == b->wall_clock_breakdown &&
-           a->steps_per_print == b->steps_per_print;
+           a->steps_per_print == b->steps_per_print &&
+           a->offload_optimizer.device == b->offload_optimizer.device &&
+           a->offload_optimizer.ratio == b->offload_optimizer.ratio &&
+           a->offload_optimizer.n_buffers == b->offload_optimizer.n_buffers &&
+           a->offload_optimizer.read_ahead == b->offload_optimizer.read_ahead &&
+           a->offload_optimizer.write_behind == b->offload_optimizer.write_behind &&
+           strcmp(a->nvme.paths, b->nvme.paths) == 0 &&
+           a->nvme.capacity_bytes == b->nvme.capacity_bytes &&
+           a->nvme.request_bytes == b->nvme.request_bytes && a->nvme.depth == b->nvme.depth &&
+           a->nvme.verify == b->nvme.verify && a->host_threads == b->host_threads;
 }
 
 #endif

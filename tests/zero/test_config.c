@@ -152,7 +152,50 @@ static void lr_too_large_for_fp32(zr_config_t *c) {
     c->adamw.lr = 1e39;
 }
 
+static void ratio_above_all(zr_config_t *c) {
+    c->offload_optimizer.ratio = 1.01;
+}
+static void no_buffers(zr_config_t *c) {
+    c->offload_optimizer.n_buffers = 0;
+}
+static void too_many_buffers(zr_config_t *c) {
+    c->offload_optimizer.n_buffers = 1025;
+}
+static void offload_to_tape(zr_config_t *c) {
+    c->offload_optimizer.device = (zr_offload_device_t)3;
+}
+static void nvme_without_path(zr_config_t *c) {
+    c->offload_optimizer.device = ZR_OFFLOAD_NVME;
+}
+static void odd_requests(zr_config_t *c) {
+    c->nvme.request_bytes = 5000;
+}
+static void endless_paths(zr_config_t *c) {
+    memset(c->nvme.paths, 'p', sizeof(c->nvme.paths));
+}
+static void empty_path(zr_config_t *c) {
+    strcpy(c->nvme.paths, "/a,,/b");
+}
+static void too_deep(zr_config_t *c) {
+    c->nvme.depth = 1025;
+}
+static void threads_negative(zr_config_t *c) {
+    c->host_threads = -1;
+}
+
 static const wrong_case_t wrong_cases[] = {
+    {ratio_above_all,
+     "offload_optimizer.ratio (zero_optimization.offload_optimizer.ratio) is 1.01, "
+     "has to be from 0 to 1"},
+    {no_buffers, "buffer_count) is 0, has to be more than 0"},
+    {too_many_buffers, "buffer_count) is 1025, has to be 1 to 1024"},
+    {offload_to_tape, "offload_optimizer.device is 3, has to be none, cpu or nvme"},
+    {nvme_without_path, "no path is named: set nvme.paths"},
+    {odd_requests, "nvme.request_bytes (aio.block_size) is 5000, has to be a multiple of 4096"},
+    {endless_paths, "nvme.paths has no end"},
+    {empty_path, "is \"/a,,/b\": a folder between its commas has no name"},
+    {too_deep, "nvme.depth (aio.queue_depth) is 1025, has to be 1 to 1024"},
+    {threads_negative, "host_threads is -1"},
     {stage_4, "stage (zero_optimization.stage) is 4, has to be 0, 1, 2 or 3"},
     {stage_negative, "is -1, has to be 0, 1, 2 or 3"},
     {dtype_i32, "dtype is int32 (3), has to be fp32 or bf16"},

@@ -118,9 +118,13 @@ static const wrong_file_t wrong_files[] = {
     {"{\"optimizer\": {\"type\": \"Lamb\"}}", ZR_ERR_UNSUPPORTED,
      "optimizer.type is \"Lamb\", which is not supported; write \"AdamW\" or \"Adam\""},
     {"{\"optimizer\": {\"type\": \"AdmaW\"}}", ZR_ERR_ARGUMENT, "did you mean \"AdamW\"?"},
-    {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}", ZR_ERR_UNSUPPORTED,
-     "zero_optimization.offload_optimizer.device is \"nvme\", which is not "
-     "supported: offloading is not available yet; write \"none\""},
+    {"{\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}}", ZR_ERR_UNSUPPORTED,
+     "zero_optimization.offload_param.device is \"nvme\", which is not "
+     "supported: offloading parameters is not available yet; write \"none\""},
+    {"{\"zero_optimization\": {\"offload_optimizer\": {\"pin_memory\": false}}}",
+     ZR_ERR_UNSUPPORTED, "only true is supported: host memory is pinned"},
+    {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvm\"}}}", ZR_ERR_ARGUMENT,
+     "did you mean \"nvme\"?"},
     {"{\"stage\": 3}", ZR_ERR_ARGUMENT, "did you mean zero_optimization.stage?"},
     {"{\"zero_optimization.stage\": 3}", ZR_ERR_ARGUMENT, "keys have no dots"},
     {"{\"\": 3}", ZR_ERR_ARGUMENT, "docs/config.md"},
@@ -335,12 +339,32 @@ static void test_damaged_files(void **state) {
     assert_int_equal(n_ok + n_wrong_keys + n_no_json, 4000);
 }
 
+static void test_a_path_has_to_fit(void **state) {
+    (void)state;
+    char text[2 * ZR_CONFIG_PATHS_BYTES], path[ZR_CONFIG_PATHS_BYTES + 1];
+    for (size_t n = ZR_CONFIG_PATHS_BYTES - 1; n <= ZR_CONFIG_PATHS_BYTES; n++) {
+        messages_t messages;
+        zr_config_t config = zr_config_default();
+        memset(path, 'p', n);
+        path[n] = '\0';
+        snprintf(text, sizeof(text),
+                 "{\"zero_optimization\": {\"offload_optimizer\": {\"nvme_path\": \"%s\"}}}", path);
+        bool fits = n < ZR_CONFIG_PATHS_BYTES;
+        assert_int_equal(read_text(text, &config, &messages), fits ? ZR_OK : ZR_ERR_ARGUMENT);
+        if (fits)
+            assert_string_equal(config.nvme.paths, path);
+        else
+            assert_non_null(strstr(messages.text, "has 1024 bytes, has to have less than 1024"));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good_file),
         cmocka_unit_test(test_empty_object_changes_nothing),
         cmocka_unit_test(test_file_goes_over_what_is_there),
         cmocka_unit_test(test_wrong_files_are_named),
+        cmocka_unit_test(test_a_path_has_to_fit),
         cmocka_unit_test(test_all_wrong_keys_are_reported),
         cmocka_unit_test(test_messages_are_printable),
         cmocka_unit_test(test_deep_nesting),

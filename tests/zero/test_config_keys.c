@@ -239,6 +239,31 @@ static void set_reuse(zr_config_t *c) {
     c->reuse_elems = 1000000000;
 }
 
+static void set_offload(zr_config_t *c) {
+    c->offload_optimizer.device = ZR_OFFLOAD_NVME;
+}
+static void set_nvme_path(zr_config_t *c) {
+    strcpy(c->nvme.paths, "/local_nvme");
+}
+static void set_buffers(zr_config_t *c) {
+    c->offload_optimizer.n_buffers = 5;
+}
+static void set_pipeline_read(zr_config_t *c) {
+    c->offload_optimizer.read_ahead = false;
+}
+static void set_pipeline_write(zr_config_t *c) {
+    c->offload_optimizer.write_behind = false;
+}
+static void set_ratio(zr_config_t *c) {
+    c->offload_optimizer.ratio = 0.3;
+}
+static void set_block_size(zr_config_t *c) {
+    c->nvme.request_bytes = 1048576;
+}
+static void set_queue_depth(zr_config_t *c) {
+    c->nvme.depth = 8;
+}
+
 static const change_t changes[] = {
     {"train_batch_size", "4096", set_train_batch},
     {"train_micro_batch_size_per_gpu", "12.0", set_micro_batch},
@@ -266,6 +291,14 @@ static const change_t changes[] = {
     {"zero_optimization.sub_group_size", "1000", set_sub_group},
     {"zero_optimization.stage3_max_live_parameters", "2e6", set_max_live},
     {"zero_optimization.stage3_max_reuse_distance", "1e9", set_reuse},
+    {"zero_optimization.offload_optimizer.device", "\"NVMe\"", set_offload},
+    {"zero_optimization.offload_optimizer.nvme_path", "\"/local_nvme\"", set_nvme_path},
+    {"zero_optimization.offload_optimizer.buffer_count", "5", set_buffers},
+    {"zero_optimization.offload_optimizer.pipeline_read", "false", set_pipeline_read},
+    {"zero_optimization.offload_optimizer.pipeline_write", "false", set_pipeline_write},
+    {"zero_optimization.offload_optimizer.ratio", "0.3", set_ratio},
+    {"aio.block_size", "1048576", set_block_size},
+    {"aio.queue_depth", "8", set_queue_depth},
 };
 
 static const change_t *change_of(const zr_config_key_t *key) {

@@ -1,0 +1,158 @@
+/*
+ * What a run says of its optimizer state: where it lived, where it was updated and why, what was
+ * moved, how fast, how long updates waited for it, and what that means for the drives.
+ */
+#include "examples/train_report.h"
+
+#include "examples/common/json.h"
+
+#define SECONDS_PER_DAY 86400.0
+
+static const char *const places[] = {"none", "cpu", "nvme"};
+
+/* Why what is offloaded is updated on the host. */
+static const char why[] = "its state lives there";
+
+/* Bytes per second of updates. */
+static double rate(const train_offload_t *offload, uint64_t bytes) {
+    return offload->update_seconds > 0 ? (double)bytes / offload->update_seconds : 0;
+}
+
+/* What is written per day when steps follow one another as they did. */
+static double bytes_per_day(const train_result_t *result) {
+    double written = (double)result->offload.updates[ZR_STORE_PUT].moved_bytes;
+    return result->seconds > 0 ? written / result->seconds * SECONDS_PER_DAY : 0;
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+static json_t *tiers_object(const size_t counts[ZR_N_TIERS]) {
+    return json_pack("{s:I, s:I, s:I}", zr_tier_name(ZR_TIER_DEVICE),
+                     (json_int_t)counts[ZR_TIER_DEVICE], zr_tier_name(ZR_TIER_HOST),
+                     (json_int_t)counts[ZR_TIER_HOST], zr_tier_name(ZR_TIER_NVME),
+                     (json_int_t)counts[ZR_TIER_NVME]);
+}
+
+static json_t *direction_object(const train_offload_t *offload, zr_store_direction_t direction) {
+    const zr_store_count_t *count = &offload->updates[direction];
+    return json_pack("{s:I, s:I, s:f, s:f}", "bytes", (json_int_t)count->bytes, "moved_bytes",
+                     (json_int_t)count->moved_bytes, "bytes_per_s", rate(offload, count->bytes),
+                     "wait_seconds", offload->wait_seconds[direction]);
+}
+
+static json_t *copies_object(const train_offload_t *offload, uint64_t bytes) {
+    return json_pack("{s:I, s:f}", "bytes", (json_int_t)bytes, "bytes_per_s", rate(offload, bytes));
+}
+
+static json_t *nvme_object(const train_options_t *options, const train_result_t *result) {
+    const train_offload_t *offload = &result->offload;
+    double per_day = bytes_per_day(result);
+    json_t *object = json_object();
+    bool made = json_put(object, "paths", json_text(options->config.nvme.paths));
+    made &= json_put(object, "direct", json_boolean(offload->is_direct));
+    made &= json_put(object, "registered", json_boolean(offload->is_registered));
+    made &= json_put(object, "verified", json_boolean(options->config.nvme.verify));
+    made &= json_put(object, "checksum_seconds", json_number(offload->checksum_seconds));
+    made &= json_put(object, "read", direction_object(offload, ZR_STORE_GET));
+    made &= json_put(object, "written", direction_object(offload, ZR_STORE_PUT));
+    made &= json_put(object, "bytes_per_day", json_number(per_day));
+    if (options->nvme_tbw_bytes > 0) {
+        made &= json_put(object, "tbw_bytes", json_count(options->nvme_tbw_bytes));
+        if (per_day > 0)
+            made &= json_put(object, "endurance_days",
+                             json_number((double)options->nvme_tbw_bytes / per_day));
+    }
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+json_t *train_offload_object(const train_options_t *options, const train_result_t *result) {
+    const train_offload_t *offload = &result->offload;
+    const zr_offload_options_t *asked = &options->config.offload_optimizer;
+    json_t *object = json_object();
+    bool made = json_put(object, "optimizer", json_string(places[asked->device]));
+    made &= json_put(object, "ratio", json_number(asked->ratio));
+    made &= json_put(object, "largest_group_elems", json_count(offload->largest_group_elems));
+    made &= json_put(object, "groups", tiers_object(offload->n_groups));
+    made &= json_put(object, "state_bytes", tiers_object(offload->state_bytes));
+    made &= json_put(object, "update", json_string("host"));
+    made &= json_put(object, "update_reason", json_string(why));
+    made &= json_put(object, "update_seconds", json_number(offload->update_seconds));
+    made &= json_put(object, "gradients_down", copies_object(offload, offload->copied_down_bytes));
+    made &= json_put(object, "parameters_up", copies_object(offload, offload->copied_up_bytes));
+    if (offload->has_store)
+        made &= json_put(object, "nvme", nvme_object(options, result));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+static void print_places(const train_offload_t *offload, FILE *file) {
+    const char *between = "";
+    char text[32];
+    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+        if (offload->n_groups[tier] == 0)
+            continue;
+        fprintf(file, "%s%s on %s in %zu sub-groups", between,
+                train_format_bytes((double)offload->state_bytes[tier], text, sizeof(text)),
+                zr_tier_name((zr_tier_t)tier), offload->n_groups[tier]);
+        between = ", ";
+    }
+}
+
+static void print_direction(const train_offload_t *offload, zr_store_direction_t direction,
+                            FILE *file) {
+    char bytes[32], per_s[32];
+    fprintf(
+        file, "%s %s at %s/s, waited %.2f s",
+        direction == ZR_STORE_GET ? "nvme         read" : ", written",
+        train_format_bytes((double)offload->updates[direction].bytes, bytes, sizeof(bytes)),
+        train_format_bytes(rate(offload, offload->updates[direction].bytes), per_s, sizeof(per_s)),
+        offload->wait_seconds[direction]);
+}
+
+static void print_nvme(const train_options_t *options, const train_result_t *result, FILE *file) {
+    char text[32];
+    const train_offload_t *offload = &result->offload;
+    double per_day = bytes_per_day(result);
+    print_direction(offload, ZR_STORE_GET, file);
+    print_direction(offload, ZR_STORE_PUT, file);
+    fprintf(file, "; checksums %s, %.2f s%s%s\n", options->config.nvme.verify ? "on" : "off",
+            offload->checksum_seconds, offload->is_direct ? "" : "; through the page cache",
+            offload->is_registered ? "" : "; buffers not registered");
+    fprintf(file, "             %s written per day at this rate",
+            train_format_bytes(per_day, text, sizeof(text)));
+    if (options->nvme_tbw_bytes > 0 && per_day > 0)
+        fprintf(file, ": drives rated for %s last %.1f days",
+                train_format_bytes((double)options->nvme_tbw_bytes, text, sizeof(text)),
+                (double)options->nvme_tbw_bytes / per_day);
+    fprintf(file, "\n");
+}
+
+void train_offload_summary(const train_options_t *options, const train_result_t *result,
+                           FILE *file) {
+    const train_offload_t *offload = &result->offload;
+    char down[32], up[32];
+    if (options->config.offload_optimizer.device == ZR_OFFLOAD_NONE)
+        return;
+    fprintf(file, "optimizer    ");
+    print_places(offload, file);
+    if (offload->largest_group_elems > 0)
+        fprintf(file,
+                "\n             sub-groups of up to %zu parameters are updated on the host: %s",
+                offload->largest_group_elems, why);
+    fprintf(file, "\n");
+    if (offload->copied_down_bytes > 0)
+        fprintf(file, "copied       gradients %s to the host, parameters %s to the device\n",
+                train_format_bytes((double)offload->copied_down_bytes, down, sizeof(down)),
+                train_format_bytes((double)offload->copied_up_bytes, up, sizeof(up)));
+    if (offload->has_store)
+        print_nvme(options, result, file);
+}
