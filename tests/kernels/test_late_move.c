@@ -1,0 +1,58 @@
+/*
+ * Moving memory on the late device, which every test of schedules runs on: what is queued when
+ * memory moves elsewhere runs later and finds its own.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/common/late_device.h"
+
+#define N_GRANULES 8
+
+static void test_move_beside_queued_work(void **state) {
+    (void)state;
+    zr_device_t *device = NULL;
+    zr_stream_t *stream = NULL;
+    void *from = NULL, *to = NULL;
+    assert_int_equal(late_device_open(&device), ZR_OK);
+    assert_int_equal(zr_stream_create(device, "test", &stream), ZR_OK);
+    size_t granule = zr_device_info(device)->granule_bytes, size = N_GRANULES * granule;
+    char *text = malloc(granule), *result = malloc(granule);
+    assert_non_null(text);
+    assert_non_null(result);
+    memset(text, 7, granule);
+    for (int i = ZR_TIER_DEVICE; i <= ZR_TIER_HOST; i++) {
+        zr_tier_t tier = (zr_tier_t)i;
+        assert_int_equal(zr_range_reserve(device, tier, size, &from), ZR_OK);
+        assert_int_equal(zr_range_reserve(device, tier, size, &to), ZR_OK);
+        assert_int_equal(zr_range_map(device, tier, from, 0, size), ZR_OK);
+        assert_int_equal(zr_copy_async(stream, from, text, granule, ZR_COPY_HOST_TO_DEVICE), ZR_OK);
+        assert_int_equal(zr_range_move(device, tier, from, granule, to, 2 * granule, 4 * granule),
+                         ZR_OK);
+        char *there = (char *)to + 5 * granule;
+        assert_int_equal(zr_copy_async(stream, there, from, granule, ZR_COPY_DEVICE_TO_DEVICE),
+                         ZR_OK);
+        assert_int_equal(zr_copy_async(stream, result, there, granule, ZR_COPY_DEVICE_TO_HOST),
+                         ZR_OK);
+        memset(result, 0, granule);
+        assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+        assert_memory_equal(result, text, granule);
+        assert_int_equal(zr_range_map(device, tier, from, granule, 4 * granule), ZR_OK);
+        zr_range_release(device, tier, &from, size);
+        zr_range_release(device, tier, &to, size);
+    }
+    free(text);
+    free(result);
+    zr_stream_destroy(&stream);
+    late_device_close(&device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_move_beside_queued_work)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
