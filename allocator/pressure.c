@@ -116,15 +116,15 @@ static zr_status_t move_into(zr_attempt_t *attempt, zr_growth_t *place, size_t s
  * outside of it, some lie in other places of its class, where the plan has put them to use:
  * then all of them count, once, and the place is the one that needs the least of them.
  */
-static zr_status_t use_idle(zr_attempt_t *attempt, zr_growth_t *place, size_t allowed_bytes,
-                            bool is_refused) {
+static zr_status_t use_idle(zr_allocator_t *allocator, zr_attempt_t *attempt, zr_growth_t *place,
+                            size_t allowed_bytes, bool is_refused) {
     const zr_tier_memory_t *memory = attempt->memory;
     size_t missing_bytes = place->cost_bytes - allowed_bytes;
     size_t idle_bytes = idle_outside(memory, attempt->arena, place);
     if (idle_bytes >= missing_bytes || (idle_bytes > 0 && (is_refused || attempt->is_frugal)))
         return move_into(attempt, place, min_size(missing_bytes, idle_bytes));
     if (attempt->is_frugal) {
-        attempt->is_frugal = false;
+        attempt->is_frugal = zr_replay_yield(allocator, attempt->request);
         return ZR_OK;
     }
     zr_growth_t other;
@@ -175,7 +175,7 @@ zr_status_t zr_tier_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt) 
         return zr_tier_wait(allocator, memory);
     if (attempt->has_no_addresses)
         return ZR_ERR_BUDGET;
-    return use_idle(attempt, &place, allowed_bytes, is_refused);
+    return use_idle(allocator, attempt, &place, allowed_bytes, is_refused);
 }
 
 /* ---- the evict hook ------------------------------------------------------------------ */

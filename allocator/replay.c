@@ -474,6 +474,7 @@ zr_status_t zr_allocator_replay_start(zr_allocator_t *allocator,
     if (!is_on)
         allocator->replay = create_replay(allocator, options != NULL ? options : &defaults);
     bool has_started = !is_on && allocator->replay != NULL;
+    allocator->is_frugal = allocator->replay != NULL;
     pthread_mutex_unlock(&allocator->lock);
     if (is_on)
         return zr_fail(&allocator->log, ZR_ERR_STATE, "replay of allocations is on already");
@@ -504,6 +505,7 @@ void zr_replay_destroy(zr_allocator_t *allocator) {
     allocator->tape_epoch = replay->tape.epoch;
     free(replay);
     allocator->replay = NULL;
+    allocator->is_frugal = false;
 }
 
 void zr_allocator_replay_statistics(zr_allocator_t *allocator,

@@ -113,6 +113,12 @@ bool zr_replay_drop(zr_allocator_t *allocator) {
     return true;
 }
 
+bool zr_replay_yield(zr_allocator_t *allocator, const zr_allocation_request_t *request) {
+    const zr_replay_t *replay = allocator->replay;
+    return replay != NULL && replay->has_left && zr_replay_covers(request) &&
+           zr_replay_drop(allocator);
+}
+
 /* ---- into force ------------------------------------------------------------------------ */
 
 /* Nothing lives in the class of plans: there the plan begins at address 0. */

@@ -136,6 +136,8 @@ void zr_replay_mark(zr_allocator_t *allocator, const zr_mark_t *mark);
  * @return whether there was one; false also when there is no memory for the blocks
  */
 bool zr_replay_drop(zr_allocator_t *allocator);
+/** Give it up when the step has left it and a request of the step would need more memory. */
+bool zr_replay_yield(zr_allocator_t *allocator, const zr_allocation_request_t *request);
 /** With the lock held; `replay` is gone then. */
 void zr_replay_destroy(zr_allocator_t *allocator);
 
