@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "allocator/record.h"
+#include "allocator/internal.h"
 #include "allocator/snapshot.h"
 #include "tests/allocator/replay_steps.h"
 
@@ -101,8 +101,11 @@ static steps_t *open_with(bool is_late, size_t budget_bytes, size_t max_allocati
     return steps;
 }
 
+/* Nothing is scarce, not even what was ever live at once: a plan is kept by a step that left it. */
 static steps_t *open_plain(bool is_late) {
-    return open_with(is_late, PLENTY, 0);
+    steps_t *steps = open_with(is_late, PLENTY, 0);
+    steps->allocator->is_frugal = false;
+    return steps;
 }
 
 /* Calls into the device that map. */
@@ -364,6 +367,28 @@ static void test_divergences_in_a_row(void **state) {
         }
         zr_replay_statistics_t replay = steps_replay(steps);
         assert_true(replay.n_planned > replay.n_unplanned);
+        steps_close(&steps);
+    }
+}
+
+/* A step that needs more than was ever live at once takes the plan's memory for it. */
+static void test_step_that_left_gets_the_memory(void **state) {
+    (void)state;
+    for (int is_late = 0; is_late < 2; is_late++) {
+        steps_t *steps = open_with(is_late != 0, PLENTY, 0);
+        step_t step = base_step(), other = step;
+        steps_run_times(steps, &step, 3);
+        change_larger(&other);
+        steps_run(steps, &other);
+        assert_int_equal(steps_replay(steps).n_dropped, 1);
+        assert_false(steps_replay(steps).has_plan);
+        zr_tier_statistics_t statistics;
+        zr_allocator_statistics(steps->allocator, ZR_TIER_DEVICE, &statistics);
+        assert_true(statistics.reserved.peak <=
+                    statistics.live.peak +
+                        2 * ZR_N_CLASSES * zr_device_info(steps->fake->device)->granule_bytes);
+        steps_run_times(steps, &step, 2);
+        assert_true(steps_replay(steps).has_plan);
         steps_close(&steps);
     }
 }
@@ -885,6 +910,7 @@ int main(void) {
         cmocka_unit_test(test_a_step_that_repeats_is_planned),
         cmocka_unit_test(test_each_divergence),
         cmocka_unit_test(test_divergences_in_a_row),
+        cmocka_unit_test(test_step_that_left_gets_the_memory),
         cmocka_unit_test(test_patience_grows),
         cmocka_unit_test(test_sizes_that_vary_are_enlarged),
         cmocka_unit_test(test_micro_batches_share_their_largest_size),
