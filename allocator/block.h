@@ -26,20 +26,22 @@ typedef enum zr_block_state {
 } zr_block_state_t;
 
 struct zr_block {
-    zr_block_t *prev, *next;           /* neighbours; together they cover the range, in order */
-    zr_block_t *list_prev, *list_next; /* of the state: bin, unmapped list, queue, or pool */
+    /* What every allocation and free looks at comes first, in as few cache lines as can be. */
     zr_arena_t *arena;
     size_t offset_bytes;    /* in the range, a multiple of ZR_BLOCK_ALIGNMENT */
     size_t size_bytes;      /* likewise, > 0 */
     size_t requested_bytes; /* LIVE and PENDING: what was asked for, <= size_bytes */
-    zr_event_t *event;      /* PENDING: passes when the memory may be used again */
-    size_t sequence;        /* PENDING: order of the frees */
     zr_block_state_t state;
     zr_tag_t tag;           /* LIVE and PENDING, as is lifetime */
-    zr_lifetime_t lifetime; /* differs from the arena's for empty allocations only */
-    size_t life;            /* LIVE and PENDING: its number in the recording + 1; 0: in none */
+    zr_lifetime_t lifetime; /* differs from the arena's for empty allocations and in a plan */
+    uint32_t planned;       /* of a place of the plan: its entry + 1; otherwise 0 */
     uint32_t tape_number, tape_epoch; /* LIVE: on which tape (tape.h) it is; 0: on none */
-    uint32_t planned;                 /* of a place of the plan: its entry + 1; otherwise 0 */
+    size_t life; /* LIVE and PENDING: its number in the recording + 1; 0: in none */
+
+    zr_block_t *prev, *next;           /* neighbours; together they cover the range, in order */
+    zr_block_t *list_prev, *list_next; /* of the state: bin, unmapped list, queue, or pool */
+    zr_event_t *event;                 /* PENDING: passes when the memory may be used again */
+    size_t sequence;                   /* PENDING: order of the frees */
 };
 
 /* ---- the pool of unused blocks ------------------------------------------------- */
