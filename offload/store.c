@@ -24,7 +24,7 @@ zr_store_options_t zr_store_options_default(void) {
         .chunk_bytes = (size_t)256 << 10,
         .max_transfers = 256,
         .verify = true,
-        .request_bytes = (size_t)1 << 20,
+        .request_bytes = (size_t)512 << 10,
         .depth = 32,
         .submit_batch = 4,
         .n_bounce_buffers = 4,

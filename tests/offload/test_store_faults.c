@@ -13,7 +13,7 @@
 #include "tests/offload/store_oracle.h"
 
 #define N_RUNS 200
-#define N_TRANSFERS 24
+#define N_TRANSFERS 20
 
 static int setup(void **state) {
     fixture_t *f = malloc(sizeof(*f));
@@ -51,7 +51,7 @@ static size_t run_with_faults(fixture_t *f, fault_kind_t kind, long result, size
                               oracle_result_t *sum_p) {
     uint64_t random = (uint64_t)kind * 1000 + (uint64_t)result;
     oracle_result_t one;
-    size_t n_hits = 0, most = kind == FAULT_RESULT || kind == FAULT_SHORT ? 60 : 25;
+    size_t n_hits = 0, most = kind == FAULT_RESULT || kind == FAULT_SHORT ? 50 : 20;
     memset(sum_p, 0, sizeof(*sum_p));
     for (size_t run = 0; run < n_runs; run++) {
         run_with_fault(f, kind, result, 1 + next_random(&random) % most, run, &one);
@@ -76,10 +76,11 @@ static size_t run_with_faults(fixture_t *f, fault_kind_t kind, long result, size
 static void test_the_drive_fails(void **state) {
     fixture_t *f = *state;
     static const int errors[] = {EIO, ENOSPC};
+    static const size_t n_runs[] = {N_RUNS, 60};
     for (size_t i = 0; i < 2; i++) {
         oracle_result_t sum;
-        size_t n_hits = run_with_faults(f, FAULT_RESULT, -errors[i], N_RUNS, &sum);
-        assert_true(n_hits > N_RUNS / 2);
+        size_t n_hits = run_with_faults(f, FAULT_RESULT, -errors[i], n_runs[i], &sum);
+        assert_true(n_hits > n_runs[i] / 4);
         assert_int_equal(sum.n_ended[-ZR_ERR_IO], n_hits);
         assert_int_equal(sum.n_ended[-ZR_ERR_FORMAT], 0);
     }
@@ -108,11 +109,12 @@ static void test_what_goes_on(void **state) {
 static void test_the_drive_lies(void **state) {
     fixture_t *f = *state;
     static const fault_kind_t kinds[] = {FAULT_LOST, FAULT_MISPLACED, FAULT_FLIP};
+    static const size_t n_runs[] = {N_RUNS, 60, N_RUNS};
     for (size_t i = 0; i < 3; i++) {
         oracle_result_t sum;
-        size_t n_hits = run_with_faults(f, kinds[i], 0, N_RUNS, &sum);
-        assert_true(n_hits > N_RUNS / 2);
-        assert_true(sum.n_ended[-ZR_ERR_FORMAT] > N_RUNS / 10);
+        size_t n_hits = run_with_faults(f, kinds[i], 0, n_runs[i], &sum);
+        assert_true(n_hits > n_runs[i] / 2);
+        assert_true(sum.n_ended[-ZR_ERR_FORMAT] > n_runs[i] / 10);
         assert_int_equal(sum.n_ended[-ZR_ERR_IO], 0);
         printf("%zu lies, %zu found out\n", n_hits, sum.n_ended[-ZR_ERR_FORMAT]);
         if (kinds[i] == FAULT_FLIP)
