@@ -13,6 +13,7 @@
 
 #include "offload/uring_internal.h"
 
+#define PROBE_TIMEOUT_MS 60000
 #define MAX_REGISTERED_BYTES ((size_t)1 << 30) /* the kernel's limit for one buffer */
 
 /* ---- the ring ---------------------------------------------------------------------------- */
@@ -63,18 +64,18 @@ static int try_polling(zr_uring_store_t *uring, zr_ring_t *ring) {
                                  .buffer = -1,
                                  .memory = memory,
                                  .size_bytes = (uint32_t)file->block_bytes};
-    int error = 0;
-    for (int i = 0; i < 2 && error == 0; i++, request.is_write = false) {
-        error = zr_ring_queue(ring, &request);
-        if (error == 0)
-            error = zr_ring_submit(ring) == 1 ? 0 : -EIO;
-        if (error == 0 && zr_ring_next(ring, true, &completion) == 1)
-            error = completion.result == (int)file->block_bytes ? 0 : completion.result;
-        if (error > 0)
-            error = -EIO;
+    int result = (int)file->block_bytes;
+    for (int i = 0; i < 2 && result == (int)file->block_bytes; i++, request.is_write = false) {
+        result = zr_ring_queue(ring, &request);
+        if (result == 0)
+            result = zr_ring_submit(ring) == 1 ? 0 : -EIO;
+        if (result == 0 && zr_ring_next(ring, PROBE_TIMEOUT_MS, &completion) == 1)
+            result = completion.result;
     }
     free(memory);
-    return -error;
+    if (result == (int)file->block_bytes)
+        return 0;
+    return result < 0 ? -result : EIO;
 }
 
 /* A ring that polls can be had where it then fails, so the probe is a real transfer. */

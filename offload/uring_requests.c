@@ -19,6 +19,7 @@
 #define MAX_FRUITLESS 200   /* requests in a row that move nothing */
 #define PATIENT_FRUITLESS 8 /* from then on, each waits before it is made again */
 #define PAUSE_MICROSECONDS 1000
+#define STALL_MS 60000
 
 static void fail_store(zr_uring_store_t *uring, const char *operation, int error);
 
@@ -204,6 +205,22 @@ static void take_completion(zr_uring_store_t *uring, const zr_ring_completion_t 
         fail_request(uring, number, strerror(-result), -result);
 }
 
+/* ---- waiting ------------------------------------------------------------------------------------
+ */
+
+/* A buffer that the system has cannot be given back, so there is no end to waiting, but it is
+ * said what for. The kernel itself ends requests of most drives after half a minute or so. */
+static int wait_for_completion(const zr_uring_store_t *uring, zr_ring_completion_t *completion_p) {
+    int result = 0;
+    while ((result = zr_ring_next(uring->ring, STALL_MS, completion_p)) == 0)
+        zr_log_write(
+            &uring->base.options.log, ZR_LOG_WARNING,
+            "store: none of %zu requests has ended for %d s; the drive of %s, or of another "
+            "path, does not answer; waiting on",
+            uring->n_handed, STALL_MS / 1000, uring->files[0].name);
+    return result;
+}
+
 /* ---- the whole store fails ----------------------------------------------------------------------
  */
 
@@ -211,7 +228,7 @@ static void take_completion(zr_uring_store_t *uring, const zr_ring_completion_t 
 static void take_back(zr_uring_store_t *uring) {
     zr_ring_completion_t completion;
     while (uring->n_handed > 0) {
-        if (zr_ring_next(uring->ring, true, &completion) != 1) {
+        if (wait_for_completion(uring, &completion) != 1) {
             zr_log_write(&uring->base.options.log, ZR_LOG_ERROR,
                          "store: %zu requests cannot be waited for; the system may still write to "
                          "their buffers",
@@ -311,7 +328,8 @@ void zr_uring_progress(zr_store_t *store, bool wait) {
     fill_up(uring);
     int result = 1;
     while (result == 1 && uring->n_handed > 0) {
-        result = zr_ring_next(uring->ring, wait, &completion);
+        result = wait ? wait_for_completion(uring, &completion)
+                      : zr_ring_next(uring->ring, 0, &completion);
         if (result == 1)
             take_completion(uring, &completion);
         /* What ended is verified and copied here, while the drive needs more to do. */

@@ -12,6 +12,7 @@ struct zr_ring {
     struct io_uring ring;
     bool has_files;
     bool has_buffers;
+    bool is_polled;
 };
 
 /* Completions wait until this thread enters the kernel anyway, instead of interrupting it. */
@@ -33,6 +34,7 @@ int zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
         free(ring);
         return error;
     }
+    ring->is_polled = poll;
     *ring_p = ring;
     return 0;
 }
@@ -85,13 +87,24 @@ int zr_ring_submit(zr_ring_t *ring) {
     return io_uring_submit(&ring->ring);
 }
 
-int zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *completion_p) {
+static int wait_for_completion(zr_ring_t *ring, int timeout_ms, struct io_uring_cqe **cqe_p) {
+    struct __kernel_timespec timeout = {.tv_sec = timeout_ms / 1000,
+                                        .tv_nsec = (long long)(timeout_ms % 1000) * 1000000};
+    /* Without the feature liburing would put a request of its own into the ring; and a poll that
+     * has found nothing counts as a time that is up. */
+    if (!(ring->ring.features & IORING_FEAT_EXT_ARG) || ring->is_polled)
+        return io_uring_wait_cqe(&ring->ring, cqe_p);
+    return io_uring_wait_cqe_timeout(&ring->ring, cqe_p, &timeout);
+}
+
+int zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p) {
     struct io_uring_cqe *cqe = NULL;
     int error = 0;
     do
-        error = wait ? io_uring_wait_cqe(&ring->ring, &cqe) : io_uring_peek_cqe(&ring->ring, &cqe);
-    while (error == -EINTR || (wait && error == -EAGAIN));
-    if (error == -EAGAIN)
+        error = timeout_ms > 0 ? wait_for_completion(ring, timeout_ms, &cqe)
+                               : io_uring_peek_cqe(&ring->ring, &cqe);
+    while (error == -EINTR);
+    if (error == -EAGAIN || error == -ETIME)
         return 0;
     if (error != 0)
         return error;

@@ -43,7 +43,10 @@ int zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsig
 int zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request);
 /** Hand over what is noted, in order; how many of them. */
 int zr_ring_submit(zr_ring_t *ring);
-/** Take a completion: 1; with none there, 0 at once, or with `wait` when one has come. */
-int zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *completion_p);
+/**
+ * Take a completion: 1. With none there, wait for one so long (0: not at all; a polled ring,
+ * and a kernel before 5.11, wait without end), and give 0 if none has come.
+ */
+int zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p);
 
 #endif

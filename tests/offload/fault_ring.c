@@ -47,8 +47,8 @@ int __real_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request);
 int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request);
 int __real_zr_ring_submit(zr_ring_t *ring);
 int __wrap_zr_ring_submit(zr_ring_t *ring);
-int __real_zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *completion_p);
-int __wrap_zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *completion_p);
+int __real_zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p);
+int __wrap_zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p);
 
 int __wrap_zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
     if (hits(FAULT_OPEN_RING))
@@ -132,11 +132,11 @@ static void spoil(zr_ring_completion_t *completion) {
     }
 }
 
-int __wrap_zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *completion_p) {
-    if (wait && hits(FAULT_NEXT))
+int __wrap_zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p) {
+    if (timeout_ms > 0 && hits(FAULT_NEXT))
         return (int)fault.result;
     while (n_outstanding > 0) {
-        int result = __real_zr_ring_next(ring, wait, completion_p);
+        int result = __real_zr_ring_next(ring, timeout_ms, completion_p);
         if (result != 1)
             return result;
         n_outstanding--;
@@ -146,7 +146,7 @@ int __wrap_zr_ring_next(zr_ring_t *ring, bool wait, zr_ring_completion_t *comple
         late[n_late++] = *completion_p;
     }
     if (n_late == 0)
-        return __real_zr_ring_next(ring, wait, completion_p);
+        return __real_zr_ring_next(ring, timeout_ms, completion_p);
     *completion_p = late[--n_late];
     return 1;
 }

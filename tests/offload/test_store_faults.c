@@ -235,6 +235,17 @@ static void test_the_ring_fails_twice(void **state) {
     free_buffer(buffer);
 }
 
+/* A drive that does not answer for long is waited for, and named. */
+static void test_a_silent_drive(void **state) {
+    fixture_t *f = *state;
+    unsigned char *buffer = put_one(f);
+    fault_arm(FAULT_NEXT, 0, 1, 2);
+    assert_int_equal(get_now(f->store, 0, 0, one_size, buffer), ZR_OK);
+    assert_int_equal(f->n_logged[ZR_LOG_WARNING], 2);
+    assert_logged(f, "requests has ended for 60 s; the drive of rank 3's file in ");
+    free_buffer(buffer);
+}
+
 /* ---- making a store -----------------------------------------------------------------------------
  */
 
@@ -326,6 +337,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_submissions_that_pass, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_ring_fails, setup, teardown),
         cmocka_unit_test_setup_teardown(test_the_ring_fails_twice, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_silent_drive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_creations, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lesser_creations, setup, teardown),
     };
