@@ -443,6 +443,9 @@ zr_status_t zr_store_wait(zr_store_t *store, zr_store_ticket_t ticket) {
 
 zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t ticket, bool *done_p) {
     zr_store_transfer_t *transfer = NULL;
+    if (done_p == NULL)
+        return zr_fail(store != NULL ? &store->options.log : NULL, ZR_ERR_ARGUMENT,
+                       "poll: nowhere to say whether it has ended (NULL)");
     if (ticket == ZR_STORE_NO_TICKET) {
         *done_p = true;
         return ZR_OK;
@@ -456,6 +459,8 @@ zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t ticket, bool *don
 
 zr_status_t zr_store_wait_all(zr_store_t *store) {
     zr_status_t status = ZR_OK;
+    if (store == NULL)
+        return zr_fail(NULL, ZR_ERR_ARGUMENT, "wait: no store (NULL)");
     for (size_t i = 0; i < store->options.max_transfers; i++) {
         zr_store_transfer_t *transfer = &store->transfers[i];
         if (transfer->state == ZR_TRANSFER_FREE)

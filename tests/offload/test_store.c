@@ -2,6 +2,7 @@
  * The conformance suite of the store: what store.h promises, on every backend and in several
  * forms of each.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -311,6 +312,43 @@ static void test_random(void **state) {
     }
 }
 
+/* Ranks are threads, each with a store of its own on the same paths. */
+static void *run_rank(void *context) {
+    const zr_store_options_t *options = context;
+    zr_store_extent_t extents[ORACLE_N_EXTENTS];
+    zr_store_t *store = NULL;
+    oracle_result_t result;
+    for (size_t e = 0; e < ORACLE_N_EXTENTS; e++)
+        extents[e] = (zr_store_extent_t){.name = "of a rank", .size_bytes = oracle_sizes[e]};
+    zr_status_t status =
+        zr_store_create(variant->backend, options, extents, ORACLE_N_EXTENTS, &store);
+    if (status != ZR_OK)
+        return NULL;
+    oracle_run(store, 100, 10, (uintptr_t)context, &result);
+    zr_store_destroy(&store);
+    return result.n_ended[0] > 50 ? context : NULL; /* what came back has been compared */
+}
+
+static void ignore(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+static void test_ranks_in_threads(void **state) {
+    fixture_t *f = *state;
+    pthread_t ranks[4];
+    zr_store_options_t options[4];
+    for (int rank = 0; rank < 4; rank++) {
+        options[rank] = f->options;
+        options[rank].log = (zr_log_t){.sink = ignore, .level = ZR_LOG_ERROR, .rank = rank};
+        assert_int_equal(pthread_create(&ranks[rank], NULL, run_rank, &options[rank]), 0);
+    }
+    for (int rank = 0; rank < 4; rank++) {
+        void *result = NULL;
+        assert_int_equal(pthread_join(ranks[rank], &result), 0);
+        assert_ptr_equal(result, &options[rank]);
+    }
+}
+
 /* ---- registered buffers ---------------------------------------------------------------------- */
 
 static void test_register(void **state) {
@@ -370,6 +408,7 @@ static void test_refused_transfers(void **state) {
     assert_refused(f, ZR_ERR_STATE, zr_store_wait(s, 12345678),
                    "ticket 12345678 is of no transfer");
     assert_refused(f, ZR_ERR_STATE, zr_store_wait(s, UINT64_MAX), "is of no transfer");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_poll(s, 1, NULL), "nowhere to say");
     free_buffer(buffer);
 }
 
@@ -456,6 +495,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_poll, setup, teardown),
         cmocka_unit_test_setup_teardown(test_destroy_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_random, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ranks_in_threads, setup, teardown),
         cmocka_unit_test_setup_teardown(test_register, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_transfers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_stores, setup, teardown),
