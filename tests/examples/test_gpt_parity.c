@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include "allocator/replay.h"
 #include "examples/gpt.h"
 #include "tests/common/ranks.h"
 
@@ -18,7 +19,9 @@ enum { BATCH = 2, SEQ = 13, VOCAB = 61, N_STEPS = 3 };
 typedef struct gpt_run {
     zr_config_t config;
     gpt_options_t options;
+    size_t n_steps;
     uint64_t hash[TEST_MAX_RANKS];
+    zr_replay_statistics_t replay; /* rank 0's */
 } gpt_run_t;
 
 static void make_tokens(int rank, size_t step, size_t k, int32_t *tokens, int32_t *targets) {
@@ -32,7 +35,7 @@ static void make_tokens(int rank, size_t step, size_t k, int32_t *tokens, int32_
 
 static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtime, gpt_t *gpt) {
     int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
-    for (size_t step = 0; step < N_STEPS; step++) {
+    for (size_t step = 0; step < run->n_steps; step++) {
         double loss;
         for (size_t k = 0; k < run->config.grad_accum; k++) {
             make_tokens(rank->rank, step, k, tokens, targets);
@@ -41,6 +44,8 @@ static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtim
         ZR_TRY(gpt_take_loss(gpt, &loss));
         ZR_TRY(zr_runtime_step(runtime, NULL));
     }
+    if (rank->rank == 0)
+        zr_allocator_replay_statistics(zr_runtime_allocator(runtime), &run->replay);
     return zr_runtime_weights_xxh3(runtime, &run->hash[rank->rank]);
 }
 
@@ -71,7 +76,9 @@ static uint64_t hash_of(gpt_run_t *run, int n_ranks) {
 }
 
 static gpt_run_t variant(zr_dtype_t dtype, unsigned flags) {
-    gpt_run_t run = {.config = zr_config_default(), .options = {.seed = 5, .weight_decay = 0.1}};
+    gpt_run_t run = {.config = zr_config_default(),
+                     .options = {.seed = 5, .weight_decay = 0.1},
+                     .n_steps = N_STEPS};
     run.config.dtype = dtype;
     run.config.adamw.lr = 0.01;
     run.config.micro_batch = BATCH;
@@ -124,6 +131,22 @@ static void recomputation_changes_no_bit(void **state) {
         }
 }
 
+/* Allocating by plan changes no bit, and the last steps follow their plan. */
+static void plans_change_no_bit(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (unsigned flags = 0; flags < 8; flags++) {
+            gpt_run_t planned = variant(ZR_DTYPE_BF16, flags), plain = planned;
+            planned.config.stage = plain.config.stage = stage;
+            planned.n_steps = plain.n_steps = 7;
+            plain.config.plan_memory = false;
+            assert_true(hash_of(&planned, 2) == hash_of(&plain, 2));
+            assert_false(plain.replay.is_on);
+            assert_true(planned.replay.n_clean_steps >= 3);
+            assert_int_equal(planned.replay.last_clean_step, planned.n_steps - 1);
+        }
+}
+
 static void what_should_matter_matters(void **state) {
     (void)state;
     gpt_run_t plain = variant(ZR_DTYPE_F32, 0), clipped = variant(ZR_DTYPE_F32, 2);
@@ -141,6 +164,7 @@ int main(void) {
         cmocka_unit_test(all_stages_agree),
         cmocka_unit_test(accumulation_agrees_in_pairs),
         cmocka_unit_test(recomputation_changes_no_bit),
+        cmocka_unit_test(plans_change_no_bit),
         cmocka_unit_test(what_should_matter_matters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -278,6 +278,8 @@ static zr_status_t train(rank_state_t *state) {
                                 &state->result->device_memory);
         zr_allocator_statistics(zr_runtime_allocator(state->runtime), ZR_TIER_HOST,
                                 &state->result->host_memory);
+        zr_allocator_replay_statistics(zr_runtime_allocator(state->runtime),
+                                       &state->result->replay);
         zr_runtime_model_size(state->runtime, &state->result->size);
         state->result->step = state->last;
     }
