@@ -293,15 +293,19 @@ static zr_status_t event_record(zr_event_t *event, zr_stream_t *stream) {
 }
 
 /* Room for one wait more; those that have been reached make it where they can. */
-static void make_room_for_wait(fake_stream_t *stream) {
+static zr_status_t make_room_for_wait(fake_stream_t *stream) {
     if (stream->n_waits < stream->waits_capacity)
-        return;
+        return ZR_OK;
     pass_to(stream, stream->n_passed);
     if (2 * stream->n_waits < stream->waits_capacity)
-        return;
-    stream->waits_capacity = stream->waits_capacity == 0 ? 64 : 2 * stream->waits_capacity;
-    stream->waits = realloc(stream->waits, stream->waits_capacity * sizeof(*stream->waits));
-    assert_non_null(stream->waits);
+        return ZR_OK;
+    size_t capacity = stream->waits_capacity == 0 ? 64 : 2 * stream->waits_capacity;
+    fake_wait_t *waits = realloc(stream->waits, capacity * sizeof(*waits));
+    if (waits == NULL)
+        return ZR_ERR_MEMORY;
+    stream->waits = waits;
+    stream->waits_capacity = capacity;
+    return ZR_OK;
 }
 
 static zr_status_t stream_wait(zr_stream_t *stream, zr_event_t *event) {
@@ -313,8 +317,8 @@ static zr_status_t stream_wait(zr_stream_t *stream, zr_event_t *event) {
     fake->n_stream_waits++;
     if (!awaited->is_recorded)
         return ZR_OK;
+    ZR_TRY(make_room_for_wait(late));
     merge(&late->clock, &awaited->clock);
-    make_room_for_wait(late);
     late->waits[late->n_waits++] = (fake_wait_t){.after = late->n_queued, .clock = awaited->clock};
     return ZR_OK;
 }

@@ -11,6 +11,10 @@ target_compile_definitions(test_allocator_record
   PRIVATE CHECK_MEMORY_VIZ="${CMAKE_CURRENT_SOURCE_DIR}/allocator/check_memory_viz.py")
 
 zr_add_test(allocator/test_replay.c allocator/replay_steps.c allocator/fake_device.c LABELS asan)
+zr_add_test(allocator/test_replay_faults.c allocator/replay_steps.c allocator/fail_malloc.c
+            allocator/fake_device.c LABELS asan)
+target_link_options(test_replay_faults PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+zr_add_test(allocator/test_replay_threads.c allocator/fake_device.c)
 zr_add_test(allocator/test_replay_properties.c allocator/replay_steps.c allocator/fake_device.c
             LABELS asan)
 
