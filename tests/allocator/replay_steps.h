@@ -11,7 +11,7 @@
 #include "allocator/replay.h"
 #include "tests/allocator/fake_device.h"
 
-#define STEPS_N_STREAMS 4
+#define STEPS_N_STREAMS 10 /* more than a plan knows */
 #define STEPS_NO_STREAM (-1)
 #define STEPS_MAX_SLOTS 256
 #define STEPS_MAX_OPS 1024
