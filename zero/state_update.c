@@ -18,7 +18,11 @@ typedef struct piece_work {
     void *grads;
     void *params;
     zr_stream_t *stream;
+    size_t most_elems; /* that are updated at a time */
 } piece_work_t;
+
+/* The drive is looked after between runs of so many elements, a fraction of a millisecond. */
+#define MOST_SWAPPED_ELEMS ((size_t)1 << 17)
 
 /* ---- arrays on the device ---- */
 
@@ -108,9 +112,10 @@ static zr_status_t update_runs(zr_unit_t *unit, const zr_state_update_t *update,
         run.first = run.first > work->first ? run.first : work->first;
         end = end < piece_end ? end : piece_end;
         for (; run.first < end; run.first += run.n_elems) {
-            size_t most = unit->runtime->config.sub_group_elems;
-            run.n_elems = end - run.first < most ? end - run.first : most;
+            run.n_elems = end - run.first < work->most_elems ? end - run.first : work->most_elems;
             ZR_TRY(update_run(unit, update, work, &run));
+            if (work->piece->tier == ZR_TIER_NVME)
+                zr_store_progress(unit->runtime->state.store);
         }
     }
     return ZR_OK;
@@ -135,6 +140,8 @@ static zr_status_t update_on_host(zr_unit_t *unit, const zr_state_update_t *upda
         void *buffer = NULL;
         ZR_TRY(zr_swap_next(state->swap, &buffer));
         work->state = buffer;
+        if (work->most_elems > MOST_SWAPPED_ELEMS)
+            work->most_elems = MOST_SWAPPED_ELEMS;
     } else {
         work->state = unit->state[ZR_TIER_HOST] + work->piece->offset_bytes / sizeof(float);
     }
@@ -151,7 +158,8 @@ zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *updat
     size_t range_first = zr_rt_state_range(unit).first;
     size_t end = placement->first_piece[unit->index + 1];
     for (size_t i = placement->first_piece[unit->index]; i < end; i++) {
-        piece_work_t work = {.piece = &placement->pieces[i]};
+        piece_work_t work = {.piece = &placement->pieces[i],
+                             .most_elems = unit->runtime->config.sub_group_elems};
         work.first = range_first + work.piece->first;
         work.grads = device_grads(unit, work.first);
         work.params = device_params(unit, work.first);

@@ -4,25 +4,26 @@
  * that whatever else the machine does meets both.
  */
 
-#include "examples/bench/bench.h"
-#include "examples/bench/stream.h"
+#include "examples/bench/adam.h"
 
 #define MAX_THREADS 1024
 #define MAX_ELEMS ((size_t)1 << 36)
-#define MIN_ROUNDS 5
-
-typedef struct options {
-    bench_common_t common;
-    size_t n_elems, n_threads;
-    zr_dtype_t dtype;
-    const char *isa;
-    double seconds;
-    const zr_log_t *log;
-} options_t;
+#define DEFAULT_ELEMS ((size_t)20000003)
 
 /* ---- options -------------------------------------------------------------------------- */
 
-enum { KEY_ELEMS = BENCH_KEY_FIRST_OWN, KEY_THREADS, KEY_DTYPE, KEY_ISA, KEY_SECONDS };
+enum {
+    KEY_ELEMS = BENCH_KEY_FIRST_OWN,
+    KEY_THREADS,
+    KEY_DTYPE,
+    KEY_ISA,
+    KEY_SECONDS,
+    KEY_OFFLOAD,
+    KEY_PATH,
+    KEY_SUB_GROUP,
+    KEY_BUFFERS,
+    KEY_VERIFY
+};
 
 static const struct argp_option option_table[] = {
     {"elems", KEY_ELEMS, "N", 0, "elements of each array (default 20000003)", 0},
@@ -31,15 +32,43 @@ static const struct argp_option option_table[] = {
     {"dtype", KEY_DTYPE, "NAME", 0, "of gradients and parameters: fp32 (default) or bf16", 0},
     {"isa", KEY_ISA, "NAME", 0, "of the step: avx512, avx2, baseline (default: the best here)", 0},
     {"seconds", KEY_SECONDS, "S", 0, "measure for about so long (default 2)", 0},
+    {"offload", KEY_OFFLOAD, "PLACE", 0,
+     "measure updates of state that is offloaded to cpu or nvme (default none; then --elems is "
+     "4194304 if it is not given)",
+     0},
+    {"path", KEY_PATH, "DIR[,DIR...]", 0, "folders of --offload nvme (default: the current one)",
+     0},
+    {"sub-group", KEY_SUB_GROUP, "ELEMS", 0, "of what is offloaded (default 1048576)", 0},
+    {"buffers", KEY_BUFFERS, "N", 0, "sub-groups in host memory, of --offload nvme (default 4)", 0},
+    {"verify", KEY_VERIFY, "on|off", 0, "make and verify checksums (default on)", 0},
     BENCH_COMMON_OPTIONS,
     {0},
 };
 
-static zr_status_t take_option(int key, const char *value, options_t *o) {
+static zr_status_t take_option(int key, const char *value, adam_options_t *o) {
     static const char *const dtypes[] = {"fp32", "bf16"};
     static const char *const isas[] = {"avx512", "avx2", "baseline"};
+    static const char *const places[] = {"none", "cpu", "nvme"}, *const switches[] = {"off", "on"};
     size_t choice = 0;
     switch (key) {
+    case KEY_OFFLOAD:
+        ZR_TRY(args_choice("--offload", value, places, 3, o->log, &choice));
+        o->offload = (zr_offload_device_t)choice;
+        return ZR_OK;
+    case KEY_PATH:
+        o->nvme_given = "--path";
+        o->paths = value;
+        return ZR_OK;
+    case KEY_SUB_GROUP:
+        return args_count("--sub-group", value, 1, MAX_ELEMS, o->log, &o->sub_group_elems);
+    case KEY_BUFFERS:
+        o->nvme_given = "--buffers";
+        return args_count("--buffers", value, 1, ZR_SWAP_MAX_BUFFERS, o->log, &o->n_buffers);
+    case KEY_VERIFY:
+        o->nvme_given = "--verify";
+        ZR_TRY(args_choice("--verify", value, switches, 2, o->log, &choice));
+        o->verify = choice == 1;
+        return ZR_OK;
     case KEY_ELEMS:
         return args_count("--elems", value, 1, MAX_ELEMS, o->log, &o->n_elems);
     case KEY_THREADS:
@@ -61,7 +90,7 @@ static zr_status_t take_option(int key, const char *value, options_t *o) {
 }
 
 static error_t parse_option(int key, char *value, struct argp_state *state) {
-    options_t *options = state->input;
+    adam_options_t *options = state->input;
     if (bench_take_common(key, &options->common))
         return 0;
     return bench_taken(take_option(key, value, options));
@@ -75,16 +104,6 @@ static const struct argp parser = {
 
 /* ---- what is measured ---------------------------------------------------------------------- */
 
-typedef struct adam_bench {
-    zr_device_t *device;
-    zr_stream_t *queue;
-    void *range;
-    size_t range_bytes;
-    zr_adamw_t args;
-    stream_t *stream;
-    bench_times_t adam_times, stream_times;
-} adam_bench_t;
-
 /* Arrays that begin at the same place of a page, or a power of two apart, compete for the same
  * places in caches; in a runtime they seldom do. */
 static size_t array_bytes(size_t n_elems, size_t granule) {
@@ -92,7 +111,7 @@ static size_t array_bytes(size_t n_elems, size_t granule) {
     return (n_elems * sizeof(float) + skew_bytes + 63) / 64 * 64;
 }
 
-static zr_status_t make_arrays(adam_bench_t *bench, const options_t *options) {
+static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *options) {
     size_t granule = zr_device_info(bench->device)->granule_bytes;
     size_t each = array_bytes(options->n_elems, granule), n = options->n_elems;
     bench->range_bytes = (5 * each + granule - 1) / granule * granule;
@@ -122,7 +141,7 @@ static zr_status_t make_arrays(adam_bench_t *bench, const options_t *options) {
     return zr_stream_synchronize(bench->queue);
 }
 
-static zr_status_t make_stream(adam_bench_t *bench, const options_t *options) {
+static zr_status_t make_stream(adam_bench_t *bench, const adam_options_t *options) {
     stream_arrays_t arrays = {.n_elems = options->n_elems,
                               .a = bench->args.master,
                               .b = bench->args.m,
@@ -137,7 +156,7 @@ static zr_status_t make_stream(adam_bench_t *bench, const options_t *options) {
                                            "no memory for a loop on %d threads", n_threads);
 }
 
-static zr_status_t set_up(adam_bench_t *bench, const options_t *options) {
+zr_status_t adam_set_up(adam_bench_t *bench, const adam_options_t *options) {
     zr_device_options_t device_options = zr_device_options_default();
     device_options.log = *options->log;
     device_options.n_threads = (int)options->n_threads;
@@ -148,7 +167,7 @@ static zr_status_t set_up(adam_bench_t *bench, const options_t *options) {
     return make_stream(bench, options);
 }
 
-static void tear_down(adam_bench_t *bench) {
+void adam_tear_down(adam_bench_t *bench) {
     bench_times_free(&bench->adam_times);
     bench_times_free(&bench->stream_times);
     stream_destroy(&bench->stream);
@@ -158,7 +177,7 @@ static void tear_down(adam_bench_t *bench) {
     zr_device_close(&bench->device);
 }
 
-static zr_status_t time_adam(adam_bench_t *bench, double *seconds_p) {
+zr_status_t adam_time(adam_bench_t *bench, double *seconds_p) {
     double begin = bench_seconds();
     ZR_TRY(zr_kernel_adamw(bench->queue, &bench->args));
     ZR_TRY(zr_stream_synchronize(bench->queue));
@@ -174,12 +193,12 @@ static double time_stream(adam_bench_t *bench) {
 }
 
 /* Both in turns; the first round, which meets cold memory, does not count. */
-static zr_status_t measure(adam_bench_t *bench, const options_t *options) {
+static zr_status_t measure(adam_bench_t *bench, const adam_options_t *options) {
     double end = bench_seconds() + options->seconds, seconds = 0.0;
-    ZR_TRY(time_adam(bench, &seconds));
+    ZR_TRY(adam_time(bench, &seconds));
     time_stream(bench);
-    while (bench->adam_times.n_times < MIN_ROUNDS || bench_seconds() < end) {
-        ZR_TRY(time_adam(bench, &seconds));
+    while (bench->adam_times.n_times < ADAM_MIN_ROUNDS || bench_seconds() < end) {
+        ZR_TRY(adam_time(bench, &seconds));
         if (!bench_times_add(&bench->adam_times, seconds) ||
             !bench_times_add(&bench->stream_times, time_stream(bench)))
             return zr_fail(options->log, ZR_ERR_MEMORY, "no memory for %zu times",
@@ -200,7 +219,7 @@ static json_t *describe_loop(double seconds, const zr_adamw_t *args) {
     return NULL;
 }
 
-static void print_for_people(const adam_bench_t *bench, const options_t *options, double adam,
+static void print_for_people(const adam_bench_t *bench, const adam_options_t *options, double adam,
                              double stream) {
     double n_elems = (double)options->n_elems, bytes = zr_adamw_cost(&bench->args).bytes;
     fprintf(stderr, "%s\n%zu elements, %s gradients and parameters, median of %zu rounds\n",
@@ -213,7 +232,7 @@ static void print_for_people(const adam_bench_t *bench, const options_t *options
     fprintf(stderr, "  ratio   %8.3f\n", stream / adam);
 }
 
-static int report(adam_bench_t *bench, const options_t *options) {
+static int report(adam_bench_t *bench, const adam_options_t *options) {
     const zr_device_info_t *info = zr_device_info(bench->device);
     double adam = bench_times_median(&bench->adam_times);
     double stream = bench_times_median(&bench->stream_times);
@@ -235,24 +254,42 @@ static int report(adam_bench_t *bench, const options_t *options) {
     return bench_print(NULL, options->log);
 }
 
+/* What is said about offload that is not measured is a slip. */
+static zr_status_t check_offload(const adam_options_t *o) {
+    if (o->offload != ZR_OFFLOAD_NVME && o->nvme_given != NULL)
+        return zr_fail(o->log, ZR_ERR_ARGUMENT, "%s means something with --offload nvme only",
+                       o->nvme_given);
+    if (o->offload == ZR_OFFLOAD_NONE && o->sub_group_elems > 0)
+        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                       "--sub-group means something with --offload cpu or nvme only");
+    return ZR_OK;
+}
+
 static int run(int argc, char **argv, const zr_log_t *log) {
-    options_t options = {.n_elems = 20000003, .dtype = ZR_DTYPE_F32, .seconds = 2.0, .log = log};
+    adam_options_t options = {
+        .dtype = ZR_DTYPE_F32, .seconds = 2.0, .paths = ".", .verify = true, .log = log};
     zr_status_t status = args_parse(&parser, argc, argv, log, &options);
     if (status != ZR_OK)
         return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
     if (bench_answer_common(&options.common, &parser, "adam"))
         return BENCH_MEASURED;
+    if (check_offload(&options) != ZR_OK)
+        return BENCH_BAD_INPUT;
+    if (options.offload != ZR_OFFLOAD_NONE)
+        return adam_offload_run(&options);
+    if (options.n_elems == 0)
+        options.n_elems = DEFAULT_ELEMS;
 
     adam_bench_t bench = {0};
     int code = BENCH_FAILED;
-    status = set_up(&bench, &options);
+    status = adam_set_up(&bench, &options);
     if (status == ZR_OK)
         status = measure(&bench, &options);
     if (status == ZR_OK)
         code = report(&bench, &options);
     else if (status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_ARGUMENT)
         code = BENCH_BAD_INPUT;
-    tear_down(&bench);
+    adam_tear_down(&bench);
     return code;
 }
 

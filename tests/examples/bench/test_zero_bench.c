@@ -1,5 +1,6 @@
 /* zero-bench as a user runs it: its exit statuses, its messages, and the object of --json. */
 #include <math.h>
+#include <stdbool.h>
 
 #include "tests/examples/bench/run_bench.h"
 
@@ -27,6 +28,44 @@ static void test_adam_json(void **state) {
         assert_true(fabs(elem_bytes - (i == 0 ? 32.0 : 28.0)) < 1e-6);
         json_decref(object);
     }
+}
+
+/* The ratio is of the update to the larger of what bounds it. */
+static void expect_offload(const char *arguments, const char *place) {
+    char output[4096];
+    assert_int_equal(run(arguments, output, sizeof(output)), 0);
+    json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+    assert_true(json_is_object(object));
+    assert_string_equal(json_string_value(json_object_get(object, "offload")), place);
+    assert_true(number_at(object, "elems") == 20000.0);
+    assert_true(number_at(object, "largest_group_elems") == 1024.0);
+    bool has_io = strcmp(place, "nvme") == 0;
+    double limit = number_at(object, "adam_seconds");
+    if (has_io && number_at(object, "io_seconds") > limit)
+        limit = number_at(object, "io_seconds");
+    assert_true((json_object_get(object, "io_seconds") != NULL) == has_io);
+    double ratio = number_at(object, "update_seconds") / limit;
+    assert_true(fabs(number_at(object, "ratio") / ratio - 1.0) < 1e-6);
+    json_decref(object);
+}
+
+static void test_adam_offload(void **state) {
+    (void)state;
+    const char *arguments =
+        "adam --json --elems 20000 --threads 1 --seconds 0 --sub-group 1024 --offload ";
+    char with_place[256], output[4096];
+    snprintf(with_place, sizeof(with_place), "%scpu 2>/dev/null", arguments);
+    expect_offload(with_place, "cpu");
+    snprintf(with_place, sizeof(with_place), "%snvme 2>&1", arguments);
+    if (run(with_place, output, sizeof(output)) == 2 && strstr(output, "io_uring") != NULL) {
+        print_message("skipped: nothing over NVMe: %s", output);
+        return;
+    }
+    snprintf(with_place, sizeof(with_place), "%snvme --buffers 3 2>/dev/null", arguments);
+    expect_offload(with_place, "nvme");
+    snprintf(with_place, sizeof(with_place), "%snvme --path /nowhere 2>&1", arguments);
+    assert_int_equal(run(with_place, output, sizeof(output)), 1);
+    assert_non_null(strstr(output, "/nowhere"));
 }
 
 /* What is written for people leaves standard output alone. */
@@ -71,6 +110,11 @@ static void test_bad_usage(void **state) {
     assert_bad_usage("adam --isa avx1", "the nearest is avx2");
     assert_bad_usage("adam --seconds soon", "--seconds soon");
     assert_bad_usage("adam extra", "\"extra\"");
+    assert_bad_usage("adam --offload disk", "none, cpu, nvme");
+    assert_bad_usage("adam --path /tmp", "--offload nvme only");
+    assert_bad_usage("adam --offload cpu --buffers 3", "--buffers means something with");
+    assert_bad_usage("adam --offload nvme --verify no", "off, on");
+    assert_bad_usage("adam --sub-group 5", "--offload cpu or nvme only");
 }
 
 /* What no machine has ends with 1 and says what was asked for. */
@@ -83,9 +127,9 @@ static void test_too_large(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adam_json),        cmocka_unit_test(test_adam_for_people),
-        cmocka_unit_test(test_help_and_version), cmocka_unit_test(test_bad_usage),
-        cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_adam_json),       cmocka_unit_test(test_adam_offload),
+        cmocka_unit_test(test_adam_for_people), cmocka_unit_test(test_help_and_version),
+        cmocka_unit_test(test_bad_usage),       cmocka_unit_test(test_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

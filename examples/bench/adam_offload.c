@@ -1,0 +1,256 @@
+/*
+ * zero-bench adam --offload: the update of state in host memory or on NVMe, as a step of the
+ * runtime makes it, against the larger of two limits that are measured in the same run: its bytes
+ * at the bandwidth that the store reaches when nothing is computed, and its elements at the rate
+ * that the step reaches in memory. All three take turns, because shared drives swing.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/bench/adam.h"
+#include "examples/bench/io_run.h"
+
+#define DEFAULT_ELEMS ((size_t)4 << 20)
+#define STATE_BYTES 12
+#define N_UNITS 4 /* as a model has them: a sub-group ends with its unit */
+
+typedef struct offload_bench {
+    const adam_options_t *options;
+    size_t n_elems; /* of all units */
+    adam_bench_t memory;
+    io_store_t *io; /* NULL without NVMe */
+    char *paths;
+
+    zr_comm_t *comm;
+    zr_runtime_t *runtime;
+    zr_unit_t *units[N_UNITS];
+    zr_param_t *params[N_UNITS];
+    bench_times_t update_times, io_times;
+} offload_bench_t;
+
+/* ---- the runtime -------------------------------------------------------------------------------
+ */
+
+static void fill(void *context, size_t first, size_t n_elems, float *values) {
+    (void)context;
+    for (size_t i = 0; i < n_elems; i++)
+        values[i] = 0.5f + 1e-6f * (float)((first + i) % 1000);
+}
+
+static zr_status_t make_config(const adam_options_t *o, zr_config_t *config) {
+    *config = zr_config_default();
+    config->dtype = o->dtype;
+    config->offload_optimizer.device = o->offload;
+    config->nvme.verify = o->verify;
+    if (o->sub_group_elems > 0)
+        config->sub_group_elems = o->sub_group_elems;
+    if (o->n_buffers > 0)
+        config->offload_optimizer.n_buffers = o->n_buffers;
+    if (strlen(o->paths) >= sizeof(config->nvme.paths))
+        return zr_fail(o->log, ZR_ERR_ARGUMENT, "--path: %zu bytes; allowed are up to %zu",
+                       strlen(o->paths), sizeof(config->nvme.paths) - 1);
+    snprintf(config->nvme.paths, sizeof(config->nvme.paths), "%s", o->paths);
+    return zr_config_resolve(config, 1, o->log);
+}
+
+static zr_status_t add_unit(offload_bench_t *b, size_t number) {
+    char name[32];
+    size_t first = b->n_elems * number / N_UNITS, end = b->n_elems * (number + 1) / N_UNITS;
+    snprintf(name, sizeof(name), "unit %zu", number);
+    zr_param_desc_t desc = {.name = name, .n_dims = 1, .dims = {end - first}, .fill = fill};
+    ZR_TRY(zr_runtime_add_unit(b->runtime, name, &b->units[number]));
+    return zr_unit_add_param(b->units[number], &desc, &b->params[number]);
+}
+
+static zr_status_t make_runtime(offload_bench_t *b) {
+    zr_config_t config;
+    zr_comm_options_t comm_options = zr_comm_options_default();
+    comm_options.log = *b->options->log;
+    ZR_TRY(make_config(b->options, &config));
+    ZR_TRY(zr_comm_create_threads(1, &comm_options, &b->comm));
+    ZR_TRY(zr_runtime_create(&config, b->comm, b->memory.device, b->options->log, &b->runtime));
+    for (size_t i = 0; i < N_UNITS; i++)
+        ZR_TRY(add_unit(b, i));
+    return zr_runtime_commit(b->runtime);
+}
+
+static zr_status_t make_gradients(offload_bench_t *b, size_t number) {
+    void *grad = NULL;
+    bool accumulate = false;
+    zr_stream_t *stream = zr_runtime_stream(b->runtime);
+    ZR_TRY(zr_unit_acquire(b->units[number], ZR_GRADIENTS));
+    ZR_TRY(zr_param_grad(b->params[number], &grad, &accumulate));
+    ZR_TRY(zr_kernel_fill(stream, grad, b->options->dtype, zr_param_n_elems(b->params[number]),
+                          0.01f));
+    ZR_TRY(zr_unit_reduce(b->units[number]));
+    return zr_unit_release(b->units[number]);
+}
+
+static zr_status_t time_update(offload_bench_t *b, double *seconds_p) {
+    zr_offload_report_t before, after;
+    ZR_TRY(zr_runtime_begin_micro_batch(b->runtime));
+    for (size_t i = 0; i < N_UNITS; i++)
+        ZR_TRY(make_gradients(b, i));
+    zr_runtime_offload(b->runtime, &before);
+    ZR_TRY(zr_runtime_step(b->runtime, NULL));
+    zr_runtime_offload(b->runtime, &after);
+    *seconds_p = after.update_seconds - before.update_seconds;
+    return ZR_OK;
+}
+
+/* ---- the store alone
+ * ----------------------------------------------------------------------------- */
+
+/* With the settings that the runtime has, and as many bytes, rounded up to whole requests. */
+static zr_status_t open_io(offload_bench_t *b) {
+    zr_store_options_t usual = zr_store_options_default();
+    io_setting_t setting = {.request_bytes = usual.request_bytes,
+                            .depth = usual.depth,
+                            .submit_batch = usual.submit_batch,
+                            .n_files = 1};
+    io_place_t place = {.verify = b->options->verify, .log = *b->options->log};
+    char *rest = NULL;
+    if (b->options->offload != ZR_OFFLOAD_NVME)
+        return ZR_OK;
+    b->paths = strdup(b->options->paths);
+    if (b->paths == NULL)
+        return zr_fail(b->options->log, ZR_ERR_MEMORY, "no memory for --path");
+    for (char *path = strtok_r(b->paths, ",", &rest); path != NULL && place.n_paths < IO_MAX_FILES;
+         path = strtok_r(NULL, ",", &rest))
+        place.paths[place.n_paths++] = path;
+    size_t unit = setting.request_bytes, size_bytes = STATE_BYTES * b->n_elems;
+    place.size_bytes = (size_bytes + unit - 1) / unit * unit;
+    return io_store_open(&place, &setting, &b->io);
+}
+
+static zr_status_t time_io(offload_bench_t *b, double *seconds_p) {
+    io_speed_t speed;
+    uint64_t n_bytes = 2 * STATE_BYTES * (uint64_t)b->n_elems;
+    ZR_TRY(io_store_pass(b->io, IO_MIXED, n_bytes, &speed));
+    *seconds_p = (double)n_bytes / speed.bytes_per_s;
+    return ZR_OK;
+}
+
+/* ---- measuring
+ * --------------------------------------------------------------------------------------- */
+
+static zr_status_t set_up(offload_bench_t *b) {
+    adam_options_t memory_options = *b->options;
+    b->n_elems = b->options->n_elems > 0 ? b->options->n_elems : DEFAULT_ELEMS;
+    memory_options.n_elems = b->n_elems;
+    ZR_TRY(adam_set_up(&b->memory, &memory_options));
+    ZR_TRY(make_runtime(b));
+    return open_io(b);
+}
+
+static void tear_down(offload_bench_t *b) {
+    bench_times_free(&b->update_times);
+    bench_times_free(&b->io_times);
+    io_store_close(&b->io);
+    free(b->paths);
+    zr_runtime_destroy(&b->runtime);
+    zr_comm_destroy(&b->comm);
+    adam_tear_down(&b->memory);
+}
+
+static zr_status_t run_round(offload_bench_t *b, bool counts) {
+    double update = 0, adam = 0, io = 0;
+    ZR_TRY(time_update(b, &update));
+    if (b->io != NULL)
+        ZR_TRY(time_io(b, &io));
+    ZR_TRY(adam_time(&b->memory, &adam));
+    if (counts &&
+        (!bench_times_add(&b->update_times, update) || !bench_times_add(&b->io_times, io) ||
+         !bench_times_add(&b->memory.adam_times, adam)))
+        return zr_fail(b->options->log, ZR_ERR_MEMORY, "no memory for times");
+    return ZR_OK;
+}
+
+static zr_status_t measure(offload_bench_t *b) {
+    double end = bench_seconds() + b->options->seconds;
+    ZR_TRY(run_round(b, false)); /* it meets cold memory */
+    while (b->update_times.n_times < ADAM_MIN_ROUNDS || bench_seconds() < end)
+        ZR_TRY(run_round(b, true));
+    return ZR_OK;
+}
+
+/* ---- the report
+ * --------------------------------------------------------------------------------------- */
+
+typedef struct medians {
+    double update, adam, io; /* io 0: none */
+    double ratio;            /* of the update to the larger of the others */
+} medians_t;
+
+static medians_t take_medians(offload_bench_t *b) {
+    medians_t m = {.update = bench_times_median(&b->update_times),
+                   .adam = bench_times_median(&b->memory.adam_times),
+                   .io = bench_times_median(&b->io_times)};
+    m.ratio = m.update / (m.io > m.adam ? m.io : m.adam);
+    return m;
+}
+
+static void print_for_people(const offload_bench_t *b, const medians_t *m) {
+    double n_elems = (double)b->n_elems, bytes = 2 * STATE_BYTES * n_elems;
+    fprintf(stderr, "%s\n%zu elements on %s, %s gradients and parameters, median of %zu rounds\n",
+            zr_device_info(b->memory.device)->description, b->n_elems,
+            b->io != NULL ? "nvme" : "cpu", zr_dtype_name(b->options->dtype),
+            b->update_times.n_times);
+    fprintf(stderr, "  update        %8.1f ms  %8.1f million elements/s\n", 1e3 * m->update,
+            1e-6 * n_elems / m->update);
+    fprintf(stderr, "  adam alone    %8.1f ms  %8.1f million elements/s\n", 1e3 * m->adam,
+            1e-6 * n_elems / m->adam);
+    if (b->io != NULL)
+        fprintf(stderr, "  bytes alone   %8.1f ms  %8.2f GB/s, read and written\n", 1e3 * m->io,
+                1e-9 * bytes / m->io);
+    fprintf(stderr, "  ratio         %8.3f  of the update to the larger of these\n", m->ratio);
+}
+
+static json_t *describe(const offload_bench_t *b, const medians_t *m) {
+    const zr_device_info_t *info = zr_device_info(b->memory.device);
+    json_t *object = json_object();
+    bool made = json_put(object, "command", json_string("adam"));
+    made &= json_put(object, "offload", json_string(b->io != NULL ? "nvme" : "cpu"));
+    made &= json_put(object, "device", json_string(info->description));
+    made &= json_put(object, "threads", json_count((uint64_t)info->n_threads));
+    made &= json_put(object, "dtype", json_string(zr_dtype_name(b->options->dtype)));
+    made &= json_put(object, "elems", json_count(b->n_elems));
+    const zr_config_t *config = zr_runtime_config(b->runtime);
+    zr_offload_report_t moved;
+    zr_runtime_offload(b->runtime, &moved);
+    made &= json_put(object, "largest_group_elems", json_count(moved.largest_group_elems));
+    made &= json_put(object, "buffers", json_count(config->offload_optimizer.n_buffers));
+    made &= json_put(object, "rounds", json_count(b->update_times.n_times));
+    made &= json_put(object, "update_seconds", json_number(m->update));
+    made &= json_put(object, "adam_seconds", json_number(m->adam));
+    if (b->io != NULL) {
+        double bytes = 2 * STATE_BYTES * (double)b->n_elems;
+        made &= json_put(object, "io_seconds", json_number(m->io));
+        made &= json_put(object, "io_bytes_per_s", json_number(bytes / m->io));
+    }
+    made &= json_put(object, "ratio", json_number(m->ratio));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static int report(offload_bench_t *b) {
+    medians_t m = take_medians(b);
+    print_for_people(b, &m);
+    return b->options->common.json ? bench_print(describe(b, &m), b->options->log) : BENCH_MEASURED;
+}
+
+int adam_offload_run(const adam_options_t *options) {
+    offload_bench_t bench = {.options = options};
+    int code = BENCH_FAILED;
+    zr_status_t status = set_up(&bench);
+    if (status == ZR_OK)
+        status = measure(&bench);
+    if (status == ZR_OK)
+        code = report(&bench);
+    else if (status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_ARGUMENT)
+        code = BENCH_BAD_INPUT;
+    tear_down(&bench);
+    return code;
+}
