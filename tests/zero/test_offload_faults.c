@@ -1,0 +1,180 @@
+/*
+ * Training whose drive fails: at each of its requests, on one rank of two. The run ends with the
+ * error, said where it was met, and the other rank does not wait; or it goes on and ends in the
+ * same weights. Never in others.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "offload/store_backend.h"
+#include "tests/zero/toy.h"
+
+/* A run takes milliseconds; one that takes this long hangs. */
+#define WATCHDOG_SECONDS 100
+
+typedef enum fault { NO_FAULT, FAILS, FLIPS_A_BIT } fault_t;
+
+/* What the store of rank 1 does; its thread alone reads and writes this while it trains. */
+static struct {
+    zr_store_backend_t backend;
+    fault_t fault;
+    size_t n_started, fault_at; /* counted from 1 */
+    zr_store_transfer_t *hit;
+} bad;
+
+static void bad_start(zr_store_t *store, zr_store_transfer_t *transfer) {
+    bool hits = ++bad.n_started == bad.fault_at && bad.fault != NO_FAULT;
+    if (hits)
+        bad.hit = transfer;
+    if (!hits || bad.fault == FLIPS_A_BIT)
+        zr_store_memory_backend.start(store, transfer);
+}
+
+static void fail_transfer(zr_store_t *store, zr_store_transfer_t *transfer) {
+    zr_store_piece_t piece = {.transfer = transfer,
+                              .offset_bytes = transfer->offset_bytes,
+                              .size_bytes = transfer->size_bytes,
+                              .file = "bad"};
+    zr_store_piece_begins(store, &piece);
+    zr_store_outcome_t outcome = {.status = zr_fail(&store->options.log, ZR_ERR_IO,
+                                                    "request %zu: the drive is bad", bad.fault_at)};
+    zr_store_piece_ended(store, &piece, &outcome);
+}
+
+/* As if a bit of what was put had changed since: its checksum is not the one that is kept. */
+static void flip_bit(zr_store_t *store, const zr_store_transfer_t *transfer) {
+    size_t chunk =
+        store->chunks[transfer->extent].first + transfer->offset_bytes / store->info.chunk_bytes;
+    store->sums[chunk] ^= 1;
+}
+
+/* Transfers end late: only when somebody waits. */
+static void bad_progress(zr_store_t *store, bool wait) {
+    zr_store_transfer_t *hit = bad.hit;
+    if (!wait)
+        return;
+    zr_store_memory_backend.progress(store, true);
+    if (hit == NULL || (bad.fault == FLIPS_A_BIT && hit->state == ZR_TRANSFER_IN_FLIGHT))
+        return;
+    bad.hit = NULL;
+    if (bad.fault == FAILS)
+        fail_transfer(store, hit);
+    else if (hit->direction == ZR_STORE_PUT)
+        flip_bit(store, hit);
+}
+
+zr_status_t __real_zr_store_create(const char *backend, const zr_store_options_t *options,
+                                   const zr_store_extent_t *extents, size_t n_extents,
+                                   zr_store_t **store_p);
+zr_status_t __wrap_zr_store_create(const char *backend, const zr_store_options_t *options,
+                                   const zr_store_extent_t *extents, size_t n_extents,
+                                   zr_store_t **store_p);
+
+zr_status_t __wrap_zr_store_create(const char *backend, const zr_store_options_t *options,
+                                   const zr_store_extent_t *extents, size_t n_extents,
+                                   zr_store_t **store_p) {
+    ZR_TRY(__real_zr_store_create(backend, options, extents, n_extents, store_p));
+    if (options->log.rank == 1)
+        (*store_p)->backend = &bad.backend;
+    return ZR_OK;
+}
+
+/* Pieces of 4096 elements: several per unit and buffer. */
+static void train(int stage, fault_t fault, size_t fault_at, toy_result_t *result) {
+    toy_options_t options = toy_options_default(stage, 2);
+    options.n_steps = 2;
+    options.quiet = true;
+    options.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
+    options.config.offload_optimizer.n_buffers = 3;
+    options.config.nvme.store = "memory";
+    options.config.sub_group_elems = 4096;
+    bad.backend = zr_store_memory_backend;
+    bad.backend.start = bad_start;
+    bad.backend.progress = bad_progress;
+    bad.fault = fault;
+    bad.n_started = 0;
+    bad.fault_at = fault_at;
+    bad.hit = NULL;
+    alarm(WATCHDOG_SECONDS);
+    toy_train(&options, result);
+    alarm(0);
+}
+
+static void late_ends_change_nothing(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_result_t result;
+        toy_options_t options = toy_options_default(stage, 2);
+        options.n_steps = 2;
+        toy_train(&options, &result);
+        uint64_t reference = result.hash;
+        train(stage, NO_FAULT, 0, &result);
+        assert_int_equal(result.status[1], ZR_OK);
+        assert_true(result.hash == reference);
+    }
+}
+
+/* The rank of the bad drive ends with what it met. The other ends because of that, or does not need
+ * it any more. */
+static void expect_end(const toy_result_t *result, zr_status_t status, const char *text,
+                       uint64_t reference) {
+    assert_int_equal(result->status[1], status);
+    if (strstr(result->last_error[1], text) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", result->last_error[1], text);
+    if (result->status[0] == ZR_OK)
+        assert_true(result->hash == reference);
+    else
+        assert_int_equal(result->status[0], ZR_ERR_COMM);
+}
+
+static void each_request_may_fail(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_result_t result;
+        size_t n_requests;
+        train(stage, NO_FAULT, 0, &result);
+        n_requests = bad.n_started;
+        uint64_t reference = result.hash;
+        assert_true(n_requests > 30);
+        for (size_t n = 1; n <= n_requests; n++) {
+            char text[64];
+            snprintf(text, sizeof(text), "request %zu: the drive is bad", n);
+            train(stage, FAILS, n, &result);
+            expect_end(&result, ZR_ERR_IO, text, reference);
+        }
+    }
+}
+
+/* A flipped bit is found when the piece is read again; in what is not read again it is nothing. */
+static void each_bit_may_flip(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage += 3) {
+        toy_result_t result;
+        size_t n_found = 0, n_requests;
+        train(stage, NO_FAULT, 0, &result);
+        n_requests = bad.n_started;
+        uint64_t reference = result.hash;
+        for (size_t n = 1; n <= n_requests; n++) {
+            train(stage, FLIPS_A_BIT, n, &result);
+            n_found += result.status[1] != ZR_OK;
+            if (result.status[1] == ZR_OK)
+                assert_true(result.hash == reference);
+            else
+                expect_end(&result, ZR_ERR_FORMAT, "are not those that were put", reference);
+        }
+        assert_true(n_found > n_requests / 3); /* of the puts of the beginning and first update */
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(late_ends_change_nothing),
+        cmocka_unit_test(each_request_may_fail),
+        cmocka_unit_test(each_bit_may_flip),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
