@@ -163,6 +163,28 @@ static void stage_0(void **state) {
     assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 100);
 }
 
+static void offload_to_host(void **state) {
+    static const char *const words[] = {
+        TINY("2"), "--steps", "1", "--threads",       "1",   "--offload-optimizer",
+        "cpu",     "--stage", "2", "--offload-ratio", "0.5", "--sub-group",
+        "1024"};
+    (void)state;
+    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 100);
+}
+
+static void offload_to_nvme(void **state) {
+    static const char *const words[] = {
+        TINY("2"), "--steps", "1", "--threads",   "1", "--offload-optimizer",
+        "nvme",    "--stage", "2", "--nvme-path", ".", "--sub-group",
+        "1024"};
+    train_result_t result;
+    zr_log_t log = {.level = ZR_LOG_WARNING, .rank = -1};
+    (void)state;
+    if (run(words, sizeof(words) / sizeof(words[0]), &log, &result) == ZR_ERR_UNSUPPORTED)
+        skip(); /* said why */
+    assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 150);
+}
+
 /* A recording that fails, or cannot be saved, is not taken for anything else. */
 static void memory_snapshot(void **state) {
     static const char *const words[] = {TINY("1"),           "--steps",       "2", "--threads", "1",
@@ -173,7 +195,9 @@ static void memory_snapshot(void **state) {
 
 /* A report that cannot be made is not half made. */
 static void report(void **state) {
-    static const char *const words[] = {TINY("1"), "--steps", "1"};
+    static const char *const words[] = {TINY("1"), "--steps",     "1", "--offload-optimizer",
+                                        "nvme",    "--nvme-path", ".", "--nvme-tbw",
+                                        "1TB"};
     train_options_t options;
     train_result_t result = {.status = ZR_ERR_BUDGET, .data_kind = "text"};
     train_step_line_t line = {.loss = 1};
@@ -193,6 +217,7 @@ static void report(void **state) {
     while (!printed) {
         fault_arm(++n);
         result.status = n % 2 ? ZR_OK : ZR_ERR_BUDGET;
+        result.offload.has_store = true;
         printed = train_report_json(&options, &result, "message", file);
         assert_true(printed != fault_hit());
         assert_int_equal(fault_live(), live);
@@ -215,10 +240,9 @@ static void report(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stage_3_with_config),
-        cmocka_unit_test(stage_0),
-        cmocka_unit_test(memory_snapshot),
-        cmocka_unit_test(report),
+        cmocka_unit_test(stage_3_with_config), cmocka_unit_test(stage_0),
+        cmocka_unit_test(offload_to_host),     cmocka_unit_test(offload_to_nvme),
+        cmocka_unit_test(memory_snapshot),     cmocka_unit_test(report),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

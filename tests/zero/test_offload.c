@@ -235,6 +235,35 @@ static void host_memory_does_not_grow_with_the_model(void **state) {
     assert_non_null(strstr(result.last_error[0], "--nvme-buffers"));
 }
 
+/* There are never more buffers than sub-groups, nor larger ones. */
+static void few_groups_need_few_buffers(void **state) {
+    (void)state;
+    toy_options_t options = variant(1, 1, ZR_DTYPE_F32, 0);
+    toy_result_t result;
+    offload(&options, ZR_OFFLOAD_NVME, 1);
+    options.config.offload_optimizer.n_buffers = 40;
+    train(&options, &result);
+    const zr_offload_report_t *report = &result.offload[0];
+    assert_true(report->n_groups[ZR_TIER_NVME] < 10);
+    assert_int_equal(report->staging_bytes,
+                     report->n_groups[ZR_TIER_NVME] * STATE_BYTES * report->largest_group_elems);
+}
+
+/* What the store itself takes of the host is in the budget, too. */
+static void the_store_is_counted(void **state) {
+    (void)state;
+    if (folders[0][0] == '\0')
+        skip();
+    toy_options_t options = variant(1, 1, ZR_DTYPE_F32, 0);
+    toy_result_t result;
+    offload(&options, ZR_OFFLOAD_NVME, 1);
+    train(&options, &result);
+    size_t without = result.host_memory.live.peak;
+    over_files(&options);
+    train(&options, &result);
+    assert_true(result.host_memory.live.peak >= without + 2 * options.config.nvme.request_bytes);
+}
+
 /* Device memory that holds the model without its states is enough. */
 static void a_device_budget_without_states_is_enough(void **state) {
     (void)state;
@@ -325,6 +354,8 @@ int main(void) {
         cmocka_unit_test(a_skipped_step_moves_nothing),
         cmocka_unit_test(what_is_offloaded_is_not_on_the_device),
         cmocka_unit_test(host_memory_does_not_grow_with_the_model),
+        cmocka_unit_test(few_groups_need_few_buffers),
+        cmocka_unit_test(the_store_is_counted),
         cmocka_unit_test(a_device_budget_without_states_is_enough),
         cmocka_unit_test(what_cannot_be_is_said),
     };
