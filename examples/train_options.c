@@ -3,6 +3,7 @@
  * file, then over what the file says, so that options override it whatever their order.
  */
 #include "examples/train_options.h"
+#include "examples/train_io_settings.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -64,6 +65,7 @@ enum option_key {
     KEY_NVME_BUFFERS,
     KEY_NVME_VERIFY,
     KEY_NVME_TBW,
+    KEY_IO_SETTINGS,
     KEY_SUB_GROUP,
     KEY_OFFLOAD_PARAMS,
     KEY_CHECKPOINT_DIR,
@@ -132,6 +134,10 @@ static const struct argp_option option_table[] = {
      "sub-groups that are read, updated and written at once, in host memory (default 4)", 4},
     {"nvme-verify", KEY_NVME_VERIFY, "on|off", 0,
      "make checksums of what is written, and verify them when it is read (default on)", 4},
+    {"io-settings", KEY_IO_SETTINGS, "FILE", 0,
+     "how to read and write there, as zero-bench io --save-settings has found it; also where, "
+     "without --nvme-path",
+     4},
     {"nvme-tbw", KEY_NVME_TBW, "SIZE", 0,
      "what the drives may be written in their life, such as 600TB: reports how long they last", 4},
 
@@ -370,6 +376,10 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
     case KEY_NVME_VERIFY:
         o->nvme_given = "--nvme-verify";
         return set_nvme_verify(p, value);
+    case KEY_IO_SETTINGS:
+        o->nvme_given = "--io-settings";
+        o->io_settings_path = value;
+        return ZR_OK;
     case KEY_NVME_TBW:
         o->nvme_given = "--nvme-tbw";
         return args_size("--nvme-tbw", value, p->log, &o->nvme_tbw_bytes);
@@ -654,6 +664,8 @@ zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
     bool run = !options.help && !options.version;
     if (status == ZR_OK && run && options.config_path != NULL)
         status = parse_over_config(argc, argv, log, &options);
+    if (status == ZR_OK && run && options.io_settings_path != NULL)
+        status = train_io_settings_read(options.io_settings_path, log, &options.config.nvme);
     if (status == ZR_OK && run)
         status = train_options_resolve(&options, log);
     if (status != ZR_OK) {

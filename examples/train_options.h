@@ -23,12 +23,13 @@ typedef struct train_options {
     const char *freeze; /* NULL: nothing */
 
     /* How. */
-    zr_config_t config;      /* resolved */
-    const char *config_path; /* NULL: none was read */
-    size_t nvme_tbw_bytes;   /* what the drives are rated to take in their life; 0: not said */
-    int n_ranks;             /* threads of this process */
-    const char *device;      /* as written: auto, host, cuda or cuda:N */
-    size_t n_threads;        /* per rank; 0: the cores, divided by the ranks */
+    zr_config_t config;           /* resolved */
+    const char *io_settings_path; /* of zero-bench io; NULL: none was read */
+    const char *config_path;      /* NULL: none was read */
+    size_t nvme_tbw_bytes;        /* what the drives are rated to take in their life; 0: not said */
+    int n_ranks;                  /* threads of this process */
+    const char *device;           /* as written: auto, host, cuda or cuda:N */
+    size_t n_threads;             /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
 
     /* What to say. */

@@ -34,6 +34,8 @@ zr_config_t zr_config_default(void) {
         .nvme = {.capacity_bytes = ZR_CONFIG_NO_BUDGET,
                  .request_bytes = (size_t)512 << 10,
                  .depth = 32,
+                 .submit_batch = 4,
+                 .files_per_path = 1,
                  .verify = true,
                  .store = "uring"},
         .plan_memory = true,
@@ -121,6 +123,17 @@ static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
                                     "configuration: nvme.depth (aio.queue_depth) is %zu, has to be "
                                     "1 to %d",
                                     nvme->depth, ZR_STORE_MAX_DEPTH));
+    if (nvme->submit_batch == 0)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: nvme.submit_batch is 0, has to be more"));
+    size_t n_paths = 1;
+    for (const char *at = nvme->paths; *at != '\0'; at++)
+        n_paths += *at == ',';
+    if (nvme->files_per_path == 0 || nvme->files_per_path > ZR_STORE_MAX_PATHS / n_paths)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: nvme.files_per_path is %zu, with %zu paths; 1 "
+                                    "to %d files are possible together",
+                                    nvme->files_per_path, n_paths, ZR_STORE_MAX_PATHS));
     if (config->offload_optimizer.device == ZR_OFFLOAD_NVME && nvme->paths[0] == '\0' &&
         strcmp(nvme->store, "memory") != 0)
         keep_first(&status,

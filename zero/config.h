@@ -73,8 +73,10 @@ typedef struct zr_nvme_options {
     size_t capacity_bytes;             /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t request_bytes;              /* of a transfer; a multiple of 4096 */
     size_t depth;                      /* requests at once; 1 to 1024 */
-    bool verify;                       /* make checksums, and verify them */
-    const char *store;                 /* backend: "uring", or "memory" for tests; static */
+    size_t submit_batch;   /* of them handed over at once, or depth where that is less; > 0 */
+    size_t files_per_path; /* 1 to 16 together */
+    bool verify;           /* make checksums, and verify them */
+    const char *store;     /* backend: "uring", or "memory" for tests; static */
 } zr_nvme_options_t;
 
 typedef struct zr_config {

@@ -91,14 +91,16 @@ static zr_status_t check_capacity(const zr_runtime_t *runtime) {
                    (double)runtime->state.placement.largest_bytes[ZR_TIER_NVME] / 0x1p20);
 }
 
-/* Cut a list of folders at its commas, in place. */
-static size_t split_paths(char *text, const char *paths[ZR_STORE_MAX_PATHS + 1]) {
-    size_t n_paths = 0;
+/* Cut a list of folders at its commas, in place; each is named once per file in it. No more than
+ * there may be: config has been checked. */
+static size_t split_paths(char *text, size_t n_files, const char *paths[ZR_STORE_MAX_PATHS]) {
+    size_t n_folders = 0;
     char *rest = NULL;
-    for (char *path = strtok_r(text, ",", &rest); path != NULL && n_paths <= ZR_STORE_MAX_PATHS;
-         path = strtok_r(NULL, ",", &rest))
-        paths[n_paths++] = path;
-    return n_paths;
+    for (char *path = strtok_r(text, ",", &rest); path != NULL; path = strtok_r(NULL, ",", &rest))
+        paths[n_folders++] = path;
+    for (size_t i = n_folders; i < n_folders * n_files; i++)
+        paths[i] = paths[i % n_folders];
+    return n_folders * n_files;
 }
 
 /* The largest chunk at whose multiples all pieces begin, and requests end. */
@@ -113,7 +115,7 @@ static size_t chunk_bytes(const zr_runtime_t *runtime) {
 static zr_status_t open_store(zr_runtime_t *runtime, const zr_store_extent_t *extents) {
     const zr_nvme_options_t *nvme = &runtime->config.nvme;
     zr_store_options_t options = zr_store_options_default();
-    const char *paths[ZR_STORE_MAX_PATHS + 1];
+    const char *paths[ZR_STORE_MAX_PATHS];
     char text[ZR_CONFIG_PATHS_BYTES];
     bool is_drive = strcmp(nvme->store, "memory") != 0;
     snprintf(text, sizeof(text), "%s", nvme->paths);
@@ -123,10 +125,10 @@ static zr_status_t open_store(zr_runtime_t *runtime, const zr_store_extent_t *ex
     options.max_transfers = 2 * runtime->config.offload_optimizer.n_buffers + 2;
     options.verify = nvme->verify;
     options.paths = paths;
-    options.n_paths = split_paths(text, paths);
+    options.n_paths = split_paths(text, nvme->files_per_path, paths);
     options.request_bytes = nvme->request_bytes;
     options.depth = nvme->depth;
-    options.submit_batch = options.submit_batch < nvme->depth ? options.submit_batch : nvme->depth;
+    options.submit_batch = nvme->submit_batch < nvme->depth ? nvme->submit_batch : nvme->depth;
     options.n_bounce_buffers = 2; /* ragged ends alone are not aligned */
     return zr_store_create(nvme->store, &options, extents, runtime->n_units, &runtime->state.store);
 }

@@ -71,6 +71,12 @@ static int prepare(void **state) {
     write_file("high", "\xff\xfe\xfd\xfc", 4);
     write_file("not.json", "{\"train_batch_size\": }", 22);
     write_file("unknown.json", "{\"train_batch_sise\": 4}", 23);
+    const char *settings = "{\"request_bytes\": 8192, \"depth\": 5, \"submit_batch\": 9,"
+                           " \"files_per_path\": 2, \"paths\": [\"drive\", \"./drive\"]}";
+    write_file("settings.json", settings, strlen(settings));
+    write_file("odd.json", "{\"request_bytes\": 5000}", 23);
+    write_file("no_depth.json", "{\"depth\": 0}", 12);
+    write_file("no_paths.json", "{\"paths\": []}", 13);
     const char *tiny_eps = "{\"optimizer\": {\"params\": {\"eps\": 1e-50}}}";
     write_file("tiny_eps.json", tiny_eps, strlen(tiny_eps));
     const char *config = "{\"zero_optimization\": {\"stage\": 2}, \"gradient_clipping\": 0.5,"
@@ -152,6 +158,13 @@ static void bad_usage_and_input(void **state) {
          {"--nvme-path absent", "No such"}},
         {TINY "--offload-optimizer nvme --nvme-path text", {"--nvme-path text", "not a folder"}},
         {TINY "--offload-optimizer nvme --nvme-path drive,,drive", {"drive,,drive", "no name"}},
+        {TINY "--io-settings settings.json", {"--io-settings", "add --offload-optimizer nvme"}},
+        {TINY NVME "--io-settings absent", {"--io-settings absent", "No such file"}},
+        {TINY NVME "--io-settings not.json", {"--io-settings not.json", "line 1"}},
+        {TINY NVME "--io-settings unknown.json", {"train_batch_sise", "request_bytes, depth"}},
+        {TINY NVME "--io-settings odd.json", {"nvme.request_bytes", "5000"}},
+        {TINY NVME "--io-settings no_depth.json --nvme-verify on", {"depth", "more than 0"}},
+        {TINY "--offload-optimizer nvme --io-settings no_paths.json", {"paths has to be a list"}},
         {TINY "--sub-group 0", {"--sub-group 0", "1 to"}},
         {TINY "--checkpoint-dir /tmp", {"--checkpoint-dir", "not available yet"}},
         {TINY "--checkpoint-every 5", {"--checkpoint-every", "not available yet"}},
@@ -343,10 +356,11 @@ static void same_weights_at_every_placement(void **state) {
         "--offload-optimizer cpu --offload-ratio 0.3",
         NVME,
         NVME "--offload-ratio 0.3 --sub-group 1024 --nvme-verify off",
-        NVME "--sub-group 1024 --nvme-buffers 2"};
+        NVME "--sub-group 1024 --nvme-buffers 2",
+        "--offload-optimizer nvme --io-settings settings.json"};
     char hash[17] = "", arguments[512];
     (void)state;
-    size_t n_placements = has_nvme() ? 6 : 3;
+    size_t n_placements = has_nvme() ? 7 : 3;
     for (size_t i = 0; i < n_placements; i++) {
         snprintf(arguments, sizeof(arguments), TINY "--steps 3 --stage %zu --ranks 2 --json %s",
                  i % 4, placements[i]);

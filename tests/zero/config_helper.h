@@ -86,7 +86,9 @@ static inline bool configs_equal(const zr_config_t *a, const zr_config_t *b) {
            strcmp(a->nvme.paths, b->nvme.paths) == 0 &&
            a->nvme.capacity_bytes == b->nvme.capacity_bytes &&
            a->nvme.request_bytes == b->nvme.request_bytes && a->nvme.depth == b->nvme.depth &&
-           a->nvme.verify == b->nvme.verify && a->host_threads == b->host_threads;
+           a->nvme.submit_batch == b->nvme.submit_batch &&
+           a->nvme.files_per_path == b->nvme.files_per_path && a->nvme.verify == b->nvme.verify &&
+           a->host_threads == b->host_threads;
 }
 
 #endif

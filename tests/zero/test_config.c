@@ -179,23 +179,21 @@ static void empty_path(zr_config_t *c) {
 static void too_deep(zr_config_t *c) {
     c->nvme.depth = 1025;
 }
+static void no_batch(zr_config_t *c) {
+    c->nvme.submit_batch = 0;
+}
+static void too_many_files(zr_config_t *c) {
+    strcpy(c->nvme.paths, "/a,/b,/c");
+    c->nvme.files_per_path = 6;
+}
+static void too_many_paths(zr_config_t *c) {
+    strcpy(c->nvme.paths, "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17");
+}
 static void threads_negative(zr_config_t *c) {
     c->host_threads = -1;
 }
 
 static const wrong_case_t wrong_cases[] = {
-    {ratio_above_all,
-     "offload_optimizer.ratio (zero_optimization.offload_optimizer.ratio) is 1.01, "
-     "has to be from 0 to 1"},
-    {no_buffers, "buffer_count) is 0, has to be more than 0"},
-    {too_many_buffers, "buffer_count) is 1025, has to be 1 to 1024"},
-    {offload_to_tape, "offload_optimizer.device is 3, has to be none, cpu or nvme"},
-    {nvme_without_path, "no path is named: set nvme.paths"},
-    {odd_requests, "nvme.request_bytes (aio.block_size) is 5000, has to be a multiple of 4096"},
-    {endless_paths, "nvme.paths has no end"},
-    {empty_path, "is \"/a,,/b\": a folder between its commas has no name"},
-    {too_deep, "nvme.depth (aio.queue_depth) is 1025, has to be 1 to 1024"},
-    {threads_negative, "host_threads is -1"},
     {stage_4, "stage (zero_optimization.stage) is 4, has to be 0, 1, 2 or 3"},
     {stage_negative, "is -1, has to be 0, 1, 2 or 3"},
     {dtype_i32, "dtype is int32 (3), has to be fp32 or bf16"},
@@ -220,6 +218,21 @@ static const wrong_case_t wrong_cases[] = {
     {epsilon_too_small_for_fp32, "is 1e-50, has to be more than 0, rounded to fp32 too"},
     {beta1_too_close_to_1_for_fp32, "at least 0 and less than 1, rounded to fp32 too"},
     {lr_too_large_for_fp32, "is 1e+39, has to be at least 0, rounded to fp32 too"},
+    {ratio_above_all,
+     "offload_optimizer.ratio (zero_optimization.offload_optimizer.ratio) is 1.01, "
+     "has to be from 0 to 1"},
+    {no_buffers, "buffer_count) is 0, has to be more than 0"},
+    {too_many_buffers, "buffer_count) is 1025, has to be 1 to 1024"},
+    {offload_to_tape, "offload_optimizer.device is 3, has to be none, cpu or nvme"},
+    {nvme_without_path, "no path is named: set nvme.paths"},
+    {odd_requests, "nvme.request_bytes (aio.block_size) is 5000, has to be a multiple of 4096"},
+    {endless_paths, "nvme.paths has no end"},
+    {empty_path, "is \"/a,,/b\": a folder between its commas has no name"},
+    {too_deep, "nvme.depth (aio.queue_depth) is 1025, has to be 1 to 1024"},
+    {no_batch, "nvme.submit_batch is 0, has to be more"},
+    {too_many_files, "nvme.files_per_path is 6, with 3 paths; 1 to 16 files"},
+    {too_many_paths, "nvme.files_per_path is 1, with 17 paths"},
+    {threads_negative, "host_threads is -1"},
 };
 
 static void test_wrong_fields_are_named(void **state) {

@@ -108,6 +108,7 @@ static void files_end_in_the_same_bits(void **state) {
             options.config.sub_group_elems = SMALL_GROUP;
             options.config.nvme.request_bytes = 4096;
             options.config.nvme.depth = 3;
+            options.config.nvme.files_per_path = 2;
             assert_true(hash_of(&options) == reference);
         }
 }

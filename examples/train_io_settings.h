@@ -1,0 +1,20 @@
+/*
+ * The file of --io-settings: how a drive is best read and written, as zero-bench io found it.
+ */
+#ifndef EXAMPLES_TRAIN_IO_SETTINGS_H
+#define EXAMPLES_TRAIN_IO_SETTINGS_H
+
+#include "zero/zero.h"
+
+/**
+ * Read settings over what `nvme` holds.
+ *
+ * @param nvme  in and out; paths are read only where it has none; unchanged on error
+ * @return ZR_OK; ZR_ERR_IO; ZR_ERR_FORMAT for what is no JSON, or not of zero-bench io
+ * --save-settings; ZR_ERR_ARGUMENT. What is wrong has been logged; ranges are checked by
+ * zr_config_resolve.
+ */
+ZR_NODISCARD zr_status_t train_io_settings_read(const char *path, const zr_log_t *log,
+                                                zr_nvme_options_t *nvme);
+
+#endif
