@@ -19,6 +19,7 @@ else()
       set(CMAKE_CUDA_ARCHITECTURES 80) # each target says its own
     endif()
     enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
     set(ZR_WITH_CUDA ON)
     set(ZR_CUDA_REASON "built with ${CMAKE_CUDA_COMPILER}")
   else()

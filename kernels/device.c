@@ -17,7 +17,6 @@ struct zr_device_range {
     size_t size_bytes;
 };
 
-static const zr_device_backend_t *const backends[] = {&zr_host_backend};
 /* Names that other builds know: refused as unsupported, not as unknown. */
 static const char *const backends_elsewhere[] = {"cuda"};
 
@@ -61,9 +60,9 @@ zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
                        "opening a device needs a name and a place for the result");
 
     const zr_device_backend_t *backend = NULL;
-    for (size_t i = 0; i < N_ELEMS(backends); i++) {
-        if (strcmp(backends[i]->name, name) == 0)
-            backend = backends[i];
+    for (size_t i = 0; zr_device_backends[i] != NULL; i++) {
+        if (strcmp(zr_device_backends[i]->name, name) == 0)
+            backend = zr_device_backends[i];
     }
     if (backend == NULL)
         return refuse_name(&options->log, name);

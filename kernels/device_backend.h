@@ -90,5 +90,9 @@ static inline void zr_stream_add_cost(zr_stream_t *stream, double operations, do
 }
 
 extern const zr_device_backend_t zr_host_backend;
+extern const zr_device_backend_t zr_cuda_backend; /* where CUDA is built (ZR_HAVE_CUDA) */
+
+/** What zr_device_open looks in; ends with NULL (backends.c). */
+extern const zr_device_backend_t *const zr_device_backends[];
 
 #endif

@@ -9,8 +9,8 @@ const char *zr_version(void) {
 }
 
 const char *zr_build_description(void) {
-#ifdef ZR_HAVE_CUDA_KERNELS
-    return "device host, communicator threads; CUDA kernels are built, a CUDA device is not";
+#ifdef ZR_HAVE_CUDA
+    return "devices host and cuda, communicator threads; cuda has no kernels of a transformer yet";
 #else
     return "device host, communicator threads; built without CUDA";
 #endif

@@ -26,18 +26,17 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     }
 }
 
-template <typename G, typename P> static void launch(cudaStream_t stream, const zr_adamw_t *args) {
+template <typename G, typename P> static void launch(cudaStream_t queue, const zr_adamw_t *args) {
     bool wide = zr_is_wide(args->master) && zr_is_wide(args->m) && zr_is_wide(args->v) &&
                 zr_is_wide(args->grad) && zr_is_wide(args->param);
-    adamw_kernel<G, P><<<zr_cuda_blocks(args->n_elems), ZR_CUDA_THREADS, 0, stream>>>(
-        zr_adamw_factors(args), args->n_elems, args->master, args->m, args->v,
-        static_cast<const G *>(args->grad), static_cast<P *>(args->param), wide);
+    ZR_CUDA_LAUNCH((adamw_kernel<G, P>), zr_cuda_blocks(args->n_elems), ZR_CUDA_THREADS, 0, queue,
+                   zr_adamw_factors(args), args->n_elems, args->master, args->m, args->v,
+                   static_cast<const G *>(args->grad), static_cast<P *>(args->param), wide);
 }
 
-zr_status_t zr_cuda_adamw(void *stream, const zr_log_t *log, const zr_adamw_t *args) {
-    cudaStream_t queue = static_cast<cudaStream_t>(stream);
-    if (args->n_elems == 0)
-        return ZR_OK;
+zr_status_t zr_cuda_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
+    cudaStream_t queue = zr_cuda_queue(stream);
+    ZR_TRY(zr_cuda_enter(stream->device));
     if (args->grad_dtype == ZR_DTYPE_F32 && args->param_dtype == ZR_DTYPE_F32)
         launch<float, float>(queue, args);
     else if (args->grad_dtype == ZR_DTYPE_F32)
@@ -46,5 +45,5 @@ zr_status_t zr_cuda_adamw(void *stream, const zr_log_t *log, const zr_adamw_t *a
         launch<zr_bf16_t, float>(queue, args);
     else
         launch<zr_bf16_t, zr_bf16_t>(queue, args);
-    return zr_cuda_launched(log, "adamw");
+    return zr_cuda_launched(stream, "adamw");
 }

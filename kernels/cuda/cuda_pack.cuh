@@ -8,11 +8,9 @@
 
 #include <stdint.h>
 
-#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/cuda_launch.cuh"
 
 #define ZR_PACK_ELEMS 8
-#define ZR_CUDA_THREADS 256
-#define ZR_CUDA_MAX_BLOCKS 4096
 
 struct zr_pack_t {
     float value[ZR_PACK_ELEMS];
@@ -107,14 +105,6 @@ static inline unsigned zr_cuda_blocks(size_t n_elems) {
     size_t blocks = n_elems / per_block + (n_elems % per_block != 0);
     blocks = blocks < ZR_CUDA_MAX_BLOCKS ? blocks : ZR_CUDA_MAX_BLOCKS;
     return blocks > 0 ? (unsigned)blocks : 1;
-}
-
-static inline zr_status_t zr_cuda_launched(const zr_log_t *log, const char *kernel) {
-    cudaError_t error = cudaGetLastError();
-    if (error == cudaSuccess)
-        return ZR_OK;
-    return zr_fail(log, ZR_ERR_DEVICE, "cuda: %s could not be launched: %s (%s)", kernel,
-                   cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 #endif

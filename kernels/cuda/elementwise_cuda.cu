@@ -1,9 +1,16 @@
 /* Add, scale, cast, fill and the sum over ranks on CUDA: loops over packs, and their launches. */
 #include "kernels/cuda/cuda_pack.cuh"
 
-/* Pointers are kernel arguments, whose size is limited; more ranks than that on one machine's
- * devices do not exist. */
-#define ZR_CUDA_MAX_SOURCES 256
+/*
+ * The sources are kernel arguments: 32764 bytes of them are possible since CUDA 12.1, 4096 before.
+ * A launch copies them all, so few sources have a short list.
+ */
+#define ZR_CUDA_FEW_SOURCES 16
+#if CUDART_VERSION >= 12010
+#define ZR_CUDA_MAX_SOURCES ZR_MAX_SUM_SOURCES
+#else
+#define ZR_CUDA_MAX_SOURCES 480
+#endif
 
 template <typename D, typename S>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
@@ -52,11 +59,12 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
         zr_store_pack(x, first, zr_pack_length(first, n_elems), wide, pack);
 }
 
-template <typename T> struct sum_sources_t { const T *source[ZR_CUDA_MAX_SOURCES]; };
+template <typename T, int CAPACITY> struct sum_sources_t { const T *source[CAPACITY]; };
 
-template <typename T>
+template <typename T, int CAPACITY>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
-    sum_kernel(T *dst, sum_sources_t<T> sources, int n_sources, size_t n_elems, bool wide) {
+    sum_kernel(T *dst, sum_sources_t<T, CAPACITY> sources, int n_sources, size_t n_elems,
+               bool wide) {
     for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
         int n = zr_pack_length(first, n_elems);
         zr_pack_t sum = zr_load_pack(sources.source[0], first, n, wide);
@@ -74,36 +82,35 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
 
 template <typename D, typename S>
 static void launch_add(cudaStream_t queue, void *dst, const void *src, size_t n_elems) {
-    add_kernel<<<zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue>>>(
-        static_cast<D *>(dst), static_cast<const S *>(src), n_elems,
-        zr_is_wide(dst) && zr_is_wide(src));
+    ZR_CUDA_LAUNCH((add_kernel<D, S>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
+                   static_cast<D *>(dst), static_cast<const S *>(src), n_elems,
+                   zr_is_wide(dst) && zr_is_wide(src));
 }
 
 template <typename D, typename S>
 static void launch_cast(cudaStream_t queue, void *dst, const void *src, size_t n_elems) {
-    cast_kernel<<<zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue>>>(
-        static_cast<D *>(dst), static_cast<const S *>(src), n_elems,
-        zr_is_wide(dst) && zr_is_wide(src));
+    ZR_CUDA_LAUNCH((cast_kernel<D, S>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
+                   static_cast<D *>(dst), static_cast<const S *>(src), n_elems,
+                   zr_is_wide(dst) && zr_is_wide(src));
 }
 
-template <typename T>
+template <typename T, int CAPACITY>
 static void launch_sum(cudaStream_t queue, void *dst, const void *const *sources, int n_sources,
                        size_t n_elems) {
-    sum_sources_t<T> list = {};
+    sum_sources_t<T, CAPACITY> list = {};
     bool wide = zr_is_wide(dst);
     for (int i = 0; i < n_sources; i++) {
         list.source[i] = static_cast<const T *>(sources[i]);
         wide = wide && zr_is_wide(sources[i]);
     }
-    sum_kernel<<<zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue>>>(static_cast<T *>(dst), list,
-                                                                       n_sources, n_elems, wide);
+    ZR_CUDA_LAUNCH((sum_kernel<T, CAPACITY>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
+                   static_cast<T *>(dst), list, n_sources, n_elems, wide);
 }
 
-zr_status_t zr_cuda_add(void *stream, const zr_log_t *log, void *dst, zr_dtype_t dst_dtype,
-                        const void *src, zr_dtype_t src_dtype, size_t n_elems) {
-    cudaStream_t queue = static_cast<cudaStream_t>(stream);
-    if (n_elems == 0)
-        return ZR_OK;
+zr_status_t zr_cuda_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                        zr_dtype_t src_dtype, size_t n_elems) {
+    cudaStream_t queue = zr_cuda_queue(stream);
+    ZR_TRY(zr_cuda_enter(stream->device));
     if (dst_dtype == ZR_DTYPE_F32 && src_dtype == ZR_DTYPE_F32)
         launch_add<float, float>(queue, dst, src, n_elems);
     else if (dst_dtype == ZR_DTYPE_F32)
@@ -112,29 +119,27 @@ zr_status_t zr_cuda_add(void *stream, const zr_log_t *log, void *dst, zr_dtype_t
         launch_add<zr_bf16_t, float>(queue, dst, src, n_elems);
     else
         launch_add<zr_bf16_t, zr_bf16_t>(queue, dst, src, n_elems);
-    return zr_cuda_launched(log, "add");
+    return zr_cuda_launched(stream, "add");
 }
 
-zr_status_t zr_cuda_scale(void *stream, const zr_log_t *log, void *x, zr_dtype_t dtype,
-                          size_t n_elems, float factor) {
-    cudaStream_t queue = static_cast<cudaStream_t>(stream);
+zr_status_t zr_cuda_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                          float factor) {
+    cudaStream_t queue = zr_cuda_queue(stream);
     unsigned blocks = zr_cuda_blocks(n_elems);
-    if (n_elems == 0)
-        return ZR_OK;
+    ZR_TRY(zr_cuda_enter(stream->device));
     if (dtype == ZR_DTYPE_F32)
-        scale_kernel<<<blocks, ZR_CUDA_THREADS, 0, queue>>>(static_cast<float *>(x), n_elems,
-                                                            factor, zr_is_wide(x));
+        ZR_CUDA_LAUNCH((scale_kernel<float>), blocks, ZR_CUDA_THREADS, 0, queue,
+                       static_cast<float *>(x), n_elems, factor, zr_is_wide(x));
     else
-        scale_kernel<<<blocks, ZR_CUDA_THREADS, 0, queue>>>(static_cast<zr_bf16_t *>(x), n_elems,
-                                                            factor, zr_is_wide(x));
-    return zr_cuda_launched(log, "scale");
+        ZR_CUDA_LAUNCH((scale_kernel<zr_bf16_t>), blocks, ZR_CUDA_THREADS, 0, queue,
+                       static_cast<zr_bf16_t *>(x), n_elems, factor, zr_is_wide(x));
+    return zr_cuda_launched(stream, "scale");
 }
 
-zr_status_t zr_cuda_cast(void *stream, const zr_log_t *log, void *dst, zr_dtype_t dst_dtype,
-                         const void *src, zr_dtype_t src_dtype, size_t n_elems) {
-    cudaStream_t queue = static_cast<cudaStream_t>(stream);
-    if (n_elems == 0)
-        return ZR_OK;
+zr_status_t zr_cuda_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
+                         zr_dtype_t src_dtype, size_t n_elems) {
+    cudaStream_t queue = zr_cuda_queue(stream);
+    ZR_TRY(zr_cuda_enter(stream->device));
     if (dst_dtype == ZR_DTYPE_F32 && src_dtype == ZR_DTYPE_F32)
         launch_cast<float, float>(queue, dst, src, n_elems);
     else if (dst_dtype == ZR_DTYPE_F32)
@@ -143,35 +148,39 @@ zr_status_t zr_cuda_cast(void *stream, const zr_log_t *log, void *dst, zr_dtype_
         launch_cast<zr_bf16_t, float>(queue, dst, src, n_elems);
     else
         launch_cast<zr_bf16_t, zr_bf16_t>(queue, dst, src, n_elems);
-    return zr_cuda_launched(log, "cast");
+    return zr_cuda_launched(stream, "cast");
 }
 
-zr_status_t zr_cuda_fill(void *stream, const zr_log_t *log, void *x, zr_dtype_t dtype,
-                         size_t n_elems, float value) {
-    cudaStream_t queue = static_cast<cudaStream_t>(stream);
+zr_status_t zr_cuda_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                         float value) {
+    cudaStream_t queue = zr_cuda_queue(stream);
     unsigned blocks = zr_cuda_blocks(n_elems);
-    if (n_elems == 0)
-        return ZR_OK;
+    ZR_TRY(zr_cuda_enter(stream->device));
     if (dtype == ZR_DTYPE_F32)
-        fill_kernel<<<blocks, ZR_CUDA_THREADS, 0, queue>>>(static_cast<float *>(x), n_elems, value,
-                                                           zr_is_wide(x));
+        ZR_CUDA_LAUNCH((fill_kernel<float>), blocks, ZR_CUDA_THREADS, 0, queue,
+                       static_cast<float *>(x), n_elems, value, zr_is_wide(x));
     else
-        fill_kernel<<<blocks, ZR_CUDA_THREADS, 0, queue>>>(static_cast<zr_bf16_t *>(x), n_elems,
-                                                           value, zr_is_wide(x));
-    return zr_cuda_launched(log, "fill");
+        ZR_CUDA_LAUNCH((fill_kernel<zr_bf16_t>), blocks, ZR_CUDA_THREADS, 0, queue,
+                       static_cast<zr_bf16_t *>(x), n_elems, value, zr_is_wide(x));
+    return zr_cuda_launched(stream, "fill");
 }
 
-zr_status_t zr_cuda_sum(void *stream, const zr_log_t *log, void *dst, const void *const *sources,
-                        int n_sources, zr_dtype_t dtype, size_t n_elems) {
-    cudaStream_t queue = static_cast<cudaStream_t>(stream);
-    if (n_elems == 0)
-        return ZR_OK;
+zr_status_t zr_cuda_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
+                        zr_dtype_t dtype, size_t n_elems) {
+    cudaStream_t queue = zr_cuda_queue(stream);
+    ZR_TRY(zr_cuda_enter(stream->device));
     if (n_sources > ZR_CUDA_MAX_SOURCES)
-        return zr_fail(log, ZR_ERR_UNSUPPORTED, "cuda: a sum of %d sources; at most %d are allowed",
-                       n_sources, ZR_CUDA_MAX_SOURCES);
-    if (dtype == ZR_DTYPE_F32)
-        launch_sum<float>(queue, dst, sources, n_sources, n_elems);
+        return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,
+                       "sum: %d sources; on cuda, in this build, 1 to %d are possible", n_sources,
+                       ZR_CUDA_MAX_SOURCES);
+    bool few = n_sources <= ZR_CUDA_FEW_SOURCES;
+    if (dtype == ZR_DTYPE_F32 && few)
+        launch_sum<float, ZR_CUDA_FEW_SOURCES>(queue, dst, sources, n_sources, n_elems);
+    else if (dtype == ZR_DTYPE_F32)
+        launch_sum<float, ZR_CUDA_MAX_SOURCES>(queue, dst, sources, n_sources, n_elems);
+    else if (few)
+        launch_sum<zr_bf16_t, ZR_CUDA_FEW_SOURCES>(queue, dst, sources, n_sources, n_elems);
     else
-        launch_sum<zr_bf16_t>(queue, dst, sources, n_sources, n_elems);
-    return zr_cuda_launched(log, "sum");
+        launch_sum<zr_bf16_t, ZR_CUDA_MAX_SOURCES>(queue, dst, sources, n_sources, n_elems);
+    return zr_cuda_launched(stream, "sum");
 }

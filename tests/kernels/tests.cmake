@@ -14,6 +14,11 @@ foreach(test test_device test_kernels test_bf16 test_isa test_host_pool)
 endforeach()
 
 if(ZR_WITH_CUDA)
+  # On a GPU; without one they are skipped and say why. tests/emu/ runs them without.
+  foreach(test test_device test_kernels)
+    add_test(NAME ${test}_cuda COMMAND ${test} cuda)
+    zr_test_properties(${test}_cuda NO_SANITIZERS)
+  endforeach()
   add_test(NAME test_ptx COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/test_ptx.sh
                                  ${CMAKE_CUDA_COMPILER} ${CMAKE_SOURCE_DIR})
   zr_test_properties(test_ptx NO_SANITIZERS)

@@ -14,7 +14,7 @@ complain() {
 }
 
 for header in $(find kernels allocator offload zero -name '*.h' | sort); do
-    case $header in *_internal.h | */internal.h | */host/*) continue ;; esac
+    case $header in *_internal.h | */internal.h | */host/* | */cuda/*) continue ;; esac
     grep -q 'extern "C"' "$header" || continue # of one folder only
     printf '#include "%s"\n' "$header" |
         cc -std=c11 -Wall -Wextra -Werror -I. -fsyntax-only -x c - || complain "$header: not C11"

@@ -1,0 +1,69 @@
+/*
+ * An emulation of the CUDA calls that the CUDA device uses, for tests: it is linked in place of
+ * CUDA, and the device's own files are compiled for it.
+ *
+ * - Device memory is host memory that only kernels and copies can reach; anything else that
+ *   touches it ends the program with a message.
+ * - Streams run late, when somebody waits, or now and then when something is queued, in an order
+ *   that is drawn from those that events allow.
+ * - A kernel or copy that touches what is not mapped fails as on a GPU: the device reports
+ *   cudaErrorIllegalAddress from then on.
+ * - Any call can be made to fail, and so can queued work.
+ * - What was not given back when the program ends, or was used after it, ends it with 1.
+ *
+ * What it does not notice: a kernel that reads host memory which is not registered (but its
+ * pointer arguments are checked), the host touching device memory at the very moment when another
+ * thread's kernels do, and blocks of one kernel that rely on each other's order but by chance.
+ */
+#ifndef ZR_TESTS_EMU_EMU_H
+#define ZR_TESTS_EMU_EMU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct emu_options {
+    int n_devices;           /* 0: as on a machine without a GPU */
+    bool has_driver;         /* otherwise as on one without a driver */
+    int major;               /* compute capability */
+    bool has_virtual_memory; /* otherwise there is cudaMalloc alone */
+    bool are_peers;          /* devices can reach each other's memory */
+    size_t granule_bytes;    /* smaller than a GPU's, so that tests have many */
+    size_t memory_bytes;     /* of each device */
+    size_t pinned_bytes;     /* host memory that can be registered */
+    uint64_t seed;           /* of the order in which streams run */
+} emu_options_t;
+
+/** Two devices with everything; seed 1, or the environment's EMU_SEED. */
+emu_options_t emu_options_default(void);
+
+/** Another machine from now on. Nothing of the old one may be in use. */
+void emu_configure(const emu_options_t *options);
+
+/** The n-th call from now (1 is the next) of this name, or of any when NULL, returns `error`. */
+void emu_fail_call(const char *name, int nth, int error);
+/** Whether that call has come. */
+bool emu_has_failed_call(void);
+/** The n-th kernel from now whose name contains `name` fails with `error` when it runs. */
+void emu_fail_kernel(const char *name, int nth, int error);
+/** From now on events are not waited for: what a schedule without events does. */
+void emu_ignore_waits(bool ignore);
+
+/** Streams, events, memory, addresses and registrations that are in use. */
+size_t emu_n_live(void);
+/** Bytes of a device's memory that are in use; bytes of host memory that are registered. */
+size_t emu_used_bytes(int device);
+size_t emu_pinned_bytes(void);
+/** What was used after it was given back, or otherwise against the rules; each was printed. */
+size_t emu_n_misuses(void);
+/** Devices as after a restart of the process: failures of queued work are forgotten. */
+void emu_forget_failures(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,71 @@
+/*
+ * The emulation: what its files share. One mutex guards everything; functions here expect it held.
+ *
+ *   emu_memory.cc   addresses, memory, registrations; who may touch them
+ *   emu_streams.cc  devices, streams, events, copies, failures
+ *   emu_kernels.cc  a kernel's blocks and threads
+ */
+#ifndef ZR_TESTS_EMU_EMU_INTERNAL_H
+#define ZR_TESTS_EMU_EMU_INTERNAL_H
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <mutex>
+
+#include "tests/emu/emu.h"
+
+namespace emu {
+
+extern std::mutex mutex;
+extern emu_options_t options;
+
+/* ---- failures -------------------------------------------------------------------------- */
+
+/* Something that no program may do: printed and counted; the program ends with 1. */
+void misuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* First in every call: what the test wants it to return, or what the current device has failed
+ * with. A call that gives something back does so all the same, and returns this. */
+cudaError_t called(const char *name);
+/* The same, without failures of queued work. */
+cudaError_t called_always(const char *name);
+/* Keep an error for cudaGetLastError. */
+cudaError_t returned(cudaError_t error);
+
+int current_device();
+
+/* ---- memory (emu_memory.cc) --------------------------------------------------------------- */
+
+/* While one of these exists, device memory can be opened; then all is closed again. */
+struct access_t {
+    access_t();
+    ~access_t();
+};
+/* Open what lies at the address and after it. False: the device may not access it, or it is open,
+ * so that this was not what was wrong. */
+bool open_at(int device, const void *address);
+
+/* Whether a device may use the bytes: its own or a peer's memory, or host memory that is either
+ * registered as one piece or (`or_pageable`) not at all. */
+bool may_access(int device, const void *address, size_t size_bytes, bool or_pageable);
+bool is_device_address(const void *address);
+size_t n_live_memory();
+
+/* ---- kernels (emu_kernels.cc) ------------------------------------------------------------------
+ */
+
+/* From one to the other, faults of what runs below are caught. */
+void catch_faults();
+void leave_faults();
+/* Run work on this thread. False: it touched what its device cannot, and was left there. */
+bool run_guarded(int device, const std::function<void()> &work);
+/* Run a kernel, blocks and threads in a drawn order. False as above. */
+bool run_kernel(int device, const emu_launch_t &launch, const std::function<void()> &thread);
+
+/* A number from 0 to below - 1, from the seed. */
+unsigned draw(unsigned below);
+
+} // namespace emu
+
+#endif

@@ -1,0 +1,301 @@
+/*
+ * Kernels of the emulation: blocks run one after another, in a drawn order. A block's threads are
+ * fibres (ucontext) that take turns only where they wait for each other; who goes first is drawn
+ * anew after every barrier, so that a barrier that was forgotten lets a thread read what another
+ * has not written yet. A thread that never waits costs no fibre: one carries all of them.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+
+#include "tests/emu/emu_internal.h"
+
+const emu_thread_t *emu_thread;
+
+namespace emu {
+
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+const size_t stack_bytes = (size_t)256 << 10;
+#else
+const size_t stack_bytes = (size_t)64 << 10;
+#endif
+
+struct fibre_t {
+    ucontext_t context;
+    void *stack = NULL;
+    bool is_made = false; /* its context can be switched to */
+};
+
+struct thread_t {
+    emu_thread_t index;
+    enum { NEW, WAITS_FOR_BLOCK, WAITS_FOR_WARP, DONE } state = NEW;
+    const char *here = ""; /* the barrier it waits at */
+    unsigned mask = 0;     /* the lanes it waits for */
+    uint64_t shown = 0;    /* what other lanes may read */
+    fibre_t *fibre = NULL;
+};
+
+struct executor_t {
+    ucontext_t context; /* of whoever runs the fibres */
+    std::vector<fibre_t *> fibres, idle;
+    fibre_t *fibre = NULL; /* the one that runs; NULL: none */
+    bool has_faulted = false;
+    int device = 0;
+    /* A block of a kernel, */
+    const std::function<void()> *body = NULL;
+    std::vector<thread_t> threads;
+    std::vector<size_t> order; /* of those that are new, backwards */
+    thread_t *thread = NULL;   /* the one that runs */
+    /* or a piece of work that is none. */
+    const std::function<void()> *work = NULL;
+};
+executor_t &executor = *new executor_t;
+pthread_t executing_thread;
+
+void be_thread(thread_t *thread) {
+    executor.thread = thread;
+    emu_thread = &thread->index;
+}
+
+void leave(fibre_t *fibre) {
+    executor.fibre = NULL;
+    swapcontext(&fibre->context, &executor.context);
+}
+
+/* What every fibre does: all new threads that it gets to, until there are none; and again. */
+void run_fibre() {
+    fibre_t *fibre = executor.fibre;
+    for (;;) {
+        if (executor.work != NULL)
+            (*executor.work)();
+        while (executor.work == NULL && !executor.order.empty()) {
+            thread_t *thread = &executor.threads[executor.order.back()];
+            executor.order.pop_back();
+            thread->fibre = fibre;
+            be_thread(thread);
+            (*executor.body)();
+            thread->state = thread_t::DONE;
+        }
+        executor.idle.push_back(fibre);
+        leave(fibre);
+    }
+}
+
+void make(fibre_t *fibre) {
+    getcontext(&fibre->context);
+    fibre->context.uc_stack.ss_sp = fibre->stack;
+    fibre->context.uc_stack.ss_size = stack_bytes;
+    makecontext(&fibre->context, run_fibre, 0);
+    fibre->is_made = true;
+}
+
+fibre_t *take_fibre() {
+    if (executor.idle.empty()) {
+        fibre_t *fibre = new fibre_t;
+        fibre->stack = mmap(NULL, stack_bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (fibre->stack == MAP_FAILED)
+            abort();
+        executor.fibres.push_back(fibre);
+        return fibre;
+    }
+    fibre_t *fibre = executor.idle.back();
+    executor.idle.pop_back();
+    return fibre;
+}
+
+void enter(fibre_t *fibre) {
+    if (!fibre->is_made)
+        make(fibre);
+    executor.fibre = fibre;
+    swapcontext(&executor.context, &fibre->context);
+}
+
+/* After a fault, fibres stand where they will never go on. */
+void forget_fibres() {
+    executor.idle = executor.fibres;
+    for (fibre_t *fibre : executor.fibres)
+        fibre->is_made = false;
+    executor.order.clear();
+    executor.fibre = NULL;
+}
+
+void shuffle(std::vector<size_t> &order) {
+    for (size_t i = order.size(); i > 1; i--)
+        std::swap(order[i - 1], order[draw((unsigned)i)]);
+}
+
+/* ---- barriers ---- */
+
+void wait(int state, unsigned mask, const char *here) {
+    thread_t *thread = executor.thread;
+    thread->state = (decltype(thread->state))state;
+    thread->mask = mask;
+    thread->here = here;
+    leave(thread->fibre);
+    be_thread(thread);
+}
+
+[[noreturn]] void die(const thread_t &a, const thread_t &b) {
+    fprintf(stderr,
+            "emulation: threads of a block wait for each other at different places: thread "
+            "%u at %s, thread %u at %s\n",
+            a.index.thread.x, a.here, b.index.thread.x, b.here);
+    abort();
+}
+
+/* Whether all lanes that a thread waits for wait at the same place. */
+bool is_warp_complete(size_t index) {
+    const thread_t &thread = executor.threads[index];
+    size_t first = index / 32 * 32;
+    for (size_t i = first; i < std::min(first + 32, executor.threads.size()); i++) {
+        const thread_t &other = executor.threads[i];
+        bool is_meant = (thread.mask >> (i - first) & 1) != 0 && other.state != thread_t::DONE;
+        if (is_meant && (other.state != thread_t::WAITS_FOR_WARP || other.here != thread.here))
+            return false;
+    }
+    return true;
+}
+
+/* The threads that may go on from where they wait; dies when nobody may. */
+std::vector<size_t> released() {
+    std::vector<size_t> waiting, ready;
+    bool all_for_block = true;
+    for (size_t i = 0; i < executor.threads.size(); i++) {
+        const thread_t &thread = executor.threads[i];
+        if (thread.state == thread_t::DONE)
+            continue;
+        waiting.push_back(i);
+        all_for_block = all_for_block && thread.state == thread_t::WAITS_FOR_BLOCK;
+        if (thread.state == thread_t::WAITS_FOR_WARP && is_warp_complete(i))
+            ready.push_back(i);
+    }
+    if (!ready.empty() || waiting.empty())
+        return ready;
+    for (size_t i : waiting)
+        if (!all_for_block || executor.threads[i].here != executor.threads[waiting[0]].here)
+            die(executor.threads[waiting[0]], executor.threads[i]);
+    return waiting;
+}
+
+void run_block(const emu_launch_t &launch, dim3 block) {
+    dim3 n = launch.n_threads;
+    executor.threads.clear();
+    executor.threads.resize((size_t)n.x * n.y * n.z);
+    executor.order.clear();
+    for (size_t i = 0; i < executor.threads.size(); i++) {
+        dim3 thread((unsigned)i % n.x, (unsigned)i / n.x % n.y, (unsigned)i / n.x / n.y);
+        executor.threads[i].index = {thread, block, n, launch.n_blocks};
+        executor.order.push_back(i);
+    }
+    shuffle(executor.order);
+    while (!executor.order.empty() && !executor.has_faulted)
+        enter(take_fibre());
+    for (;;) {
+        std::vector<size_t> ready;
+        if (!executor.has_faulted)
+            ready = released();
+        if (ready.empty())
+            return;
+        shuffle(ready);
+        for (size_t i : ready)
+            if (!executor.has_faulted)
+                enter(executor.threads[i].fibre);
+    }
+}
+
+/* ---- faults ---- */
+
+void on_fault(int number, siginfo_t *info, void *context) {
+    (void)context;
+    if (executor.fibre != NULL && pthread_equal(pthread_self(), executing_thread)) {
+        if (open_at(executor.device, info->si_addr))
+            return; /* and again */
+        executor.has_faulted = true;
+        setcontext(&executor.context);
+    }
+    if (is_device_address(info->si_addr))
+        fprintf(stderr, "emulation: the host touched device memory at %p\n", info->si_addr);
+    signal(number, SIG_DFL); /* and again, for good */
+}
+
+/* Whether what ran has not faulted; after a fault all is as new. */
+bool end_run() {
+    bool was_good = !executor.has_faulted;
+    if (!was_good)
+        forget_fibres();
+    executor.has_faulted = false;
+    executor.work = executor.body = NULL;
+    return was_good;
+}
+
+struct sigaction others[2]; /* handlers that were there: test programs have theirs */
+
+} // namespace
+
+void catch_faults() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, &others[0]);
+    sigaction(SIGBUS, &action, &others[1]);
+}
+
+void leave_faults() {
+    sigaction(SIGSEGV, &others[0], NULL);
+    sigaction(SIGBUS, &others[1], NULL);
+}
+
+bool run_guarded(int device, const std::function<void()> &work) {
+    executor.device = device;
+    executing_thread = pthread_self();
+    executor.work = &work;
+    enter(take_fibre());
+    return end_run();
+}
+
+bool run_kernel(int device, const emu_launch_t &launch, const std::function<void()> &thread) {
+    executor.device = device;
+    dim3 n = launch.n_blocks;
+    std::vector<size_t> blocks((size_t)n.x * n.y * n.z);
+    for (size_t i = 0; i < blocks.size(); i++)
+        blocks[i] = i;
+    shuffle(blocks);
+    executing_thread = pthread_self();
+    executor.body = &thread;
+    for (size_t i : blocks)
+        if (!executor.has_faulted)
+            run_block(launch,
+                      dim3((unsigned)i % n.x, (unsigned)i / n.x % n.y, (unsigned)i / n.x / n.y));
+    return end_run();
+}
+
+} // namespace emu
+
+void emu_wait_for_block(const char *here) {
+    emu::wait(emu::thread_t::WAITS_FOR_BLOCK, 0, here);
+}
+
+void emu_wait_for_warp(unsigned mask, const char *here) {
+    emu::wait(emu::thread_t::WAITS_FOR_WARP, mask, here);
+}
+
+unsigned emu_lane(void) {
+    return (unsigned)(emu::executor.thread - emu::executor.threads.data()) % 32;
+}
+
+uint64_t emu_exchange(unsigned mask, uint64_t bits, int lane, const char *here) {
+    emu::thread_t *thread = emu::executor.thread;
+    thread->shown = bits;
+    emu_wait_for_warp(mask, here);
+    if (lane >= 0 && lane < 32)
+        bits = thread[lane - (int)emu_lane()].shown;
+    emu_wait_for_warp(mask, here); /* before anybody shows something else */
+    return bits;
+}

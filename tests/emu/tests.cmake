@@ -1,0 +1,29 @@
+# The CUDA device without a GPU: its own files, compiled for an emulation of CUDA (emu.h). The
+# suites of other folders run on it as they are.
+file(GLOB EMU_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.c
+     ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+add_library(zero_emu OBJECT emu/emu_kernels.cc emu/emu_memory.cc emu/emu_streams.cc emu/backends.c
+                            ${EMU_CUDA_SOURCES})
+file(GLOB EMU_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+set_source_files_properties(${EMU_KERNELS} PROPERTIES LANGUAGE CXX)
+target_include_directories(zero_emu BEFORE PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
+# Few blocks, so that loops over the grid and over blocks of elements are seen to go on.
+target_compile_definitions(zero_emu PRIVATE ZR_CUDA_MAX_BLOCKS=3)
+target_compile_options(zero_emu PRIVATE -Wno-unknown-pragmas)
+
+# zr_add_emu_test(NAME SOURCE...): a program with the emulation; its argument is the device.
+function(zr_add_emu_test name)
+  cmake_parse_arguments(TEST "NO_SANITIZERS" "TIMEOUT" "LINK;LABELS" ${ARGN})
+  add_executable(${name} ${TEST_UNPARSED_ARGUMENTS} $<TARGET_OBJECTS:zero_emu>)
+  target_include_directories(${name} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
+  target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${TEST_LINK} zero PkgConfig::CMOCKA m)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name} cuda)
+  zr_test_properties(${name} ${ARGN})
+endfunction()
+
+# ThreadSanitizer does not know the emulation's fibres.
+zr_add_emu_test(test_emu_device kernels/test_device.c kernels/device_fixture.c LABELS asan)
+zr_add_emu_test(test_emu_kernels kernels/test_kernels.c kernels/device_fixture.c
+                ref/ref_kernels.c LABELS asan)
