@@ -34,8 +34,8 @@ typedef struct zr_cuda_range {
     zr_tier_t tier;
     char *base;
     size_t size_bytes;
-    granule_t *granules; /* [size_bytes / granule_bytes] */
-    size_t end;          /* none was ever mapped from here on */
+    granule_t *granules; /* [n_noted]; from there on none was ever mapped */
+    size_t n_noted;
 } zr_cuda_range_t;
 
 static zr_cuda_device_t *cuda_of(zr_device_t *device) {
@@ -215,12 +215,9 @@ zr_status_t zr_cuda_range_reserve(zr_device_t *device, zr_tier_t tier, size_t si
     zr_cuda_device_t *cuda = cuda_of(device);
     ZR_TRY(zr_cuda_enter(device));
     zr_cuda_range_t *range = calloc(1, sizeof(*range));
-    size_t n_granules = size_bytes / device->info.granule_bytes;
-    granule_t *granules = range != NULL ? calloc(n_granules, sizeof(*granules)) : NULL;
-    if (granules == NULL) {
-        free(range);
-        return no_room(cuda, tier, n_granules * sizeof(*granules), "to note its granules");
-    }
+    if (range == NULL)
+        return zr_fail(&device->log, ZR_ERR_MEMORY, "no memory to note a range (%zu bytes)",
+                       sizeof(*range));
     void *base = NULL;
     zr_status_t status;
     if (tier == ZR_TIER_HOST)
@@ -230,22 +227,17 @@ zr_status_t zr_cuda_range_reserve(zr_device_t *device, zr_tier_t tier, size_t si
     else
         status = allocate_whole(cuda, size_bytes, &base);
     if (status != ZR_OK) {
-        free(granules);
         free(range);
         return status;
     }
-    *range = (zr_cuda_range_t){.next = cuda->ranges,
-                               .tier = tier,
-                               .base = base,
-                               .size_bytes = size_bytes,
-                               .granules = granules};
+    *range = (zr_cuda_range_t){
+        .next = cuda->ranges, .tier = tier, .base = base, .size_bytes = size_bytes};
     cuda->ranges = range;
     *base_p = base;
     return ZR_OK;
 }
 
-/* ---- granules of the device tier
- * -------------------------------------------------------------------- */
+/* ---- granules ------------------------------------------------------------------------------ */
 
 /* Granules [first, first + n) of a range. */
 typedef struct stretch {
@@ -253,12 +245,39 @@ typedef struct stretch {
     size_t first, n;
 } stretch_t;
 
-static void note_granule(zr_cuda_range_t *range, size_t index,
-                         CUmemGenericAllocationHandle handle) {
-    range->granules[index] = (granule_t){.is_mapped = true, .handle = handle};
-    if (range->end <= index)
-        range->end = index + 1;
+static stretch_t stretch_at(const zr_cuda_device_t *cuda, const void *address, size_t size_bytes) {
+    zr_cuda_range_t *range = find_range(cuda, address);
+    return (stretch_t){.range = range,
+                       .first = index_of(cuda, range, address),
+                       .n = size_bytes / cuda->base.info.granule_bytes};
 }
+
+/* Where a stretch ends, as far as anything was ever mapped. */
+static size_t end_of(stretch_t stretch) {
+    size_t end = stretch.first + stretch.n;
+    return end < stretch.range->n_noted ? end : stretch.range->n_noted;
+}
+
+/* A range may be thousands of times what is ever mapped, so its notes grow. */
+static zr_status_t make_notes(const zr_cuda_device_t *cuda, stretch_t stretch) {
+    zr_cuda_range_t *range = stretch.range;
+    size_t needed = stretch.first + stretch.n;
+    if (needed <= range->n_noted)
+        return ZR_OK;
+    size_t n = needed > 2 * range->n_noted ? needed : 2 * range->n_noted;
+    granule_t *granules = realloc(range->granules, n * sizeof(*granules));
+    if (granules == NULL)
+        return zr_fail(&cuda->base.log, ZR_ERR_MEMORY, "no memory to note %zu granules (%zu bytes)",
+                       n, n * sizeof(*granules));
+    for (size_t i = range->n_noted; i < n; i++)
+        granules[i] = (granule_t){.is_mapped = false};
+    range->granules = granules;
+    range->n_noted = n;
+    return ZR_OK;
+}
+
+/* ---- granules of the device tier
+ * -------------------------------------------------------------------- */
 
 /* Put an allocation behind a granule; it can be accessed after `grant`. */
 static CUresult map_handle(zr_cuda_device_t *cuda, zr_cuda_range_t *range, size_t index,
@@ -266,7 +285,7 @@ static CUresult map_handle(zr_cuda_device_t *cuda, zr_cuda_range_t *range, size_
     CUresult result = cuda->driver.cuMemMap_p(address_of(cuda, range, index),
                                               cuda->base.info.granule_bytes, 0, handle, 0);
     if (result == CUDA_SUCCESS)
-        note_granule(range, index, handle);
+        range->granules[index] = (granule_t){.is_mapped = true, .handle = handle};
     return result;
 }
 
@@ -299,7 +318,7 @@ static CUresult fill_granule(zr_cuda_device_t *cuda, zr_cuda_range_t *range, siz
 /* Unmap what is mapped and give its memory back. */
 static CUresult empty(zr_cuda_device_t *cuda, stretch_t stretch) {
     CUresult first_failure = CUDA_SUCCESS;
-    for (size_t i = stretch.first; i < stretch.first + stretch.n; i++) {
+    for (size_t i = stretch.first; i < end_of(stretch); i++) {
         if (!stretch.range->granules[i].is_mapped)
             continue;
         CUresult result = unmap_handle(cuda, stretch.range, i);
@@ -319,6 +338,7 @@ static zr_status_t fill(zr_cuda_device_t *cuda, stretch_t stretch) {
         return zr_cuda_fail(&cuda->base, error, "asking how much memory is free");
     if (size_bytes > free_bytes)
         return no_room(cuda, ZR_TIER_DEVICE, size_bytes, "more");
+    ZR_TRY(make_notes(cuda, stretch));
     stretch_t done = {.range = stretch.range, .first = stretch.first};
     CUresult result = CUDA_SUCCESS;
     const char *call = "cuMemCreate and cuMemMap";
@@ -349,7 +369,7 @@ static void unpin_granule(zr_cuda_device_t *cuda, zr_cuda_range_t *range, size_t
 }
 
 static void unpin(zr_cuda_device_t *cuda, stretch_t stretch) {
-    for (size_t i = stretch.first; i < stretch.first + stretch.n; i++)
+    for (size_t i = stretch.first; i < end_of(stretch); i++)
         unpin_granule(cuda, stretch.range, i);
 }
 
@@ -363,7 +383,7 @@ static zr_status_t pin(zr_cuda_device_t *cuda, stretch_t stretch) {
             cudaHostRegister((void *)(uintptr_t)address_of(cuda, stretch.range, index), granule,
                              cudaHostRegisterPortable);
         if (error == cudaSuccess) {
-            note_granule(stretch.range, index, 0);
+            stretch.range->granules[index].is_mapped = true;
             continue;
         }
         unpin(cuda, done);
@@ -378,13 +398,6 @@ static zr_status_t pin(zr_cuda_device_t *cuda, stretch_t stretch) {
 /* ---- entries of the table
  * ------------------------------------------------------------------------------- */
 
-static stretch_t stretch_at(const zr_cuda_device_t *cuda, const void *address, size_t size_bytes) {
-    zr_cuda_range_t *range = find_range(cuda, address);
-    return (stretch_t){.range = range,
-                       .first = index_of(cuda, range, address),
-                       .n = size_bytes / cuda->base.info.granule_bytes};
-}
-
 zr_status_t zr_cuda_range_map(zr_device_t *device, zr_tier_t tier, void *base, size_t offset_bytes,
                               size_t size_bytes) {
     zr_cuda_device_t *cuda = cuda_of(device);
@@ -392,6 +405,7 @@ zr_status_t zr_cuda_range_map(zr_device_t *device, zr_tier_t tier, void *base, s
     ZR_TRY(zr_cuda_enter(device));
     if (tier == ZR_TIER_DEVICE)
         return cuda->has_virtual_memory ? fill(cuda, stretch) : ZR_OK;
+    ZR_TRY(make_notes(cuda, stretch));
     ZR_TRY(zr_host_backend.range_map(device, tier, base, offset_bytes, size_bytes));
     zr_status_t status = pin(cuda, stretch);
     if (status != ZR_OK &&
@@ -424,6 +438,7 @@ zr_status_t zr_cuda_range_move(zr_device_t *device, zr_tier_t tier, void *from, 
     ZR_TRY(zr_cuda_enter(device));
     stretch_t source = stretch_at(cuda, from, size_bytes);
     stretch_t target = stretch_at(cuda, to, size_bytes);
+    ZR_TRY(make_notes(cuda, target));
     CUresult result = CUDA_SUCCESS;
     size_t n_mapped = 0;
     for (; n_mapped < source.n && result == CUDA_SUCCESS; n_mapped += result == CUDA_SUCCESS)
@@ -436,11 +451,16 @@ zr_status_t zr_cuda_range_move(zr_device_t *device, zr_tier_t tier, void *from, 
             unmap_handle(cuda, target.range, target.first + i);
         return driver_fail(cuda, result, "mapping what is moved", size_bytes);
     }
-    /* From here on the memory is there; what stays mapped at its old place as well is harmless to
-     * its new one, but cannot be mapped again. */
-    for (size_t i = 0; i < source.n && result == CUDA_SUCCESS; i++)
-        result = unmap_handle(cuda, source.range, source.first + i);
-    return result == CUDA_SUCCESS ? ZR_OK : driver_fail(cuda, result, "cuMemUnmap", size_bytes);
+    /* It is there now, whatever becomes of the old place: an address that cannot be unmapped cannot
+     * be mapped again either, which the next attempt says once more. */
+    for (size_t i = 0; i < source.n; i++) {
+        CUresult unmapped = unmap_handle(cuda, source.range, source.first + i);
+        if (result == CUDA_SUCCESS)
+            result = unmapped;
+    }
+    if (result != CUDA_SUCCESS)
+        (void)driver_fail(cuda, result, "cuMemUnmap", size_bytes);
+    return ZR_OK;
 }
 
 void zr_cuda_range_release(zr_device_t *device, zr_tier_t tier, void *base, size_t size_bytes) {
@@ -449,7 +469,7 @@ void zr_cuda_range_release(zr_device_t *device, zr_tier_t tier, void *base, size
     while ((*link)->base != base)
         link = &(*link)->next;
     zr_cuda_range_t *range = *link;
-    stretch_t all = {.range = range, .n = range->end};
+    stretch_t all = {.range = range, .n = range->n_noted};
     zr_status_t status = zr_cuda_enter(device); /* on failure the rest fails and says so, too */
     if (tier == ZR_TIER_HOST) {
         unpin(cuda, all);

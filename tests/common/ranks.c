@@ -30,7 +30,8 @@ static zr_status_t open_and_run(rank_thread_t *thread) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 1;
     options.log = thread->rank.log;
-    ZR_TRY(zr_device_open("host", &options, &thread->rank.device));
+    const char *name = thread->ranks->device_name;
+    ZR_TRY(zr_device_open(name != NULL ? name : "host", &options, &thread->rank.device));
     return thread->ranks->run(&thread->rank);
 }
 

@@ -22,8 +22,9 @@ typedef zr_status_t (*test_rank_fn)(test_rank_t *rank);
 
 typedef struct test_ranks {
     int n_ranks;
-    bool late;  /* on late devices (late_device.h), not on the host device */
-    bool quiet; /* errors are expected: do not print them */
+    const char *device_name; /* NULL: "host" */
+    bool late;               /* on late devices (late_device.h) instead */
+    bool quiet;              /* errors are expected: do not print them */
     test_rank_fn run;
     void *context;
     zr_status_t status[TEST_MAX_RANKS];   /* out */

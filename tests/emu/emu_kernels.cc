@@ -1,9 +1,10 @@
 /*
  * Kernels of the emulation: blocks run one after another, in a drawn order. A block's threads are
- * fibres (ucontext) that take turns only where they wait for each other; who goes first is drawn
+ * fibres that take turns only where they wait for each other; who goes first is drawn
  * anew after every barrier, so that a barrier that was forgotten lets a thread read what another
  * has not written yet. A thread that never waits costs no fibre: one carries all of them.
  */
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,10 +27,20 @@ const size_t stack_bytes = (size_t)256 << 10;
 const size_t stack_bytes = (size_t)64 << 10;
 #endif
 
-struct fibre_t {
+/*
+ * Where a fibre, or whoever runs fibres, stands. swapcontext makes a call into the system each
+ * time, which is most of the time of a kernel with barriers, but it is what AddressSanitizer
+ * knows; elsewhere the C library's jumps do, once a fibre is on its own stack.
+ */
+struct place_t {
     ucontext_t context;
+    jmp_buf jump;
+};
+
+struct fibre_t {
+    place_t place;
     void *stack = NULL;
-    bool is_made = false; /* its context can be switched to */
+    bool is_made = false; /* stands somewhere */
 };
 
 struct thread_t {
@@ -42,7 +53,7 @@ struct thread_t {
 };
 
 struct executor_t {
-    ucontext_t context; /* of whoever runs the fibres */
+    place_t place; /* of whoever runs the fibres */
     std::vector<fibre_t *> fibres, idle;
     fibre_t *fibre = NULL; /* the one that runs; NULL: none */
     bool has_faulted = false;
@@ -63,9 +74,34 @@ void be_thread(thread_t *thread) {
     emu_thread = &thread->index;
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+void go(place_t *from, place_t *to, bool is_new) {
+    (void)is_new;
+    swapcontext(&from->context, &to->context);
+}
+#else
+void go(place_t *from, place_t *to, bool is_new) {
+    if (_setjmp(from->jump) != 0)
+        return;
+    if (is_new)
+        setcontext(&to->context);
+    _longjmp(to->jump, 1);
+}
+#endif
+
+/* Out of a signal's handler, which does not block the signal. */
+[[noreturn]] void flee() {
+#if defined(__SANITIZE_ADDRESS__)
+    setcontext(&executor.place.context);
+    abort();
+#else
+    _longjmp(executor.place.jump, 1);
+#endif
+}
+
 void leave(fibre_t *fibre) {
     executor.fibre = NULL;
-    swapcontext(&fibre->context, &executor.context);
+    go(&fibre->place, &executor.place, false);
 }
 
 /* What every fibre does: all new threads that it gets to, until there are none; and again. */
@@ -88,10 +124,10 @@ void run_fibre() {
 }
 
 void make(fibre_t *fibre) {
-    getcontext(&fibre->context);
-    fibre->context.uc_stack.ss_sp = fibre->stack;
-    fibre->context.uc_stack.ss_size = stack_bytes;
-    makecontext(&fibre->context, run_fibre, 0);
+    getcontext(&fibre->place.context);
+    fibre->place.context.uc_stack.ss_sp = fibre->stack;
+    fibre->place.context.uc_stack.ss_size = stack_bytes;
+    makecontext(&fibre->place.context, run_fibre, 0);
     fibre->is_made = true;
 }
 
@@ -111,10 +147,11 @@ fibre_t *take_fibre() {
 }
 
 void enter(fibre_t *fibre) {
-    if (!fibre->is_made)
+    bool is_new = !fibre->is_made;
+    if (is_new)
         make(fibre);
     executor.fibre = fibre;
-    swapcontext(&executor.context, &fibre->context);
+    go(&executor.place, &fibre->place, is_new);
 }
 
 /* After a fault, fibres stand where they will never go on. */
@@ -218,7 +255,7 @@ void on_fault(int number, siginfo_t *info, void *context) {
         if (open_at(executor.device, info->si_addr))
             return; /* and again */
         executor.has_faulted = true;
-        setcontext(&executor.context);
+        flee();
     }
     if (is_device_address(info->si_addr))
         fprintf(stderr, "emulation: the host touched device memory at %p\n", info->si_addr);
@@ -242,7 +279,7 @@ struct sigaction others[2]; /* handlers that were there: test programs have thei
 void catch_faults() {
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
-    action.sa_flags = SA_SIGINFO;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
     sigaction(SIGSEGV, &action, &others[0]);
     sigaction(SIGBUS, &action, &others[1]);
 }

@@ -287,7 +287,9 @@ using namespace emu;
 #define ENTER_TO_GIVE_BACK                                                                         \
     std::lock_guard<std::mutex> lock(emu::mutex);                                                  \
     cudaError_t failure = called(__func__)
-#define GIVEN_BACK(result) (failure != cudaSuccess ? (CUresult)failure : (result))
+static CUresult given_back(CUresult result, cudaError_t failure) {
+    return failure != cudaSuccess ? (CUresult)failure : result;
+}
 
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
                                        CUmemAllocationGranularity_flags option) {
@@ -315,7 +317,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t alignment
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
     ENTER_TO_GIVE_BACK;
-    return GIVEN_BACK(address_free(address, size));
+    return given_back(address_free(address, size), failure);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
@@ -329,7 +331,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     ENTER_TO_GIVE_BACK;
-    return GIVEN_BACK(release(handle));
+    return given_back(release(handle), failure);
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
@@ -342,7 +344,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
     ENTER_TO_GIVE_BACK;
-    return GIVEN_BACK(unmap(address, size));
+    return given_back(unmap(address, size), failure);
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *accesses,

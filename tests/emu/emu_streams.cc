@@ -510,7 +510,7 @@ emu_options_t emu_options_default(void) {
     defaults.major = 8;
     defaults.has_virtual_memory = true;
     defaults.are_peers = true;
-    defaults.granule_bytes = (size_t)64 << 10;
+    defaults.granule_bytes = (size_t)1 << 20;
     defaults.memory_bytes = (size_t)1 << 30;
     defaults.pinned_bytes = (size_t)1 << 30;
     defaults.seed = seed != NULL ? strtoull(seed, NULL, 0) : 1;

@@ -324,6 +324,7 @@ static zr_status_t run_rank(test_rank_t *rank) {
 void toy_train(const toy_options_t *options, toy_result_t *result) {
     toy_run_t run = {.options = options, .result = result};
     test_ranks_t ranks = {.n_ranks = options->n_ranks,
+                          .device_name = options->device_name,
                           .late = options->late,
                           .quiet = options->quiet,
                           .run = run_rank,

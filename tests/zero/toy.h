@@ -16,7 +16,8 @@
 typedef struct toy_options {
     zr_config_t config;
     int n_ranks;
-    bool late; /* on late devices */
+    const char *device_name; /* NULL: "host" */
+    bool late;               /* on late devices instead */
     size_t n_steps;
     bool frozen;      /* some parameters are frozen */
     bool tied;        /* a parameter is used by two units */

@@ -1,0 +1,25 @@
+/* Kernels that show what the emulation does with barriers and shuffles. */
+#ifndef ZR_TESTS_EMU_EMU_PROBE_H
+#define ZR_TESTS_EMU_EMU_PROBE_H
+
+#include <stdbool.h>
+
+#include "kernels/cuda/cuda_device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** out[i] = in[255 - i] for 256 elements, through shared memory, with or without its barrier. */
+zr_status_t probe_reverse(zr_stream_t *stream, float *out, const float *in, bool with_barrier);
+/** out[w] = the sum of 32 elements of warp w, by shuffles, for 8 warps. */
+zr_status_t probe_warp_sums(zr_stream_t *stream, float *out, const float *in);
+/** Half of a block waits at one barrier, the other half at another. Ends the program. */
+zr_status_t probe_split_barrier(zr_stream_t *stream, float *out);
+/** out[0] = in[0], by a kernel that is launched on whatever device is current. */
+zr_status_t probe_copy_one(zr_stream_t *stream, float *out, const float *in);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
