@@ -33,6 +33,7 @@ typedef struct zr_cuda_range {
     struct zr_cuda_range *next;
     zr_tier_t tier;
     char *base;
+    void *allocation; /* what it lies in, without virtual memory management */
     size_t size_bytes;
     granule_t *granules; /* [n_noted]; from there on none was ever mapped */
     size_t n_noted;
@@ -192,21 +193,24 @@ static zr_status_t reserve_addresses(zr_cuda_device_t *cuda, size_t size_bytes, 
     return ZR_OK;
 }
 
-static zr_status_t allocate_whole(zr_cuda_device_t *cuda, size_t size_bytes, void **base_p) {
+/* cudaMalloc promises less alignment than a granule has. */
+static zr_status_t allocate_whole(zr_cuda_device_t *cuda, zr_cuda_range_t *range, size_t size_bytes,
+                                  void **base_p) {
+    size_t granule = cuda->base.info.granule_bytes;
     size_t free_bytes = 0, total_bytes = 0;
     cudaError_t error = cudaMemGetInfo(&free_bytes, &total_bytes);
     if (error == cudaSuccess && size_bytes > free_bytes / 4)
         return no_room(cuda, ZR_TIER_DEVICE, size_bytes, "in a quarter of what is free");
-    void *base = NULL;
     if (error == cudaSuccess)
-        error = cudaMalloc(&base, size_bytes);
+        error = cudaMalloc(&range->allocation, size_bytes + granule);
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         return no_room(cuda, ZR_TIER_DEVICE, size_bytes, "in one piece");
     }
     if (error != cudaSuccess)
         return zr_cuda_fail(&cuda->base, error, "allocating %zu bytes", size_bytes);
-    *base_p = base;
+    size_t before = (granule - (uintptr_t)range->allocation % granule) % granule;
+    *base_p = (char *)range->allocation + before;
     return ZR_OK;
 }
 
@@ -225,13 +229,15 @@ zr_status_t zr_cuda_range_reserve(zr_device_t *device, zr_tier_t tier, size_t si
     else if (cuda->has_virtual_memory)
         status = reserve_addresses(cuda, size_bytes, &base);
     else
-        status = allocate_whole(cuda, size_bytes, &base);
+        status = allocate_whole(cuda, range, size_bytes, &base);
     if (status != ZR_OK) {
         free(range);
         return status;
     }
-    *range = (zr_cuda_range_t){
-        .next = cuda->ranges, .tier = tier, .base = base, .size_bytes = size_bytes};
+    range->next = cuda->ranges;
+    range->tier = tier;
+    range->base = base;
+    range->size_bytes = size_bytes;
     cuda->ranges = range;
     *base_p = base;
     return ZR_OK;
@@ -481,7 +487,7 @@ void zr_cuda_range_release(zr_device_t *device, zr_tier_t tier, void *base, size
         if (result != CUDA_SUCCESS && status == ZR_OK)
             (void)driver_fail(cuda, result, "cuMemAddressFree", size_bytes);
     } else {
-        cudaError_t error = cudaFree(base);
+        cudaError_t error = cudaFree(range->allocation);
         if (error != cudaSuccess && status == ZR_OK)
             (void)zr_cuda_fail(device, error, "freeing %zu bytes", size_bytes);
     }

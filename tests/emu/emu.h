@@ -38,7 +38,8 @@ typedef struct emu_options {
     uint64_t seed;           /* of the order in which streams run */
 } emu_options_t;
 
-/** Two devices with everything; seed 1, or the environment's EMU_SEED. */
+/** Two devices with everything, or what EMU_SEED and EMU_NO_VIRTUAL_MEMORY of the environment say.
+ */
 emu_options_t emu_options_default(void);
 
 /** Another machine from now on. Nothing of the old one may be in use. */

@@ -370,7 +370,7 @@ cudaError_t cudaMalloc(void **address, size_t size) {
                               CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     if (create(&handle, whole, current_device()) != CUDA_SUCCESS)
         return returned(cudaErrorMemoryAllocation);
-    if (reserve(&base, whole, options.granule_bytes) != CUDA_SUCCESS) {
+    if (reserve(&base, whole, 4096) != CUDA_SUCCESS) {
         release(handle);
         return returned(cudaErrorMemoryAllocation);
     }

@@ -503,12 +503,12 @@ void emu_queue_kernel(const emu_launch_t &launch, std::function<void()> thread,
  * --------------------------------------------------------------------------------------------- */
 
 emu_options_t emu_options_default(void) {
-    const char *seed = getenv("EMU_SEED");
+    const char *seed = getenv("EMU_SEED"), *has_none = getenv("EMU_NO_VIRTUAL_MEMORY");
     emu_options_t defaults = {};
     defaults.n_devices = 2;
     defaults.has_driver = true;
     defaults.major = 8;
-    defaults.has_virtual_memory = true;
+    defaults.has_virtual_memory = has_none == NULL;
     defaults.are_peers = true;
     defaults.granule_bytes = (size_t)1 << 20;
     defaults.memory_bytes = (size_t)1 << 30;

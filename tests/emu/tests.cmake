@@ -26,7 +26,12 @@ endfunction()
 
 # ThreadSanitizer does not know the emulation's fibres.
 zr_add_emu_test(test_emu_device kernels/test_device.c kernels/device_fixture.c LABELS asan)
+add_test(NAME test_emu_device_plain COMMAND test_emu_device cuda)
+zr_test_properties(test_emu_device_plain LABELS asan)
+set_tests_properties(test_emu_device_plain PROPERTIES ENVIRONMENT EMU_NO_VIRTUAL_MEMORY=1)
 zr_add_emu_test(test_emu_kernels kernels/test_kernels.c kernels/device_fixture.c
                 ref/ref_kernels.c LABELS asan)
 zr_add_emu_test(test_emu_parity zero/test_parity.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu emu/test_emu.c emu/emu_probe.cc kernels/device_fixture.c LABELS asan)
+zr_add_emu_test(test_emu_bits emu/test_emu_bits.c kernels/device_fixture.c LABELS asan)
+zr_add_emu_test(test_emu_allocator emu/test_emu_allocator.c kernels/device_fixture.c LABELS asan)

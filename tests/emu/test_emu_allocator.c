@@ -1,0 +1,129 @@
+/*
+ * The allocator on the CUDA device, where streams are late and memory cannot be looked at: random
+ * tensors of all classes on three streams, in budgets so tight that granules move between classes
+ * all the time. Each tensor keeps its own number until it is freed, which a copy shows.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "allocator/allocator.h"
+#include "kernels/device_fixture.h"
+#include "tests/emu/emu.h"
+
+#define N_STREAMS 3
+#define MAX_LIVE 60
+#define N_OPERATIONS 4000
+
+typedef struct tensor {
+    void *pointer;
+    size_t n_elems;
+    zr_stream_t *stream; /* everything that is done with it */
+    float value;
+} tensor_t;
+
+typedef struct run {
+    fixture_t f;
+    zr_allocator_t *allocator;
+    zr_stream_t *streams[N_STREAMS];
+    tensor_t live[MAX_LIVE];
+    size_t n_live, n_refused, n_checked;
+    uint64_t random;
+} run_t;
+
+static size_t draw(run_t *run, size_t below) {
+    return (size_t)(fixture_random(&run->random) % below);
+}
+
+static void make_tensor(run_t *run, size_t granule) {
+    tensor_t *tensor = &run->live[run->n_live];
+    size_t most = draw(run, 4) == 0 ? 3 * granule : granule / 8;
+    tensor->n_elems = 1 + draw(run, most / sizeof(float));
+    tensor->stream = run->streams[draw(run, N_STREAMS)];
+    tensor->value = (float)draw(run, 1 << 20);
+    zr_allocation_request_t request = {.size_bytes = tensor->n_elems * sizeof(float),
+                                       .tier = ZR_TIER_DEVICE,
+                                       .tag = ZR_TAG_OTHER,
+                                       .lifetime = (zr_lifetime_t)draw(run, 5),
+                                       .name = "tensor",
+                                       .stream = tensor->stream};
+    zr_status_t status = zr_allocate(run->allocator, &request, &tensor->pointer);
+    if (status == ZR_ERR_BUDGET) {
+        run->n_refused++;
+        return;
+    }
+    assert_int_equal(status, ZR_OK);
+    assert_int_equal(zr_kernel_fill(tensor->stream, tensor->pointer, ZR_DTYPE_F32, tensor->n_elems,
+                                    tensor->value),
+                     ZR_OK);
+    run->n_live++;
+}
+
+static void check_tensor(run_t *run, const tensor_t *tensor) {
+    float *values = malloc(tensor->n_elems * sizeof(float));
+    assert_int_equal(zr_copy_async(tensor->stream, values, tensor->pointer,
+                                   tensor->n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST),
+                     ZR_OK);
+    assert_int_equal(zr_stream_synchronize(tensor->stream), ZR_OK);
+    for (size_t i = 0; i < tensor->n_elems; i++)
+        if (values[i] != tensor->value)
+            fail_msg("element %zu of %zu is another tensor's", i, tensor->n_elems);
+    free(values);
+    run->n_checked++;
+}
+
+/* Most are freed with their work still queued. */
+static void free_tensor(run_t *run) {
+    size_t index = draw(run, run->n_live);
+    tensor_t *tensor = &run->live[index];
+    if (draw(run, 3) == 0)
+        check_tensor(run, tensor);
+    zr_free(run->allocator, &tensor->pointer, tensor->stream);
+    *tensor = run->live[--run->n_live];
+}
+
+static void run_random(uint64_t seed, size_t budget_granules) {
+    run_t run = {.random = seed};
+    fixture_open(&run.f, "cuda", 1, NULL);
+    size_t granule = zr_device_info(run.f.device)->granule_bytes, before = emu_used_bytes(0);
+    zr_allocator_options_t options = zr_allocator_options_default();
+    options.log = fixture_log(&run.f);
+    options.budget_bytes[ZR_TIER_DEVICE] = budget_granules * granule;
+    assert_int_equal(zr_allocator_create(run.f.device, &options, &run.allocator), ZR_OK);
+    for (int i = 0; i < N_STREAMS; i++)
+        assert_int_equal(zr_stream_create(run.f.device, "s", &run.streams[i]), ZR_OK);
+    for (int i = 0; i < N_OPERATIONS; i++) {
+        if (run.n_live == 0 || (run.n_live < MAX_LIVE && draw(&run, 2) == 0))
+            make_tensor(&run, granule);
+        else
+            free_tensor(&run);
+        assert_true(emu_used_bytes(0) - before <= budget_granules * granule);
+    }
+    assert_true(zr_allocator_is_valid(run.allocator));
+    while (run.n_live > 0)
+        free_tensor(&run);
+    assert_true(run.n_refused > 10 && run.n_checked > 100);
+    zr_allocator_destroy(&run.allocator);
+    assert_int_equal(emu_used_bytes(0), before);
+    for (int i = 0; i < N_STREAMS; i++)
+        zr_stream_destroy(&run.streams[i]);
+    fixture_close(&run.f);
+}
+
+static void use_machine(bool has_virtual_memory) {
+    emu_options_t machine = emu_options_default();
+    machine.granule_bytes = (size_t)64 << 10;
+    machine.has_virtual_memory = has_virtual_memory;
+    emu_configure(&machine);
+}
+
+static void tensors_keep_their_numbers(void **state) {
+    (void)state;
+    use_machine(true);
+    run_random(1, 12);
+    run_random(2, 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tensors_keep_their_numbers)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
