@@ -4,6 +4,11 @@
  * Item i uses buffer i modulo their number, for its read, its work and its write. So reads are
  * started in the order of work, and the next read of a buffer is started once its last write has
  * ended: no list of free buffers, and no item can be overtaken.
+ *
+ * A store works through transfers in about the order in which they were started. So that it always
+ * has reads and writes to do at the same time, at most half of the buffers read ahead: otherwise
+ * all would be read, then all written. And who waits for a read waits for the writes before it
+ * first, one by one, because each frees a buffer for a read behind it.
  */
 #include "offload/swap.h"
 
@@ -15,6 +20,7 @@
 typedef struct slot {
     char *base;
     zr_store_ticket_t ticket; /* of its read or write */
+    uint64_t number;          /* of that transfer, in the order of their starts */
     bool is_loaded;           /* by zr_swap_load: holds `item` */
     zr_swap_item_t item;
 } slot_t;
@@ -25,9 +31,11 @@ struct zr_swap {
     void *allocation;
     slot_t *slots; /* [options.n_buffers] */
     size_t next_load;
+    uint64_t n_transfers;
     zr_swap_statistics_t statistics;
 
-    /* The pass. n_done <= n_given <= n_done + 1; n_given <= n_begun <= n_done + n_buffers. */
+    /* The pass. n_done <= n_given <= n_done + 1; n_given <= n_begun, which is ahead of n_given by
+     * half of the buffers at most, and of n_done by all of them. */
     bool is_open;
     zr_swap_pass_t pass;
     const zr_swap_item_t *items;
@@ -157,6 +165,7 @@ static zr_status_t begin_item(zr_swap_t *swap) {
     if (swap->pass == ZR_SWAP_UPDATE)
         ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes,
                             slot->base, &slot->ticket));
+    slot->number = swap->n_transfers++;
     swap->n_begun++;
     size_t n_ahead = swap->n_begun - swap->n_done;
     if (n_ahead > swap->statistics.most_ahead)
@@ -164,10 +173,17 @@ static zr_status_t begin_item(zr_swap_t *swap) {
     return ZR_OK;
 }
 
-/* Start all reads whose buffers are free. */
+/* Where reading ahead ends: at half of the buffers, but at least at the next item. */
+static size_t ahead_end(const zr_swap_t *swap) {
+    size_t n_buffers = swap->options.n_buffers, ahead = n_buffers > 3 ? n_buffers / 2 : 1;
+    size_t end = swap->n_given + ahead, most = swap->n_done + n_buffers;
+    end = end < most ? end : most;
+    return end < swap->n_items ? end : swap->n_items;
+}
+
+/* Start the reads ahead whose buffers are free. */
 static zr_status_t read_ahead(zr_swap_t *swap) {
-    size_t end = swap->n_done + swap->options.n_buffers;
-    end = end < swap->n_items ? end : swap->n_items;
+    size_t end = swap->options.read_ahead ? ahead_end(swap) : 0;
     while (swap->n_begun < end) {
         slot_t *slot = slot_of(swap, swap->n_begun);
         bool is_free = true;
@@ -200,7 +216,27 @@ zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, const zr_swap_it
     swap->n_items = n_items;
     swap->n_begun = swap->n_given = swap->n_done = 0;
     swap->begin_seconds = zr_store_clock();
-    return swap->options.read_ahead ? end_if_failed(swap, read_ahead(swap)) : ZR_OK;
+    return end_if_failed(swap, read_ahead(swap));
+}
+
+static slot_t *oldest_in_flight(const zr_swap_t *swap) {
+    slot_t *oldest = NULL;
+    for (size_t i = 0; i < swap->options.n_buffers; i++) {
+        slot_t *slot = &swap->slots[i];
+        if (slot->ticket != ZR_STORE_NO_TICKET && (oldest == NULL || slot->number < oldest->number))
+            oldest = slot;
+    }
+    return oldest;
+}
+
+/* Wait for the read of the next item, and start others as buffers become free. */
+static zr_status_t await_read(zr_swap_t *swap, slot_t *wanted) {
+    while (wanted->ticket != ZR_STORE_NO_TICKET) {
+        slot_t *oldest = oldest_in_flight(swap);
+        ZR_TRY(finish_slot(swap, oldest));
+        ZR_TRY(read_ahead(swap));
+    }
+    return ZR_OK;
 }
 
 static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
@@ -209,10 +245,9 @@ static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
         ZR_TRY(finish_slot(swap, slot)); /* its last write */
         ZR_TRY(begin_item(swap));
     }
-    ZR_TRY(finish_slot(swap, slot));
-    if (swap->options.read_ahead)
-        ZR_TRY(read_ahead(swap));
+    ZR_TRY(await_read(swap, slot));
     swap->n_given++;
+    ZR_TRY(read_ahead(swap));
     *buffer_p = slot->base;
     return ZR_OK;
 }
@@ -230,11 +265,12 @@ static zr_status_t done(zr_swap_t *swap) {
     slot_t *slot = slot_of(swap, swap->n_done);
     ZR_TRY(zr_store_put(swap->store, item->extent, item->offset_bytes, item->size_bytes, slot->base,
                         &slot->ticket));
+    slot->number = swap->n_transfers++;
     swap->n_done++;
     swap->statistics.n_items++;
     if (!swap->options.write_behind)
         ZR_TRY(finish_slot(swap, slot));
-    return swap->options.read_ahead ? read_ahead(swap) : ZR_OK;
+    return read_ahead(swap);
 }
 
 zr_status_t zr_swap_done(zr_swap_t *swap) {

@@ -148,7 +148,10 @@ static void passes_with(swap_fixture_t *f, size_t n_buffers, bool read_ahead, bo
     zr_swap_statistics(f->swap, &swap);
     assert_int_equal(swap.n_passes, 4);
     assert_int_equal(swap.n_items, 4 * f->n_items);
-    size_t ahead = n_buffers < f->n_items ? n_buffers : f->n_items;
+    /* Half of the buffers read ahead of the one that is worked on. */
+    size_t ahead = 1 + (n_buffers > 3 ? n_buffers / 2 : 1);
+    ahead = ahead < n_buffers ? ahead : n_buffers;
+    ahead = ahead < f->n_items ? ahead : f->n_items;
     assert_int_equal(swap.most_ahead, read_ahead ? ahead : 1);
 }
 
