@@ -408,7 +408,7 @@ static void end_step(zr_allocator_t *allocator) {
         renew_plan(allocator);
 }
 
-/* What lives on from the step before is overdue; streams wait for it where places meet. */
+/* What lives on from the step before is overdue already: that one's end has passed all frees. */
 static void begin_step(zr_replay_t *replay, size_t step) {
     replay->step = step;
     zr_tape_restart(&replay->tape);
@@ -417,8 +417,6 @@ static void begin_step(zr_replay_t *replay, size_t step) {
     replay->is_in_segment = replay->has_left = false;
     if (!replay->is_in_force)
         return;
-    for (size_t i = 0; replay->n_live > replay->n_overdue && i < replay->plan->n_entries; i++)
-        pass_free(replay, &replay->plan->entries[i]);
     for (int i = 0; i < replay->plan->n_streams; i++) {
         replay->is_joined[i] = false;
         if (record_fence(replay, i) != ZR_OK)

@@ -45,7 +45,7 @@ zr_replay_options_t zr_replay_options_default(void);
  *
  * Planned are allocations of the lifetimes step, micro_batch, unit and collective that are freed
  * in the step they were made in. The streams that they name, in requests and frees, must exist
- * until zr_allocator_replay_stop or a synchronisation of the device.
+ * until zr_allocator_replay_stop: each step begins by recording where they are.
  * Threads: thread-safe; planning runs in zr_allocator_mark, at the first mark of a new step,
  * without the lock. Steps that several threads allocate in repeat only if they take turns in the
  * same order.
@@ -57,6 +57,7 @@ ZR_NODISCARD zr_status_t zr_allocator_replay_start(zr_allocator_t *allocator,
  * Forget the plan, and allocate as without one from now on. What is live lives on. Waits for the
  * streams that planned memory was freed behind. Nothing happens when replay is not on, or, with
  * a warning, when there is no memory for metadata of what is live.
+ * Threads: not while another thread is in zr_allocator_mark, which may be planning.
  */
 void zr_allocator_replay_stop(zr_allocator_t *allocator);
 

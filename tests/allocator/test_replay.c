@@ -328,7 +328,9 @@ static void check_divergence(const divergence_t *divergence, bool is_late) {
 
     /* The odd step stays: it is learnt, too. */
     if (!divergence->blocks_plan) {
-        steps_run_times(steps, &other, 5);
+        size_t n_clean = steps_replay(steps).n_clean_steps;
+        steps_run_times(steps, &other, 5); /* of which the first may be none, the last has no end */
+        assert_true(steps_replay(steps).n_clean_steps >= n_clean + 4);
         assert_int_equal(steps_replay(steps).last_clean_step, steps->step - 1);
     }
     steps_close(&steps);
@@ -339,6 +341,28 @@ static void test_each_divergence(void **state) {
     for (int is_late = 0; is_late < 2; is_late++) {
         for (size_t i = 0; i < N_DIVERGENCES; i++)
             check_divergence(&divergences[i], is_late != 0);
+    }
+}
+
+/* A step that changes for good is learnt in one. */
+static void test_each_divergence_that_stays(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2 * N_DIVERGENCES; i++) {
+        const divergence_t *divergence = &divergences[i / 2];
+        if (divergence->blocks_plan)
+            continue;
+        bool is_late = i % 2 != 0;
+        steps_t *steps = open_plain(is_late);
+        step_t step = base_step(), other = step;
+        divergence->change(&other);
+        steps_run_times(steps, &step, 3);
+        steps_run_times(steps, &other, 4);
+        zr_replay_statistics_t replay = steps_replay(steps);
+        bool is_clean = is_late ? divergence->is_clean_late : divergence->is_clean_sync;
+        if (replay.n_clean_steps != 4 + (size_t)is_clean)
+            fail_msg("%s, %s: %zu steps were clean", divergence->name,
+                     is_late ? "late" : "synchronous", replay.n_clean_steps);
+        steps_close(&steps);
     }
 }
 
@@ -467,7 +491,7 @@ static step_t accumulating_step(const size_t *sizes, size_t n) {
 static void test_micro_batches_share_their_largest_size(void **state) {
     (void)state;
     steps_t *steps = open_plain(false);
-    static const size_t seen[][4] = {{1000, 7000, 3000, 2000}, {1000, 6000, 4000, 2000}};
+    static const size_t seen[][4] = {{1000, 2000, 7000, 3000}, {1000, 2000, 6000, 4000}};
     static const size_t any[][4] = {
         {7000, 7000, 7000, 7000}, {6999, 1, 2, 3}, {1, 2, 3, 7000}, {5000, 6000, 7000, 1}};
     for (size_t i = 0; i < 2; i++) {
@@ -545,6 +569,43 @@ static void test_empty_and_persistent_ones_are_not_its_business(void **state) {
     steps_run(steps, &step);
     assert_int_equal(steps_replay(steps).n_clean_steps, 5);
     assert_int_equal(steps_replay(steps).n_left_out, 0);
+    steps_close(&steps);
+}
+
+/* A last segment without allocations is one all the same. */
+static void test_a_step_that_ends_early_is_not_clean(void **state) {
+    (void)state;
+    steps_t *steps = open_plain(false);
+    step_t step = base_step(), longer = step;
+    step_mark(&longer, 0, UPDATE, 3);
+    steps_run_times(steps, &longer, 3);
+    assert_int_equal(steps_replay(steps).n_clean_steps, 1);
+    steps_run(steps, &step);
+    steps_run(steps, &step);
+    assert_int_equal(steps_replay(steps).n_clean_steps, 2);
+    steps_run(steps, &step);
+    assert_int_equal(steps_replay(steps).n_clean_steps, 3);
+    steps_close(&steps);
+}
+
+/* Sizes are enlarged only between steps that do the same. */
+static void test_other_steps_do_not_enlarge_each_other(void **state) {
+    (void)state;
+    steps_t *steps = open_plain(false);
+    step_t first = {.n_ops = 0}, second;
+    step_mark(&first, 1, 0, 0);
+    allocate_tagged(&first, 0, 9000, ZR_LIFETIME_UNIT, ZR_TAG_WORKSPACE, COMPUTE);
+    allocate_tagged(&first, 1, 1000, ZR_LIFETIME_UNIT, ZR_TAG_OTHER, COMPUTE);
+    step_free(&first, 0, COMPUTE);
+    step_free(&first, 1, COMPUTE);
+    second = first;
+    second.ops[1] = first.ops[2];
+    second.ops[2] = first.ops[1];
+    for (int i = 0; i < 2; i++) {
+        steps_run_times(steps, &first, 3);
+        steps_run_times(steps, &second, 3);
+        assert_int_equal(steps_replay(steps).plans[ZR_TIER_DEVICE].height_bytes, 9216 + 1024);
+    }
     steps_close(&steps);
 }
 
@@ -649,9 +710,55 @@ static void test_a_plan_gives_way(void **state) {
         zr_replay_statistics_t replay = steps_replay(steps);
         assert_true(replay.has_plan);
         assert_int_equal(replay.last_clean_step, steps->step - 1);
+        assert_true(replay.n_plans <= 2); /* of whole steps alone */
         steps_close(&steps);
     }
     assert_true(n_dropped > step.n_ops);
+}
+
+/* A step that has left its plan gets the plan's memory; what is live then stays known. */
+static void test_what_a_dropped_plan_leaves_is_learnt(void **state) {
+    (void)state;
+    for (int is_late = 0; is_late < 2; is_late++) {
+        steps_t *steps = open_with(is_late != 0, PLENTY, 0);
+        step_t step = base_step(), other = step;
+        other.ops[find(&other, STEP_ALLOCATE, WORK_1)].size_bytes = 20 * GRANULE;
+        steps_run_times(steps, &step, 3);
+        steps_run_times(steps, &other, 4);
+        zr_replay_statistics_t replay = steps_replay(steps);
+        assert_int_equal(replay.n_dropped, 1);
+        assert_int_equal(replay.n_left_out, 0);
+        assert_int_equal(replay.last_clean_step, steps->step - 1);
+        steps_close(&steps);
+    }
+}
+
+/* Every second of many tensors lives when their plan is dropped: each needs blocks of its own. */
+static void test_many_live_when_a_plan_is_dropped(void **state) {
+    (void)state;
+    enum { N = 12000 };
+    static void *pointers[N];
+    steps_t *steps = open_with(false, (size_t)16 << 20, 0);
+    zr_allocation_request_t request = {
+        .size_bytes = 300, .tag = ZR_TAG_OTHER, .lifetime = ZR_LIFETIME_UNIT};
+    for (size_t step = 1; step <= 3; step++) {
+        zr_allocator_mark(steps->allocator, &(zr_mark_t){.step = step, .unit = 1});
+        for (int i = 0; i < N; i++)
+            assert_int_equal(zr_allocate(steps->allocator, &request, &pointers[i]), ZR_OK);
+        for (int i = 0; i < N; i += 2)
+            zr_free(steps->allocator, &pointers[i], NULL);
+        if (step == 3) {
+            assert_int_equal(steps_replay(steps).n_planned, 2 * N);
+            zr_allocator_replay_stop(steps->allocator);
+            assert_true(zr_allocator_is_valid(steps->allocator));
+        }
+        for (int i = 1; i < N; i += 2)
+            zr_free(steps->allocator, &pointers[i], NULL);
+    }
+    steps->expected[0].n_allocations = 3 * N;
+    steps->expected[0].live.peak = steps->expected[0].by_tag[ZR_TAG_OTHER].peak =
+        steps->expected[0].by_lifetime[ZR_LIFETIME_UNIT].peak = 300 * (size_t)N;
+    steps_close(&steps);
 }
 
 static void test_without_room_for_a_plan_it_goes_on_without(void **state) {
@@ -782,14 +889,15 @@ static void test_recordings_see_planned_memory(void **state) {
 /* ---- streams that are late
  * ------------------------------------------------------------------------------ */
 
-/* How many waits a clean step queues. */
-static size_t waits_of(const step_t *step) {
+/* How many waits a clean step queues; the events there are then. */
+static size_t waits_of(const step_t *step, size_t *n_events_p) {
     steps_t *steps = open_plain(true);
     steps_run_times(steps, step, 4);
     size_t n_waits = steps_n_waits(steps);
     steps_run(steps, step);
     n_waits = steps_n_waits(steps) - n_waits;
     assert_int_equal(steps_replay(steps).n_clean_steps, 3);
+    *n_events_p = steps->fake->n_events;
     steps_close(&steps);
     return n_waits;
 }
@@ -797,23 +905,49 @@ static size_t waits_of(const step_t *step) {
 static void test_no_more_waits_than_needed(void **state) {
     (void)state;
     step_t step = {.n_ops = 0};
+    size_t n_events = 0;
     /* One stream waits for nobody. */
     step_mark(&step, 1, 0, 0);
     for (int i = 0; i < 5; i++) {
         step_allocate(&step, i, 5000, ZR_LIFETIME_UNIT, COMPUTE);
         step_free(&step, i, COMPUTE);
     }
-    assert_int_equal(waits_of(&step), 0);
+    assert_int_equal(waits_of(&step, &n_events), 0);
+    assert_int_equal(n_events, 5 + 1); /* of the first step's frees, and one fence */
     /* The other comes second, at the same place: one event, and nothing of the step before. */
     step_allocate(&step, 5, 5000, ZR_LIFETIME_UNIT, COMM);
     step_free(&step, 5, COMM);
-    assert_int_equal(waits_of(&step), 2); /* and the first waits for the step before */
+    assert_int_equal(waits_of(&step, &n_events), 2); /* and the first waits for the step before */
     /* Handed over by the caller: nothing more. */
     step_allocate(&step, 6, 5000, ZR_LIFETIME_UNIT, COMM);
     step_free(&step, 6, COMPUTE);
     step_allocate(&step, 7, 5000, ZR_LIFETIME_UNIT, COMPUTE);
     step_free(&step, 7, COMPUTE);
-    assert_int_equal(waits_of(&step), 2);
+    assert_int_equal(waits_of(&step, &n_events), 2);
+}
+
+/* What another stream than compute frees is kept for the segment after, and no longer. */
+static void test_what_others_free_is_kept_for_a_segment(void **state) {
+    (void)state;
+    for (int has_compute = 0; has_compute < 2; has_compute++) {
+        steps_options_t options = {.granule_bytes = GRANULE, .is_late = true};
+        options.budget_bytes = PLENTY;
+        steps_t *steps = steps_open(&options);
+        zr_replay_options_t how = zr_replay_options_default();
+        how.compute = has_compute ? steps->streams[COMPUTE] : NULL;
+        assert_int_equal(zr_allocator_replay_start(steps->allocator, &how), ZR_OK);
+        step_t step = {.n_ops = 0};
+        for (int i = 0; i < 6; i++) {
+            step_mark(&step, 1, (size_t)i, 0);
+            step_allocate(&step, i, 5120, ZR_LIFETIME_UNIT, i == 0 ? COMM : COMPUTE);
+            step_free(&step, i, i == 0 ? COMM : COMPUTE);
+        }
+        steps_run_times(steps, &step, 4);
+        assert_int_equal(steps_replay(steps).n_clean_steps, 2);
+        assert_int_equal(steps_replay(steps).plans[ZR_TIER_DEVICE].height_bytes,
+                         has_compute ? 2 * 5120 : 5120);
+        steps_close(&steps);
+    }
 }
 
 /* Memory that one stream has used, given to a tensor that nobody uses, passes to a third. */
@@ -909,6 +1043,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_step_that_repeats_is_planned),
         cmocka_unit_test(test_each_divergence),
+        cmocka_unit_test(test_each_divergence_that_stays),
         cmocka_unit_test(test_divergences_in_a_row),
         cmocka_unit_test(test_step_that_left_gets_the_memory),
         cmocka_unit_test(test_patience_grows),
@@ -924,6 +1059,11 @@ int main(void) {
         cmocka_unit_test(test_each_map_call_fails),
         cmocka_unit_test(test_recordings_see_planned_memory),
         cmocka_unit_test(test_no_more_waits_than_needed),
+        cmocka_unit_test(test_what_others_free_is_kept_for_a_segment),
+        cmocka_unit_test(test_what_a_dropped_plan_leaves_is_learnt),
+        cmocka_unit_test(test_many_live_when_a_plan_is_dropped),
+        cmocka_unit_test(test_a_step_that_ends_early_is_not_clean),
+        cmocka_unit_test(test_other_steps_do_not_enlarge_each_other),
         cmocka_unit_test(test_what_was_never_used_hides_nobody),
         cmocka_unit_test(test_a_late_free_is_waited_for_in_the_next_step),
         cmocka_unit_test(test_device_failures),

@@ -2,6 +2,8 @@ zr_add_test(allocator/test_allocator_api.c allocator/fake_device.c)
 zr_add_test(allocator/test_allocator_budget.c allocator/fake_device.c LABELS asan)
 zr_add_test(allocator/test_allocator_pressure.c allocator/fake_device.c LABELS asan)
 zr_add_test(allocator/test_allocator_conformance.c allocator/fake_device.c LABELS asan)
+zr_add_test(allocator/test_allocator_random.c allocator/replay_steps.c allocator/fake_device.c
+            LABELS asan)
 zr_add_test(allocator/test_allocator_streams.c allocator/fake_device.c LABELS asan)
 zr_add_test(allocator/test_allocator_threads.c allocator/fake_device.c)
 zr_add_test(allocator/test_allocator_faults.c allocator/fail_malloc.c allocator/fake_device.c LABELS asan)
