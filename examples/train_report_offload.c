@@ -78,8 +78,10 @@ json_t *train_offload_object(const train_options_t *options, const train_result_
     made &= json_put(object, "largest_group_elems", json_count(offload->largest_group_elems));
     made &= json_put(object, "groups", tiers_object(offload->n_groups));
     made &= json_put(object, "state_bytes", tiers_object(offload->state_bytes));
-    made &= json_put(object, "update", json_string("host"));
-    made &= json_put(object, "update_reason", json_string(why));
+    if (offload->largest_group_elems > 0) {
+        made &= json_put(object, "update", json_string("host"));
+        made &= json_put(object, "update_reason", json_string(why));
+    }
     made &= json_put(object, "update_seconds", json_number(offload->update_seconds));
     made &= json_put(object, "gradients_down", copies_object(offload, offload->copied_down_bytes));
     made &= json_put(object, "parameters_up", copies_object(offload, offload->copied_up_bytes));
