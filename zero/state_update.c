@@ -21,8 +21,9 @@ typedef struct piece_work {
     size_t most_elems; /* that are updated at a time */
 } piece_work_t;
 
-/* The drive is looked after between runs of so many elements, a fraction of a millisecond. */
-#define MOST_SWAPPED_ELEMS ((size_t)1 << 17)
+/* The drive is looked after between runs of so many elements: less than what is with it lasts, and
+ * not so few that waking a device's threads counts. */
+#define MOST_SWAPPED_ELEMS ((size_t)1 << 19)
 
 /* ---- arrays on the device ---- */
 
