@@ -357,10 +357,10 @@ static size_t height_of(const zr_replay_made_t *plan) {
     return height;
 }
 
-/* Take what a search has found, if it is lower. */
+/* Take what a search has found, if it is lower; not while something lives where it would lie. */
 static void take_found(zr_allocator_t *allocator) {
     zr_replay_t *replay = allocator->replay;
-    if (replay->search == NULL || !zr_replay_search_is_done(replay->search))
+    if (replay->search == NULL || replay->n_live > 0 || !zr_replay_search_is_done(replay->search))
         return;
     zr_replay_made_t *found = zr_replay_search_stop(&replay->search);
     if (found == NULL || !replay->is_in_force || height_of(found) >= height_of(replay->plan)) {

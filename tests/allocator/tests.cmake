@@ -16,6 +16,7 @@ zr_add_test(allocator/test_replay.c allocator/replay_steps.c allocator/fake_devi
 zr_add_test(allocator/test_replay_faults.c allocator/replay_steps.c allocator/fail_malloc.c
             allocator/fake_device.c LABELS asan)
 target_link_options(test_replay_faults PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+zr_add_test(allocator/test_replay_search.c allocator/fake_device.c allocator/plan_cases.c)
 zr_add_test(allocator/test_replay_threads.c allocator/fake_device.c)
 zr_add_test(allocator/test_replay_properties.c allocator/replay_steps.c allocator/fake_device.c
             LABELS asan)
