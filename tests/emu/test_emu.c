@@ -149,6 +149,22 @@ static void a_wait_that_is_missing_is_noticed(void **state) {
     assert_true(n_wrong > 0);
 }
 
+/* Destroying a stream waits for its work: what it writes may be gone after that. */
+static void a_stream_that_is_destroyed_has_passed(void **state) {
+    fixture_t *f = *state;
+    for (int i = 1; i < 20; i++) {
+        zr_stream_t *stream = NULL;
+        float result = 0;
+        fixture_reset(f);
+        float *x = fixture_take(f, 4, 0);
+        assert_int_equal(zr_stream_create(f->device, "short", &stream), ZR_OK);
+        assert_int_equal(zr_kernel_fill(stream, x, ZR_DTYPE_F32, 1, (float)i), ZR_OK);
+        assert_int_equal(zr_copy_async(stream, &result, x, 4, ZR_COPY_DEVICE_TO_HOST), ZR_OK);
+        zr_stream_destroy(&stream);
+        assert_true(result == (float)i);
+    }
+}
+
 /* ---- failures of queued work ------------------------------------------------------------------
  */
 
@@ -450,6 +466,7 @@ int main(void) {
         cmocka_unit_test(the_host_cannot_touch_device_memory),
         cmocka_unit_test(barriers_that_never_meet_end_the_program),
         cmocka_unit_test(a_wait_that_is_missing_is_noticed),
+        cmocka_unit_test(a_stream_that_is_destroyed_has_passed),
         cmocka_unit_test(a_kernel_that_fails_is_named),
         cmocka_unit_test(what_has_passed_is_not_named),
         cmocka_unit_test(work_on_memory_that_is_gone_fails),
