@@ -627,7 +627,8 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
     train_result_t result = {.n_threads = (size_t)run.n_device_threads, .data_kind = "none"};
     zr_status_t status = ZR_OK;
     if (strcmp(options->device, "auto") == 0)
-        zr_log_write(log, ZR_LOG_INFO, "device: host (auto; no CUDA device is part of this build)");
+        zr_log_write(log, ZR_LOG_INFO,
+                     "device: host (auto; a CUDA device cannot train this model yet)");
     if (pthread_mutex_init(&run.lock, NULL) != 0) {
         status = zr_fail(log, ZR_ERR_MEMORY, "no memory for a lock");
     } else {
