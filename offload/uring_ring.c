@@ -22,6 +22,22 @@ struct zr_ring {
 #define QUIET_FLAGS 0u
 #endif
 
+/*
+ * liburing maps a ring by system calls of its own, which ThreadSanitizer does not see: to it, a
+ * ring at addresses where another thread's was before is the same memory. Each ring is said to
+ * come after all that were closed.
+ */
+#if defined(__SANITIZE_THREAD__)
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+static char all_rings;
+#define COME_AFTER_CLOSED_RINGS() __tsan_acquire(&all_rings)
+#define COME_BEFORE_LATER_RINGS() __tsan_release(&all_rings)
+#else
+#define COME_AFTER_CLOSED_RINGS() ((void)0)
+#define COME_BEFORE_LATER_RINGS() ((void)0)
+#endif
+
 int zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
     zr_ring_t *ring = calloc(1, sizeof(*ring));
     unsigned flags = poll ? IORING_SETUP_IOPOLL : 0;
@@ -34,6 +50,7 @@ int zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
         free(ring);
         return error;
     }
+    COME_AFTER_CLOSED_RINGS();
     ring->is_polled = poll;
     *ring_p = ring;
     return 0;
@@ -42,6 +59,7 @@ int zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
 void zr_ring_close(zr_ring_t **ring) {
     if (*ring == NULL)
         return;
+    COME_BEFORE_LATER_RINGS();
     io_uring_queue_exit(&(*ring)->ring);
     free(*ring);
     *ring = NULL;
