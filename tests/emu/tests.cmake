@@ -1,5 +1,5 @@
-#The CUDA device without a GPU : its own files, compiled for an emulation of CUDA(emu.h).The
-#suites of other folders run on it as they are.
+# The CUDA device without a GPU: its own files, compiled for an emulation of CUDA (emu.h). The
+# suites of other folders run on it as they are.
 file(GLOB EMU_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.c
      ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
 add_library(zero_emu OBJECT emu/emu_kernels.cc emu/emu_memory.cc emu/emu_streams.cc emu/backends.c
