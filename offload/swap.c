@@ -34,8 +34,8 @@ struct zr_swap {
     uint64_t n_transfers;
     zr_swap_statistics_t statistics;
 
-    /* The pass. n_done <= n_given <= n_done + 1; n_given <= n_begun, which is ahead of n_given by
-     * half of the buffers at most, and of n_done by all of them. */
+    /* The pass. n_done <= n_given <= n_done + most_given; n_given <= n_begun, which is ahead of
+     * n_given by half of the buffers at most (ZR_SWAP_READ: all), and of n_done by all of them. */
     bool is_open;
     zr_swap_pass_t pass;
     const zr_swap_item_t *items;
@@ -43,6 +43,7 @@ struct zr_swap {
     size_t n_begun; /* whose read was started, or whose buffer is free */
     size_t n_given; /* to the caller */
     size_t n_done;  /* by the caller */
+    size_t most_given;
     double begin_seconds;
 };
 
@@ -162,7 +163,7 @@ static zr_status_t finish_slot(zr_swap_t *swap, slot_t *slot) {
 static zr_status_t begin_item(zr_swap_t *swap) {
     const zr_swap_item_t *item = &swap->items[swap->n_begun];
     slot_t *slot = slot_of(swap, swap->n_begun);
-    if (swap->pass == ZR_SWAP_UPDATE)
+    if (swap->pass != ZR_SWAP_FILL)
         ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes,
                             slot->base, &slot->ticket));
     slot->number = swap->n_transfers++;
@@ -173,9 +174,11 @@ static zr_status_t begin_item(zr_swap_t *swap) {
     return ZR_OK;
 }
 
-/* Where reading ahead ends: at half of the buffers, but at least at the next item. */
+/* Where reading ahead ends: at half of the buffers, but at least at the next item. Where nothing is
+ * written, at all of them. */
 static size_t ahead_end(const zr_swap_t *swap) {
     size_t n_buffers = swap->options.n_buffers, ahead = n_buffers > 3 ? n_buffers / 2 : 1;
+    ahead = swap->pass == ZR_SWAP_READ ? n_buffers : ahead;
     size_t end = swap->n_given + ahead, most = swap->n_done + n_buffers;
     end = end < most ? end : most;
     return end < swap->n_items ? end : swap->n_items;
@@ -214,6 +217,7 @@ zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, const zr_swap_it
     swap->pass = pass;
     swap->items = items;
     swap->n_items = n_items;
+    swap->most_given = pass == ZR_SWAP_READ ? swap->options.n_buffers : 1;
     swap->n_begun = swap->n_given = swap->n_done = 0;
     swap->begin_seconds = zr_store_clock();
     return end_if_failed(swap, read_ahead(swap));
@@ -253,7 +257,8 @@ static zr_status_t next(zr_swap_t *swap, void **buffer_p) {
 }
 
 zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p) {
-    if (!swap->is_open || swap->n_given != swap->n_done || swap->n_given == swap->n_items)
+    if (!swap->is_open || swap->n_given - swap->n_done == swap->most_given ||
+        swap->n_given == swap->n_items)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
                        "swap: no next item: %zu of %zu are given, %zu are done", swap->n_given,
                        swap->n_items, swap->n_done);
@@ -263,8 +268,9 @@ zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p) {
 static zr_status_t done(zr_swap_t *swap) {
     const zr_swap_item_t *item = &swap->items[swap->n_done];
     slot_t *slot = slot_of(swap, swap->n_done);
-    ZR_TRY(zr_store_put(swap->store, item->extent, item->offset_bytes, item->size_bytes, slot->base,
-                        &slot->ticket));
+    if (swap->pass != ZR_SWAP_READ)
+        ZR_TRY(zr_store_put(swap->store, item->extent, item->offset_bytes, item->size_bytes,
+                            slot->base, &slot->ticket));
     slot->number = swap->n_transfers++;
     swap->n_done++;
     swap->statistics.n_items++;
@@ -286,10 +292,11 @@ static zr_status_t finish_all(zr_swap_t *swap) {
 }
 
 zr_status_t zr_swap_end(zr_swap_t *swap) {
-    if (!swap->is_open || swap->n_done != swap->n_items)
+    size_t n_due = swap->pass == ZR_SWAP_READ ? swap->n_given : swap->n_items;
+    if (!swap->is_open || swap->n_done != n_due)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
-                       "swap: %zu of %zu items are done; the pass cannot end", swap->n_done,
-                       swap->n_items);
+                       "swap: %zu of %zu %sitems are done; the pass cannot end", swap->n_done,
+                       n_due, swap->pass == ZR_SWAP_READ ? "given " : "");
     ZR_TRY(end_if_failed(swap, finish_all(swap)));
     swap->is_open = false;
     swap->statistics.n_passes++;

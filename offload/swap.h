@@ -12,7 +12,9 @@
  *       zr_swap_done(swap)              it goes back
  *   zr_swap_end(swap)                   all has gone back
  *
- * The buffers are the only memory that it needs, whatever the store holds.
+ * The buffers are the only memory that it needs, whatever the store holds. Passes that only read
+ * or only write are the halves of this; one that reads may have several buffers given out, for
+ * those whose work on a buffer goes on after the call that started it.
  *
  * Threads: the store's own.
  */
@@ -47,7 +49,9 @@ typedef struct zr_swap_item {
 
 typedef enum zr_swap_pass {
     ZR_SWAP_UPDATE = 0, /* get, work, put */
-    ZR_SWAP_FILL = 1    /* the buffers come undefined: work, put */
+    ZR_SWAP_FILL = 1,   /* the buffers come undefined: work, put */
+    ZR_SWAP_READ = 2    /* get, work: up to n_buffers may be given out at once, and the pass may end
+                           before its last item */
 } zr_swap_pass_t;
 
 /**
@@ -76,13 +80,20 @@ void zr_swap_destroy(zr_swap_t **swap);
 ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass,
                                        const zr_swap_item_t *items, size_t n_items);
 
-/** The next item's buffer, the caller's until zr_swap_done. ZR_ERR_STATE: there is no next. */
+/**
+ * The next item's buffer, the caller's until zr_swap_done. ZR_ERR_STATE: there is no next, or as
+ * many are given out as may be: 1, in ZR_SWAP_READ n_buffers.
+ */
 ZR_NODISCARD zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p);
 
-/** Put the item back whose buffer zr_swap_next has given last. */
+/** Put the item back whose buffer was given out first of those that are. ZR_SWAP_READ: nothing is
+ * put; the buffer is free for the next items. */
 ZR_NODISCARD zr_status_t zr_swap_done(zr_swap_t *swap);
 
-/** End the pass: all that was put is in the store. ZR_ERR_STATE when items are left. */
+/**
+ * End the pass: all that was put is in the store. ZR_ERR_STATE when items are left, or in
+ * ZR_SWAP_READ, where they are dropped, when buffers are given out.
+ */
 ZR_NODISCARD zr_status_t zr_swap_end(zr_swap_t *swap);
 
 /**

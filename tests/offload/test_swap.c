@@ -177,6 +177,66 @@ static void passes_over_uring(void **state) {
     passes_over("uring");
 }
 
+/* Reads the first n_items, with n_held buffers out at a time where there are so many. */
+static void read_some(swap_fixture_t *f, size_t n_items, size_t n_held) {
+    size_t n_out = 0;
+    assert_int_equal(zr_swap_begin(f->swap, ZR_SWAP_READ, f->items, f->n_items), ZR_OK);
+    void *buffers[MAX_ITEMS];
+    for (size_t i = 0; i < n_items + n_held; i++) {
+        if (i >= n_held && i - n_held < n_items) { /* what was held is as it was */
+            const zr_swap_item_t *item = &f->items[i - n_held];
+            assert_memory_equal(buffers[i - n_held], f->oracle[item->extent] + item->offset_bytes,
+                                item->size_bytes);
+            assert_int_equal(zr_swap_done(f->swap), ZR_OK);
+            n_out--;
+        }
+        if (i < n_items) {
+            assert_int_equal(zr_swap_next(f->swap, &buffers[i]), ZR_OK);
+            n_out++;
+        }
+    }
+    assert_int_equal(n_out, 0);
+    assert_int_equal(zr_swap_end(f->swap), ZR_OK);
+}
+
+static void reads_over(const char *backend) {
+    swap_fixture_t f;
+    zr_store_statistics_t before, after;
+    set_up(&f, backend);
+    for (size_t n_buffers = 1; n_buffers <= 6; n_buffers++)
+        for (size_t n_held = 1; n_held <= n_buffers; n_held++) {
+            f.options.n_buffers = n_buffers;
+            f.options.read_ahead = n_held % 2 == 0;
+            f.options.write_behind = n_buffers % 3 == 0;
+            create(&f);
+            expect_pass(&f, ZR_SWAP_FILL);
+            zr_store_statistics(f.store.store, &before);
+            read_some(&f, f.n_items, n_held);
+            zr_store_statistics(f.store.store, &after);
+            assert_int_equal(after.count[ZR_STORE_GET].bytes - before.count[ZR_STORE_GET].bytes,
+                             all_bytes());
+            assert_int_equal(after.count[ZR_STORE_PUT].bytes, before.count[ZR_STORE_PUT].bytes);
+            read_some(&f, f.n_items / 2, n_held); /* ends before its last item */
+            read_some(&f, 0, n_held);
+            expect_content(&f);
+            expect_pass(&f, ZR_SWAP_UPDATE);
+            expect_content(&f);
+        }
+    tear_down(&f);
+}
+
+static void reads_over_memory(void **state) {
+    (void)state;
+    reads_over("memory");
+}
+
+static void reads_over_uring(void **state) {
+    (void)state;
+    if (fixture_probe() != 0)
+        skip();
+    reads_over("uring");
+}
+
 /* Memory is what was asked for, whatever the store holds. */
 static void buffers_are_exactly_as_large(void **state) {
     (void)state;
@@ -230,6 +290,15 @@ static void wrong_calls_are_refused(void **state) {
     assert_refused(log, ZR_ERR_STATE, zr_swap_next(f.swap, &buffer), "1 of 2 are given");
     assert_refused(log, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 2 items are done");
     zr_swap_destroy(&f.swap); /* in the middle of a pass */
+    create(&f);
+    expect_pass(&f, ZR_SWAP_FILL);
+    assert_int_equal(zr_swap_begin(f.swap, ZR_SWAP_READ, f.items, f.n_items), ZR_OK);
+    for (size_t i = 0; i < f.options.n_buffers; i++)
+        assert_int_equal(zr_swap_next(f.swap, &buffer), ZR_OK);
+    assert_refused(log, ZR_ERR_STATE, zr_swap_next(f.swap, &buffer), "3 of 8 are given");
+    assert_refused(log, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 3 given items are done");
+    tear_down(&f);
+    set_up(&f, "memory");
     create(&f);
     zr_swap_item_t large = {.size_bytes = BUFFER + 1};
     assert_refused(log, ZR_ERR_ARGUMENT, zr_swap_begin(f.swap, ZR_SWAP_UPDATE, &large, 1),
@@ -334,6 +403,8 @@ static void each_failure_ends_its_pass(void **state) {
             zr_status_t status = run_pass(&f, ZR_SWAP_FILL);
             if (status == ZR_OK)
                 status = run_pass(&f, ZR_SWAP_UPDATE);
+            if (status == ZR_OK)
+                status = run_pass(&f, ZR_SWAP_READ);
             bool hit = bad.n_started >= fail_at;
             assert_int_equal(status, hit ? ZR_ERR_IO : ZR_OK);
             assert_int_equal(f.store.n_logged[ZR_LOG_ERROR], hit);
@@ -346,7 +417,8 @@ static void each_failure_ends_its_pass(void **state) {
             if (!hit)
                 break;
         }
-    assert_int_equal(n_failed, 4 * 3 * 8); /* a fill writes 8 items, an update reads them, too */
+    /* A fill writes 8 items, an update reads them, too, and a pass that reads does only that. */
+    assert_int_equal(n_failed, 4 * 4 * 8);
 }
 
 static void a_failing_load_is_not_kept(void **state) {
@@ -366,6 +438,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(passes_over_memory),
         cmocka_unit_test(passes_over_uring),
+        cmocka_unit_test(reads_over_memory),
+        cmocka_unit_test(reads_over_uring),
         cmocka_unit_test(buffers_are_exactly_as_large),
         cmocka_unit_test(loads_are_kept),
         cmocka_unit_test(wrong_calls_are_refused),
