@@ -31,6 +31,9 @@ zr_config_t zr_config_default(void) {
                               .n_buffers = 4,
                               .read_ahead = true,
                               .write_behind = true},
+        .offload_param = {.device = ZR_OFFLOAD_NONE,
+                          .n_buffers = 5,
+                          .buffer_elems = (size_t)4 << 20},
         .nvme = {.capacity_bytes = ZR_CONFIG_NO_BUDGET,
                  .request_bytes = (size_t)512 << 10,
                  .depth = 32,
@@ -134,32 +137,60 @@ static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
                                     "configuration: nvme.files_per_path is %zu, with %zu paths; 1 "
                                     "to %d files are possible together",
                                     nvme->files_per_path, n_paths, ZR_STORE_MAX_PATHS));
-    if (config->offload_optimizer.device == ZR_OFFLOAD_NVME && nvme->paths[0] == '\0' &&
+    bool is_param = config->offload_optimizer.device != ZR_OFFLOAD_NVME;
+    const char *what = is_param ? "offload_param" : "offload_optimizer";
+    if ((!is_param || config->offload_param.device == ZR_OFFLOAD_NVME) && nvme->paths[0] == '\0' &&
         strcmp(nvme->store, "memory") != 0)
-        keep_first(&status,
-                   zr_fail(log, ZR_ERR_ARGUMENT,
-                           "configuration: offload_optimizer.device "
-                           "(zero_optimization.offload_optimizer.device) is \"nvme\", and no path "
-                           "is named: set nvme.paths (zero_optimization.offload_optimizer."
-                           "nvme_path, --nvme-path DIR) to a folder on the drive"));
+        keep_first(
+            &status,
+            zr_fail(log, ZR_ERR_ARGUMENT,
+                    "configuration: %s.device (zero_optimization.%s.device) is \"nvme\", and "
+                    "no path is named: set nvme.paths (zero_optimization.%s.nvme_path, "
+                    "--nvme-path DIR) to a folder on the drive",
+                    what, what, what));
     return status;
+}
+
+static zr_status_t check_buffers(const char *section, size_t n_buffers, const zr_log_t *log) {
+    if (n_buffers <= ZR_SWAP_MAX_BUFFERS)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: %s.n_buffers (zero_optimization.%s.buffer_count) is %zu, has to "
+                   "be 1 to %zu",
+                   section, section, n_buffers, ZR_SWAP_MAX_BUFFERS);
+}
+
+static zr_status_t check_offload_device(const char *section, int device, const zr_log_t *log) {
+    if (device >= ZR_OFFLOAD_NONE && device <= ZR_OFFLOAD_NVME)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: %s.device is %d, has to be none, cpu or nvme", section, device);
+}
+
+/** Below stage 3 there are no shards of parameters. */
+static zr_status_t check_offload_stage(const zr_config_t *config, const zr_log_t *log) {
+    static const char *const names[] = {"none", "cpu", "nvme"};
+    int device = (int)config->offload_param.device;
+    if (device <= ZR_OFFLOAD_NONE || device > ZR_OFFLOAD_NVME || config->stage == 3)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: offload_param.device (zero_optimization.offload_param.device, "
+                   "--offload-params) is %s at stage %d, where every rank computes with all "
+                   "parameters at all times: allowed at stage 3 (zero_optimization.stage, --stage "
+                   "3)",
+                   names[device], config->stage);
 }
 
 /** What is offloaded, and where to. */
 static zr_status_t check_offload(const zr_config_t *config, const zr_log_t *log) {
     zr_status_t status = ZR_OK;
-    int device = (int)config->offload_optimizer.device;
-    if (device < ZR_OFFLOAD_NONE || device > ZR_OFFLOAD_NVME)
-        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
-                                    "configuration: offload_optimizer.device is %d, has to be "
-                                    "none, cpu or nvme",
-                                    device));
-    if (config->offload_optimizer.n_buffers > ZR_SWAP_MAX_BUFFERS)
-        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
-                                    "configuration: offload_optimizer.n_buffers "
-                                    "(zero_optimization.offload_optimizer.buffer_count) is %zu, "
-                                    "has to be 1 to %zu",
-                                    config->offload_optimizer.n_buffers, ZR_SWAP_MAX_BUFFERS));
+    const zr_offload_options_t *optimizer = &config->offload_optimizer;
+    const zr_offload_param_options_t *param = &config->offload_param;
+    keep_first(&status, check_offload_device("offload_optimizer", (int)optimizer->device, log));
+    keep_first(&status, check_offload_device("offload_param", (int)param->device, log));
+    keep_first(&status, check_offload_stage(config, log));
+    keep_first(&status, check_buffers("offload_optimizer", optimizer->n_buffers, log));
+    keep_first(&status, check_buffers("offload_param", param->n_buffers, log));
     if (config->host_threads < 0)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
                                     "configuration: host_threads is %d, has to be at least 0",

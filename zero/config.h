@@ -65,6 +65,16 @@ typedef struct zr_offload_options {
     bool write_behind; /* nvme: write the last ones then */
 } zr_offload_options_t;
 
+/** Shards of parameters, at stage 3. */
+typedef struct zr_offload_param_options {
+    zr_offload_device_t device;
+    size_t n_buffers;        /* nvme: staging buffers in host memory; > 0 */
+    size_t buffer_elems;     /* nvme: parameters in a buffer, in whole 4096 bytes, or 256 KiB where
+                                that is less; a shard that is larger is split; > 0 */
+    size_t max_in_cpu_elems; /* nvme: as many parameters per rank, in whole shards, stay in host
+                                memory */
+} zr_offload_param_options_t;
+
 #define ZR_CONFIG_PATHS_BYTES 1024
 
 /** Files of everything that is offloaded to NVMe. See offload/store.h. */
@@ -99,6 +109,7 @@ typedef struct zr_config {
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
     zr_offload_options_t offload_optimizer; /* master, m and v */
+    zr_offload_param_options_t offload_param;
     zr_nvme_options_t nvme;
     int host_threads;          /* of the host's updates, where the device is not the host; 0: all
                                   cores */
@@ -112,9 +123,9 @@ typedef struct zr_config {
 /**
  * Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
  * decay, no clipping, constant rate, prefetch of 50,000,000 elements, overlap, no budgets, nothing
- * offloaded (ratio 1, 4 buffers, requests of 512 KiB, 32 at once, checksums), progress every 10
- * steps. The schedule's other fields are DeepSpeed's defaults: whoever
- * sets a kind sets steps too.
+ * offloaded (ratio 1, 4 buffers; of parameters 5 buffers of 4194304, none in host memory;
+ * requests of 512 KiB, 32 at once, checksums), progress every 10 steps. The schedule's other fields
+ * are DeepSpeed's defaults: whoever sets a kind sets steps too.
  *
  * Threads: thread-safe, as everything here: nothing is shared.
  */

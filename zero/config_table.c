@@ -50,13 +50,6 @@ static const zr_key_choice_t offload_devices[] = {
     {NULL, 0, false},
 };
 
-static const zr_key_choice_t offload_nowhere[] = {
-    {"none", ZR_OFFLOAD_NONE, true},
-    {"cpu", ZR_OFFLOAD_CPU, false},
-    {"nvme", ZR_OFFLOAD_NVME, false},
-    {NULL, 0, false},
-};
-
 static const zr_key_choice_t reductions[] = {
     {"mean", 0, true},
     {"sum", 0, false},
@@ -73,7 +66,7 @@ static const char range_test_note[] = "belongs to LRRangeTest";
 static const char one_cycle_note[] = "belongs to OneCycle";
 static const char quantize_note[] = "nothing is sent or stored quantized";
 static const char replica_note[] = "shards lie over all ranks";
-static const char offload_param_note[] = "offloading parameters is not available yet";
+static const char offload_param_note[] = "write the section offload_param";
 static const char offload_old_note[] = "write the section offload_optimizer";
 static const char super_offload_note[] = "belongs to super_offload";
 static const char aio_note[] = "belongs to DeepSpeed's own threads; one ring per rank has none";
@@ -502,19 +495,37 @@ static const zr_config_key_t keys[] = {
     {"zero_optimization.cpu_offload_use_pin_memory", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "null",
      .flags = AUTO, .note = "read only with cpu_offload, which is refused"},
     {"zero_optimization.offload_param", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "null",
-     .flags = AUTO, .note = "not available yet; the section may stay while its device is \"none\""},
-    {"zero_optimization.offload_param.device", ZR_KEY_STRING, ZR_KEY_FIXED, .usual = "\"none\"",
-     .flags = AUTO, .only = "\"none\"", .note = offload_param_note, .choices = offload_nowhere},
-    {"zero_optimization.offload_param.nvme_path", ZR_KEY_STRING, ZR_KEY_INERT, .usual = "null",
-     .flags = AUTO},
-    {"zero_optimization.offload_param.buffer_count", ZR_KEY_INTEGER, ZR_KEY_INERT, .usual = "5",
-     .flags = AUTO},
-    {"zero_optimization.offload_param.buffer_size", ZR_KEY_INTEGER, ZR_KEY_INERT,
-     .usual = "100000000", .flags = AUTO},
-    {"zero_optimization.offload_param.max_in_cpu", ZR_KEY_INTEGER, ZR_KEY_INERT,
-     .usual = "1000000000", .flags = AUTO},
-    {"zero_optimization.offload_param.pin_memory", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "true",
-     .flags = AUTO},
+     .flags = AUTO, .note = "where the shards of parameters live (docs/offload.md)"},
+    {"zero_optimization.offload_param.device", ZR_KEY_STRING, ZR_KEY_FIELD, .usual = "\"none\"",
+     .flags = AUTO, .note = "on the device, in host memory, or in files of a drive; at stage 3",
+     .choices = offload_devices, .field = "offload_param.device",
+     .offset = offsetof(zr_config_t, offload_param.device), .store = ZR_STORE_INT},
+    {"zero_optimization.offload_param.nvme_path", ZR_KEY_STRING, ZR_KEY_FIELD, .usual = "null",
+     .flags = AUTO,
+     .note =
+         "folders on drives, with commas between; has to be set for `\"nvme\"`; the same as the "
+         "optimizer's where both are",
+     .field = "nvme.paths", .offset = offsetof(zr_config_t, nvme.paths), .store = ZR_STORE_TEXT},
+    {"zero_optimization.offload_param.buffer_count", ZR_KEY_INTEGER, ZR_KEY_FIELD, .usual = "5",
+     .flags = AUTO, .note = "for `\"nvme\"`: staging buffers in host memory",
+     .range = ZR_RANGE_POSITIVE, .field = "offload_param.n_buffers",
+     .offset = offsetof(zr_config_t, offload_param.n_buffers), .store = ZR_STORE_SIZE},
+    {"zero_optimization.offload_param.buffer_size", ZR_KEY_INTEGER, ZR_KEY_FIELD,
+     .usual = "100000000", .flags = AUTO,
+     .note =
+         "for `\"nvme\"`: most parameters in a buffer, rounded down to whole 256 KiB (or 4 KiB, "
+         "where it is less than 256 KiB); no buffer is larger than the largest shard, and a "
+         "shard that is larger than a buffer is split",
+     .range = ZR_RANGE_POSITIVE, .field = "offload_param.buffer_elems",
+     .offset = offsetof(zr_config_t, offload_param.buffer_elems), .store = ZR_STORE_SIZE},
+    {"zero_optimization.offload_param.max_in_cpu", ZR_KEY_INTEGER, ZR_KEY_FIELD,
+     .usual = "1000000000", .flags = AUTO,
+     .note = "for `\"nvme\"`: as many of each rank's parameters, in whole shards of units, stay in "
+             "host memory",
+     .range = ZR_RANGE_NOT_NEGATIVE, .field = "offload_param.max_in_cpu_elems",
+     .offset = offsetof(zr_config_t, offload_param.max_in_cpu_elems), .store = ZR_STORE_SIZE},
+    {"zero_optimization.offload_param.pin_memory", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "true",
+     .flags = AUTO, .only = "true", .note = "host memory is pinned where the device can use that"},
     {"zero_optimization.offload_optimizer", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "null",
      .flags = AUTO, .note = "where the optimizer state lives (docs/offload.md)"},
     {"zero_optimization.offload_optimizer.device", ZR_KEY_STRING, ZR_KEY_FIELD, .usual = "\"none\"",

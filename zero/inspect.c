@@ -13,13 +13,25 @@
 
 /* ---- parameters ---- */
 
+/* What is in host memory or in a store, through `values`, which are overwritten later. */
+static zr_status_t stage_offloaded(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
+                                   float *values) {
+    zr_runtime_t *runtime = unit->runtime;
+    ZR_TRY(zr_params_read(unit, kind, first, n_elems, values));
+    return zr_copy_async(runtime->compute, runtime->staging_device, values, n_elems * sizeof(float),
+                         ZR_COPY_HOST_TO_DEVICE);
+}
+
 /* Elements [first, first + n_elems) of the flat buffer, which rank `owner` holds, to staging. */
-static zr_status_t stage_piece(zr_unit_t *unit, int kind, size_t first, size_t n_elems) {
+static zr_status_t stage_piece(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
+                               float *values) {
     zr_runtime_t *runtime = unit->runtime;
     if (kind == FLAT_TRAINABLE)
         return zr_state_read(unit, first, n_elems, runtime->staging_device);
     bool full = zr_rt_keeps_full_params(runtime);
     size_t own_first = full ? 0 : (size_t)runtime->rank * unit->flat[kind].shard_elems;
+    if (zr_rt_offloads_params(runtime))
+        return stage_offloaded(unit, kind, first - own_first, n_elems, values);
     return zr_kernel_cast(runtime->compute, runtime->staging_device, ZR_DTYPE_F32,
                           zr_rt_at(runtime, unit->data[kind].own, first - own_first),
                           runtime->config.dtype, n_elems);
@@ -47,7 +59,7 @@ static zr_status_t read_piece(zr_unit_t *unit, int kind, size_t first, size_t n_
     int owner = (int)(first / unit->flat[kind].shard_elems);
     bool local = is_local(unit, kind);
     if (local || owner == runtime->rank)
-        ZR_TRY(stage_piece(unit, kind, first, n_elems));
+        ZR_TRY(stage_piece(unit, kind, first, n_elems, values));
     if (!local)
         ZR_TRY(broadcast_staging(unit, n_elems, owner));
     ZR_TRY(zr_copy_async(runtime->compute, values, runtime->staging_device, n_elems * sizeof(float),

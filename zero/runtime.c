@@ -116,12 +116,17 @@ static void make_advice(zr_runtime_t *runtime) {
         "--stage 2 or 3, %sa smaller --micro-batch, or --recompute unit",
         "--stage 3, %sa smaller --micro-batch, or --recompute unit",
         "more --ranks, %sa smaller --micro-batch, --recompute unit, or --prefetch 0"};
+    static const char *const params[] = {"--offload-params cpu or nvme, ",
+                                         "--offload-params nvme, ",
+                                         "fewer --param-buffers, a smaller --param-buffer, "};
     static const char *const offloads[] = {"--offload-optimizer cpu or nvme, ",
                                            "--offload-optimizer nvme, ",
                                            "a smaller --sub-group, fewer --nvme-buffers, "};
-    char rest[sizeof(runtime->advice) - 4];
+    char rest[sizeof(runtime->advice) - 4], both[128];
     const zr_config_t *config = &runtime->config;
-    snprintf(rest, sizeof(rest), stages[config->stage], offloads[config->offload_optimizer.device]);
+    snprintf(both, sizeof(both), "%s%s", offloads[config->offload_optimizer.device],
+             config->stage == 3 ? params[config->offload_param.device] : "");
+    snprintf(rest, sizeof(rest), stages[config->stage], both);
     snprintf(runtime->advice, sizeof(runtime->advice), "try %s", rest);
 }
 
@@ -219,6 +224,7 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     drain(runtime->state.down);
     drain(runtime->state.up);
     zr_state_destroy(runtime);
+    zr_params_destroy(runtime);
     for (size_t i = 0; i < runtime->n_units; i++)
         destroy_unit(runtime->units[i]);
     zr_free(runtime->allocator, (void **)&runtime->norms_device, NULL);
@@ -493,6 +499,10 @@ static zr_status_t allocate_params(zr_unit_t *unit) {
         const zr_flat_t *flat = &unit->flat[kind];
         if (flat->padded_elems == 0)
             continue;
+        if (zr_rt_offloads_params(runtime)) {
+            ZR_TRY(zr_params_allocate(unit, kind));
+            continue;
+        }
         bool full = zr_rt_keeps_full_params(runtime);
         size_t n_elems = full ? flat->padded_elems : flat->shard_elems;
         ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, n_elems), ZR_TAG_PARAMETERS,
@@ -583,8 +593,12 @@ static zr_status_t place_chunk(zr_unit_t *unit, int kind, size_t own_first, size
     fill_values(unit, kind, first, n_elems, runtime->staging_host);
     ZR_TRY(zr_copy_async(stream, runtime->staging_device, runtime->staging_host,
                          n_elems * sizeof(float), ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_kernel_cast(stream, zr_rt_at(runtime, unit->data[kind].own, first - own_first),
-                          runtime->config.dtype, runtime->staging_device, ZR_DTYPE_F32, n_elems));
+    if (zr_rt_offloads_params(runtime))
+        ZR_TRY(zr_params_fill(unit, kind, first - own_first, n_elems, runtime->staging_host));
+    else
+        ZR_TRY(zr_kernel_cast(stream, zr_rt_at(runtime, unit->data[kind].own, first - own_first),
+                              runtime->config.dtype, runtime->staging_device, ZR_DTYPE_F32,
+                              n_elems));
     if (kind == FLAT_TRAINABLE)
         ZR_TRY(zr_state_fill(unit, first, n_elems, runtime->staging_host, runtime->staging_device));
     return zr_stream_synchronize(stream); /* the staging buffer is filled again */
@@ -621,7 +635,9 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(allocate_staging(runtime));
     ZR_TRY(allocate_norms(runtime));
     ZR_TRY(zr_state_create(runtime));
+    ZR_TRY(zr_params_create(runtime));
     ZR_TRY(zr_state_begin_fill(runtime));
+    ZR_TRY(zr_params_begin_fill(runtime));
     for (size_t i = 0; i < runtime->n_units; i++) {
         zr_unit_t *unit = runtime->units[i];
         ZR_TRY(allocate_params(unit));
@@ -631,6 +647,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
             ZR_TRY(place_values(unit, kind));
     }
     ZR_TRY(zr_state_end_fill(runtime));
+    ZR_TRY(zr_params_end_fill(runtime));
     ZR_TRY(plan_memory(runtime));
     runtime->committed = true;
     return zr_stream_synchronize(runtime->compute);
@@ -691,5 +708,6 @@ void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p) {
         (zr_runtime_time_t){.comm_seconds = comm.move_seconds,
                             .stall_seconds = comm.wait_seconds,
                             .optimizer_seconds = runtime->optimizer_seconds,
-                            .io_seconds = io_seconds[ZR_STORE_PUT] + io_seconds[ZR_STORE_GET]};
+                            .io_seconds = io_seconds[ZR_STORE_PUT] + io_seconds[ZR_STORE_GET] +
+                                          zr_params_wait_seconds(runtime)};
 }

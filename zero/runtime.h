@@ -210,11 +210,30 @@ typedef struct zr_runtime_time {
     double comm_seconds;      /* moving data in collectives */
     double stall_seconds;     /* waiting for other ranks */
     double optimizer_seconds; /* norm and update, without their collectives and io_seconds */
-    double io_seconds;        /* an update was waiting for the store */
+    double io_seconds;        /* an update, or a gather, was waiting for the store */
 } zr_runtime_time_t;
 
 /** Times since creation. What is left of a step is the trainer's compute. */
 void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p);
+
+/** Where this rank's shards of parameters live when they are offloaded; all 0 when not. */
+typedef struct zr_params_report {
+    size_t bytes[ZR_N_TIERS];   /* of shards, by where they live */
+    uint64_t copied_up_bytes;   /* to gathered buffers */
+    uint64_t copied_down_bytes; /* from updates on a device whose memory the CPU cannot touch */
+    bool has_store;             /* what follows says something */
+    zr_store_info_t store;
+    size_t n_buffers;
+    size_t staging_bytes;       /* of all buffers */
+    uint64_t n_foreseen;        /* transfers of gathers that were started ahead of them, or could
+                                   have been, had there been buffers */
+    zr_store_count_t gathers;   /* got */
+    zr_store_count_t updates;   /* put */
+    zr_store_count_t looked;    /* got for looking at parameters */
+    double gather_wait_seconds; /* this thread was blocked */
+    double update_wait_seconds;
+    zr_store_statistics_t all; /* since commit: initial values as well */
+} zr_params_report_t;
 
 /** Where this rank's optimizer state lives, and what moving it took. After commit. */
 typedef struct zr_offload_report {
@@ -232,6 +251,7 @@ typedef struct zr_offload_report {
     zr_store_count_t updates[ZR_N_STORE_DIRECTIONS]; /* moved by updates */
     double update_wait_seconds[ZR_N_STORE_DIRECTIONS];
     zr_store_statistics_t all; /* since commit: initial values, updates and reading */
+    zr_params_report_t params;
 } zr_offload_report_t;
 void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report_p);
 

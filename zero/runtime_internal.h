@@ -1,7 +1,8 @@
 /*
  * The runtime's own structures, shared by the files that implement runtime.h:
  * runtime.c (life of the object), unit.c (acquire, release, reduce), step.c (norm, update,
- * publish), state.c and state_update.c (optimizer state in its tiers), inspect.c (hash, read).
+ * publish), state.c and state_update.c (optimizer state in its tiers), params.c (parameters' shards
+ * in theirs), inspect.c (hash, read).
  */
 #ifndef ZR_ZERO_RUNTIME_INTERNAL_H
 #define ZR_ZERO_RUNTIME_INTERNAL_H
@@ -13,6 +14,7 @@
 #include "allocator/replay.h"
 #include "kernels/kernels.h"
 #include "zero/layout.h"
+#include "zero/params.h"
 #include "zero/runtime.h"
 #include "zero/state.h"
 
@@ -31,8 +33,12 @@ struct zr_param {
 
 /* Parameters of one flat buffer on this rank. */
 typedef struct unit_params {
-    void *own;  /* full at stages 0-2 and for one rank, otherwise this rank's shard */
+    void *own;  /* full where zr_rt_keeps_full_params, otherwise this rank's shard: on the device,
+                   or where it is offloaded in host memory; NULL in a store */
     void *full; /* == own where that is full; otherwise the gathered buffer or NULL */
+    zr_tier_t tier;    /* of own */
+    size_t first_part; /* in a store: of zr_params_t.parts */
+    size_t n_parts;
 } unit_params_t;
 
 struct zr_unit {
@@ -104,8 +110,9 @@ struct zr_runtime {
     float *staging_device; /* [ZR_STAGING_ELEMS] */
     float *staging_host;
 
-    zr_state_t state; /* the optimizer's */
-    char advice[256]; /* of the allocator, when it is out of memory */
+    zr_state_t state;   /* the optimizer's */
+    zr_params_t shards; /* of parameters that are offloaded */
+    char advice[256];   /* of the allocator, when it is out of memory */
 
     double optimizer_seconds;
 };
@@ -119,8 +126,12 @@ static inline size_t zr_rt_bytes(const zr_runtime_t *runtime, size_t n_elems) {
     return n_elems * zr_dtype_size(runtime->config.dtype);
 }
 
+static inline bool zr_rt_offloads_params(const zr_runtime_t *runtime) {
+    return runtime->config.offload_param.device != ZR_OFFLOAD_NONE;
+}
+
 static inline bool zr_rt_keeps_full_params(const zr_runtime_t *runtime) {
-    return runtime->config.stage < 3 || runtime->n_ranks == 1;
+    return runtime->config.stage < 3 || (runtime->n_ranks == 1 && !zr_rt_offloads_params(runtime));
 }
 
 static inline bool zr_rt_keeps_full_grads(const zr_runtime_t *runtime) {

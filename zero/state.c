@@ -8,13 +8,13 @@
  */
 #include "zero/runtime_internal.h"
 
-#include <stdio.h>
 #include <stdlib.h>
+
+#include "zero/nvme.h"
 
 /* Of the store: 12 bytes of so many elements are whole chunks. */
 #define GROUP_UNIT_ELEMS ((size_t)1 << 16)
 #define SMALL_GROUP_UNIT_ELEMS ((size_t)1 << 10)
-#define MOST_CHUNK_BYTES ((size_t)256 << 10)
 
 /* ---- placement ----------------------------------------------------------------------------- */
 
@@ -91,48 +91,6 @@ static zr_status_t check_capacity(const zr_runtime_t *runtime) {
                    (double)runtime->state.placement.largest_bytes[ZR_TIER_NVME] / 0x1p20);
 }
 
-/* Cut a list of folders at its commas, in place; each is named once per file in it. No more than
- * there may be: config has been checked. */
-static size_t split_paths(char *text, size_t n_files, const char *paths[ZR_STORE_MAX_PATHS]) {
-    size_t n_folders = 0;
-    char *rest = NULL;
-    for (char *path = strtok_r(text, ",", &rest); path != NULL; path = strtok_r(NULL, ",", &rest))
-        paths[n_folders++] = path;
-    for (size_t i = n_folders; i < n_folders * n_files; i++)
-        paths[i] = paths[i % n_folders];
-    return n_folders * n_files;
-}
-
-/* The largest chunk at whose multiples all pieces begin, and requests end. */
-static size_t chunk_bytes(const zr_runtime_t *runtime) {
-    size_t group_bytes = group_elems(&runtime->config) * ZR_STATE_BYTES_PER_ELEM;
-    size_t chunk = MOST_CHUNK_BYTES;
-    while (group_bytes % chunk != 0 || runtime->config.nvme.request_bytes % chunk != 0)
-        chunk /= 2;
-    return chunk;
-}
-
-static zr_status_t open_store(zr_runtime_t *runtime, const zr_store_extent_t *extents) {
-    const zr_nvme_options_t *nvme = &runtime->config.nvme;
-    zr_store_options_t options = zr_store_options_default();
-    const char *paths[ZR_STORE_MAX_PATHS];
-    char text[ZR_CONFIG_PATHS_BYTES];
-    bool is_drive = strcmp(nvme->store, "memory") != 0;
-    snprintf(text, sizeof(text), "%s", nvme->paths);
-    options.log = runtime->log;
-    options.allocator = is_drive ? runtime->allocator : NULL; /* "memory" stands for a drive */
-    options.chunk_bytes = chunk_bytes(runtime);
-    options.max_transfers = 2 * runtime->config.offload_optimizer.n_buffers + 2;
-    options.verify = nvme->verify;
-    options.paths = paths;
-    options.n_paths = split_paths(text, nvme->files_per_path, paths);
-    options.request_bytes = nvme->request_bytes;
-    options.depth = nvme->depth;
-    options.submit_batch = nvme->submit_batch < nvme->depth ? nvme->submit_batch : nvme->depth;
-    options.n_bounce_buffers = 2; /* ragged ends alone are not aligned */
-    return zr_store_create(nvme->store, &options, extents, runtime->n_units, &runtime->state.store);
-}
-
 static zr_status_t create_store(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     zr_store_extent_t *extents = calloc(runtime->n_units + 1, sizeof(*extents));
@@ -143,7 +101,12 @@ static zr_status_t create_store(zr_runtime_t *runtime) {
         extents[i] =
             (zr_store_extent_t){.name = runtime->units[i]->name,
                                 .size_bytes = state->placement.tensor_bytes[i][ZR_TIER_NVME]};
-    zr_status_t status = open_store(runtime, extents);
+    zr_nvme_request_t request = {
+        .extents = extents,
+        .n_extents = runtime->n_units,
+        .group_bytes = group_elems(&runtime->config) * ZR_STATE_BYTES_PER_ELEM,
+        .max_transfers = 2 * runtime->config.offload_optimizer.n_buffers + 2};
+    zr_status_t status = zr_nvme_open(runtime, &request, &state->store);
     free(extents);
     return status;
 }
@@ -206,7 +169,8 @@ static zr_status_t create_copies(zr_runtime_t *runtime) {
     for (size_t i = 0; i < ZR_STATE_N_COPIES; i++) {
         zr_state_copy_t *copy = &state->copies[i];
         ZR_TRY(allocate_copy(runtime, &copy->grads));
-        ZR_TRY(allocate_copy(runtime, &copy->params));
+        if (!zr_rt_offloads_params(runtime))
+            ZR_TRY(allocate_copy(runtime, &copy->params));
         ZR_TRY(zr_event_create(runtime->device, &copy->grads_there));
         ZR_TRY(zr_event_create(runtime->device, &copy->params_taken));
     }
@@ -426,5 +390,6 @@ void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report
     }
     if (state->swap != NULL)
         report_store(state, &report);
+    zr_params_report(runtime, &report.params);
     *report_p = report;
 }

@@ -8,6 +8,7 @@
  * stream of their own while this one is updated, and the parameters of the last one go up on
  * another.
  */
+#include "zero/nvme.h"
 #include "zero/runtime_internal.h"
 
 /* A piece in work: where its state, gradients and parameters can be touched by whose kernels. */
@@ -16,7 +17,7 @@ typedef struct piece_work {
     size_t first; /* of the piece in the flat buffer */
     float *state; /* [3][piece->n_elems] */
     void *grads;
-    void *params;
+    void *params; /* NULL: they live elsewhere, zr_params_open_write says where */
     zr_stream_t *stream;
     size_t most_elems; /* that are updated at a time */
 } piece_work_t;
@@ -40,6 +41,8 @@ static void *device_params(const zr_unit_t *unit, size_t first) {
     const zr_runtime_t *runtime = unit->runtime;
     size_t shard_first = (size_t)runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
     size_t own_first = zr_rt_keeps_full_params(runtime) ? 0 : shard_first;
+    if (zr_rt_offloads_params(runtime))
+        return NULL;
     return zr_rt_at(runtime, unit->data[FLAT_TRAINABLE].own, first - own_first);
 }
 
@@ -68,7 +71,7 @@ static zr_status_t take_copies(zr_runtime_t *runtime, piece_work_t *work) {
     ZR_TRY(zr_event_synchronize(copy->grads_there));
     ZR_TRY(zr_event_synchronize(copy->params_taken)); /* of the piece before last */
     work->grads = copy->grads;
-    work->params = copy->params;
+    work->params = copy->params; /* NULL where they live on the host */
     return ZR_OK;
 }
 
@@ -85,9 +88,10 @@ static zr_status_t send_params(zr_unit_t *unit, const piece_work_t *work) {
 
 /* ---- a piece ---- */
 
-/* Elements [first, first + n_elems) of the flat buffer, all of one group. */
+/* Elements [first, first + n_elems) of the flat buffer, all of one group; their parameters go to
+ * `params`. */
 static zr_status_t update_run(zr_unit_t *unit, const zr_state_update_t *update,
-                              const piece_work_t *work, const zr_segment_t *run) {
+                              const piece_work_t *work, const zr_segment_t *run, void *params) {
     const zr_runtime_t *runtime = unit->runtime;
     const zr_group_t *group = &runtime->groups[run->group];
     size_t in_piece = run->first - work->first;
@@ -97,10 +101,28 @@ static zr_status_t update_run(zr_unit_t *unit, const zr_state_update_t *update,
     args.m = args.master + work->piece->n_elems;
     args.v = args.m + work->piece->n_elems;
     args.grad = zr_rt_at(runtime, work->grads, in_piece);
-    args.param = zr_rt_at(runtime, work->params, in_piece);
+    args.param = params;
     args.lr = (float)(update->lr * group->lr_scale);
     args.weight_decay = (float)group->weight_decay;
     return zr_kernel_adamw(work->stream, &args);
+}
+
+/* As many of a run's elements as have their parameters in one place. */
+static zr_status_t update_some(zr_unit_t *unit, const zr_state_update_t *update,
+                               const piece_work_t *work, zr_segment_t *run) {
+    const zr_runtime_t *runtime = unit->runtime;
+    if (work->params != NULL)
+        return update_run(unit, update, work, run,
+                          zr_rt_at(runtime, work->params, run->first - work->first));
+    zr_params_write_t write = {.first = run->first - zr_rt_state_range(unit).first,
+                               .n_elems = run->n_elems,
+                               .stream = work->stream};
+    ZR_TRY(zr_params_open_write(unit, FLAT_TRAINABLE, &write));
+    run->n_elems = write.n_elems;
+    ZR_TRY(update_run(unit, update, work, run, write.target));
+    if (work->stream != runtime->compute)
+        ZR_TRY(zr_stream_synchronize(work->stream));
+    return zr_params_close_write(unit, FLAT_TRAINABLE, &write);
 }
 
 static zr_status_t update_runs(zr_unit_t *unit, const zr_state_update_t *update,
@@ -114,7 +136,7 @@ static zr_status_t update_runs(zr_unit_t *unit, const zr_state_update_t *update,
         end = end < piece_end ? end : piece_end;
         for (; run.first < end; run.first += run.n_elems) {
             run.n_elems = end - run.first < work->most_elems ? end - run.first : work->most_elems;
-            ZR_TRY(update_run(unit, update, work, &run));
+            ZR_TRY(update_some(unit, update, work, &run));
             if (work->piece->tier == ZR_TIER_NVME)
                 zr_store_progress(unit->runtime->state.store);
         }
@@ -148,7 +170,7 @@ static zr_status_t update_on_host(zr_unit_t *unit, const zr_state_update_t *upda
     }
     ZR_TRY(update_runs(unit, update, work));
     ZR_TRY(zr_stream_synchronize(state->host));
-    if (state->has_copies)
+    if (work->params != NULL && state->has_copies)
         ZR_TRY(send_params(unit, work));
     state->n_updated++;
     return is_swapped ? zr_swap_done(state->swap) : ZR_OK;
@@ -202,13 +224,7 @@ static void count_update(zr_state_t *state) {
     zr_store_statistics_t now;
     zr_store_statistics(state->store, &now);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
-        const zr_store_count_t *before = &state->before.count[d];
-        zr_store_count_t *sum = &state->update_count[d];
-        sum->n_transfers += now.count[d].n_transfers - before->n_transfers;
-        sum->n_requests += now.count[d].n_requests - before->n_requests;
-        sum->bytes += now.count[d].bytes - before->bytes;
-        sum->moved_bytes += now.count[d].moved_bytes - before->moved_bytes;
-        sum->bounced_bytes += now.count[d].bounced_bytes - before->bounced_bytes;
+        zr_store_count_add(&state->update_count[d], &state->before.count[d], &now.count[d]);
         state->update_wait_seconds[d] += now.wait_seconds[d] - state->before.wait_seconds[d];
     }
 }

@@ -75,6 +75,7 @@ static zr_status_t publish_unit(zr_unit_t *unit) {
 
 static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scale) {
     zr_state_update_t update = {.args = adamw_args(runtime, grad_scale), .lr = lr};
+    ZR_TRY(zr_params_begin_update(runtime));
     ZR_TRY(zr_state_begin_update(runtime));
     for (size_t i = 0; i < runtime->n_units; i++) {
         zr_unit_t *unit = runtime->units[i];
@@ -84,6 +85,7 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
         ZR_TRY(publish_unit(unit));
     }
     ZR_TRY(zr_state_end_update(runtime));
+    ZR_TRY(zr_params_end_update(runtime));
     runtime->n_updates++;
     return ZR_OK;
 }

@@ -36,7 +36,12 @@ static zr_status_t gather_flat(zr_unit_t *unit, int kind) {
                           runtime->transfer, &data->full));
     runtime->gathered_elems += flat->padded_elems;
     zr_message_t message = params_message(unit);
-    return zr_comm_all_gather(runtime->comm, &message, data->own, data->full, flat->shard_elems,
+    void *own = data->own;
+    if (zr_rt_offloads_params(runtime)) {
+        own = zr_rt_at(runtime, data->full, (size_t)runtime->rank * flat->shard_elems);
+        ZR_TRY(zr_params_fetch(unit, kind, own));
+    }
+    return zr_comm_all_gather(runtime->comm, &message, own, data->full, flat->shard_elems,
                               runtime->transfer);
 }
 
@@ -160,6 +165,7 @@ static zr_status_t acquire_params(zr_unit_t *unit) {
         ZR_TRY(gather(unit));
     if (runtime->transfer != runtime->compute)
         ZR_TRY(zr_stream_wait(runtime->compute, unit->gathered));
+    ZR_TRY(zr_params_progress(runtime));
     return runtime->in_micro_batch ? prefetch(runtime) : ZR_OK;
 }
 
@@ -384,6 +390,7 @@ zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
     /* Gradients that are kept are overwritten, and may still be read by their reduction. */
     if (zr_rt_keeps_full_grads(runtime) && runtime->micro_batch > 0)
         ZR_TRY(zr_rt_note(runtime, zr_rt_order(runtime, runtime->transfer, runtime->compute)));
+    ZR_TRY(zr_rt_note(runtime, zr_params_begin_micro_batch(runtime)));
     runtime->micro_batch++;
     zr_rt_mark(runtime, NULL, ZR_FORWARD);
     runtime->in_micro_batch = true;

@@ -83,6 +83,10 @@ static inline bool configs_equal(const zr_config_t *a, const zr_config_t *b) {
            a->offload_optimizer.n_buffers == b->offload_optimizer.n_buffers &&
            a->offload_optimizer.read_ahead == b->offload_optimizer.read_ahead &&
            a->offload_optimizer.write_behind == b->offload_optimizer.write_behind &&
+           a->offload_param.device == b->offload_param.device &&
+           a->offload_param.n_buffers == b->offload_param.n_buffers &&
+           a->offload_param.buffer_elems == b->offload_param.buffer_elems &&
+           a->offload_param.max_in_cpu_elems == b->offload_param.max_in_cpu_elems &&
            strcmp(a->nvme.paths, b->nvme.paths) == 0 &&
            a->nvme.capacity_bytes == b->nvme.capacity_bytes &&
            a->nvme.request_bytes == b->nvme.request_bytes && a->nvme.depth == b->nvme.depth &&

@@ -257,6 +257,18 @@ static void set_pipeline_write(zr_config_t *c) {
 static void set_ratio(zr_config_t *c) {
     c->offload_optimizer.ratio = 0.3;
 }
+static void set_param_offload(zr_config_t *c) {
+    c->offload_param.device = ZR_OFFLOAD_CPU;
+}
+static void set_param_buffers(zr_config_t *c) {
+    c->offload_param.n_buffers = 7;
+}
+static void set_param_buffer(zr_config_t *c) {
+    c->offload_param.buffer_elems = 100000000;
+}
+static void set_param_in_cpu(zr_config_t *c) {
+    c->offload_param.max_in_cpu_elems = 1000000000;
+}
 static void set_block_size(zr_config_t *c) {
     c->nvme.request_bytes = 1048576;
 }
@@ -291,6 +303,11 @@ static const change_t changes[] = {
     {"zero_optimization.sub_group_size", "1000", set_sub_group},
     {"zero_optimization.stage3_max_live_parameters", "2e6", set_max_live},
     {"zero_optimization.stage3_max_reuse_distance", "1e9", set_reuse},
+    {"zero_optimization.offload_param.device", "\"cpu\"", set_param_offload},
+    {"zero_optimization.offload_param.nvme_path", "\"/local_nvme\"", set_nvme_path},
+    {"zero_optimization.offload_param.buffer_count", "7", set_param_buffers},
+    {"zero_optimization.offload_param.buffer_size", "1e8", set_param_buffer},
+    {"zero_optimization.offload_param.max_in_cpu", "1e9", set_param_in_cpu},
     {"zero_optimization.offload_optimizer.device", "\"NVMe\"", set_offload},
     {"zero_optimization.offload_optimizer.nvme_path", "\"/local_nvme\"", set_nvme_path},
     {"zero_optimization.offload_optimizer.buffer_count", "5", set_buffers},

@@ -80,6 +80,60 @@ static void late_streams_with_offload(void **state) {
                 }
 }
 
+/* Shards go up through buffers, which are read into again, and new parameters come down. */
+static void late_streams_with_offloaded_params(void **state) {
+    (void)state;
+    unsigned flags = 0;
+    for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
+        for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
+            for (int optimizer = ZR_OFFLOAD_NONE; optimizer <= ZR_OFFLOAD_NVME; optimizer++)
+                for (size_t n_buffers = 1; n_buffers <= 6; n_buffers += 5)
+                    for (int is_part = 0; is_part < 2; is_part++) {
+                        flags = (flags + 29) % 64;
+                        toy_options_t options = variant(3, n_ranks, flags);
+                        uint64_t reference = hash_of(&options);
+                        options.late = true;
+                        options.evaluate = n_buffers == 1;
+                        options.config.offload_param.device = (zr_offload_device_t)device;
+                        options.config.offload_param.buffer_elems = is_part ? 1 : 8192;
+                        options.config.offload_param.n_buffers = n_buffers;
+                        options.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
+                        options.config.offload_optimizer.ratio = is_part ? 0.4 : 1;
+                        options.config.nvme.store = "memory";
+                        options.config.sub_group_elems = is_part ? 2048 : 1024;
+                        if (hash_of(&options) != reference)
+                            fail_msg("%d ranks, variant %u, parameters %d, optimizer %d: late "
+                                     "streams end in other weights",
+                                     n_ranks, flags, device, optimizer);
+                    }
+}
+
+/* New parameters come down from what is updated on the device, and from nothing else. */
+static void copies_of_params_are_exact(void **state) {
+    (void)state;
+    for (int optimizer = ZR_OFFLOAD_NONE; optimizer <= ZR_OFFLOAD_CPU; optimizer++) {
+        toy_options_t options = variant(3, 2, 1);
+        toy_result_t result;
+        options.late = true;
+        options.config.offload_param.device = ZR_OFFLOAD_NVME;
+        options.config.offload_param.buffer_elems = 1;
+        options.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
+        options.config.nvme.store = "memory";
+        toy_train(&options, &result);
+        assert_int_equal(result.status[0], ZR_OK);
+        const zr_offload_report_t *report = &result.offload[0];
+        uint64_t bytes = report->params.bytes[ZR_TIER_NVME] * options.n_steps;
+        assert_int_equal(report->params.copied_up_bytes, 2 * bytes);
+        assert_int_equal(report->params.copied_down_bytes,
+                         optimizer == ZR_OFFLOAD_NONE ? bytes : 0);
+        assert_int_equal(report->copied_up_bytes, 0);
+        /* On the device, what is on its way is no larger than a buffer. */
+        size_t own = 16384 * sizeof(float);
+        size_t peak = result.device_memory.by_tag[ZR_TAG_STAGING].peak;
+        assert_true(peak >= own && peak < own + 16 * 4096);
+    }
+}
+
 /* What is copied is counted: gradients down once, parameters up once, of what is not on the
  * device. */
 static void copies_are_exact(void **state) {
@@ -154,6 +208,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_streams_change_nothing),
         cmocka_unit_test(late_streams_with_offload),
+        cmocka_unit_test(late_streams_with_offloaded_params),
+        cmocka_unit_test(copies_of_params_are_exact),
         cmocka_unit_test(copies_are_exact),
         cmocka_unit_test(a_new_order_is_dropped_late_too),
         cmocka_unit_test(without_waits_it_goes_wrong),

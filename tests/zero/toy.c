@@ -235,12 +235,25 @@ static zr_status_t micro_batch(rank_state_t *state) {
     return ZR_OK;
 }
 
+/* Outside of micro-batches, and what is there can be looked at. */
+static zr_status_t evaluate(rank_state_t *state) {
+    for (int unit = 0; unit < N_UNITS; unit++) {
+        ZR_TRY(zr_unit_acquire(state->units[unit], ZR_FORWARD));
+        for (int i = 0; i < state->n_params[unit]; i++)
+            ZR_TRY(read_params(state, state->params[unit][i]));
+        ZR_TRY(zr_unit_release(state->units[unit]));
+    }
+    return ZR_OK;
+}
+
 static zr_status_t steps(rank_state_t *state) {
     for (state->step = 0; state->step < state->options->n_steps; state->step++) {
         for (state->micro_batch = 0; state->micro_batch < state->options->config.grad_accum;
              state->micro_batch++)
             ZR_TRY(micro_batch(state));
         ZR_TRY(zr_runtime_step(state->runtime, &state->last));
+        if (state->options->evaluate)
+            ZR_TRY(evaluate(state));
     }
     return ZR_OK;
 }

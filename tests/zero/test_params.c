@@ -1,0 +1,372 @@
+/*
+ * Shards of parameters in host memory and in a store: wherever they live, in whatever parts,
+ * training ends in the same bits; what is moved is counted to the byte; and device memory holds
+ * what is being computed with, and no more. The store "memory" stands for a drive; "uring" is used
+ * in a folder below $TMPDIR or /tmp.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/zero/toy.h"
+
+#define SMALL_BUFFER 1    /* the smallest: 4096 bytes, and the toy's largest parameter is split */
+#define LARGE_BUFFER 9000 /* 36864 or 16384 bytes */
+
+static const int rank_counts[] = {1, 2, 4};
+static char folder[64];
+
+static void train(const toy_options_t *options, toy_result_t *result) {
+    toy_train(options, result);
+    for (int r = 0; r < options->n_ranks; r++)
+        if (result->status[r] != ZR_OK)
+            fail_msg("rank %d: %s: %s", r, zr_status_name(result->status[r]),
+                     result->last_error[r]);
+}
+
+static uint64_t hash_of(const toy_options_t *options) {
+    toy_result_t result;
+    train(options, &result);
+    return result.hash;
+}
+
+static toy_options_t variant(int n_ranks, zr_dtype_t dtype, unsigned flags) {
+    toy_options_t options = toy_options_default(3, n_ranks);
+    options.config.dtype = dtype;
+    options.config.clip = flags & 1 ? 0.05 : 0;
+    options.tied = (flags & 2) != 0;
+    options.frozen = (flags & 4) != 0;
+    options.config.reuse_elems = flags & 8 ? 30000 : 0;
+    options.config.grad_accum = flags & 16 ? 2 : 1;
+    options.config.prefetch_elems = flags & 32 ? 0 : 50000000;
+    options.reorder_step = flags & 64 ? 1 : -1;
+    options.evaluate = (flags & 128) != 0;
+    options.n_steps = 3;
+    return options;
+}
+
+static void offload(toy_options_t *options, zr_offload_device_t device, size_t buffer_elems) {
+    options->config.offload_param.device = device;
+    options->config.offload_param.buffer_elems = buffer_elems;
+    options->config.nvme.store = "memory";
+}
+
+static void over_files(toy_options_t *options) {
+    options->config.nvme.store = "uring";
+    snprintf(options->config.nvme.paths, sizeof(options->config.nvme.paths), "%s", folder);
+}
+
+/* ---- bits ---------------------------------------------------------------------------------- */
+
+/* Parameters on cpu and nvme, the optimizer's state anywhere. */
+static void expect_same_bits(toy_options_t options, uint64_t reference) {
+    for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
+        for (int optimizer = ZR_OFFLOAD_NONE; optimizer <= ZR_OFFLOAD_NVME; optimizer++)
+            for (int is_small = 0; is_small < 2; is_small++) {
+                offload(&options, (zr_offload_device_t)device,
+                        is_small ? SMALL_BUFFER : LARGE_BUFFER);
+                options.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
+                options.config.offload_optimizer.ratio = is_small ? 0.4 : 1;
+                options.config.sub_group_elems = is_small ? 1024 : 1000000;
+                if (hash_of(&options) != reference)
+                    fail_msg("%d ranks, %s, parameters %d, optimizer %d, %s buffers: other weights",
+                             options.n_ranks, zr_dtype_name(options.config.dtype), device,
+                             optimizer, is_small ? "small" : "large");
+            }
+}
+
+static void every_placement_ends_in_the_same_bits(void **state) {
+    unsigned flags = 0;
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+            for (int variants = 0; variants < 2; variants++) {
+                flags = (flags + 93) % 256;
+                toy_options_t options = variant(rank_counts[i], (zr_dtype_t)dtype, flags);
+                expect_same_bits(options, hash_of(&options));
+            }
+}
+
+static void how_it_is_moved_changes_nothing(void **state) {
+    (void)state;
+    for (unsigned flags = 0; flags < 256; flags += 5) {
+        toy_options_t options = variant(2, (zr_dtype_t)(flags % 2), flags);
+        uint64_t reference = hash_of(&options);
+        offload(&options, ZR_OFFLOAD_NVME, flags % 3 ? SMALL_BUFFER : 2500);
+        options.config.offload_param.n_buffers = 1 + flags % 7;
+        options.config.offload_param.max_in_cpu_elems = flags % 4 ? 0 : 3000;
+        options.config.overlap_comm = flags % 11 != 0;
+        options.config.sub_group_elems = flags % 13 ? 100000 : 77;
+        if (hash_of(&options) != reference)
+            fail_msg("variant %u ends in other weights", flags);
+    }
+}
+
+static void files_end_in_the_same_bits(void **state) {
+    (void)state;
+    if (folder[0] == '\0')
+        skip();
+    for (unsigned i = 0; i < 12; i++) {
+        toy_options_t options = variant(rank_counts[i % 3], (zr_dtype_t)(i / 3 % 2), 37 * i % 256);
+        uint64_t reference = hash_of(&options);
+        offload(&options, ZR_OFFLOAD_NVME, i % 2 ? SMALL_BUFFER : LARGE_BUFFER);
+        over_files(&options);
+        options.config.offload_optimizer.device = (zr_offload_device_t)(i % 3);
+        options.config.nvme.request_bytes = i % 4 ? 4096 : 512 << 10;
+        options.config.nvme.depth = 1 + i;
+        assert_true(hash_of(&options) == reference);
+    }
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* A gather reads the shard, forward and backward; an update writes what is trained, once. */
+static void expect_traffic(const toy_options_t *options, uint64_t n_updates) {
+    toy_result_t result;
+    train(options, &result);
+    uint64_t elem_bytes = zr_dtype_size(options->config.dtype);
+    uint64_t n_ranks = (uint64_t)options->n_ranks;
+    uint64_t trainable = result.size.trainable_padded_elems / n_ranks * elem_bytes;
+    uint64_t all = trainable + result.size.frozen_padded_elems / n_ranks * elem_bytes;
+    uint64_t n_gathers = 2 * options->config.grad_accum * options->n_steps;
+    for (int r = 0; r < options->n_ranks; r++) {
+        const zr_params_report_t *report = &result.offload[r].params;
+        assert_true(report->has_store);
+        assert_int_equal(report->bytes[ZR_TIER_NVME], all);
+        assert_int_equal(report->gathers.bytes, n_gathers * all);
+        assert_int_equal(report->copied_up_bytes, n_gathers * all);
+        assert_int_equal(report->updates.bytes, n_updates * trainable);
+        assert_int_equal(report->all.count[ZR_STORE_PUT].bytes, all + n_updates * trainable);
+        assert_int_equal(report->all.n_failed, 0);
+    }
+}
+
+static void traffic_is_exact(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 24; i++) {
+        unsigned flags = (i & 1 ? 4u : 0u) | (i & 2 ? 16u : 0u) | (i & 4 ? 32u : 0u);
+        toy_options_t options = variant(1 + (int)(i % 3), (zr_dtype_t)(i & 1), flags);
+        offload(&options, ZR_OFFLOAD_NVME, i & 8 ? SMALL_BUFFER : LARGE_BUFFER);
+        options.config.offload_param.n_buffers = 1 + i % 5;
+        options.config.offload_optimizer.device = (zr_offload_device_t)(i % 3);
+        if (folder[0] != '\0' && i >= 16)
+            over_files(&options);
+        expect_traffic(&options, options.n_steps);
+    }
+}
+
+/* All micro-batches but the first, which is recorded, are read ahead of. */
+static void reads_are_foreseen(void **state) {
+    (void)state;
+    for (unsigned flags = 0; flags < 64; flags++) {
+        toy_options_t options = variant(2, ZR_DTYPE_BF16, flags & ~8u);
+        toy_result_t result;
+        offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+        options.config.offload_param.n_buffers = 1 + flags % 9;
+        train(&options, &result);
+        const zr_params_report_t *report = &result.offload[1].params;
+        uint64_t n_micro_batches = options.n_steps * options.config.grad_accum;
+        assert_true(report->gathers.n_transfers > 0);
+        assert_int_equal(report->n_foreseen,
+                         report->gathers.n_transfers / n_micro_batches * (n_micro_batches - 1));
+    }
+}
+
+static void a_skipped_step_writes_nothing(void **state) {
+    (void)state;
+    toy_options_t options = variant(2, ZR_DTYPE_F32, 0);
+    offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+    options.quiet = true;
+    options.n_steps = 1;
+    uint64_t after_one = hash_of(&options);
+    options.n_steps = 2;
+    options.nan_step = 1;
+    assert_true(hash_of(&options) == after_one);
+    expect_traffic(&options, 1);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------
+ */
+
+static void shards_are_where_they_should_be(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++) {
+            toy_options_t options = variant(rank_counts[i], ZR_DTYPE_F32, 4);
+            toy_result_t result;
+            offload(&options, (zr_offload_device_t)device, SMALL_BUFFER);
+            options.config.offload_param.n_buffers = 3;
+            train(&options, &result);
+            const zr_params_report_t *report = &result.offload[0].params;
+            size_t all = (result.size.trainable_padded_elems + result.size.frozen_padded_elems) /
+                         (size_t)options.n_ranks * sizeof(float);
+            bool is_cpu = device == ZR_OFFLOAD_CPU;
+            assert_int_equal(report->bytes[is_cpu ? ZR_TIER_HOST : ZR_TIER_NVME], all);
+            assert_int_equal(result.device_memory.by_tag[ZR_TAG_PARAMETERS].peak, 0);
+            assert_int_equal(result.host_memory.by_tag[ZR_TAG_PARAMETERS].peak, is_cpu ? all : 0);
+            assert_true(result.device_memory.by_tag[ZR_TAG_GATHERED_PARAMETERS].peak <=
+                        2 * result.size.largest_unit_padded_elems * sizeof(float));
+            assert_int_equal(result.device_memory.by_tag[ZR_TAG_GATHERED_PARAMETERS].live, 0);
+            size_t own = 16384 * sizeof(float); /* the runtime's, for looking at parameters */
+            assert_int_equal(result.host_memory.by_tag[ZR_TAG_STAGING].peak,
+                             own + (is_cpu ? 0 : 3 * 4096));
+        }
+}
+
+/* A buffer is no larger than the largest shard, and there are no more than there are parts. */
+static void buffers_are_as_large_as_needed(void **state) {
+    (void)state;
+    toy_options_t options = variant(2, ZR_DTYPE_F32, 0);
+    toy_result_t result;
+    offload(&options, ZR_OFFLOAD_NVME, 1000000);
+    options.config.offload_param.n_buffers = 4;
+    train(&options, &result);
+    size_t largest = result.size.largest_unit_padded_elems / 2 * sizeof(float);
+    size_t stride = (largest + 63) / 64 * 64;
+    assert_int_equal(result.offload[0].params.staging_bytes, 4 * stride);
+    options.config.offload_param.n_buffers = 1000;
+    train(&options, &result);
+    assert_true(result.offload[0].params.n_buffers < 7);
+}
+
+static void some_may_stay_in_host_memory(void **state) {
+    (void)state;
+    toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
+    toy_result_t result;
+    offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+    options.config.offload_param.max_in_cpu_elems = 1500;
+    train(&options, &result);
+    const zr_params_report_t *report = &result.offload[0].params;
+    size_t all = result.size.trainable_padded_elems * sizeof(float);
+    assert_true(report->bytes[ZR_TIER_HOST] > 0);
+    assert_true(report->bytes[ZR_TIER_HOST] <= 1500 * sizeof(float));
+    assert_int_equal(report->bytes[ZR_TIER_HOST] + report->bytes[ZR_TIER_NVME], all);
+    assert_int_equal(result.host_memory.by_tag[ZR_TAG_PARAMETERS].peak,
+                     report->bytes[ZR_TIER_HOST]);
+    options.config.offload_param.max_in_cpu_elems = 1000000;
+    train(&options, &result);
+    assert_int_equal(result.offload[0].params.bytes[ZR_TIER_HOST], all);
+    assert_false(result.offload[0].params.has_store);
+}
+
+/* Device memory that does not hold the parameters is enough. */
+static void a_device_budget_without_parameters_is_enough(void **state) {
+    (void)state;
+    for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++) {
+        toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
+        toy_result_t result;
+        offload(&options, (zr_offload_device_t)device, LARGE_BUFFER);
+        options.config.offload_optimizer.device = (zr_offload_device_t)device;
+        train(&options, &result);
+        options.config.device_memory_bytes = result.device_memory.reserved.peak;
+        train(&options, &result);
+        offload(&options, ZR_OFFLOAD_NONE, LARGE_BUFFER);
+        options.config.prefetch_elems = 0;
+        options.config.device_memory_bytes -= 64 << 10;
+        options.quiet = true;
+        toy_train(&options, &result);
+        assert_int_equal(result.status[0], ZR_ERR_BUDGET);
+        assert_non_null(strstr(result.last_error[0], "--offload-params cpu or nvme"));
+    }
+}
+
+/* ---- refusals ----------------------------------------------------------------------------------
+ */
+
+static void expect_error(toy_options_t *options, zr_status_t status, const char *text) {
+    toy_result_t result;
+    options->quiet = true;
+    toy_train(options, &result);
+    for (int r = 0; r < options->n_ranks; r++)
+        if (result.status[r] == status && strstr(result.last_error[r], text) != NULL)
+            return;
+    fail_msg("no rank ends with %s and \"%s\", but rank 0 with %s: %s", zr_status_name(status),
+             text, zr_status_name(result.status[0]), result.last_error[0]);
+}
+
+static void what_cannot_be_is_said(void **state) {
+    (void)state;
+    for (int stage = 0; stage < 3; stage++) {
+        toy_options_t options = toy_options_default(stage, 2);
+        offload(&options, ZR_OFFLOAD_CPU, SMALL_BUFFER);
+        expect_error(&options, ZR_ERR_ARGUMENT, "allowed at stage 3");
+    }
+    toy_options_t options = variant(2, ZR_DTYPE_F32, 0);
+    offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+    options.config.offload_param.n_buffers = 1025;
+    expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.buffer_count) is 1025");
+    options.config.offload_param.n_buffers = 2;
+    options.config.nvme.capacity_bytes = 20000;
+    expect_error(&options, ZR_ERR_BUDGET, "raise --nvme-capacity");
+    options.config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
+    options.config.host_memory_bytes = 100 << 10;
+    options.config.offload_param.n_buffers = 30;
+    expect_error(&options, ZR_ERR_BUDGET, "fewer --param-buffers");
+    options.config.host_memory_bytes = ZR_CONFIG_NO_BUDGET;
+    options.config.nvme.store = "uring";
+    expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.nvme_path, --nvme-path DIR");
+}
+
+/* State and parameters share the capacity. */
+static void the_capacity_is_for_all_together(void **state) {
+    (void)state;
+    toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
+    toy_result_t result;
+    offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+    options.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
+    train(&options, &result);
+    options.config.nvme.capacity_bytes =
+        result.offload[0].params.bytes[ZR_TIER_NVME] + result.offload[0].state_bytes[ZR_TIER_NVME];
+    train(&options, &result);
+    options.config.nvme.capacity_bytes--;
+    expect_error(&options, ZR_ERR_BUDGET, "do not fit");
+}
+
+static int find_folder(void **state) {
+    const char *base = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+    (void)state;
+    snprintf(folder, sizeof(folder), "%.30s/zr-test-params-XXXXXX", base);
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    zr_store_options_t options = zr_store_options_default();
+    const char *paths[] = {folder};
+    options.paths = paths;
+    options.n_paths = 1;
+    zr_store_t *store = NULL;
+    if (zr_store_create("uring", &options, NULL, 0, &store) != ZR_OK) {
+        printf("skipped: nothing over files, because there is no store \"uring\" here, see "
+               "above\n");
+        rmdir(folder);
+        folder[0] = '\0';
+    }
+    zr_store_destroy(&store);
+    return 0;
+}
+
+/* Nothing is left in it. */
+static int leave_folder(void **state) {
+    (void)state;
+    return folder[0] == '\0' ? 0 : rmdir(folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_placement_ends_in_the_same_bits),
+        cmocka_unit_test(how_it_is_moved_changes_nothing),
+        cmocka_unit_test(files_end_in_the_same_bits),
+        cmocka_unit_test(traffic_is_exact),
+        cmocka_unit_test(reads_are_foreseen),
+        cmocka_unit_test(a_skipped_step_writes_nothing),
+        cmocka_unit_test(shards_are_where_they_should_be),
+        cmocka_unit_test(buffers_are_as_large_as_needed),
+        cmocka_unit_test(some_may_stay_in_host_memory),
+        cmocka_unit_test(a_device_budget_without_parameters_is_enough),
+        cmocka_unit_test(what_cannot_be_is_said),
+        cmocka_unit_test(the_capacity_is_for_all_together),
+    };
+    return cmocka_run_group_tests(tests, find_folder, leave_folder);
+}

@@ -1,0 +1,514 @@
+/* Shards of parameters in host memory and in a store: see params.h. */
+#include "zero/params.h"
+
+#include <stdlib.h>
+
+#include "zero/nvme.h"
+#include "zero/runtime_internal.h"
+
+/* Parts of a shard that is larger than a buffer begin at multiples of the first; where buffers
+ * are smaller than that, of the second. */
+#define PART_UNIT_BYTES ((size_t)256 << 10)
+
+/* ---- placement ------------------------------------------------------------------------------- */
+
+static size_t shard_bytes(const zr_unit_t *unit, int kind) {
+    return zr_rt_bytes(unit->runtime, unit->flat[kind].shard_elems);
+}
+
+static size_t part_limit(const zr_runtime_t *runtime) {
+    size_t most = runtime->config.offload_param.buffer_elems;
+    most = most > SIZE_MAX / sizeof(float) ? SIZE_MAX : zr_rt_bytes(runtime, most);
+    size_t unit = most < PART_UNIT_BYTES ? ZR_STORE_CHUNK_ALIGN_BYTES : PART_UNIT_BYTES;
+    return most < unit ? unit : most / unit * unit;
+}
+
+/* Shards go to host memory as long as there is room for what may stay there. */
+static void place_shard(zr_unit_t *unit, int kind) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_params_t *params = &runtime->shards;
+    const zr_offload_param_options_t *offload = &runtime->config.offload_param;
+    unit_params_t *data = &unit->data[kind];
+    size_t n_elems = unit->flat[kind].shard_elems, size_bytes = shard_bytes(unit, kind);
+    data->tier = ZR_TIER_NVME;
+    if (offload->device == ZR_OFFLOAD_CPU) {
+        data->tier = ZR_TIER_HOST;
+    } else if (n_elems <= offload->max_in_cpu_elems - params->n_in_host) {
+        params->n_in_host += n_elems;
+        data->tier = ZR_TIER_HOST;
+    }
+    params->bytes[data->tier] += size_bytes;
+    if (data->tier == ZR_TIER_NVME && size_bytes != 0)
+        data->n_parts = (size_bytes - 1) / params->part_bytes + 1;
+    params->n_parts += data->n_parts;
+    params->n_updated += kind == FLAT_TRAINABLE ? data->n_parts : 0;
+}
+
+static void list_shard(zr_unit_t *unit, int kind) {
+    zr_params_t *params = &unit->runtime->shards;
+    unit_params_t *data = &unit->data[kind];
+    size_t size_bytes = shard_bytes(unit, kind);
+    data->first_part = params->n_parts;
+    for (size_t i = 0; i < data->n_parts; i++) {
+        size_t offset = i * params->part_bytes, left = size_bytes - offset;
+        zr_swap_item_t part = {.extent = unit->index * N_FLATS + (size_t)kind,
+                               .offset_bytes = offset,
+                               .size_bytes = left < params->part_bytes ? left : params->part_bytes};
+        params->parts[params->n_parts++] = part;
+        if (kind == FLAT_TRAINABLE)
+            params->updated[params->n_updated++] = part;
+    }
+}
+
+static zr_status_t place(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    params->part_bytes = part_limit(runtime);
+    for (size_t i = 0; i < runtime->n_units; i++)
+        for (int kind = 0; kind < N_FLATS; kind++)
+            place_shard(runtime->units[i], kind);
+    params->parts = calloc(params->n_parts + 1, sizeof(*params->parts));
+    params->updated = calloc(params->n_updated + 1, sizeof(*params->updated));
+    if (params->parts == NULL || params->updated == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY,
+                       "the system has no memory for %zu parts of parameters", params->n_parts);
+    params->n_parts = params->n_updated = 0;
+    for (size_t i = 0; i < runtime->n_units; i++)
+        for (int kind = 0; kind < N_FLATS; kind++)
+            list_shard(runtime->units[i], kind);
+    return ZR_OK;
+}
+
+/* ---- the store ------------------------------------------------------------------------------- */
+
+static zr_status_t check_capacity(const zr_runtime_t *runtime) {
+    size_t own = runtime->shards.bytes[ZR_TIER_NVME];
+    size_t state = runtime->state.placement.bytes[ZR_TIER_NVME];
+    size_t capacity = runtime->config.nvme.capacity_bytes;
+    if (capacity == ZR_CONFIG_NO_BUDGET || own + state <= capacity)
+        return ZR_OK;
+    return zr_fail(&runtime->log, ZR_ERR_BUDGET,
+                   "nvme: parameters of %.1f MiB and optimizer state of %.1f MiB do not fit the "
+                   "%.1f MiB that this rank may use; raise --nvme-capacity, use --offload-params "
+                   "cpu, a lower --offload-ratio, or more --ranks",
+                   (double)own / 0x1p20, (double)state / 0x1p20, (double)capacity / 0x1p20);
+}
+
+static zr_status_t open_store(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    size_t n_extents = runtime->n_units * N_FLATS;
+    zr_store_extent_t *extents = calloc(n_extents + 1, sizeof(*extents));
+    if (extents == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu extents",
+                       n_extents);
+    for (size_t i = 0; i < n_extents; i++) {
+        const zr_unit_t *unit = runtime->units[i / N_FLATS];
+        int kind = (int)(i % N_FLATS);
+        bool is_here = unit->data[kind].tier == ZR_TIER_NVME;
+        extents[i] = (zr_store_extent_t){.name = unit->params_tensor,
+                                         .size_bytes = is_here ? shard_bytes(unit, kind) : 0};
+    }
+    zr_nvme_request_t request = {.extents = extents,
+                                 .n_extents = n_extents,
+                                 .group_bytes = params->part_bytes,
+                                 .max_transfers = 2 * params->n_buffers + 2};
+    zr_status_t status = zr_nvme_open(runtime, &request, &params->store);
+    free(extents);
+    return status;
+}
+
+static zr_status_t create_swap(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    size_t largest = 0;
+    for (size_t i = 0; i < params->n_parts; i++)
+        largest = params->parts[i].size_bytes > largest ? params->parts[i].size_bytes : largest;
+    zr_swap_options_t options = {.log = runtime->log,
+                                 .allocator = runtime->allocator,
+                                 .n_buffers = params->n_buffers,
+                                 .buffer_bytes = largest,
+                                 .read_ahead = true,
+                                 .write_behind = true};
+    ZR_TRY(zr_swap_create(&options, params->store, &params->swap));
+    params->taken = calloc(params->n_buffers, sizeof(zr_event_t *));
+    if (params->taken == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu events",
+                       params->n_buffers);
+    for (size_t i = 0; i < params->n_buffers; i++)
+        ZR_TRY(zr_event_create(runtime->device, &params->taken[i]));
+    return ZR_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+zr_status_t zr_params_create(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    const zr_device_info_t *info = zr_device_info(runtime->device);
+    if (!zr_rt_offloads_params(runtime))
+        return ZR_OK;
+    params->is_direct = info->host_addressable && info->synchronous;
+    ZR_TRY(zr_event_create(runtime->device, &params->all_taken));
+    ZR_TRY(place(runtime));
+    if (params->n_parts == 0)
+        return ZR_OK;
+    size_t n_buffers = runtime->config.offload_param.n_buffers;
+    params->n_buffers = n_buffers < params->n_parts ? n_buffers : params->n_parts;
+    ZR_TRY(check_capacity(runtime));
+    ZR_TRY(open_store(runtime));
+    return create_swap(runtime);
+}
+
+void zr_params_destroy(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    zr_swap_destroy(&params->swap);
+    zr_store_destroy(&params->store);
+    for (size_t i = 0; params->taken != NULL && i < params->n_buffers; i++)
+        zr_event_destroy(&params->taken[i]);
+    zr_event_destroy(&params->all_taken);
+    free(params->taken);
+    free(params->parts);
+    free(params->updated);
+    free(params->order);
+    *params = (zr_params_t){0};
+}
+
+zr_status_t zr_params_allocate(zr_unit_t *unit, int kind) {
+    unit_params_t *data = &unit->data[kind];
+    zr_allocation_request_t request = {.size_bytes = shard_bytes(unit, kind),
+                                       .tier = ZR_TIER_HOST,
+                                       .tag = ZR_TAG_PARAMETERS,
+                                       .lifetime = ZR_LIFETIME_PERSISTENT,
+                                       .name = unit->params_tensor};
+    if (data->tier != ZR_TIER_HOST)
+        return ZR_OK;
+    return zr_allocate(unit->runtime->allocator, &request, &data->own);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Give the buffer back that was given out first; the device has done with it, or is waited for. */
+static zr_status_t return_buffer(zr_params_t *params) {
+    ZR_TRY(zr_event_synchronize(params->taken[params->n_returned % params->n_buffers]));
+    params->n_returned++;
+    return zr_swap_done(params->swap);
+}
+
+static zr_status_t open_reads(zr_params_t *params, const zr_swap_item_t *items, size_t n_items) {
+    params->n_given = params->n_returned = 0;
+    ZR_TRY(zr_swap_begin(params->swap, ZR_SWAP_READ, items, n_items));
+    params->is_reading = true;
+    return ZR_OK;
+}
+
+/* What was read ahead and not taken is dropped. */
+static zr_status_t close_reads(zr_params_t *params) {
+    if (!params->is_reading)
+        return ZR_OK;
+    while (params->n_returned < params->n_given)
+        ZR_TRY(return_buffer(params));
+    params->is_reading = false;
+    return zr_swap_end(params->swap);
+}
+
+zr_status_t zr_params_progress(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    bool passed = true;
+    if (params->store == NULL)
+        return ZR_OK;
+    while (params->n_returned < params->n_given && params->is_reading) {
+        ZR_TRY(zr_event_query(params->taken[params->n_returned % params->n_buffers], &passed));
+        if (!passed)
+            break;
+        ZR_TRY(return_buffer(params));
+    }
+    zr_store_progress(params->store);
+    return ZR_OK;
+}
+
+static zr_status_t append_part(zr_runtime_t *runtime, const zr_swap_item_t *part) {
+    zr_params_t *params = &runtime->shards;
+    if (params->n_order == params->order_capacity) {
+        size_t capacity = params->order_capacity ? 2 * params->order_capacity : 64;
+        zr_swap_item_t *grown = realloc(params->order, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return zr_fail(&runtime->log, ZR_ERR_MEMORY,
+                           "the system has no memory to record the order of reads");
+        params->order = grown;
+        params->order_capacity = capacity;
+    }
+    params->order[params->n_order++] = *part;
+    return ZR_OK;
+}
+
+static bool is_expected(const zr_params_t *params, const zr_swap_item_t *part) {
+    if (!params->is_reading || params->position == params->n_order)
+        return false;
+    const zr_swap_item_t *next = &params->order[params->position];
+    return next->extent == part->extent && next->offset_bytes == part->offset_bytes;
+}
+
+/* Make this part the next one of an open pass. */
+static zr_status_t seek_part(zr_runtime_t *runtime, const zr_swap_item_t *part) {
+    zr_params_t *params = &runtime->shards;
+    if (runtime->in_micro_batch && is_expected(params, part)) {
+        params->position++;
+        params->n_foreseen++;
+        return ZR_OK;
+    }
+    ZR_TRY(close_reads(params));
+    if (runtime->in_micro_batch) {
+        params->n_order = params->position; /* it is another order from here on */
+        ZR_TRY(append_part(runtime, part));
+        params->position = params->n_order;
+    }
+    params->single = *part;
+    return open_reads(params, &params->single, 1);
+}
+
+static zr_status_t fetch_part(zr_runtime_t *runtime, const zr_swap_item_t *part, void *target) {
+    zr_params_t *params = &runtime->shards;
+    void *buffer = NULL;
+    ZR_TRY(seek_part(runtime, part));
+    if (params->n_given - params->n_returned == params->n_buffers)
+        ZR_TRY(return_buffer(params));
+    ZR_TRY(zr_swap_next(params->swap, &buffer));
+    zr_event_t *taken = params->taken[params->n_given % params->n_buffers];
+    params->n_given++;
+    ZR_TRY(
+        zr_copy_async(runtime->transfer, target, buffer, part->size_bytes, ZR_COPY_HOST_TO_DEVICE));
+    ZR_TRY(zr_event_record(taken, runtime->transfer));
+    return zr_params_progress(runtime);
+}
+
+zr_status_t zr_params_fetch(zr_unit_t *unit, int kind, void *target) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_params_t *params = &runtime->shards;
+    const unit_params_t *data = &unit->data[kind];
+    size_t size_bytes = shard_bytes(unit, kind);
+    params->copied_up_bytes += size_bytes;
+    if (data->tier == ZR_TIER_HOST)
+        return zr_copy_async(runtime->transfer, target, data->own, size_bytes,
+                             ZR_COPY_HOST_TO_DEVICE);
+    for (size_t i = 0; i < data->n_parts; i++) {
+        const zr_swap_item_t *part = &params->parts[data->first_part + i];
+        ZR_TRY(fetch_part(runtime, part, (char *)target + part->offset_bytes));
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_params_begin_micro_batch(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    if (params->store == NULL)
+        return ZR_OK;
+    ZR_TRY(close_reads(params));
+    params->n_order = params->position;
+    params->position = 0;
+    return params->n_order == 0 ? ZR_OK : open_reads(params, params->order, params->n_order);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+zr_status_t zr_params_begin_fill(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    if (params->store == NULL)
+        return ZR_OK;
+    return zr_swap_begin(params->swap, ZR_SWAP_FILL, params->parts, params->n_parts);
+}
+
+zr_status_t zr_params_end_fill(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    if (params->store == NULL)
+        return ZR_OK;
+    ZR_TRY(zr_swap_end(params->swap));
+    zr_store_statistics(params->store, &params->filled);
+    return ZR_OK;
+}
+
+zr_status_t zr_params_begin_update(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    if (!zr_rt_offloads_params(runtime))
+        return ZR_OK;
+    /* The CPU writes what the transfer stream has been reading. */
+    ZR_TRY(zr_event_record(params->all_taken, runtime->transfer));
+    ZR_TRY(zr_event_synchronize(params->all_taken));
+    if (params->store == NULL)
+        return ZR_OK;
+    ZR_TRY(close_reads(params));
+    return zr_swap_begin(params->swap, ZR_SWAP_FILL, params->updated, params->n_updated);
+}
+
+zr_status_t zr_params_end_update(zr_runtime_t *runtime) {
+    return runtime->shards.store == NULL ? ZR_OK : zr_swap_end(runtime->shards.swap);
+}
+
+/* Where elements of a shard are on the host, while they are written. */
+static char *host_place(const zr_unit_t *unit, int kind, size_t first) {
+    const zr_params_t *params = &unit->runtime->shards;
+    size_t offset = zr_rt_bytes(unit->runtime, first);
+    if (unit->data[kind].tier == ZR_TIER_HOST)
+        return (char *)unit->data[kind].own + offset;
+    return (char *)params->writing + offset % params->part_bytes;
+}
+
+zr_status_t zr_params_open_write(zr_unit_t *unit, int kind, zr_params_write_t *write) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_params_t *params = &runtime->shards;
+    size_t part_elems = params->part_bytes / zr_dtype_size(runtime->config.dtype);
+    size_t left = part_elems - write->first % part_elems;
+    write->n_elems = write->n_elems < left ? write->n_elems : left;
+    write->on_device = NULL;
+    if (unit->data[kind].tier == ZR_TIER_NVME && params->writing == NULL)
+        ZR_TRY(zr_swap_next(params->swap, &params->writing));
+    write->target = host_place(unit, kind, write->first);
+    if (params->is_direct || write->stream != runtime->compute)
+        return ZR_OK;
+    ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, write->n_elems), ZR_TAG_STAGING,
+                          ZR_LIFETIME_COLLECTIVE, unit->params_tensor, runtime->compute,
+                          &write->on_device));
+    write->target = write->on_device;
+    return ZR_OK;
+}
+
+/* The part that is being written goes to the store when its last element is there. */
+static zr_status_t end_part(zr_unit_t *unit, int kind, size_t end_elem) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_params_t *params = &runtime->shards;
+    size_t end = zr_rt_bytes(runtime, end_elem);
+    if (unit->data[kind].tier != ZR_TIER_NVME ||
+        (end % params->part_bytes != 0 && end != shard_bytes(unit, kind)))
+        return ZR_OK;
+    if (!params->is_direct)
+        ZR_TRY(zr_stream_synchronize(runtime->compute)); /* some of it may come from the device */
+    params->writing = NULL;
+    return zr_swap_done(params->swap);
+}
+
+zr_status_t zr_params_close_write(zr_unit_t *unit, int kind, zr_params_write_t *write) {
+    zr_runtime_t *runtime = unit->runtime;
+    size_t size_bytes = zr_rt_bytes(runtime, write->n_elems);
+    if (write->on_device != NULL) {
+        zr_status_t status = zr_copy_async(runtime->compute, host_place(unit, kind, write->first),
+                                           write->on_device, size_bytes, ZR_COPY_DEVICE_TO_HOST);
+        zr_free(runtime->allocator, &write->on_device, runtime->compute);
+        ZR_TRY(status);
+        runtime->shards.copied_down_bytes += size_bytes;
+    }
+    if (runtime->shards.store != NULL)
+        zr_store_progress(runtime->shards.store);
+    return end_part(unit, kind, write->first + write->n_elems);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static void store_values(void *target, zr_dtype_t dtype, const float *values, size_t n_elems) {
+    if (dtype == ZR_DTYPE_F32) {
+        memcpy(target, values, n_elems * sizeof(float));
+        return;
+    }
+    for (size_t i = 0; i < n_elems; i++)
+        ((zr_bf16_t *)target)[i] = zr_bf16_from_f32(values[i]);
+}
+
+static void load_values(const void *source, zr_dtype_t dtype, float *values, size_t n_elems) {
+    if (dtype == ZR_DTYPE_F32) {
+        memcpy(values, source, n_elems * sizeof(float));
+        return;
+    }
+    for (size_t i = 0; i < n_elems; i++)
+        values[i] = zr_bf16_to_f32(((const zr_bf16_t *)source)[i]);
+}
+
+zr_status_t zr_params_fill(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
+                           const float *values) {
+    while (n_elems != 0) {
+        zr_params_write_t write = {.first = first, .n_elems = n_elems};
+        ZR_TRY(zr_params_open_write(unit, kind, &write));
+        store_values(write.target, unit->runtime->config.dtype, values, write.n_elems);
+        ZR_TRY(zr_params_close_write(unit, kind, &write));
+        first += write.n_elems;
+        values += write.n_elems;
+        n_elems -= write.n_elems;
+    }
+    return ZR_OK;
+}
+
+/* The part of a shard with element `first`, in a buffer; it stays there for the next call. */
+static zr_status_t look_at_part(zr_unit_t *unit, int kind, size_t first, const char **part_p) {
+    zr_params_t *params = &unit->runtime->shards;
+    size_t number = zr_rt_bytes(unit->runtime, first) / params->part_bytes;
+    zr_store_statistics_t before, after;
+    const void *buffer = NULL;
+    ZR_TRY(close_reads(params));
+    zr_store_statistics(params->store, &before);
+    ZR_TRY(
+        zr_swap_load(params->swap, &params->parts[unit->data[kind].first_part + number], &buffer));
+    zr_store_statistics(params->store, &after);
+    zr_store_count_add(&params->looked, &before.count[ZR_STORE_GET], &after.count[ZR_STORE_GET]);
+    params->look_seconds += after.wait_seconds[ZR_STORE_GET] - before.wait_seconds[ZR_STORE_GET];
+    *part_p = buffer;
+    return ZR_OK;
+}
+
+zr_status_t zr_params_read(zr_unit_t *unit, int kind, size_t first, size_t n_elems, float *values) {
+    const zr_runtime_t *runtime = unit->runtime;
+    size_t part_elems = runtime->shards.part_bytes / zr_dtype_size(runtime->config.dtype);
+    ZR_TRY(
+        zr_stream_synchronize(runtime->compute)); /* updates on the device write them from there */
+    while (n_elems != 0) {
+        size_t left = part_elems - first % part_elems;
+        size_t length = n_elems < left ? n_elems : left;
+        const char *part = NULL;
+        if (unit->data[kind].tier == ZR_TIER_NVME)
+            ZR_TRY(look_at_part(unit, kind, first, &part));
+        else
+            part = (const char *)unit->data[kind].own +
+                   zr_rt_bytes(runtime, first - first % part_elems);
+        load_values(part + zr_rt_bytes(runtime, first % part_elems), runtime->config.dtype, values,
+                    length);
+        first += length;
+        values += length;
+        n_elems -= length;
+    }
+    return ZR_OK;
+}
+
+/* ---- report ---------------------------------------------------------------------------------- */
+
+double zr_params_wait_seconds(const zr_runtime_t *runtime) {
+    const zr_params_t *params = &runtime->shards;
+    zr_store_statistics_t now;
+    double seconds = -params->look_seconds;
+    if (params->store == NULL)
+        return 0;
+    zr_store_statistics(params->store, &now);
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
+        seconds += now.wait_seconds[d] - params->filled.wait_seconds[d];
+    return seconds;
+}
+
+static void report_store(const zr_params_t *params, zr_params_report_t *report) {
+    static const zr_store_count_t none = {0};
+    zr_swap_statistics_t swap;
+    zr_swap_statistics(params->swap, &swap);
+    zr_store_statistics(params->store, &report->all);
+    report->has_store = true;
+    report->store = *zr_store_info(params->store);
+    report->staging_bytes = swap.host_bytes;
+    report->n_buffers = params->n_buffers;
+    report->n_foreseen = params->n_foreseen;
+    zr_store_count_add(&report->gathers, &params->looked, &report->all.count[ZR_STORE_GET]);
+    zr_store_count_add(&report->updates, &params->filled.count[ZR_STORE_PUT],
+                       &report->all.count[ZR_STORE_PUT]);
+    zr_store_count_add(&report->looked, &none, &params->looked);
+    report->gather_wait_seconds = report->all.wait_seconds[ZR_STORE_GET] - params->look_seconds;
+    report->update_wait_seconds =
+        report->all.wait_seconds[ZR_STORE_PUT] - params->filled.wait_seconds[ZR_STORE_PUT];
+}
+
+void zr_params_report(const zr_runtime_t *runtime, zr_params_report_t *report_p) {
+    const zr_params_t *params = &runtime->shards;
+    zr_params_report_t report = {.copied_up_bytes = params->copied_up_bytes,
+                                 .copied_down_bytes = params->copied_down_bytes};
+    memcpy(report.bytes, params->bytes, sizeof(report.bytes));
+    if (params->store != NULL)
+        report_store(params, &report);
+    *report_p = report;
+}
