@@ -137,6 +137,27 @@ static void note_peaks(rank_t *rank) {
     }
 }
 
+static void note_offloaded_params(const zr_params_report_t *report,
+                                  train_offload_params_t *params) {
+    *params = (train_offload_params_t){.copied_up_bytes = report->copied_up_bytes,
+                                       .copied_down_bytes = report->copied_down_bytes,
+                                       .has_store = report->has_store,
+                                       .is_direct = report->store.is_direct,
+                                       .is_registered = report->store.is_registered,
+                                       .n_buffers = report->n_buffers,
+                                       .staging_bytes = report->staging_bytes,
+                                       .peak_bytes = report->store.reserved_bytes,
+                                       .live_bytes = report->bytes[ZR_TIER_NVME],
+                                       .gathers = report->gathers,
+                                       .updates = report->updates,
+                                       .gather_wait_seconds = report->gather_wait_seconds,
+                                       .update_wait_seconds = report->update_wait_seconds,
+                                       .checksum_seconds = report->all.checksum_seconds};
+    memcpy(params->bytes, report->bytes, sizeof(params->bytes));
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
+        params->moved[d] = report->all.count[d].bytes;
+}
+
 /* Of this rank alone; add_up_offload puts those of all together. */
 static void note_offload(rank_t *rank) {
     zr_offload_report_t report;
@@ -159,6 +180,7 @@ static void note_offload(rank_t *rank) {
         offload->bytes[d] = report.all.count[d].bytes;
         offload->wait_seconds[d] = report.update_wait_seconds[d];
     }
+    note_offloaded_params(&report.params, &offload->params);
 }
 
 /* A run that fails is the one whose memory is looked at: what was recorded is kept, too. */
@@ -335,6 +357,38 @@ static void keep_larger(size_t *largest, size_t value) {
         *largest = value;
 }
 
+static void add_up_count(const zr_store_count_t *own, zr_store_count_t *sum) {
+    sum->n_transfers += own->n_transfers;
+    sum->n_requests += own->n_requests;
+    sum->bytes += own->bytes;
+    sum->moved_bytes += own->moved_bytes;
+    sum->bounced_bytes += own->bounced_bytes;
+}
+
+static void add_up_params(const train_offload_params_t *own, int n_ranks,
+                          train_offload_params_t *sum) {
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        sum->bytes[tier] += own->bytes[tier];
+    sum->copied_up_bytes += own->copied_up_bytes;
+    sum->copied_down_bytes += own->copied_down_bytes;
+    if (!own->has_store)
+        return;
+    sum->is_direct = own->is_direct && (sum->is_direct || !sum->has_store);
+    sum->is_registered = own->is_registered && (sum->is_registered || !sum->has_store);
+    sum->has_store = true;
+    keep_larger(&sum->n_buffers, own->n_buffers);
+    keep_larger(&sum->staging_bytes, own->staging_bytes);
+    keep_larger(&sum->peak_bytes, own->peak_bytes);
+    keep_larger(&sum->live_bytes, own->live_bytes);
+    add_up_count(&own->gathers, &sum->gathers);
+    add_up_count(&own->updates, &sum->updates);
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
+        sum->moved[d] += own->moved[d];
+    sum->gather_wait_seconds += own->gather_wait_seconds / n_ranks;
+    sum->update_wait_seconds += own->update_wait_seconds / n_ranks;
+    sum->checksum_seconds += own->checksum_seconds / n_ranks;
+}
+
 static void add_up_store(const train_offload_t *own, int n_ranks, train_offload_t *sum) {
     if (!own->has_store)
         return;
@@ -345,11 +399,7 @@ static void add_up_store(const train_offload_t *own, int n_ranks, train_offload_
     keep_larger(&sum->live_bytes, own->live_bytes);
     sum->checksum_seconds += own->checksum_seconds / n_ranks;
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
-        sum->updates[d].n_transfers += own->updates[d].n_transfers;
-        sum->updates[d].n_requests += own->updates[d].n_requests;
-        sum->updates[d].bytes += own->updates[d].bytes;
-        sum->updates[d].moved_bytes += own->updates[d].moved_bytes;
-        sum->updates[d].bounced_bytes += own->updates[d].bounced_bytes;
+        add_up_count(&own->updates[d], &sum->updates[d]);
         sum->bytes[d] += own->bytes[d];
         sum->wait_seconds[d] += own->wait_seconds[d] / n_ranks;
     }
@@ -366,6 +416,7 @@ static void add_up_offload(const train_offload_t *own, int n_ranks, train_offloa
     if (own->update_seconds > sum->update_seconds)
         sum->update_seconds = own->update_seconds;
     add_up_store(own, n_ranks, sum);
+    add_up_params(&own->params, n_ranks, &sum->params);
 }
 
 static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result) {
@@ -560,7 +611,7 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
 static zr_status_t check_nvme_paths(const run_t *run) {
     const zr_config_t *config = &run->options->config;
     char paths[ZR_CONFIG_PATHS_BYTES], *rest = NULL;
-    if (config->offload_optimizer.device != ZR_OFFLOAD_NVME)
+    if (!train_options_use_nvme(run->options))
         return ZR_OK;
     snprintf(paths, sizeof(paths), "%s", config->nvme.paths);
     for (char *path = strtok_r(paths, ",", &rest); path; path = strtok_r(NULL, ",", &rest)) {

@@ -33,6 +33,28 @@ typedef struct train_time {
     double data;  /* waiting for the reader */
 } train_time_t;
 
+/** Shards of parameters that were offloaded, of all ranks together where nothing else is said. */
+typedef struct train_offload_params {
+    size_t bytes[ZR_N_TIERS];
+    uint64_t copied_up_bytes;
+    uint64_t copied_down_bytes;
+
+    /* NVMe. */
+    bool has_store; /* what follows says something */
+    bool is_direct;
+    bool is_registered;   /* on every rank */
+    size_t n_buffers;     /* the most of a rank */
+    size_t staging_bytes; /* the most of a rank */
+    size_t peak_bytes;    /* the most of a rank: what it reserved */
+    size_t live_bytes;    /* the most of a rank */
+    zr_store_count_t gathers;
+    zr_store_count_t updates;
+    uint64_t moved[ZR_N_STORE_DIRECTIONS]; /* bytes of the whole run */
+    double gather_wait_seconds;            /* the average over the ranks, as the next two */
+    double update_wait_seconds;
+    double checksum_seconds;
+} train_offload_params_t;
+
 /** What was offloaded, of all ranks together where nothing else is said. */
 typedef struct train_offload {
     size_t largest_group_elems; /* the largest of a rank */
@@ -52,6 +74,8 @@ typedef struct train_offload {
     uint64_t bytes[ZR_N_STORE_DIRECTIONS];      /* of the whole run */
     double wait_seconds[ZR_N_STORE_DIRECTIONS]; /* of updates, the average over the ranks */
     double checksum_seconds;                    /* likewise, of the whole run */
+
+    train_offload_params_t params;
 } train_offload_t;
 
 typedef struct train_result {

@@ -68,6 +68,9 @@ enum option_key {
     KEY_IO_SETTINGS,
     KEY_SUB_GROUP,
     KEY_OFFLOAD_PARAMS,
+    KEY_PARAM_BUFFERS,
+    KEY_PARAM_BUFFER,
+    KEY_PARAM_IN_HOST,
     KEY_CHECKPOINT_DIR,
     KEY_CHECKPOINT_EVERY,
     KEY_RESUME,
@@ -127,6 +130,18 @@ static const struct argp_option option_table[] = {
      "parameters that are updated, and whose state is moved, at a time; of what is moved at most "
      "1048576, at least 1024 (default 1000000000)",
      4},
+    {"offload-params", KEY_OFFLOAD_PARAMS, "none|cpu|nvme", 0,
+     "stage 3: where each rank's parameters live: on the device, in host memory, in files (default "
+     "none)",
+     4},
+    {"param-buffers", KEY_PARAM_BUFFERS, "N", 0,
+     "buffers in host memory that parameters pass through on their way to and from files (default "
+     "5)",
+     4},
+    {"param-buffer", KEY_PARAM_BUFFER, "ELEMS", 0,
+     "parameters in such a buffer, at most (default 4194304)", 4},
+    {"params-in-host", KEY_PARAM_IN_HOST, "ELEMS", 0,
+     "as many of each rank's parameters stay in host memory, in whole shards (default 0)", 4},
     {"nvme-path", KEY_NVME_PATH, "DIR[,DIR...]", 0, "folders on the drives to use", 4},
     {"nvme-capacity", KEY_NVME_CAPACITY, "SIZE", 0,
      "what each rank may use there (default: no limit)", 4},
@@ -170,7 +185,6 @@ static const struct argp_option option_table[] = {
     {"version", KEY_VERSION, NULL, 0, "print the version and how it was built", 6},
 
     /* Of the contract and not built yet: known, so that they are refused and not misread. */
-    {"offload-params", KEY_OFFLOAD_PARAMS, "none", OPTION_HIDDEN, NULL, 7},
     {"checkpoint-dir", KEY_CHECKPOINT_DIR, "DIR", OPTION_HIDDEN, NULL, 7},
     {"checkpoint-every", KEY_CHECKPOINT_EVERY, "STEPS", OPTION_HIDDEN, NULL, 7},
     {"resume", KEY_RESUME, NULL, OPTION_HIDDEN, NULL, 7},
@@ -282,11 +296,12 @@ static zr_status_t set_device(parsing_t *p, const char *value) {
     return ZR_OK;
 }
 
-static zr_status_t set_offload_optimizer(parsing_t *p, const char *value) {
+static zr_status_t set_offload(parsing_t *p, const char *key, const char *value,
+                               zr_offload_device_t *device_p) {
     static const char *const names[] = {"none", "cpu", "nvme"};
     int choice = 0;
-    ZR_TRY(choose(p, "--offload-optimizer", value, names, 3, &choice));
-    p->options->config.offload_optimizer.device = (zr_offload_device_t)choice;
+    ZR_TRY(choose(p, key, value, names, 3, &choice));
+    *device_p = (zr_offload_device_t)choice;
     return ZR_OK;
 }
 
@@ -315,8 +330,6 @@ static zr_status_t refuse(const parsing_t *p, int key, const char *value) {
     const struct argp_option *option = option_table;
     while (option->key != key)
         option++;
-    if (key == KEY_OFFLOAD_PARAMS && strcmp(value, "none") == 0)
-        return ZR_OK;
     return zr_fail(p->log, ZR_ERR_UNSUPPORTED,
                    "--%s%s%s is not available yet in version %s; leave it out", option->name,
                    value == NULL ? "" : " ", value == NULL ? "" : value, zr_version());
@@ -352,11 +365,33 @@ static zr_status_t set_model_option(parsing_t *p, int key, const char *value) {
     }
 }
 
+static zr_status_t set_params_option(parsing_t *p, int key, const char *value) {
+    train_options_t *o = p->options;
+    zr_offload_param_options_t *param = &o->config.offload_param;
+    switch (key) {
+    case KEY_OFFLOAD_PARAMS:
+        return set_offload(p, "--offload-params", value, &param->device);
+    case KEY_PARAM_BUFFERS:
+        o->nvme_params_given = "--param-buffers";
+        return args_count("--param-buffers", value, 1, ZR_SWAP_MAX_BUFFERS, p->log,
+                          &param->n_buffers);
+    case KEY_PARAM_BUFFER:
+        o->nvme_params_given = "--param-buffer";
+        return args_count("--param-buffer", value, 1, MOST_COUNT, p->log, &param->buffer_elems);
+    case KEY_PARAM_IN_HOST:
+        o->nvme_params_given = "--params-in-host";
+        return args_count("--params-in-host", value, 0, MOST_COUNT, p->log,
+                          &param->max_in_cpu_elems);
+    default:
+        return set_model_option(p, key, value);
+    }
+}
+
 static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) {
     train_options_t *o = p->options;
     switch (key) {
     case KEY_OFFLOAD_OPTIMIZER:
-        return set_offload_optimizer(p, value);
+        return set_offload(p, "--offload-optimizer", value, &o->config.offload_optimizer.device);
     case KEY_OFFLOAD_RATIO:
         o->offload_given = "--offload-ratio";
         return args_number("--offload-ratio", value, 0, 1, p->log,
@@ -370,7 +405,7 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
         o->nvme_given = "--nvme-capacity";
         return args_size("--nvme-capacity", value, p->log, &o->config.nvme.capacity_bytes);
     case KEY_NVME_BUFFERS:
-        o->nvme_given = "--nvme-buffers";
+        o->nvme_optimizer_given = "--nvme-buffers";
         return args_count("--nvme-buffers", value, 1, ZR_SWAP_MAX_BUFFERS, p->log,
                           &o->config.offload_optimizer.n_buffers);
     case KEY_NVME_VERIFY:
@@ -384,7 +419,7 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
         o->nvme_given = "--nvme-tbw";
         return args_size("--nvme-tbw", value, p->log, &o->nvme_tbw_bytes);
     default:
-        return set_model_option(p, key, value);
+        return set_params_option(p, key, value);
     }
 }
 
@@ -600,6 +635,11 @@ static zr_status_t check_device(const train_options_t *options, const zr_log_t *
                    options->device, reason);
 }
 
+bool train_options_use_nvme(const train_options_t *options) {
+    return options->config.offload_optimizer.device == ZR_OFFLOAD_NVME ||
+           options->config.offload_param.device == ZR_OFFLOAD_NVME;
+}
+
 /* What is said about offload that does not happen is a slip. */
 static zr_status_t check_offload(const train_options_t *options, const zr_log_t *log) {
     zr_offload_device_t device = options->config.offload_optimizer.device;
@@ -607,9 +647,19 @@ static zr_status_t check_offload(const train_options_t *options, const zr_log_t 
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: nothing is offloaded; add --offload-optimizer cpu or nvme",
                        options->offload_given);
-    if (device != ZR_OFFLOAD_NVME && options->nvme_given != NULL)
+    if (device != ZR_OFFLOAD_NVME && options->nvme_optimizer_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: nothing is offloaded to NVMe; add --offload-optimizer nvme",
+                       "%s: no optimizer state is offloaded to NVMe; add --offload-optimizer nvme",
+                       options->nvme_optimizer_given);
+    if (options->config.offload_param.device != ZR_OFFLOAD_NVME &&
+        options->nvme_params_given != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: no parameters are offloaded to NVMe; add --offload-params nvme",
+                       options->nvme_params_given);
+    if (!train_options_use_nvme(options) && options->nvme_given != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: nothing is offloaded to NVMe; add --offload-optimizer nvme or "
+                       "--offload-params nvme",
                        options->nvme_given);
     return ZR_OK;
 }

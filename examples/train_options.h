@@ -45,6 +45,8 @@ typedef struct train_options {
     bool min_lr_ratio_given;
     const char *offload_given; /* an option that means something with offload only; NULL: none */
     const char *nvme_given;    /* likewise with offload to NVMe */
+    const char *nvme_optimizer_given; /* likewise with offload of the optimizer there */
+    const char *nvme_params_given;    /* likewise with offload of parameters there */
 } train_options_t;
 
 /**
@@ -60,6 +62,8 @@ typedef struct train_options {
  */
 ZR_NODISCARD zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
                                              train_options_t *options_p);
+/** Whether anything is offloaded to NVMe. */
+bool train_options_use_nvme(const train_options_t *options);
 void train_options_free(train_options_t *options);
 
 /** Print what --help says. */

@@ -19,7 +19,7 @@ static json_t *time_object(const train_options_t *options, const train_time_t *t
     made &= json_put(object, "optimizer", json_number(time->optimizer));
     made &= json_put(object, "stall", json_number(time->stall));
     made &= json_put(object, "data", json_number(time->data));
-    if (options->config.offload_optimizer.device == ZR_OFFLOAD_NVME)
+    if (train_options_use_nvme(options))
         made &= json_put(object, "io", json_number(time->io));
     if (!made) {
         json_decref(object);
@@ -123,9 +123,20 @@ static json_t *peak_object(const train_peak_t *peak) {
 }
 
 static json_t *nvme_peak_object(const train_offload_t *offload) {
-    return json_pack("{s:I, s:I, s:{s:I}}", "live", (json_int_t)offload->live_bytes, "reserved",
-                     (json_int_t)offload->peak_bytes, "tags", zr_tag_name(ZR_TAG_OPTIMIZER_STATE),
-                     (json_int_t)offload->live_bytes);
+    const train_offload_params_t *params = &offload->params;
+    return json_pack("{s:I, s:I, s:{s:I, s:I}}", "live",
+                     (json_int_t)(offload->live_bytes + params->live_bytes), "reserved",
+                     (json_int_t)(offload->peak_bytes + params->peak_bytes), "tags",
+                     zr_tag_name(ZR_TAG_PARAMETERS), (json_int_t)params->live_bytes,
+                     zr_tag_name(ZR_TAG_OPTIMIZER_STATE), (json_int_t)offload->live_bytes);
+}
+
+/* Of the whole run. */
+static json_t *nvme_bytes_object(const train_offload_t *offload) {
+    const uint64_t *params = offload->params.moved;
+    return json_pack("{s:I, s:I}", "read",
+                     (json_int_t)(offload->bytes[ZR_STORE_GET] + params[ZR_STORE_GET]), "written",
+                     (json_int_t)(offload->bytes[ZR_STORE_PUT] + params[ZR_STORE_PUT]));
 }
 
 static json_t *peaks_object(const train_result_t *result) {
@@ -133,7 +144,7 @@ static json_t *peaks_object(const train_result_t *result) {
     bool made = true;
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
         made &= json_put(object, zr_tier_name((zr_tier_t)tier), peak_object(&result->peak[tier]));
-    if (result->offload.has_store)
+    if (result->offload.has_store || result->offload.params.has_store)
         made &= json_put(object, zr_tier_name(ZR_TIER_NVME), nvme_peak_object(&result->offload));
     if (!made) {
         json_decref(object);
@@ -255,13 +266,11 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "tokens", json_count(result->n_trained_tokens));
     made &= json_put(object, "peak_bytes", peaks_object(result));
     made &= json_put(object, "memory", memory_object(result));
-    if (c->offload_optimizer.device != ZR_OFFLOAD_NONE)
+    if (c->offload_optimizer.device != ZR_OFFLOAD_NONE ||
+        c->offload_param.device != ZR_OFFLOAD_NONE)
         made &= json_put(object, "offload", train_offload_object(options, result));
-    if (c->offload_optimizer.device == ZR_OFFLOAD_NVME)
-        made &= json_put(object, "nvme_bytes",
-                         json_pack("{s:I, s:I}", "read",
-                                   (json_int_t)result->offload.bytes[ZR_STORE_GET], "written",
-                                   (json_int_t)result->offload.bytes[ZR_STORE_PUT]));
+    if (train_options_use_nvme(options))
+        made &= json_put(object, "nvme_bytes", nvme_bytes_object(&result->offload));
     return made;
 }
 
@@ -416,7 +425,7 @@ void train_report_summary(const train_options_t *options, const train_result_t *
             result->tokens_per_s);
     fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f",
             time->compute, time->comm, time->optimizer, time->stall, time->data);
-    if (options->config.offload_optimizer.device == ZR_OFFLOAD_NVME)
+    if (train_options_use_nvme(options))
         fprintf(file, ", io %.1f", time->io);
     fprintf(file, "\n");
     print_sent(result, file);

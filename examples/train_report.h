@@ -37,6 +37,16 @@ bool train_report_json(const train_options_t *options, const train_result_t *res
                        const char *message, FILE *file);
 /** "optimizer": where its state lived, and what moving it took. NULL: no memory. */
 json_t *train_offload_object(const train_options_t *options, const train_result_t *result);
+/** The part of it about parameters. */
+json_t *train_params_object(const train_options_t *options, const train_result_t *result);
+void train_params_summary(const train_options_t *options, const train_result_t *result, FILE *file);
+/** "none", "cpu" or "nvme". */
+const char *train_offload_name(zr_offload_device_t device);
+/** A number per tier. */
+json_t *train_tiers_object(const size_t counts[ZR_N_TIERS]);
+/** Put what is written per day, of all together, and what it means for the drives. */
+bool train_put_endurance(json_t *object, const train_options_t *options,
+                         const train_result_t *result);
 /** The same for people; nothing when nothing was offloaded. */
 void train_offload_summary(const train_options_t *options, const train_result_t *result,
                            FILE *file);

@@ -8,7 +8,10 @@
 
 #define SECONDS_PER_DAY 86400.0
 
-static const char *const places[] = {"none", "cpu", "nvme"};
+const char *train_offload_name(zr_offload_device_t device) {
+    static const char *const names[] = {"none", "cpu", "nvme"};
+    return names[device];
+}
 
 /* Why what is offloaded is updated on the host. */
 static const char why[] = "its state lives there";
@@ -20,13 +23,14 @@ static double rate(const train_offload_t *offload, uint64_t bytes) {
 
 /* What is written per day when steps follow one another as they did. */
 static double bytes_per_day(const train_result_t *result) {
-    double written = (double)result->offload.updates[ZR_STORE_PUT].moved_bytes;
+    double written = (double)result->offload.updates[ZR_STORE_PUT].moved_bytes +
+                     (double)result->offload.params.updates.moved_bytes;
     return result->seconds > 0 ? written / result->seconds * SECONDS_PER_DAY : 0;
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-static json_t *tiers_object(const size_t counts[ZR_N_TIERS]) {
+json_t *train_tiers_object(const size_t counts[ZR_N_TIERS]) {
     return json_pack("{s:I, s:I, s:I}", zr_tier_name(ZR_TIER_DEVICE),
                      (json_int_t)counts[ZR_TIER_DEVICE], zr_tier_name(ZR_TIER_HOST),
                      (json_int_t)counts[ZR_TIER_HOST], zr_tier_name(ZR_TIER_NVME),
@@ -44,9 +48,21 @@ static json_t *copies_object(const train_offload_t *offload, uint64_t bytes) {
     return json_pack("{s:I, s:f}", "bytes", (json_int_t)bytes, "bytes_per_s", rate(offload, bytes));
 }
 
+bool train_put_endurance(json_t *object, const train_options_t *options,
+                         const train_result_t *result) {
+    double per_day = bytes_per_day(result);
+    bool made = json_put(object, "bytes_per_day", json_number(per_day));
+    if (options->nvme_tbw_bytes > 0) {
+        made &= json_put(object, "tbw_bytes", json_count(options->nvme_tbw_bytes));
+        if (per_day > 0)
+            made &= json_put(object, "endurance_days",
+                             json_number((double)options->nvme_tbw_bytes / per_day));
+    }
+    return made;
+}
+
 static json_t *nvme_object(const train_options_t *options, const train_result_t *result) {
     const train_offload_t *offload = &result->offload;
-    double per_day = bytes_per_day(result);
     json_t *object = json_object();
     bool made = json_put(object, "paths", json_text(options->config.nvme.paths));
     made &= json_put(object, "direct", json_boolean(offload->is_direct));
@@ -55,13 +71,7 @@ static json_t *nvme_object(const train_options_t *options, const train_result_t 
     made &= json_put(object, "checksum_seconds", json_number(offload->checksum_seconds));
     made &= json_put(object, "read", direction_object(offload, ZR_STORE_GET));
     made &= json_put(object, "written", direction_object(offload, ZR_STORE_PUT));
-    made &= json_put(object, "bytes_per_day", json_number(per_day));
-    if (options->nvme_tbw_bytes > 0) {
-        made &= json_put(object, "tbw_bytes", json_count(options->nvme_tbw_bytes));
-        if (per_day > 0)
-            made &= json_put(object, "endurance_days",
-                             json_number((double)options->nvme_tbw_bytes / per_day));
-    }
+    made &= train_put_endurance(object, options, result);
     if (!made) {
         json_decref(object);
         return NULL;
@@ -69,15 +79,15 @@ static json_t *nvme_object(const train_options_t *options, const train_result_t 
     return object;
 }
 
-json_t *train_offload_object(const train_options_t *options, const train_result_t *result) {
+/* Of the optimizer's state. */
+static bool put_optimizer(json_t *object, const train_options_t *options,
+                          const train_result_t *result) {
     const train_offload_t *offload = &result->offload;
     const zr_offload_options_t *asked = &options->config.offload_optimizer;
-    json_t *object = json_object();
-    bool made = json_put(object, "optimizer", json_string(places[asked->device]));
-    made &= json_put(object, "ratio", json_number(asked->ratio));
+    bool made = json_put(object, "ratio", json_number(asked->ratio));
     made &= json_put(object, "largest_group_elems", json_count(offload->largest_group_elems));
-    made &= json_put(object, "groups", tiers_object(offload->n_groups));
-    made &= json_put(object, "state_bytes", tiers_object(offload->state_bytes));
+    made &= json_put(object, "groups", train_tiers_object(offload->n_groups));
+    made &= json_put(object, "state_bytes", train_tiers_object(offload->state_bytes));
     if (offload->largest_group_elems > 0) {
         made &= json_put(object, "update", json_string("host"));
         made &= json_put(object, "update_reason", json_string(why));
@@ -87,6 +97,18 @@ json_t *train_offload_object(const train_options_t *options, const train_result_
     made &= json_put(object, "parameters_up", copies_object(offload, offload->copied_up_bytes));
     if (offload->has_store)
         made &= json_put(object, "nvme", nvme_object(options, result));
+    return made;
+}
+
+json_t *train_offload_object(const train_options_t *options, const train_result_t *result) {
+    const zr_config_t *c = &options->config;
+    json_t *object = json_object();
+    bool made =
+        json_put(object, "optimizer", json_string(train_offload_name(c->offload_optimizer.device)));
+    if (c->offload_optimizer.device != ZR_OFFLOAD_NONE)
+        made &= put_optimizer(object, options, result);
+    if (c->offload_param.device != ZR_OFFLOAD_NONE)
+        made &= json_put(object, "params", train_params_object(options, result));
     if (!made) {
         json_decref(object);
         return NULL;
@@ -121,15 +143,20 @@ static void print_direction(const train_offload_t *offload, zr_store_direction_t
 }
 
 static void print_nvme(const train_options_t *options, const train_result_t *result, FILE *file) {
-    char text[32];
     const train_offload_t *offload = &result->offload;
-    double per_day = bytes_per_day(result);
     print_direction(offload, ZR_STORE_GET, file);
     print_direction(offload, ZR_STORE_PUT, file);
     fprintf(file, "; checksums %s, %.2f s%s%s\n", options->config.nvme.verify ? "on" : "off",
             offload->checksum_seconds, offload->is_direct ? "" : "; through the page cache",
             offload->is_registered ? "" : "; buffers not registered");
-    fprintf(file, "             %s written per day at this rate",
+}
+
+/* Of all that is written. */
+static void print_endurance(const train_options_t *options, const train_result_t *result,
+                            FILE *file) {
+    char text[32];
+    double per_day = bytes_per_day(result);
+    fprintf(file, "nvme         %s written per day at this rate",
             train_format_bytes(per_day, text, sizeof(text)));
     if (options->nvme_tbw_bytes > 0 && per_day > 0)
         fprintf(file, ": drives rated for %s last %.1f days",
@@ -138,8 +165,8 @@ static void print_nvme(const train_options_t *options, const train_result_t *res
     fprintf(file, "\n");
 }
 
-void train_offload_summary(const train_options_t *options, const train_result_t *result,
-                           FILE *file) {
+static void print_optimizer(const train_options_t *options, const train_result_t *result,
+                            FILE *file) {
     const train_offload_t *offload = &result->offload;
     char down[32], up[32];
     if (options->config.offload_optimizer.device == ZR_OFFLOAD_NONE)
@@ -157,4 +184,12 @@ void train_offload_summary(const train_options_t *options, const train_result_t 
                 train_format_bytes((double)offload->copied_up_bytes, up, sizeof(up)));
     if (offload->has_store)
         print_nvme(options, result, file);
+}
+
+void train_offload_summary(const train_options_t *options, const train_result_t *result,
+                           FILE *file) {
+    print_optimizer(options, result, file);
+    train_params_summary(options, result, file);
+    if (result->offload.has_store || result->offload.params.has_store)
+        print_endurance(options, result, file);
 }

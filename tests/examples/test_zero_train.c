@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define NVME "--offload-optimizer nvme --nvme-path drive "
+#define NVME_PARAMS "--offload-params nvme --nvme-path drive "
 #define TINY "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text --comm-timeout 60 "
 
 static char folder[] = "/tmp/zr-test-zero-train-XXXXXX";
@@ -143,7 +144,15 @@ static void bad_usage_and_input(void **state) {
         {TINY "--schedule constant --min-lr-ratio 0", {"--min-lr-ratio 0", "--schedule cosine"}},
         {TINY "--schedule linear", {"--schedule linear", "cosine, constant"}},
         {TINY "--freeze wtf", {"wtf"}},
-        {TINY "--offload-params nvme", {"--offload-params nvme", "not available yet"}},
+        {TINY "--offload-params tape", {"--offload-params tape", "none, cpu, nvme"}},
+        {TINY "--offload-params cpu --stage 2",
+         {"--offload-params) is cpu at stage 2", "allowed at stage 3"}},
+        {TINY "--offload-params nvme --stage 3", {"no path is named", "--nvme-path DIR"}},
+        {TINY "--offload-params cpu --stage 3 --param-buffers 3",
+         {"--param-buffers", "add --offload-params nvme"}},
+        {TINY "--offload-params nvme --stage 3 --nvme-path drive --nvme-buffers 3",
+         {"--nvme-buffers", "add --offload-optimizer nvme"}},
+        {TINY "--offload-params nvme --stage 3 --nvme-path absent", {"--nvme-path absent"}},
         {TINY "--offload-optimizer gpu", {"--offload-optimizer gpu", "none, cpu, nvme"}},
         {TINY "--offload-ratio 0.5", {"--offload-ratio", "--offload-optimizer cpu or nvme"}},
         {TINY "--offload-optimizer cpu --offload-ratio 1.5", {"--offload-ratio 1.5", "0 to 1"}},
@@ -358,9 +367,15 @@ static void same_weights_at_every_placement(void **state) {
         NVME "--offload-ratio 0.3 --sub-group 1024 --nvme-verify off",
         NVME "--sub-group 1024 --nvme-buffers 2",
         "--offload-optimizer nvme --io-settings settings.json"};
+    static const char *const of_params[] = {
+        "--offload-params cpu", "--offload-params cpu --offload-optimizer cpu",
+        NVME_PARAMS "--param-buffer 1 --param-buffers 2",
+        NVME_PARAMS "--offload-optimizer nvme --params-in-host 2000",
+        NVME_PARAMS "--offload-optimizer cpu --recompute unit --prefetch 0"};
     char hash[17] = "", arguments[512];
+    bool nvme = has_nvme();
     (void)state;
-    size_t n_placements = has_nvme() ? 7 : 3;
+    size_t n_placements = nvme ? 7 : 3, n_of_params = nvme ? 5 : 2;
     for (size_t i = 0; i < n_placements; i++) {
         snprintf(arguments, sizeof(arguments), TINY "--steps 3 --stage %zu --ranks 2 --json %s",
                  i % 4, placements[i]);
@@ -370,6 +385,47 @@ static void same_weights_at_every_placement(void **state) {
         assert_string_equal(text(object, "weights_xxh3"), hash);
         json_decref(object);
     }
+    for (size_t i = 0; i < n_of_params; i++) {
+        snprintf(arguments, sizeof(arguments), TINY "--steps 3 --stage 3 --ranks 2 --json %s",
+                 of_params[i]);
+        json_t *object = run_json(arguments, 0);
+        assert_string_equal(text(object, "weights_xxh3"), hash);
+        json_decref(object);
+    }
+}
+
+/* Parameters are read forward and backward, and written once. */
+static void what_is_moved_of_parameters_is_reported(void **state) {
+    (void)state;
+    if (!has_nvme())
+        skip();
+    json_t *object = run_json(TINY NVME_PARAMS "--steps 4 --stage 3 --ranks 2 --freeze h.0 --json "
+                                               "--param-buffer 1 --nvme-tbw 600TB",
+                              0);
+    json_t *params = json_object_get(json_object_get(object, "offload"), "params");
+    double trainable = number_at(object, "model", "trainable", NULL) +
+                       number_at(object, "padding", "trainable", NULL);
+    double frozen =
+        number_at(object, "model", "frozen", NULL) + number_at(object, "padding", "frozen", NULL);
+    double all = 4 * (trainable + frozen);
+    assert_true(frozen > 0);
+    assert_string_equal(text(params, "device"), "nvme");
+    assert_true(number_at(params, "bytes", "nvme", NULL) == all);
+    assert_true(number_at(params, "nvme", "read", "bytes") >= 4 * 2 * all); /* wte is used twice */
+    assert_true(number_at(params, "nvme", "written", "bytes") == 4 * 4 * trainable);
+    assert_true(number_at(object, "nvme_bytes", "written", NULL) == all + 4 * 4 * trainable);
+    assert_true(number_at(object, "peak_bytes", "nvme", "live") == all / 2);
+    const json_t *tags =
+        json_object_get(json_object_get(json_object_get(object, "peak_bytes"), "device"), "tags");
+    assert_int_equal(json_integer_value(json_object_get(tags, "parameters")), 0);
+    assert_true(json_is_number(json_object_get(json_object_get(params, "nvme"), "endurance_days")));
+    assert_true(json_is_number(json_object_get(json_object_get(object, "time"), "io")));
+    json_decref(object);
+    assert_ran(TINY NVME_PARAMS "--steps 2 --stage 3", 0);
+    assert_non_null(strstr(out, "gathers read"));
+    assert_non_null(strstr(out, "written per day"));
+    assert_int_equal(rmdir("drive"), 0); /* nothing was left in it */
+    assert_int_equal(mkdir("drive", 0777), 0);
 }
 
 /* 12 bytes per parameter and step in each direction; at the start 12 written, at the end the
@@ -818,6 +874,7 @@ int main(void) {
         cmocka_unit_test(same_weights_at_every_stage),
         cmocka_unit_test(same_weights_at_every_placement),
         cmocka_unit_test(what_is_moved_is_reported),
+        cmocka_unit_test(what_is_moved_of_parameters_is_reported),
         cmocka_unit_test(a_drive_too_small_fails_the_run),
         cmocka_unit_test(lengths_vary),
         cmocka_unit_test(varying_lengths_at_every_stage),
