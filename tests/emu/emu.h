@@ -3,7 +3,7 @@
  * CUDA, and the device's own files are compiled for it.
  *
  * - Device memory is host memory that only kernels and copies can reach; anything else that
- *   touches it ends the program with a message.
+ *   touches it ends the program.
  * - Streams run late, when somebody waits, or now and then when something is queued, in an order
  *   that is drawn from those that events allow.
  * - A kernel or copy that touches what is not mapped fails as on a GPU: the device reports

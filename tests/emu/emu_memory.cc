@@ -5,6 +5,7 @@
  * faults on it: what cuMemSetAccess has been called for is then opened, until the work that runs
  * together has ended.
  */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -406,11 +407,11 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
     return returned(failure);
 }
 
-/* Whether the program itself can read the byte. */
+/* Whether the program itself can read the byte; where it may not ask, yes. */
 static bool is_readable(const void *address) {
     char byte;
     struct iovec to = {&byte, 1}, from = {(void *)address, 1};
-    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
+    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1 || errno != EFAULT;
 }
 
 cudaError_t cudaHostRegister(void *address, size_t size, unsigned flags) {
