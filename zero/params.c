@@ -245,35 +245,35 @@ static bool is_expected(const zr_params_t *params, const zr_swap_item_t *part) {
     return next->extent == part->extent && next->offset_bytes == part->offset_bytes;
 }
 
-/* Make this part the next one of an open pass. */
-static zr_status_t seek_part(zr_runtime_t *runtime, const zr_swap_item_t *part) {
+/* Make the parts of a shard the next ones of an open pass. */
+static zr_status_t seek_shard(zr_runtime_t *runtime, const unit_params_t *data) {
     zr_params_t *params = &runtime->shards;
-    if (runtime->in_micro_batch && is_expected(params, part)) {
-        params->position++;
-        params->n_foreseen++;
+    const zr_swap_item_t *first = &params->parts[data->first_part];
+    if (runtime->in_micro_batch && is_expected(params, first)) {
+        params->position += data->n_parts;
+        params->n_foreseen += data->n_parts;
         return ZR_OK;
     }
     ZR_TRY(close_reads(params));
     if (runtime->in_micro_batch) {
         params->n_order = params->position; /* it is another order from here on */
-        ZR_TRY(append_part(runtime, part));
+        for (size_t i = 0; i < data->n_parts; i++)
+            ZR_TRY(append_part(runtime, first + i));
         params->position = params->n_order;
     }
-    params->single = *part;
-    return open_reads(params, &params->single, 1);
+    return open_reads(params, first, data->n_parts);
 }
 
-static zr_status_t fetch_part(zr_runtime_t *runtime, const zr_swap_item_t *part, void *target) {
+/* The next part of the pass. */
+static zr_status_t fetch_part(zr_runtime_t *runtime, void *target, size_t size_bytes) {
     zr_params_t *params = &runtime->shards;
     void *buffer = NULL;
-    ZR_TRY(seek_part(runtime, part));
     if (params->n_given - params->n_returned == params->n_buffers)
         ZR_TRY(return_buffer(params));
     ZR_TRY(zr_swap_next(params->swap, &buffer));
     zr_event_t *taken = params->taken[params->n_given % params->n_buffers];
     params->n_given++;
-    ZR_TRY(
-        zr_copy_async(runtime->transfer, target, buffer, part->size_bytes, ZR_COPY_HOST_TO_DEVICE));
+    ZR_TRY(zr_copy_async(runtime->transfer, target, buffer, size_bytes, ZR_COPY_HOST_TO_DEVICE));
     ZR_TRY(zr_event_record(taken, runtime->transfer));
     return zr_params_progress(runtime);
 }
@@ -287,9 +287,10 @@ zr_status_t zr_params_fetch(zr_unit_t *unit, int kind, void *target) {
     if (data->tier == ZR_TIER_HOST)
         return zr_copy_async(runtime->transfer, target, data->own, size_bytes,
                              ZR_COPY_HOST_TO_DEVICE);
+    ZR_TRY(seek_shard(runtime, data));
     for (size_t i = 0; i < data->n_parts; i++) {
         const zr_swap_item_t *part = &params->parts[data->first_part + i];
-        ZR_TRY(fetch_part(runtime, part, (char *)target + part->offset_bytes));
+        ZR_TRY(fetch_part(runtime, (char *)target + part->offset_bytes, part->size_bytes));
     }
     return ZR_OK;
 }

@@ -33,9 +33,9 @@ typedef struct zr_params {
     size_t n_order;
     size_t order_capacity;
     size_t position;
-    bool is_reading;       /* a pass of the swap pipeline is open, over `order` or `single` */
+    bool is_reading; /* a pass of the swap pipeline is open, over `order`, or over one shard that
+                        was not foreseen */
     uint64_t n_foreseen;   /* parts that were the next of `order` */
-    zr_swap_item_t single; /* read without having been foreseen */
     zr_event_t **taken;    /* [n_buffers] passes when the device has what was in a buffer */
     size_t n_given;        /* buffers, in this pass */
     size_t n_returned;     /* of them */
