@@ -176,6 +176,24 @@ static void reads_are_foreseen(void **state) {
     }
 }
 
+/* The micro-batch that changes the order is recorded from there on; where a unit was gathered in
+ * vain, the next one again. After that it is foreseen. */
+static void a_new_order_is_foreseen_again(void **state) {
+    (void)state;
+    for (unsigned is_prefetching = 0; is_prefetching < 2; is_prefetching++) {
+        toy_options_t options = variant(2, ZR_DTYPE_F32, is_prefetching ? 0 : 32);
+        toy_result_t result;
+        offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+        options.n_steps = 3 + is_prefetching;
+        train(&options, &result);
+        uint64_t n_parts = result.offload[0].params.gathers.n_transfers / options.n_steps;
+        options.reorder_step = 1;
+        train(&options, &result);
+        assert_true(result.offload[0].params.n_foreseen > n_parts);
+        assert_true(result.offload[0].params.n_foreseen < 2 * n_parts);
+    }
+}
+
 static void a_skipped_step_writes_nothing(void **state) {
     (void)state;
     toy_options_t options = variant(2, ZR_DTYPE_F32, 0);
@@ -360,6 +378,7 @@ int main(void) {
         cmocka_unit_test(files_end_in_the_same_bits),
         cmocka_unit_test(traffic_is_exact),
         cmocka_unit_test(reads_are_foreseen),
+        cmocka_unit_test(a_new_order_is_foreseen_again),
         cmocka_unit_test(a_skipped_step_writes_nothing),
         cmocka_unit_test(shards_are_where_they_should_be),
         cmocka_unit_test(buffers_are_as_large_as_needed),
