@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Train the same small GPT at ZeRO stages 0 to 3 on 4 ranks of this machine, under one budget
 # of device memory per rank: stage 0 does not fit, stage 3 does. Prints a table and draws it.
-# Installs what is missing on Debian 12 and Ubuntu 22.04 or later, builds, and takes less than
-# three minutes on two cores; a second run builds nothing.
+# Installs what is missing on Debian 12 and Ubuntu 22.04 or later, builds, and takes a minute
+# or two on two cores; a second run builds nothing.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . cmake/install.sh
