@@ -12,6 +12,7 @@
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "kernels/nn/nn.h"
+#include "offload/stash.h"
 #include "offload/store.h"
 #include "zero/comm/comm.h"
 #include "zero/config.h"

@@ -1,0 +1,567 @@
+/*
+ * The stash: see stash.h.
+ *
+ * Two streams of its own copy: `down` to host memory, `up` from it. A put makes `down` wait for
+ * the caller's stream and frees the tensor behind `down`; a get makes `up` wait for the caller's
+ * stream, where the memory may have been in use before, and the caller's stream wait for `up`.
+ *
+ * In the host tier each tensor has host memory of its own. With a store it is in a buffer, in the
+ * store, or in both:
+ *
+ *   FREE -> COMING down -> WRITING -> HOLDING -> FREE      needed for another tensor
+ *   FREE -> READING -> HOLDING -> LEAVING up -> FREE       prefetch, get
+ *
+ * and from COMING or WRITING straight to LEAVING, when it is wanted so early. A write begins at
+ * the next put, not at its own: the tensor that is put last comes back first and is never
+ * written. Of buffers that hold something, the one is needed first whose tensor was put first,
+ * because that comes back last; so which tensors are read does not depend on time.
+ */
+#include "offload/stash.h"
+
+#include <stdlib.h>
+
+#include "allocator/replay.h"
+#include "offload/store_backend.h"
+
+#define NO_BUFFER ((size_t)-1)
+#define MOST_CHUNK_BYTES ((size_t)256 << 10)
+/* Transfers are whole chunks: what varies in size is padded by this fraction of the largest. */
+#define CHUNKS_PER_SLOT 8
+
+typedef enum buffer_state {
+    BUFFER_FREE,
+    BUFFER_COMING,  /* `came` passes when the copy down is done */
+    BUFFER_WRITING, /* `ticket` */
+    BUFFER_HOLDING,
+    BUFFER_READING, /* `ticket` */
+    BUFFER_LEAVING  /* `left` passes when the copy up is done; `ticket` may still be a write */
+} buffer_state_t;
+
+typedef struct buffer {
+    char *base;
+    buffer_state_t state;
+    size_t slot;    /* that it is of, unless FREE or LEAVING */
+    uint64_t order; /* of the slot's put, or of leaving */
+    zr_event_t *came, *left;
+    zr_store_ticket_t ticket;
+} buffer_t;
+
+typedef struct slot {
+    bool is_full;
+    size_t size_bytes;
+    uint64_t order;   /* of puts */
+    void *host;       /* host tier */
+    size_t buffer;    /* NVMe: that has it, or NO_BUFFER */
+    void *device;     /* brought back, and not yet got */
+    zr_event_t *came; /* passes when its last copy down is done */
+    zr_event_t *back; /* passes when its last copy up is done */
+} slot_t;
+
+struct zr_stash {
+    zr_stash_options_t options;
+    slot_t *slots;
+    zr_stream_t *down, *up;
+    zr_event_t *handed_down, *handed_up; /* when the caller's stream is done with the memory */
+    uint64_t n_orders;
+    bool has_failed;
+    size_t n_full;
+    size_t live_bytes;
+    zr_stash_statistics_t statistics;
+
+    /* NVMe. */
+    zr_store_t *store;
+    size_t extent_bytes;
+    zr_store_memory_t memory;
+    buffer_t *buffers; /* [options.n_buffers] */
+};
+
+/* ---- creation ---------------------------------------------------------------------------- */
+
+static zr_status_t check(const zr_stash_options_t *o) {
+    bool is_nvme = o->tier == ZR_TIER_NVME;
+    if (o->allocator == NULL || o->device == NULL || o->name == NULL)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash: needs an allocator, its device, a name");
+    if (!is_nvme && o->tier != ZR_TIER_HOST)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: tier %d; allowed are host and nvme",
+                       o->name, (int)o->tier);
+    if (o->n_slots > ZR_STASH_MAX_SLOTS || o->slot_bytes > SIZE_MAX / 2)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                       "stash of %s: %zu slots of %zu bytes; at most %zu of %zu are possible",
+                       o->name, o->n_slots, o->slot_bytes, ZR_STASH_MAX_SLOTS, SIZE_MAX / 2);
+    if (!is_nvme)
+        return ZR_OK;
+    if (o->store == NULL || o->backend == NULL)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: nvme needs a store's options",
+                       o->name);
+    if (o->n_buffers == 0 || o->n_buffers > ZR_STASH_MAX_BUFFERS)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: %zu buffers; 1 to %zu are possible",
+                       o->name, o->n_buffers, ZR_STASH_MAX_BUFFERS);
+    return ZR_OK;
+}
+
+static size_t round_up(size_t value, size_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+/* Large, but so that a smaller tensor moves little more than it has. */
+static size_t chunk_bytes(const zr_stash_options_t *o) {
+    size_t chunk = MOST_CHUNK_BYTES;
+    while (chunk > ZR_STORE_CHUNK_ALIGN_BYTES &&
+           (o->store->request_bytes % chunk != 0 || chunk > o->slot_bytes / CHUNKS_PER_SLOT))
+        chunk /= 2;
+    return chunk;
+}
+
+static zr_status_t open_store(zr_stash_t *stash) {
+    const zr_stash_options_t *o = &stash->options;
+    zr_store_options_t options = *o->store;
+    zr_store_extent_t *extents = calloc(o->n_slots + 1, sizeof(*extents));
+    if (extents == NULL)
+        return zr_fail(&o->log, ZR_ERR_MEMORY, "stash of %s: no memory for %zu extents", o->name,
+                       o->n_slots);
+    options.chunk_bytes = chunk_bytes(o);
+    options.max_transfers = 2 * o->n_buffers + 2;
+    stash->extent_bytes = round_up(o->slot_bytes, options.chunk_bytes);
+    for (size_t i = 0; i < o->n_slots; i++)
+        extents[i] = (zr_store_extent_t){.name = o->name, .size_bytes = stash->extent_bytes};
+    zr_status_t status = zr_store_create(o->backend, &options, extents, o->n_slots, &stash->store);
+    free(extents);
+    return status;
+}
+
+static zr_status_t create_buffers(zr_stash_t *stash) {
+    const zr_stash_options_t *o = &stash->options;
+    size_t align = zr_store_info(stash->store)->buffer_align_bytes, total;
+    align = align < 64 ? 64 : align;
+    size_t stride = round_up(stash->extent_bytes, align);
+    if (__builtin_mul_overflow(stride, o->n_buffers, &total) || total > SIZE_MAX / 2)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: %zu buffers of %zu bytes overflow",
+                       o->name, o->n_buffers, stride);
+    stash->buffers = calloc(o->n_buffers, sizeof(*stash->buffers));
+    if (stash->buffers == NULL)
+        return zr_fail(&o->log, ZR_ERR_MEMORY, "stash of %s: no memory for %zu buffers' table",
+                       o->name, o->n_buffers);
+    ZR_TRY(zr_store_memory_allocate(stash->store, ZR_TAG_STAGING, "staging buffers of the stash",
+                                    total, align, &stash->memory));
+    for (size_t i = 0; i < o->n_buffers; i++) {
+        stash->buffers[i].base = (char *)stash->memory.base + i * stride;
+        ZR_TRY(zr_event_create(o->device, &stash->buffers[i].came));
+        ZR_TRY(zr_event_create(o->device, &stash->buffers[i].left));
+    }
+    zr_store_buffer_t buffer = {.base = stash->memory.base, .size_bytes = total};
+    return zr_store_register(stash->store, &buffer, total != 0);
+}
+
+static zr_status_t create(zr_stash_t *stash) {
+    const zr_stash_options_t *o = &stash->options;
+    for (size_t i = 0; i < o->n_slots; i++) {
+        stash->slots[i].buffer = NO_BUFFER;
+        ZR_TRY(zr_event_create(o->device, &stash->slots[i].came));
+        ZR_TRY(zr_event_create(o->device, &stash->slots[i].back));
+    }
+    ZR_TRY(zr_event_create(o->device, &stash->handed_down));
+    ZR_TRY(zr_event_create(o->device, &stash->handed_up));
+    ZR_TRY(zr_stream_create(o->device, "stash down", &stash->down));
+    ZR_TRY(zr_stream_create(o->device, "stash up", &stash->up));
+    if (o->tier != ZR_TIER_NVME)
+        return ZR_OK;
+    ZR_TRY(open_store(stash));
+    return create_buffers(stash);
+}
+
+zr_status_t zr_stash_create(const zr_stash_options_t *options, zr_stash_t **stash_p) {
+    ZR_TRY(check(options));
+    zr_stash_t *stash = calloc(1, sizeof(*stash));
+    slot_t *slots = calloc(options->n_slots + 1, sizeof(*slots));
+    if (stash == NULL || slots == NULL) {
+        free(stash);
+        free(slots);
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "stash of %s: no memory for %zu slots",
+                       options->name, options->n_slots);
+    }
+    stash->options = *options;
+    stash->slots = slots;
+    zr_status_t status = create(stash);
+    stash->options.store = NULL; /* borrowed until here */
+    if (status != ZR_OK) {
+        zr_stash_destroy(&stash);
+        return status;
+    }
+    *stash_p = stash;
+    return ZR_OK;
+}
+
+/* ---- end --------------------------------------------------------------------------------- */
+
+/* Nothing is in flight afterwards. How it ended has been logged, and is nobody's concern now. */
+static void drain(zr_stash_t *stash) {
+    bool is_idle = stash->down == NULL || zr_stream_synchronize(stash->down) == ZR_OK;
+    is_idle = (stash->up == NULL || zr_stream_synchronize(stash->up) == ZR_OK) && is_idle;
+    is_idle = (stash->store == NULL || zr_store_wait_all(stash->store) == ZR_OK) && is_idle;
+    if (!is_idle)
+        zr_log_write(&stash->options.log, ZR_LOG_INFO, "stash of %s: cleared after an error",
+                     stash->options.name);
+    for (size_t i = 0; stash->buffers != NULL && i < stash->options.n_buffers; i++) {
+        stash->buffers[i].state = BUFFER_FREE;
+        stash->buffers[i].ticket = ZR_STORE_NO_TICKET;
+    }
+}
+
+void zr_stash_clear(zr_stash_t *stash) {
+    if (stash->n_full == 0 && !stash->has_failed)
+        return;
+    drain(stash);
+    for (size_t i = 0; i < stash->options.n_slots; i++) {
+        slot_t *slot = &stash->slots[i];
+        zr_free(stash->options.allocator, &slot->host, stash->up);
+        zr_free(stash->options.allocator, &slot->device, stash->up);
+        slot->buffer = NO_BUFFER;
+        slot->is_full = false;
+    }
+    stash->n_full = 0;
+    stash->live_bytes = 0;
+    stash->has_failed = false;
+}
+
+static void destroy_store(zr_stash_t *stash) {
+    for (size_t i = 0; stash->buffers != NULL && i < stash->options.n_buffers; i++) {
+        zr_event_destroy(&stash->buffers[i].came);
+        zr_event_destroy(&stash->buffers[i].left);
+    }
+    free(stash->buffers);
+    if (stash->store == NULL)
+        return;
+    /* The store lets go of the buffers before they are given back. */
+    if (zr_store_register(stash->store, NULL, 0) != ZR_OK)
+        zr_log_write(&stash->options.log, ZR_LOG_WARNING, "stash: buffers stay registered");
+    zr_store_memory_free(stash->store, &stash->memory);
+    zr_store_destroy(&stash->store);
+}
+
+void zr_stash_destroy(zr_stash_t **stash_pp) {
+    if (stash_pp == NULL || *stash_pp == NULL)
+        return;
+    zr_stash_t *stash = *stash_pp;
+    zr_stash_clear(stash);
+    drain(stash);
+    destroy_store(stash);
+    zr_allocator_replay_stop(stash->options.allocator);
+    for (size_t i = 0; i < stash->options.n_slots; i++) {
+        zr_event_destroy(&stash->slots[i].came);
+        zr_event_destroy(&stash->slots[i].back);
+    }
+    zr_event_destroy(&stash->handed_down);
+    zr_event_destroy(&stash->handed_up);
+    zr_stream_destroy(&stash->down);
+    zr_stream_destroy(&stash->up);
+    free(stash->slots);
+    free(stash);
+    *stash_pp = NULL;
+}
+
+/* ---- buffers ----------------------------------------------------------------------------- */
+
+static size_t moved_bytes(const zr_stash_t *stash, const slot_t *slot) {
+    return round_up(slot->size_bytes, zr_store_info(stash->store)->chunk_bytes);
+}
+
+static zr_status_t start_write(zr_stash_t *stash, buffer_t *buffer) {
+    ZR_TRY(zr_store_put(stash->store, buffer->slot, 0,
+                        moved_bytes(stash, &stash->slots[buffer->slot]), buffer->base,
+                        &buffer->ticket));
+    buffer->state = BUFFER_WRITING;
+    stash->statistics.drive_bytes[ZR_STORE_PUT] += moved_bytes(stash, &stash->slots[buffer->slot]);
+    return ZR_OK;
+}
+
+static zr_status_t start_read(zr_stash_t *stash, size_t index, buffer_t *buffer) {
+    slot_t *slot = &stash->slots[index];
+    ZR_TRY(zr_store_get(stash->store, index, 0, moved_bytes(stash, slot), buffer->base,
+                        &buffer->ticket));
+    buffer->state = BUFFER_READING;
+    buffer->slot = index;
+    buffer->order = slot->order;
+    slot->buffer = (size_t)(buffer - stash->buffers);
+    stash->statistics.drive_bytes[ZR_STORE_GET] += moved_bytes(stash, slot);
+    return ZR_OK;
+}
+
+static zr_status_t end_copy(buffer_t *buffer, bool wait, bool *passed_p) {
+    *passed_p = true;
+    if (buffer->state != BUFFER_COMING && buffer->state != BUFFER_LEAVING)
+        return ZR_OK;
+    zr_event_t *event = buffer->state == BUFFER_COMING ? buffer->came : buffer->left;
+    return wait ? zr_event_synchronize(event) : zr_event_query(event, passed_p);
+}
+
+static zr_status_t end_transfer(zr_stash_t *stash, buffer_t *buffer, bool wait) {
+    bool is_done = true;
+    if (buffer->ticket == ZR_STORE_NO_TICKET)
+        return ZR_OK;
+    zr_status_t status = wait ? zr_store_wait(stash->store, buffer->ticket)
+                              : zr_store_poll(stash->store, buffer->ticket, &is_done);
+    if (status != ZR_OK || is_done)
+        buffer->ticket = ZR_STORE_NO_TICKET;
+    return status;
+}
+
+/* Let a buffer go on, as far as it can: to HOLDING or FREE if it is waited for. */
+static zr_status_t advance(zr_stash_t *stash, buffer_t *buffer, bool wait) {
+    bool has_passed;
+    ZR_TRY(end_copy(buffer, wait, &has_passed));
+    if (!has_passed)
+        return ZR_OK;
+    if (buffer->state == BUFFER_COMING)
+        ZR_TRY(start_write(stash, buffer));
+    ZR_TRY(end_transfer(stash, buffer, wait));
+    if (buffer->ticket != ZR_STORE_NO_TICKET || buffer->state == BUFFER_FREE)
+        return ZR_OK;
+    buffer->state = buffer->state == BUFFER_LEAVING ? BUFFER_FREE : BUFFER_HOLDING;
+    return ZR_OK;
+}
+
+/* Whether a comes before b when one has to be emptied: what leaves, then what was put first. */
+static bool is_before(const buffer_t *a, const buffer_t *b) {
+    bool a_leaves = a->state == BUFFER_LEAVING, b_leaves = b->state == BUFFER_LEAVING;
+    return a_leaves != b_leaves ? a_leaves : a->order < b->order;
+}
+
+static buffer_t *find_free(zr_stash_t *stash) {
+    for (size_t i = 0; i < stash->options.n_buffers; i++)
+        if (stash->buffers[i].state == BUFFER_FREE)
+            return &stash->buffers[i];
+    return NULL;
+}
+
+/* A free buffer, emptied if it has to be. The writes of others begin, and reads end. */
+static zr_status_t take_buffer(zr_stash_t *stash, buffer_t **buffer_p) {
+    for (size_t i = 0; i < stash->options.n_buffers; i++)
+        ZR_TRY(advance(stash, &stash->buffers[i], false));
+    buffer_t *buffer = find_free(stash);
+    if (buffer == NULL) {
+        buffer = &stash->buffers[0];
+        for (size_t i = 1; i < stash->options.n_buffers; i++)
+            if (is_before(&stash->buffers[i], buffer))
+                buffer = &stash->buffers[i];
+        ZR_TRY(advance(stash, buffer, true));
+        if (buffer->state == BUFFER_HOLDING)
+            stash->slots[buffer->slot].buffer = NO_BUFFER;
+        buffer->state = BUFFER_FREE;
+    }
+    *buffer_p = buffer;
+    return ZR_OK;
+}
+
+/* What is read next: of what is in the store alone, the one that was put last. */
+static size_t next_to_read(const zr_stash_t *stash) {
+    size_t next = NO_BUFFER;
+    for (size_t i = 0; i < stash->options.n_slots; i++) {
+        const slot_t *slot = &stash->slots[i];
+        if (slot->is_full && slot->device == NULL && slot->buffer == NO_BUFFER &&
+            (next == NO_BUFFER || slot->order > stash->slots[next].order))
+            next = i;
+    }
+    return next;
+}
+
+static zr_status_t read_ahead(zr_stash_t *stash) {
+    for (size_t i = 0; i < stash->options.n_buffers; i++)
+        if (stash->buffers[i].state == BUFFER_LEAVING)
+            ZR_TRY(advance(stash, &stash->buffers[i], false));
+    zr_store_progress(stash->store);
+    buffer_t *buffer = find_free(stash);
+    size_t next = next_to_read(stash);
+    for (; buffer != NULL && next != NO_BUFFER;
+         buffer = find_free(stash), next = next_to_read(stash))
+        ZR_TRY(start_read(stash, next, buffer));
+    return ZR_OK;
+}
+
+/* ---- putting away ------------------------------------------------------------------------ */
+
+static zr_status_t check_call(zr_stash_t *stash, const char *call, size_t slot) {
+    const zr_stash_options_t *o = &stash->options;
+    if (slot >= o->n_slots)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: %s of slot %zu, there are %zu",
+                       o->name, call, slot, o->n_slots);
+    if (stash->has_failed)
+        return zr_fail(&o->log, ZR_ERR_STATE,
+                       "stash of %s: %s of slot %zu after an error; clear it first", o->name, call,
+                       slot);
+    return ZR_OK;
+}
+
+static zr_status_t allocate(zr_stash_t *stash, zr_tier_t tier, size_t size_bytes,
+                            zr_stream_t *stream, void **pointer_p) {
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
+                                       .tier = tier,
+                                       .tag = stash->options.tag,
+                                       .lifetime = stash->options.lifetime,
+                                       .name = stash->options.name,
+                                       .stream = stream};
+    return zr_allocate(stash->options.allocator, &request, pointer_p);
+}
+
+/* Work queued on `later` from now on comes after what is queued on `stream`. */
+static zr_status_t hand_over(zr_stream_t *stream, zr_event_t *event, zr_stream_t *later) {
+    ZR_TRY(zr_event_record(event, stream));
+    return zr_stream_wait(later, event);
+}
+
+/* Where a tensor goes on the host. */
+static zr_status_t make_room(zr_stash_t *stash, size_t index, void **host_p) {
+    slot_t *slot = &stash->slots[index];
+    if (stash->store == NULL) {
+        ZR_TRY(allocate(stash, ZR_TIER_HOST, slot->size_bytes, stash->down, &slot->host));
+        *host_p = slot->host;
+        return ZR_OK;
+    }
+    buffer_t *buffer = NULL;
+    ZR_TRY(take_buffer(stash, &buffer));
+    *host_p = buffer->base;
+    slot->buffer = (size_t)(buffer - stash->buffers);
+    return ZR_OK;
+}
+
+static zr_status_t put(zr_stash_t *stash, size_t index, const void *device, zr_stream_t *stream) {
+    slot_t *slot = &stash->slots[index];
+    void *host = NULL;
+    slot->order = ++stash->n_orders;
+    ZR_TRY(make_room(stash, index, &host));
+    ZR_TRY(hand_over(stream, stash->handed_down, stash->down));
+    ZR_TRY(zr_copy_async(stash->down, host, device, slot->size_bytes, ZR_COPY_DEVICE_TO_HOST));
+    if (stash->store != NULL) {
+        buffer_t *buffer = &stash->buffers[slot->buffer];
+        ZR_TRY(zr_event_record(buffer->came, stash->down));
+        buffer->state = BUFFER_COMING;
+        buffer->slot = index;
+        buffer->order = slot->order;
+    }
+    return zr_event_record(slot->came, stash->down);
+}
+
+zr_status_t zr_stash_put(zr_stash_t *stash, size_t slot_index, void **pointer, size_t size_bytes,
+                         zr_stream_t *stream) {
+    const zr_stash_options_t *o = &stash->options;
+    double begin = zr_store_clock();
+    ZR_TRY(check_call(stash, "put", slot_index));
+    slot_t *slot = &stash->slots[slot_index];
+    if (size_bytes > o->slot_bytes || *pointer == NULL)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                       "stash of %s: put of %zu bytes into slot %zu, which takes up to %zu",
+                       o->name, *pointer == NULL ? 0 : size_bytes, slot_index, o->slot_bytes);
+    if (slot->is_full)
+        return zr_fail(&o->log, ZR_ERR_STATE, "stash of %s: put into slot %zu, which is full",
+                       o->name, slot_index);
+    slot->size_bytes = size_bytes;
+    zr_status_t status = put(stash, slot_index, *pointer, stream);
+    if (status != ZR_OK) {
+        stash->has_failed = true;
+        return status;
+    }
+    zr_free(o->allocator, pointer, stash->down);
+    slot->is_full = true;
+    stash->n_full++;
+    stash->live_bytes += size_bytes;
+    zr_stash_statistics_t *s = &stash->statistics;
+    if (stash->live_bytes > s->peak_bytes)
+        s->peak_bytes = stash->live_bytes;
+    s->n_tensors[ZR_STORE_PUT]++;
+    s->bytes[ZR_STORE_PUT] += size_bytes;
+    s->seconds[ZR_STORE_PUT] += zr_store_clock() - begin;
+    return ZR_OK;
+}
+
+/* ---- bringing back ----------------------------------------------------------------------- */
+
+/* A buffer that has the tensor, or will when the copy down has passed. */
+static zr_status_t load(zr_stash_t *stash, size_t index, buffer_t **buffer_p) {
+    slot_t *slot = &stash->slots[index];
+    if (slot->buffer == NO_BUFFER) {
+        buffer_t *taken = NULL;
+        ZR_TRY(take_buffer(stash, &taken));
+        ZR_TRY(start_read(stash, index, taken));
+    }
+    buffer_t *buffer = &stash->buffers[slot->buffer];
+    if (buffer->state == BUFFER_READING)
+        ZR_TRY(advance(stash, buffer, true));
+    *buffer_p = buffer;
+    return ZR_OK;
+}
+
+static zr_status_t copy_up(zr_stash_t *stash, slot_t *slot, const void *host, zr_stream_t *stream) {
+    ZR_TRY(allocate(stash, ZR_TIER_DEVICE, slot->size_bytes, stream, &slot->device));
+    ZR_TRY(hand_over(stream, stash->handed_up, stash->up));
+    ZR_TRY(zr_stream_wait(stash->up, slot->came));
+    ZR_TRY(zr_copy_async(stash->up, slot->device, host, slot->size_bytes, ZR_COPY_HOST_TO_DEVICE));
+    return zr_event_record(slot->back, stash->up);
+}
+
+static zr_status_t bring_back(zr_stash_t *stash, size_t index, zr_stream_t *stream) {
+    slot_t *slot = &stash->slots[index];
+    if (slot->device != NULL)
+        return ZR_OK;
+    if (stash->store == NULL) {
+        ZR_TRY(copy_up(stash, slot, slot->host, stream));
+        zr_free(stash->options.allocator, &slot->host, stash->up);
+        return ZR_OK;
+    }
+    buffer_t *buffer = NULL;
+    ZR_TRY(load(stash, index, &buffer));
+    ZR_TRY(copy_up(stash, slot, buffer->base, stream));
+    ZR_TRY(zr_event_record(buffer->left, stash->up));
+    buffer->state = BUFFER_LEAVING;
+    buffer->order = ++stash->n_orders;
+    slot->buffer = NO_BUFFER;
+    return read_ahead(stash);
+}
+
+static zr_status_t check_full(zr_stash_t *stash, const char *call, size_t slot) {
+    ZR_TRY(check_call(stash, call, slot));
+    if (stash->slots[slot].is_full)
+        return ZR_OK;
+    return zr_fail(&stash->options.log, ZR_ERR_STATE, "stash of %s: %s of slot %zu, which is empty",
+                   stash->options.name, call, slot);
+}
+
+zr_status_t zr_stash_prefetch(zr_stash_t *stash, size_t slot, zr_stream_t *stream) {
+    double begin = zr_store_clock();
+    ZR_TRY(check_full(stash, "prefetch", slot));
+    zr_status_t status = bring_back(stash, slot, stream);
+    stash->has_failed = status != ZR_OK;
+    stash->statistics.seconds[ZR_STORE_GET] += zr_store_clock() - begin;
+    return status;
+}
+
+zr_status_t zr_stash_get(zr_stash_t *stash, size_t slot_index, zr_stream_t *stream,
+                         void **pointer_p) {
+    double begin = zr_store_clock();
+    ZR_TRY(check_full(stash, "get", slot_index));
+    slot_t *slot = &stash->slots[slot_index];
+    zr_status_t status = bring_back(stash, slot_index, stream);
+    if (status == ZR_OK)
+        status = zr_stream_wait(stream, slot->back);
+    if (status != ZR_OK) {
+        stash->has_failed = true;
+        return status;
+    }
+    *pointer_p = slot->device;
+    slot->device = NULL;
+    slot->is_full = false;
+    stash->n_full--;
+    stash->live_bytes -= slot->size_bytes;
+    zr_stash_statistics_t *s = &stash->statistics;
+    s->n_tensors[ZR_STORE_GET]++;
+    s->bytes[ZR_STORE_GET] += slot->size_bytes;
+    s->seconds[ZR_STORE_GET] += zr_store_clock() - begin;
+    return ZR_OK;
+}
+
+void zr_stash_statistics(const zr_stash_t *stash, zr_stash_statistics_t *statistics_p) {
+    *statistics_p = stash->statistics;
+    if (stash->store == NULL)
+        return;
+    statistics_p->has_store = true;
+    statistics_p->store = *zr_store_info(stash->store);
+    zr_store_statistics(stash->store, &statistics_p->store_statistics);
+}
