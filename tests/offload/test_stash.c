@@ -1,0 +1,468 @@
+/*
+ * The stash against arrays in memory: puts and gets in any order and of any size, in every tier,
+ * on a device whose streams run late; what is moved, to the byte; and drives that fail.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/stash.h"
+#include "tests/common/late_device.h"
+#include "tests/offload/fault_ring.h"
+#include "tests/offload/store_fixture.h"
+
+#define N_SLOTS 9
+#define SLOT_BYTES (9 * CHUNK + 200)
+#define N_PLACES 3
+#define N_OPERATIONS 400
+
+/* Where a stash puts things: the backend of a store, or NULL for the host tier. */
+static const char *const places[N_PLACES] = {NULL, "memory", "uring"};
+
+typedef struct stash_fixture {
+    fixture_t store;
+    zr_device_t *device;
+    bool is_late;
+    zr_allocator_t *allocator;
+    zr_stream_t *stream;
+    zr_stash_options_t options;
+    zr_stash_t *stash;
+    uint64_t random;
+    uint64_t n_puts;
+
+    unsigned char *content[N_SLOTS], *read;
+    size_t sizes[N_SLOTS]; /* of what is in it */
+    uint64_t order[N_SLOTS];
+    bool is_full[N_SLOTS];
+} stash_fixture_t;
+
+static void set_up(stash_fixture_t *f, const char *place, bool is_late) {
+    memset(f, 0, sizeof(*f));
+    fault_arm(FAULT_NONE, 0, 0, 0);
+    fixture_open(&f->store, place == NULL ? "memory" : place, 2);
+    f->is_late = is_late;
+    assert_int_equal(
+        is_late ? late_device_open(&f->device) : zr_device_open("host", NULL, &f->device), ZR_OK);
+    zr_allocator_options_t options = zr_allocator_options_default();
+    options.log = f->store.options.log;
+    assert_int_equal(zr_allocator_create(f->device, &options, &f->allocator), ZR_OK);
+    assert_int_equal(zr_stream_create(f->device, "compute", &f->stream), ZR_OK);
+    f->store.options.allocator = f->allocator;
+    f->options = (zr_stash_options_t){.log = f->store.options.log,
+                                      .allocator = f->allocator,
+                                      .device = f->device,
+                                      .tier = place == NULL ? ZR_TIER_HOST : ZR_TIER_NVME,
+                                      .n_slots = N_SLOTS,
+                                      .slot_bytes = SLOT_BYTES,
+                                      .name = "things",
+                                      .tag = ZR_TAG_ACTIVATIONS,
+                                      .lifetime = ZR_LIFETIME_MICRO_BATCH,
+                                      .n_buffers = 3,
+                                      .backend = place,
+                                      .store = &f->store.options};
+    for (size_t i = 0; i < N_SLOTS; i++)
+        f->content[i] = new_buffer(SLOT_BYTES, 0);
+    f->read = new_buffer(SLOT_BYTES, 0);
+}
+
+static void create(stash_fixture_t *f) {
+    zr_stash_destroy(&f->stash);
+    memset(f->is_full, 0, sizeof(f->is_full));
+    assert_int_equal(zr_stash_create(&f->options, &f->stash), ZR_OK);
+}
+
+static size_t n_live(stash_fixture_t *f, zr_tier_t tier) {
+    zr_tier_statistics_t statistics;
+    zr_allocator_statistics(f->allocator, tier, &statistics);
+    return statistics.n_live;
+}
+
+static void tear_down(stash_fixture_t *f) {
+    zr_stash_destroy(&f->stash);
+    assert_null(f->stash);
+    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    assert_int_equal(n_live(f, ZR_TIER_DEVICE), 0);
+    assert_int_equal(n_live(f, ZR_TIER_HOST), 0);
+    zr_stream_destroy(&f->stream);
+    zr_allocator_destroy(&f->allocator);
+    fixture_close(&f->store);
+    if (f->is_late)
+        late_device_close(&f->device);
+    else
+        zr_device_close(&f->device);
+    for (size_t i = 0; i < N_SLOTS; i++)
+        free_buffer(f->content[i]);
+    free_buffer(f->read);
+}
+
+/* ---- operations ---------------------------------------------------------------------------- */
+
+static void *new_tensor(stash_fixture_t *f, const void *content, size_t size_bytes) {
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
+                                       .tier = ZR_TIER_DEVICE,
+                                       .tag = ZR_TAG_ACTIVATIONS,
+                                       .lifetime = ZR_LIFETIME_MICRO_BATCH,
+                                       .name = "test",
+                                       .stream = f->stream};
+    void *tensor = NULL;
+    assert_int_equal(zr_allocate(f->allocator, &request, &tensor), ZR_OK);
+    assert_int_equal(zr_copy_async(f->stream, tensor, content, size_bytes, ZR_COPY_HOST_TO_DEVICE),
+                     ZR_OK);
+    return tensor;
+}
+
+/* Others use the memory that was given back: what still needs it loses its content. */
+static void scribble(stash_fixture_t *f) {
+    static const unsigned char rubbish[SLOT_BYTES] = {0xa5};
+    void *tensor = new_tensor(f, rubbish, SLOT_BYTES);
+    zr_free(f->allocator, &tensor, f->stream);
+}
+
+static zr_status_t put(stash_fixture_t *f, size_t slot, size_t size_bytes) {
+    f->order[slot] = ++f->n_puts;
+    f->sizes[slot] = size_bytes;
+    fill_pattern(f->content[slot], size_bytes, f->n_puts);
+    void *tensor = new_tensor(f, f->content[slot], size_bytes);
+    zr_status_t status = zr_stash_put(f->stash, slot, &tensor, size_bytes, f->stream);
+    f->is_full[slot] = status == ZR_OK;
+    assert_true((tensor == NULL) == (status == ZR_OK));
+    if (status != ZR_OK)
+        zr_stash_clear(f->stash);
+    zr_free(f->allocator, &tensor, f->stream);
+    scribble(f);
+    return status;
+}
+
+/* Whether what comes back is what went away. */
+static zr_status_t get(stash_fixture_t *f, size_t slot, bool *same_p) {
+    void *tensor = NULL;
+    ZR_TRY(zr_stash_get(f->stash, slot, f->stream, &tensor));
+    f->is_full[slot] = false;
+    memset(f->read, 0, SLOT_BYTES);
+    assert_int_equal(
+        zr_copy_async(f->stream, f->read, tensor, f->sizes[slot], ZR_COPY_DEVICE_TO_HOST), ZR_OK);
+    zr_free(f->allocator, &tensor, f->stream);
+    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    scribble(f);
+    *same_p = memcmp(f->read, f->content[slot], f->sizes[slot]) == 0;
+    return ZR_OK;
+}
+
+static void expect_get(stash_fixture_t *f, size_t slot) {
+    bool is_same = false;
+    assert_int_equal(get(f, slot, &is_same), ZR_OK);
+    if (!is_same)
+        fail_msg("slot %zu of %zu bytes came back different", slot, f->sizes[slot]);
+}
+
+/* The next full slot after a random one, or the one put last; N_SLOTS: there is none. */
+static size_t choose_full(stash_fixture_t *f) {
+    size_t slot = N_SLOTS, first = next_random(&f->random) % N_SLOTS;
+    bool is_last = next_random(&f->random) % 2 == 0;
+    for (size_t i = 0; i < N_SLOTS; i++) {
+        size_t at = (first + i) % N_SLOTS;
+        if (f->is_full[at] && (slot == N_SLOTS || (is_last && f->order[at] > f->order[slot])))
+            slot = at;
+    }
+    return slot;
+}
+
+static size_t random_size(stash_fixture_t *f) {
+    static const size_t some[] = {0, 1, CHUNK, SLOT_BYTES};
+    size_t n = next_random(&f->random) % 8;
+    return n < 4 ? some[n] : next_random(&f->random) % (SLOT_BYTES + 1);
+}
+
+static void operate(stash_fixture_t *f) {
+    size_t n = next_random(&f->random) % 16, slot = next_random(&f->random) % N_SLOTS;
+    if (n == 0 && next_random(&f->random) % 8 == 0) {
+        zr_stash_clear(f->stash);
+        assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK); /* contents are ours again */
+        memset(f->is_full, 0, sizeof(f->is_full));
+    } else if (n < 9 && !f->is_full[slot]) {
+        assert_int_equal(put(f, slot, random_size(f)), ZR_OK);
+    } else if ((slot = choose_full(f)) == N_SLOTS) {
+        return;
+    } else if (n < 12) {
+        assert_int_equal(zr_stash_prefetch(f->stash, slot, f->stream), ZR_OK);
+    } else {
+        expect_get(f, slot);
+    }
+}
+
+/* ---- what comes back ------------------------------------------------------------------------ */
+
+static void any_order(void **state) {
+    stash_fixture_t f;
+    (void)state;
+    for (size_t place = 0; place < N_PLACES; place++) {
+        for (int is_late = 0; is_late < 2; is_late++) {
+            for (size_t n_buffers = 1; n_buffers <= (place == 0 ? 1 : 5); n_buffers += 2) {
+                set_up(&f, places[place], is_late);
+                f.random = place * 10 + n_buffers;
+                f.options.n_buffers = n_buffers;
+                create(&f);
+                for (size_t i = 0; i < N_OPERATIONS; i++)
+                    operate(&f);
+                for (size_t slot; (slot = choose_full(&f)) != N_SLOTS;)
+                    expect_get(&f, slot);
+                tear_down(&f);
+            }
+        }
+    }
+}
+
+/* Forward, then backward, as training does. */
+static zr_status_t pass(stash_fixture_t *f, size_t size_bytes, size_t *n_different) {
+    for (size_t i = 0; i < N_SLOTS; i++)
+        ZR_TRY(put(f, i, size_bytes));
+    for (size_t i = N_SLOTS; i-- > 0;) {
+        bool is_same = false;
+        ZR_TRY(get(f, i, &is_same));
+        *n_different += !is_same;
+        if (i > 0)
+            ZR_TRY(zr_stash_prefetch(f->stash, i - 1, f->stream));
+    }
+    return ZR_OK;
+}
+
+static void last_in_first_out(void **state) {
+    stash_fixture_t f;
+    (void)state;
+    for (size_t place = 0; place < N_PLACES; place++) {
+        for (size_t n_buffers = 1; n_buffers <= 12; n_buffers += place == 0 ? 12 : 1) {
+            zr_stash_statistics_t s;
+            size_t n_different = 0, n_read = n_buffers < N_SLOTS ? N_SLOTS - n_buffers : 0;
+            set_up(&f, places[place], false);
+            f.options.n_buffers = n_buffers;
+            create(&f);
+            for (size_t i = 1; i <= 3; i++)
+                assert_int_equal(pass(&f, i * CHUNK, &n_different), ZR_OK);
+            assert_int_equal(n_different, 0);
+            zr_stash_statistics(f.stash, &s);
+            for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+                assert_int_equal(s.n_tensors[d], 3 * N_SLOTS);
+                assert_int_equal(s.bytes[d], 6 * CHUNK * N_SLOTS);
+            }
+            assert_int_equal(s.peak_bytes, 3 * CHUNK * N_SLOTS);
+            assert_int_equal(s.has_store, place != 0);
+            if (place != 0) { /* whole chunks; the last is never written, and buffers not read */
+                assert_int_equal(s.drive_bytes[ZR_STORE_PUT], 6 * CHUNK * (N_SLOTS - 1));
+                assert_int_equal(s.drive_bytes[ZR_STORE_GET], 6 * CHUNK * n_read);
+                assert_int_equal(s.store_statistics.count[ZR_STORE_PUT].bounced_bytes, 0);
+            }
+            tear_down(&f);
+        }
+    }
+}
+
+/* What is in a buffer is got without reading, and then the next is read ahead. */
+static void reads_ahead(void **state) {
+    stash_fixture_t f;
+    zr_stash_statistics_t s;
+    (void)state;
+    set_up(&f, "memory", false);
+    create(&f);
+    for (size_t i = 0; i < N_SLOTS; i++)
+        assert_int_equal(put(&f, i, CHUNK), ZR_OK);
+    for (size_t i = 1; i <= 4; i++) {
+        expect_get(&f, N_SLOTS - i);
+        zr_stash_statistics(f.stash, &s);
+        assert_int_equal(s.drive_bytes[ZR_STORE_GET], i * CHUNK);
+    }
+    tear_down(&f);
+}
+
+/* Everything is queued, in both directions, before anything is waited for. */
+static void much_under_way(void **state) {
+    stash_fixture_t f;
+    void *tensor = NULL;
+    (void)state;
+    for (size_t i = 0; i < 30; i++) {
+        set_up(&f, places[i % N_PLACES], true);
+        f.options.n_buffers = 1 + i / N_PLACES;
+        create(&f);
+        unsigned char *all = new_buffer(N_SLOTS * SLOT_BYTES, 0);
+        unsigned char *old = new_buffer(N_SLOTS * SLOT_BYTES, 0);
+        for (size_t slot = 0; slot < N_SLOTS; slot++)
+            assert_int_equal(put(&f, slot, SLOT_BYTES), ZR_OK);
+        for (size_t slot = N_SLOTS; slot-- > 0;) {
+            if (slot > 0)
+                assert_int_equal(zr_stash_prefetch(f.stash, slot - 1, f.stream), ZR_OK);
+            assert_int_equal(zr_stash_get(f.stash, slot, f.stream, &tensor), ZR_OK);
+            assert_int_equal(zr_copy_async(f.stream, all + slot * SLOT_BYTES, tensor, SLOT_BYTES,
+                                           ZR_COPY_DEVICE_TO_HOST),
+                             ZR_OK);
+            zr_free(f.allocator, &tensor, f.stream);
+            unsigned char *content = f.content[slot];
+            f.content[slot] = old + slot * SLOT_BYTES; /* the old one stays as it is until then */
+            assert_int_equal(put(&f, slot, SLOT_BYTES), ZR_OK);
+            f.content[slot] = content;
+        }
+        assert_int_equal(zr_stream_synchronize(f.stream), ZR_OK);
+        for (size_t slot = 0; slot < N_SLOTS; slot++) {
+            assert_memory_equal(all + slot * SLOT_BYTES, f.content[slot], SLOT_BYTES);
+            memcpy(f.content[slot], old + slot * SLOT_BYTES, SLOT_BYTES);
+        }
+        for (size_t slot = 0; slot < N_SLOTS; slot++)
+            expect_get(&f, slot);
+        tear_down(&f);
+        free_buffer(all);
+        free_buffer(old);
+    }
+}
+
+/* The test sees what a schedule without events would do. */
+static void without_events_content_is_lost(void **state) {
+    stash_fixture_t f;
+    size_t n_different = 0;
+    (void)state;
+    set_up(&f, NULL, true);
+    create(&f);
+    late_device_ignore_waits(true);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pass(&f, SLOT_BYTES, &n_different), ZR_OK);
+    late_device_ignore_waits(false);
+    assert_true(n_different > 0);
+    tear_down(&f);
+}
+
+/* Host memory: all that was put, or the buffers whatever was put; the device's is free. */
+static void memory_that_it_takes(void **state) {
+    stash_fixture_t f;
+    zr_tier_statistics_t host, device;
+    (void)state;
+    for (size_t place = 0; place < N_PLACES; place++) {
+        set_up(&f, places[place], false);
+        create(&f);
+        zr_allocator_reset_peaks(f.allocator);
+        for (size_t i = 0; i < N_SLOTS; i++)
+            assert_int_equal(put(&f, i, SLOT_BYTES), ZR_OK);
+        zr_allocator_statistics(f.allocator, ZR_TIER_HOST, &host);
+        zr_allocator_statistics(f.allocator, ZR_TIER_DEVICE, &device);
+        assert_int_equal(device.by_tag[ZR_TAG_ACTIVATIONS].live, 0);
+        assert_true(device.by_tag[ZR_TAG_ACTIVATIONS].peak <= 2 * SLOT_BYTES);
+        assert_int_equal(host.by_tag[ZR_TAG_ACTIVATIONS].live,
+                         place == 0 ? N_SLOTS * SLOT_BYTES : 0);
+        assert_true(host.by_tag[ZR_TAG_STAGING].live >= (place == 0 ? 0 : 3 * SLOT_BYTES));
+        assert_int_equal(host.by_tag[ZR_TAG_STAGING].peak, host.by_tag[ZR_TAG_STAGING].live);
+        tear_down(&f);
+    }
+}
+
+/* ---- what goes wrong ------------------------------------------------------------------------ */
+
+/* Every request of two passes fails once: an error with its cause, or right content; then again. */
+static void drives_that_fail(void **state) {
+    static const struct {
+        fault_kind_t kind;
+        long result;
+        zr_status_t expected;
+        const char *said;
+    } cases[] = {{FAULT_RESULT, -EIO, ZR_ERR_IO, "errno 5"},
+                 {FAULT_RESULT, -ENOSPC, ZR_ERR_IO, "errno 28"},
+                 {FAULT_FLIP, 0, ZR_ERR_FORMAT, "not those that were put"}};
+    stash_fixture_t f;
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t n_failed = 0;
+        bool was_hit = true;
+        for (size_t at = 1; was_hit; at++) {
+            size_t n_different = 0;
+            set_up(&f, "uring", at % 2 == 1);
+            create(&f);
+            fault_arm(cases[i].kind, cases[i].result, at, 1);
+            zr_status_t status = pass(&f, SLOT_BYTES, &n_different);
+            if (status == ZR_OK)
+                status = pass(&f, SLOT_BYTES, &n_different);
+            was_hit = fault.n_hits > 0;
+            fault_arm(FAULT_NONE, 0, 0, 0);
+            assert_int_equal(n_different, 0);
+            if (status != ZR_OK) {
+                assert_refused(&f.store, cases[i].expected, status, cases[i].said);
+                n_failed++;
+            }
+            zr_stash_clear(f.stash);
+            assert_int_equal(zr_stream_synchronize(f.stream), ZR_OK);
+            assert_int_equal(pass(&f, SLOT_BYTES, &n_different), ZR_OK);
+            assert_int_equal(n_different, 0);
+            tear_down(&f);
+            assert_true(at < 1000);
+        }
+        assert_true(n_failed > 4);
+    }
+}
+
+static void a_budget_that_is_too_small(void **state) {
+    stash_fixture_t f;
+    (void)state;
+    set_up(&f, NULL, false);
+    zr_allocator_destroy(&f.allocator);
+    zr_allocator_options_t options = zr_allocator_options_default();
+    options.log = f.store.options.log;
+    options.budget_bytes[ZR_TIER_HOST] = 16 * zr_device_info(f.device)->granule_bytes;
+    while (options.budget_bytes[ZR_TIER_HOST] < SLOT_BYTES)
+        options.budget_bytes[ZR_TIER_HOST] *= 2;
+    assert_int_equal(zr_allocator_create(f.device, &options, &f.allocator), ZR_OK);
+    f.options.allocator = f.allocator;
+    f.options.slot_bytes = options.budget_bytes[ZR_TIER_HOST];
+    create(&f);
+    assert_int_equal(put(&f, 0, SLOT_BYTES), ZR_OK);
+    void *tensor = NULL;
+    zr_allocation_request_t request = {
+        .size_bytes = f.options.slot_bytes, .tier = ZR_TIER_DEVICE, .stream = f.stream};
+    assert_int_equal(zr_allocate(f.allocator, &request, &tensor), ZR_OK);
+    void *kept = tensor;
+    assert_refused(&f.store, ZR_ERR_BUDGET,
+                   zr_stash_put(f.stash, 1, &tensor, f.options.slot_bytes, f.stream), "things");
+    assert_ptr_equal(tensor, kept); /* still the caller's */
+    assert_refused(&f.store, ZR_ERR_STATE, zr_stash_get(f.stash, 0, f.stream, &tensor),
+                   "after an error; clear it");
+    zr_stash_clear(f.stash);
+    assert_int_equal(zr_stash_put(f.stash, 1, &tensor, f.options.slot_bytes, f.stream), ZR_OK);
+    tear_down(&f);
+}
+
+static void what_is_refused(void **state) {
+    stash_fixture_t f;
+    void *tensor = NULL;
+    (void)state;
+    set_up(&f, "memory", false);
+    f.options.n_buffers = 0;
+    assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash), "0 buffers");
+    f.options.n_buffers = 2;
+    f.options.tier = ZR_TIER_DEVICE;
+    assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash),
+                   "allowed are host and nvme");
+    f.options.tier = ZR_TIER_NVME;
+    create(&f);
+    assert_refused(&f.store, ZR_ERR_STATE, zr_stash_get(f.stash, 1, f.stream, &tensor), "is empty");
+    assert_refused(&f.store, ZR_ERR_STATE, zr_stash_prefetch(f.stash, 1, f.stream), "is empty");
+    assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_get(f.stash, N_SLOTS, f.stream, &tensor),
+                   "there are 9");
+    assert_int_equal(put(&f, 1, 100), ZR_OK);
+    tensor = new_tensor(&f, f.content[1], 100);
+    assert_refused(&f.store, ZR_ERR_STATE, zr_stash_put(f.stash, 1, &tensor, 100, f.stream),
+                   "which is full");
+    assert_refused(&f.store, ZR_ERR_ARGUMENT,
+                   zr_stash_put(f.stash, 2, &tensor, SLOT_BYTES + 1, f.stream), "takes up to");
+    zr_free(f.allocator, &tensor, f.stream);
+    expect_get(&f, 1); /* none of it did harm */
+    tear_down(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_order),
+        cmocka_unit_test(last_in_first_out),
+        cmocka_unit_test(reads_ahead),
+        cmocka_unit_test(much_under_way),
+        cmocka_unit_test(without_events_content_is_lost),
+        cmocka_unit_test(memory_that_it_takes),
+        cmocka_unit_test(drives_that_fail),
+        cmocka_unit_test(a_budget_that_is_too_small),
+        cmocka_unit_test(what_is_refused),
+    };
+    int skipped = fixture_probe();
+    return skipped != 0 ? skipped : cmocka_run_group_tests(tests, NULL, NULL);
+}
