@@ -228,6 +228,8 @@ zr_status_t gpt_create(zr_runtime_t *runtime, const gpt_shape_t *shape,
 /* Give back everything of a micro-batch: most is gone already, unless it failed. */
 static void drop_batch(gpt_t *gpt) {
     gpt_batch_t *batch = &gpt->batch;
+    if (gpt->stash != NULL)
+        zr_stash_clear(gpt->stash);
     void **fields[] = {(void **)&batch->tokens,
                        (void **)&batch->targets,
                        &batch->staging,
@@ -250,6 +252,7 @@ void gpt_destroy(gpt_t **gpt_pp) {
         return;
     gpt_t *gpt = *gpt_pp;
     drop_batch(gpt);
+    zr_stash_destroy(&gpt->stash);
     gpt_drop(gpt, (void **)&gpt->loss);
     free(gpt->layers);
     free(gpt->inits);
@@ -384,6 +387,26 @@ static zr_status_t embed_forward(gpt_t *gpt, void **out_p) {
     return zr_unit_release(gpt->embed);
 }
 
+/* A layer that backward will reach has computed: its input may leave the device. */
+static zr_status_t put_away(gpt_t *gpt, size_t index) {
+    const gpt_batch_t *batch = &gpt->batch;
+    size_t n_elems = batch->rows * gpt->shape.channels;
+    if (gpt->stash == NULL)
+        return ZR_OK;
+    return zr_stash_put(gpt->stash, index, &gpt->layers[index].x,
+                        n_elems * zr_dtype_size(gpt->activation_dtype), gpt->stream);
+}
+
+/* The input of a layer for backward, and the next one on its way while backward computes. */
+static zr_status_t bring_back(gpt_t *gpt, size_t index) {
+    if (gpt->stash == NULL)
+        return ZR_OK;
+    ZR_TRY(zr_stash_get(gpt->stash, index, gpt->stream, &gpt->layers[index].x));
+    return index > 0 && index >= gpt->first_trained
+               ? zr_stash_prefetch(gpt->stash, index - 1, gpt->stream)
+               : ZR_OK;
+}
+
 /* From tokens to gpt->x. What backward needs stays in the layers that it will reach. */
 static zr_status_t layers_forward(gpt_t *gpt, bool for_backward) {
     ZR_TRY(embed_forward(gpt, &gpt->layers[0].x));
@@ -394,7 +417,9 @@ static zr_status_t layers_forward(gpt_t *gpt, bool for_backward) {
         ZR_TRY(zr_unit_acquire(layer->unit, ZR_FORWARD));
         ZR_TRY(gpt_layer_forward(gpt, layer, reached && !gpt->options.recompute, out));
         ZR_TRY(zr_unit_release(layer->unit));
-        if (!reached)
+        if (reached)
+            ZR_TRY(put_away(gpt, i));
+        else
             gpt_drop(gpt, &layer->x);
     }
     return ZR_OK;
@@ -492,6 +517,7 @@ static zr_status_t backward(gpt_t *gpt) {
     for (size_t i = gpt->shape.n_layers; i-- > 0 && i + 1 >= gpt->first_trained;) {
         gpt_layer_t *layer = &gpt->layers[i];
         ZR_TRY(zr_unit_acquire(layer->unit, ZR_BACKWARD));
+        ZR_TRY(bring_back(gpt, i));
         ZR_TRY(gpt_layer_backward(gpt, layer));
         ZR_TRY(zr_unit_reduce(layer->unit));
         ZR_TRY(zr_unit_release(layer->unit));

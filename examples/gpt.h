@@ -81,6 +81,19 @@ ZR_NODISCARD zr_status_t gpt_create(zr_runtime_t *runtime, const gpt_shape_t *sh
 void gpt_destroy(gpt_t **gpt);
 
 /**
+ * Let inputs of layers wait for backward in host memory, or on the drives that the runtime's
+ * configuration names. Between commit and the first micro-batch; of a model that recomputes.
+ *
+ * @param device       ZR_OFFLOAD_NONE changes nothing
+ * @param most_tokens  of the largest micro-batch, b t: what is reserved on the drives
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE; what zr_stash_create returns
+ */
+ZR_NODISCARD zr_status_t gpt_offload_activations(gpt_t *gpt, zr_offload_device_t device,
+                                                 size_t most_tokens);
+/** What was moved so far; false, and nothing is set: nothing is offloaded. */
+bool gpt_activations_statistics(const gpt_t *gpt, zr_stash_statistics_t *statistics_p);
+
+/**
  * One micro-batch: forward, backward, and the reduction of every unit. Begins it itself;
  * after the last one of a step, call zr_runtime_step.
  *

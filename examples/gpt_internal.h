@@ -80,6 +80,7 @@ struct gpt {
     size_t n_inits, n_params;
     gpt_init_t *inits; /* [n_inits], one for each parameter */
 
+    zr_stash_t *stash; /* inputs of layers, a slot each; NULL: they stay on the device */
     gpt_batch_t batch;
     void *x;         /* [rows, channels] the residual stream after the last layer */
     double *loss;    /* [2] on the device: of training since it was taken; of evaluation */

@@ -98,6 +98,8 @@ static zr_status_t create_model(rank_t *rank) {
     ZR_TRY(start_recording(rank));
     ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
     ZR_TRY(zr_runtime_commit(rank->runtime));
+    ZR_TRY(
+        gpt_offload_activations(rank->gpt, o->offload_activations, o->config.micro_batch * o->seq));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
     return ZR_OK;
 }
@@ -183,11 +185,32 @@ static void note_offload(rank_t *rank) {
     note_offloaded_params(&report.params, &offload->params);
 }
 
+/* Of this rank alone; add_up_activations puts those of all together. */
+static void note_activations(rank_t *rank) {
+    zr_stash_statistics_t statistics;
+    train_activations_t *activations = &rank->result.activations;
+    if (rank->gpt == NULL || !gpt_activations_statistics(rank->gpt, &statistics))
+        return;
+    *activations =
+        (train_activations_t){.has_store = statistics.has_store,
+                              .live_bytes = statistics.has_store ? statistics.peak_bytes : 0,
+                              .is_direct = statistics.store.is_direct,
+                              .reserved_bytes = statistics.store.reserved_bytes,
+                              .checksum_seconds = statistics.store_statistics.checksum_seconds};
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        activations->bytes[d] = statistics.bytes[d];
+        activations->seconds[d] = statistics.seconds[d];
+        activations->drive_bytes[d] = statistics.drive_bytes[d];
+        activations->wait_seconds[d] = statistics.store_statistics.wait_seconds[d];
+    }
+}
+
 /* A run that fails is the one whose memory is looked at: what was recorded is kept, too. */
 static void destroy_rank(rank_t *rank) {
     if (rank->runtime != NULL) {
         note_peaks(rank);
         note_offload(rank);
+        note_activations(rank);
     }
     if (stop_recording(rank) != ZR_OK)
         rank->recording = NULL;
@@ -202,11 +225,14 @@ static void destroy_rank(rank_t *rank) {
 
 static train_time_t rank_time(const rank_t *rank) {
     zr_runtime_time_t time;
+    zr_stash_statistics_t stash = {0};
     zr_runtime_time(rank->runtime, &time);
+    (void)gpt_activations_statistics(rank->gpt, &stash);
+    const double *waits = stash.store_statistics.wait_seconds;
     return (train_time_t){.comm = time.comm_seconds,
                           .optimizer = time.optimizer_seconds,
                           .stall = time.stall_seconds,
-                          .io = time.io_seconds,
+                          .io = time.io_seconds + waits[ZR_STORE_PUT] + waits[ZR_STORE_GET],
                           .data = data_reader_wait_seconds(rank->reader)};
 }
 
@@ -419,11 +445,27 @@ static void add_up_offload(const train_offload_t *own, int n_ranks, train_offloa
     add_up_params(&own->params, n_ranks, &sum->params);
 }
 
+static void add_up_activations(const rank_t *rank, int n_ranks, train_activations_t *sum) {
+    const train_activations_t *own = &rank->result.activations;
+    sum->is_direct = own->is_direct && (sum->is_direct || rank->number == 0);
+    sum->has_store |= own->has_store;
+    keep_larger(&sum->live_bytes, own->live_bytes);
+    keep_larger(&sum->reserved_bytes, own->reserved_bytes);
+    sum->checksum_seconds += own->checksum_seconds / n_ranks;
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        sum->drive_bytes[d] += own->drive_bytes[d];
+        sum->bytes[d] += own->bytes[d];
+        sum->seconds[d] += own->seconds[d] / n_ranks;
+        sum->wait_seconds[d] += own->wait_seconds[d] / n_ranks;
+    }
+}
+
 static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result) {
     const train_result_t *own = &rank->result;
     if (rank->number == 0 || own->replay.n_clean_steps < result->replay.n_clean_steps)
         result->replay = own->replay;
     add_up_offload(&own->offload, n_ranks, &result->offload);
+    add_up_activations(rank, n_ranks, &result->activations);
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         keep_larger(&result->peak[tier].live, own->peak[tier].live);
         keep_larger(&result->peak[tier].reserved, own->peak[tier].reserved);

@@ -78,6 +78,21 @@ typedef struct train_offload {
     train_offload_params_t params;
 } train_offload_t;
 
+/** Activations that were offloaded, of all ranks together where nothing else is said. */
+typedef struct train_activations {
+    uint64_t bytes[ZR_N_STORE_DIRECTIONS]; /* away from the device, back to it */
+    double seconds[ZR_N_STORE_DIRECTIONS]; /* the trainer was in calls for it: the average */
+
+    /* NVMe. */
+    bool has_store; /* what follows says something */
+    bool is_direct;
+    size_t live_bytes;                           /* the largest of a rank: what was put away */
+    size_t reserved_bytes;                       /* likewise */
+    uint64_t drive_bytes[ZR_N_STORE_DIRECTIONS]; /* to and from the drives */
+    double wait_seconds[ZR_N_STORE_DIRECTIONS];  /* for them, the average */
+    double checksum_seconds;                     /* likewise */
+} train_activations_t;
+
 typedef struct train_result {
     zr_status_t status; /* of the rank that failed first */
     bool bad_input;     /* the run failed for what it was given: exit 2 */
@@ -85,6 +100,7 @@ typedef struct train_result {
     /* Also of a run that failed, as far as it came. */
     train_peak_t peak[ZR_N_TIERS];
     train_offload_t offload;
+    train_activations_t activations;
     zr_replay_statistics_t replay; /* of the rank that followed its plan in the fewest steps */
     zr_model_size_t size;
     char device[128]; /* its description */

@@ -60,6 +60,7 @@ enum option_key {
     KEY_VERSION,
     KEY_OFFLOAD_OPTIMIZER,
     KEY_OFFLOAD_RATIO,
+    KEY_OFFLOAD_ACTIVATIONS,
     KEY_NVME_PATH,
     KEY_NVME_CAPACITY,
     KEY_NVME_BUFFERS,
@@ -126,6 +127,8 @@ static const struct argp_option option_table[] = {
      "where the optimizer state lives: on the device, in host memory, in files (default none)", 4},
     {"offload-ratio", KEY_OFFLOAD_RATIO, "RATIO", 0,
      "how much of it, at least; the rest stays on the device (default 1)", 4},
+    {"offload-activations", KEY_OFFLOAD_ACTIVATIONS, "none|cpu|nvme", 0,
+     "with --recompute unit: where each layer's input waits for backward (default none)", 4},
     {"sub-group", KEY_SUB_GROUP, "ELEMS", 0,
      "parameters that are updated, and whose state is moved, at a time; of what is moved at most "
      "1048576, at least 1024 (default 1000000000)",
@@ -146,7 +149,9 @@ static const struct argp_option option_table[] = {
     {"nvme-capacity", KEY_NVME_CAPACITY, "SIZE", 0,
      "what each rank may use there (default: no limit)", 4},
     {"nvme-buffers", KEY_NVME_BUFFERS, "N", 0,
-     "sub-groups that are read, updated and written at once, in host memory (default 4)", 4},
+     "sub-groups that are read, updated and written at once, in host memory; likewise inputs of "
+     "layers (default 4)",
+     4},
     {"nvme-verify", KEY_NVME_VERIFY, "on|off", 0,
      "make checksums of what is written, and verify them when it is read (default on)", 4},
     {"io-settings", KEY_IO_SETTINGS, "FILE", 0,
@@ -392,6 +397,8 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
     switch (key) {
     case KEY_OFFLOAD_OPTIMIZER:
         return set_offload(p, "--offload-optimizer", value, &o->config.offload_optimizer.device);
+    case KEY_OFFLOAD_ACTIVATIONS:
+        return set_offload(p, "--offload-activations", value, &o->offload_activations);
     case KEY_OFFLOAD_RATIO:
         o->offload_given = "--offload-ratio";
         return args_number("--offload-ratio", value, 0, 1, p->log,
@@ -637,7 +644,23 @@ static zr_status_t check_device(const train_options_t *options, const zr_log_t *
 
 bool train_options_use_nvme(const train_options_t *options) {
     return options->config.offload_optimizer.device == ZR_OFFLOAD_NVME ||
-           options->config.offload_param.device == ZR_OFFLOAD_NVME;
+           options->config.offload_param.device == ZR_OFFLOAD_NVME ||
+           options->offload_activations == ZR_OFFLOAD_NVME;
+}
+
+static zr_status_t check_offloaded_activations(const train_options_t *options,
+                                               const zr_log_t *log) {
+    if (options->offload_activations == ZR_OFFLOAD_NONE)
+        return ZR_OK;
+    if (!options->recompute)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--offload-activations: only inputs of layers can be offloaded, and without "
+                       "recomputation everything is kept; add --recompute unit");
+    if (options->offload_activations == ZR_OFFLOAD_NVME && options->config.nvme.paths[0] == '\0')
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--offload-activations nvme: no path is named; add --nvme-path DIR, a "
+                       "folder on the drive");
+    return ZR_OK;
 }
 
 /* What is said about offload that does not happen is a slip. */
@@ -647,9 +670,11 @@ static zr_status_t check_offload(const train_options_t *options, const zr_log_t 
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: nothing is offloaded; add --offload-optimizer cpu or nvme",
                        options->offload_given);
-    if (device != ZR_OFFLOAD_NVME && options->nvme_optimizer_given != NULL)
+    if (device != ZR_OFFLOAD_NVME && options->offload_activations != ZR_OFFLOAD_NVME &&
+        options->nvme_optimizer_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: no optimizer state is offloaded to NVMe; add --offload-optimizer nvme",
+                       "%s: neither optimizer state nor activations are offloaded to NVMe; add "
+                       "--offload-optimizer nvme or --offload-activations nvme",
                        options->nvme_optimizer_given);
     if (options->config.offload_param.device != ZR_OFFLOAD_NVME &&
         options->nvme_params_given != NULL)
@@ -658,10 +683,10 @@ static zr_status_t check_offload(const train_options_t *options, const zr_log_t 
                        options->nvme_params_given);
     if (!train_options_use_nvme(options) && options->nvme_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: nothing is offloaded to NVMe; add --offload-optimizer nvme or "
-                       "--offload-params nvme",
+                       "%s: nothing is offloaded to NVMe; add --offload-optimizer nvme, "
+                       "--offload-params nvme or --offload-activations nvme",
                        options->nvme_given);
-    return ZR_OK;
+    return check_offloaded_activations(options, log);
 }
 
 static zr_status_t check_memory_snapshot(const train_options_t *options, const zr_log_t *log) {

@@ -20,7 +20,8 @@ typedef struct train_options {
     uint64_t seed;
     size_t steps;
     bool recompute;
-    const char *freeze; /* NULL: nothing */
+    zr_offload_device_t offload_activations; /* inputs of layers, with recompute */
+    const char *freeze;                      /* NULL: nothing */
 
     /* How. */
     zr_config_t config;           /* resolved */

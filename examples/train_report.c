@@ -122,21 +122,28 @@ static json_t *peak_object(const train_peak_t *peak) {
     return object;
 }
 
-static json_t *nvme_peak_object(const train_offload_t *offload) {
+static json_t *nvme_peak_object(const train_result_t *result) {
+    const train_offload_t *offload = &result->offload;
     const train_offload_params_t *params = &offload->params;
-    return json_pack("{s:I, s:I, s:{s:I, s:I}}", "live",
-                     (json_int_t)(offload->live_bytes + params->live_bytes), "reserved",
-                     (json_int_t)(offload->peak_bytes + params->peak_bytes), "tags",
-                     zr_tag_name(ZR_TAG_PARAMETERS), (json_int_t)params->live_bytes,
-                     zr_tag_name(ZR_TAG_OPTIMIZER_STATE), (json_int_t)offload->live_bytes);
+    const train_activations_t *activations = &result->activations;
+    size_t live = offload->live_bytes + params->live_bytes + activations->live_bytes;
+    size_t reserved = offload->peak_bytes + params->peak_bytes + activations->reserved_bytes;
+    return json_pack("{s:I, s:I, s:{s:I, s:I, s:I}}", "live", (json_int_t)live, "reserved",
+                     (json_int_t)reserved, "tags", zr_tag_name(ZR_TAG_PARAMETERS),
+                     (json_int_t)params->live_bytes, zr_tag_name(ZR_TAG_OPTIMIZER_STATE),
+                     (json_int_t)offload->live_bytes, zr_tag_name(ZR_TAG_ACTIVATIONS),
+                     (json_int_t)activations->live_bytes);
 }
 
 /* Of the whole run. */
-static json_t *nvme_bytes_object(const train_offload_t *offload) {
-    const uint64_t *params = offload->params.moved;
-    return json_pack("{s:I, s:I}", "read",
-                     (json_int_t)(offload->bytes[ZR_STORE_GET] + params[ZR_STORE_GET]), "written",
-                     (json_int_t)(offload->bytes[ZR_STORE_PUT] + params[ZR_STORE_PUT]));
+static json_int_t nvme_bytes(const train_result_t *result, zr_store_direction_t direction) {
+    return (json_int_t)(result->offload.bytes[direction] + result->offload.params.moved[direction] +
+                        result->activations.drive_bytes[direction]);
+}
+
+static json_t *nvme_bytes_object(const train_result_t *result) {
+    return json_pack("{s:I, s:I}", "read", nvme_bytes(result, ZR_STORE_GET), "written",
+                     nvme_bytes(result, ZR_STORE_PUT));
 }
 
 static json_t *peaks_object(const train_result_t *result) {
@@ -144,8 +151,8 @@ static json_t *peaks_object(const train_result_t *result) {
     bool made = true;
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
         made &= json_put(object, zr_tier_name((zr_tier_t)tier), peak_object(&result->peak[tier]));
-    if (result->offload.has_store || result->offload.params.has_store)
-        made &= json_put(object, zr_tier_name(ZR_TIER_NVME), nvme_peak_object(&result->offload));
+    if (train_result_has_store(result))
+        made &= json_put(object, zr_tier_name(ZR_TIER_NVME), nvme_peak_object(result));
     if (!made) {
         json_decref(object);
         return NULL;
@@ -267,10 +274,11 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "peak_bytes", peaks_object(result));
     made &= json_put(object, "memory", memory_object(result));
     if (c->offload_optimizer.device != ZR_OFFLOAD_NONE ||
-        c->offload_param.device != ZR_OFFLOAD_NONE)
+        c->offload_param.device != ZR_OFFLOAD_NONE ||
+        options->offload_activations != ZR_OFFLOAD_NONE)
         made &= json_put(object, "offload", train_offload_object(options, result));
     if (train_options_use_nvme(options))
-        made &= json_put(object, "nvme_bytes", nvme_bytes_object(&result->offload));
+        made &= json_put(object, "nvme_bytes", nvme_bytes_object(result));
     return made;
 }
 

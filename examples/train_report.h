@@ -40,6 +40,12 @@ json_t *train_offload_object(const train_options_t *options, const train_result_
 /** The part of it about parameters. */
 json_t *train_params_object(const train_options_t *options, const train_result_t *result);
 void train_params_summary(const train_options_t *options, const train_result_t *result, FILE *file);
+/** The part of it about activations. */
+json_t *train_activations_object(const train_options_t *options, const train_result_t *result);
+void train_activations_summary(const train_options_t *options, const train_result_t *result,
+                               FILE *file);
+/** Whether anything was offloaded to NVMe, as far as the run came. */
+bool train_result_has_store(const train_result_t *result);
 /** "none", "cpu" or "nvme". */
 const char *train_offload_name(zr_offload_device_t device);
 /** A number per tier. */

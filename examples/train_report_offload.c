@@ -21,10 +21,16 @@ static double rate(const train_offload_t *offload, uint64_t bytes) {
     return offload->update_seconds > 0 ? (double)bytes / offload->update_seconds : 0;
 }
 
+bool train_result_has_store(const train_result_t *result) {
+    return result->offload.has_store || result->offload.params.has_store ||
+           result->activations.has_store;
+}
+
 /* What is written per day when steps follow one another as they did. */
 static double bytes_per_day(const train_result_t *result) {
     double written = (double)result->offload.updates[ZR_STORE_PUT].moved_bytes +
-                     (double)result->offload.params.updates.moved_bytes;
+                     (double)result->offload.params.updates.moved_bytes +
+                     (double)result->activations.drive_bytes[ZR_STORE_PUT];
     return result->seconds > 0 ? written / result->seconds * SECONDS_PER_DAY : 0;
 }
 
@@ -109,6 +115,8 @@ json_t *train_offload_object(const train_options_t *options, const train_result_
         made &= put_optimizer(object, options, result);
     if (c->offload_param.device != ZR_OFFLOAD_NONE)
         made &= json_put(object, "params", train_params_object(options, result));
+    if (options->offload_activations != ZR_OFFLOAD_NONE)
+        made &= json_put(object, "activations", train_activations_object(options, result));
     if (!made) {
         json_decref(object);
         return NULL;
@@ -190,6 +198,7 @@ void train_offload_summary(const train_options_t *options, const train_result_t 
                            FILE *file) {
     print_optimizer(options, result, file);
     train_params_summary(options, result, file);
-    if (result->offload.has_store || result->offload.params.has_store)
+    train_activations_summary(options, result, file);
+    if (train_result_has_store(result))
         print_endurance(options, result, file);
 }

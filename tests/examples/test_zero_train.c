@@ -19,6 +19,7 @@
 
 #define NVME "--offload-optimizer nvme --nvme-path drive "
 #define NVME_PARAMS "--offload-params nvme --nvme-path drive "
+#define KEEP "--recompute unit --offload-activations "
 #define TINY "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text --comm-timeout 60 "
 
 static char folder[] = "/tmp/zr-test-zero-train-XXXXXX";
@@ -157,6 +158,11 @@ static void bad_usage_and_input(void **state) {
         {TINY "--offload-ratio 0.5", {"--offload-ratio", "--offload-optimizer cpu or nvme"}},
         {TINY "--offload-optimizer cpu --offload-ratio 1.5", {"--offload-ratio 1.5", "0 to 1"}},
         {TINY "--nvme-path /tmp", {"--nvme-path", "add --offload-optimizer nvme"}},
+        {TINY "--offload-activations cpu", {"--offload-activations", "add --recompute unit"}},
+        {TINY "--offload-activations disk", {"--offload-activations disk", "none, cpu, nvme"}},
+        {TINY KEEP "nvme", {"--offload-activations nvme", "add --nvme-path DIR"}},
+        {TINY KEEP "nvme --nvme-path absent", {"--nvme-path absent", "No such file"}},
+        {TINY KEEP "cpu --nvme-path drive", {"--nvme-path", "--offload-activations nvme"}},
         {TINY "--offload-optimizer cpu --nvme-capacity 1GB", {"--nvme-capacity", "nvme"}},
         {TINY "--offload-optimizer cpu --nvme-verify off", {"--nvme-verify", "nvme"}},
         {TINY "--offload-optimizer cpu --nvme-tbw 1TB", {"--nvme-tbw", "nvme"}},
@@ -474,6 +480,92 @@ static void a_drive_too_small_fails_the_run(void **state) {
     assert_string_equal(text(object, "error"), "ZR_ERR_BUDGET");
     assert_non_null(strstr(text(object, "message"), "raise --nvme-capacity"));
     json_decref(object);
+}
+
+/* ---- activations offloaded ----------------------------------------------------------------- */
+
+/* Six layers, whose inputs of 2 x 16 tokens have 16 channels. */
+#define DEEP                                                                                       \
+    "--model layers=6,channels=16,heads=2,seq=16,vocab=256 --data text --comm-timeout 60 "         \
+    "--micro-batch 2 --json "
+#define INPUT_BYTES (2 * 16 * 16 * 4)
+
+static void same_weights_wherever_activations_wait(void **state) {
+    static const char *const placements[] = {
+        "none", "cpu", "nvme --nvme-path drive",
+        "nvme --nvme-path drive,drive --nvme-buffers 1 --nvme-verify off",
+        "nvme --offload-optimizer nvme --nvme-path drive --nvme-buffers 2 --sub-group 1024"};
+    (void)state;
+    size_t n_placements = has_nvme() ? 5 : 2;
+    for (int n_ranks = 1; n_ranks <= 2; n_ranks++) {
+        char hash[17] = "", arguments[512];
+        for (size_t i = 0; i < 4 * n_placements; i++) {
+            snprintf(arguments, sizeof(arguments),
+                     DEEP "--steps 3 --grad-accum 2 --seq-min 3 --reduce every-micro-batch "
+                          "--ranks %d --stage %zu " KEEP "%s",
+                     n_ranks, i % 4, placements[i / 4]);
+            json_t *object = run_json(arguments, 0);
+            if (i == 0)
+                snprintf(hash, sizeof(hash), "%s", text(object, "weights_xxh3"));
+            assert_string_equal(text(object, "weights_xxh3"), hash);
+            json_decref(object);
+        }
+    }
+    assert_int_equal(rmdir("drive"), 0); /* nothing was left in it */
+    assert_int_equal(mkdir("drive", 0777), 0);
+}
+
+static double activations_peak(const json_t *object, const char *tier) {
+    const json_t *peak = json_object_get(json_object_get(object, "peak_bytes"), tier);
+    return number(json_object_get(peak, "tags"), "activations", NULL);
+}
+
+/* On the device are the input in use and the next one, of six; the rest is where it was put. */
+static void activations_leave_the_device(void **state) {
+    (void)state;
+    bool nvme = has_nvme();
+    json_t *kept = run_json(DEEP "--steps 4 --ranks 2 --recompute unit", 0);
+    for (int i = 0; i < 1 + nvme; i++) {
+        json_t *object = run_json(i == 0 ? DEEP "--steps 4 --ranks 2 " KEEP "cpu"
+                                         : DEEP "--steps 4 --ranks 2 --nvme-path drive "
+                                                "--nvme-buffers 2 --nvme-tbw 1TB " KEEP "nvme",
+                                  0);
+        json_t *moved = json_object_get(json_object_get(object, "offload"), "activations");
+        assert_string_equal(text(moved, "device"), i == 0 ? "cpu" : "nvme");
+        assert_true(number_at(moved, "away", "bytes", NULL) == 2 * 4 * 6 * INPUT_BYTES);
+        assert_true(number_at(moved, "back", "bytes", NULL) == 2 * 4 * 6 * INPUT_BYTES);
+        assert_true(activations_peak(kept, "device") - activations_peak(object, "device") ==
+                    4 * INPUT_BYTES);
+        assert_true(activations_peak(object, "host") == (i == 0 ? 6 * INPUT_BYTES : 0));
+        if (i == 1) { /* chunks of 4096; the last of six is never written, two are in buffers */
+            assert_true(number_at(moved, "nvme", "written", "bytes") == 2 * 4 * 5 * 4096);
+            assert_true(number_at(moved, "nvme", "read", "bytes") == 2 * 4 * 4 * 4096);
+            assert_true(number_at(object, "nvme_bytes", "written", NULL) == 2 * 4 * 5 * 4096);
+            assert_true(activations_peak(object, "nvme") == 6 * INPUT_BYTES);
+            assert_true(number_at(moved, "nvme", "endurance_days", NULL) > 0);
+        }
+        json_decref(object);
+    }
+    json_decref(kept);
+}
+
+static void activations_within_budgets(void **state) {
+    (void)state;
+    json_t *object = run_json(DEEP KEEP "cpu --host-memory 4096", 1);
+    assert_string_equal(text(object, "error"), "ZR_ERR_BUDGET");
+    json_decref(object);
+    if (!has_nvme())
+        return;
+    object = run_json(DEEP KEEP "nvme --nvme-path drive --nvme-capacity 10kB", 1);
+    assert_string_equal(text(object, "error"), "ZR_ERR_BUDGET");
+    assert_non_null(strstr(text(object, "message"), "inputs of 6 layers"));
+    assert_non_null(strstr(text(object, "message"), "raise --nvme-capacity"));
+    json_decref(object);
+    assert_ran("--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text --steps 2 "
+               "--nvme-path drive " KEEP "nvme",
+               0);
+    assert_non_null(strstr(out, "away from the device"));
+    assert_non_null(strstr(out, "written per day"));
 }
 
 /* ---- sequences of varying length --------------------------------------------------------- */
@@ -876,6 +968,9 @@ int main(void) {
         cmocka_unit_test(what_is_moved_is_reported),
         cmocka_unit_test(what_is_moved_of_parameters_is_reported),
         cmocka_unit_test(a_drive_too_small_fails_the_run),
+        cmocka_unit_test(same_weights_wherever_activations_wait),
+        cmocka_unit_test(activations_leave_the_device),
+        cmocka_unit_test(activations_within_budgets),
         cmocka_unit_test(lengths_vary),
         cmocka_unit_test(varying_lengths_at_every_stage),
         cmocka_unit_test(equal_lengths_as_without),
