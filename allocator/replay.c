@@ -265,7 +265,8 @@ zr_status_t zr_replay_give(zr_allocator_t *allocator, zr_block_t *block, zr_stre
     zr_replay_entry_t *entry = &replay->plan->entries[block->planned - 1];
     if (arena->recording != NULL)
         zr_recording_ended(arena->recording, block);
-    if (arena->is_addressable)
+    /* Host memory may still be copied from or to by a stream that is late. */
+    if (arena->is_addressable && replay->planning.is_synchronous)
         zr_poison(arena->base + block->offset_bytes, block->requested_bytes);
     block->state = ZR_BLOCK_FREE;
     block->requested_bytes = 0;
