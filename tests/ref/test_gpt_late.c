@@ -19,6 +19,7 @@ enum { N_STEPS = 3, BATCH = 2, SEQ = 7, VOCAB = 29 };
 typedef struct late_case {
     zr_config_t config;
     bool recompute;
+    zr_offload_device_t activations;
     double losses[TEST_MAX_RANKS][N_STEPS + 1]; /* of the steps, and of an evaluation */
     uint64_t hash[TEST_MAX_RANKS];
 } late_case_t;
@@ -54,7 +55,7 @@ static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, gpt_t *gpt) {
 
 static zr_status_t run_rank(test_rank_t *rank) {
     late_case_t *c = rank->context;
-    const gpt_shape_t shape = {.n_layers = 2, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
+    const gpt_shape_t shape = {.n_layers = 3, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
     gpt_options_t options = {.recompute = c->recompute, .seed = 3, .weight_decay = 0.1};
     zr_runtime_t *runtime = NULL;
     gpt_t *gpt = NULL;
@@ -63,16 +64,22 @@ static zr_status_t run_rank(test_rank_t *rank) {
     if (status == ZR_OK)
         status = zr_runtime_commit(runtime);
     if (status == ZR_OK)
+        status = gpt_offload_activations(gpt, c->activations, BATCH * SEQ);
+    if (status == ZR_OK)
         status = train(rank, runtime, gpt);
     gpt_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;
 }
 
-static late_case_t run(int stage, int n_ranks, zr_dtype_t dtype, bool recompute, bool late) {
-    late_case_t c = {.config = zr_config_default(), .recompute = recompute};
+static late_case_t run(int stage, int variant, zr_offload_device_t activations, bool late) {
+    int n_ranks = variant & 1 ? 2 : 1;
+    late_case_t c = {
+        .config = zr_config_default(), .recompute = variant & 4, .activations = activations};
+    c.config.nvme.store = "memory";
+    c.config.offload_optimizer.n_buffers = 2;
     c.config.stage = stage;
-    c.config.dtype = dtype;
+    c.config.dtype = variant & 2 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
     c.config.micro_batch = BATCH;
     c.config.grad_accum = 2;
     c.config.adamw.lr = 0.01;
@@ -83,20 +90,27 @@ static late_case_t run(int stage, int n_ranks, zr_dtype_t dtype, bool recompute,
     return c;
 }
 
+static void assert_same(const late_case_t *host, const late_case_t *late, int stage, int variant) {
+    for (int r = 0; r < (variant & 1 ? 2 : 1); r++) {
+        if (memcmp(host->losses[r], late->losses[r], sizeof(host->losses[r])) != 0 ||
+            host->hash[r] != late->hash[r])
+            fail_msg("stage %d, variant %d, activations %d, rank %d: late streams change the "
+                     "result (evaluation %.9g, not %.9g)",
+                     stage, variant, (int)late->activations, r, late->losses[r][N_STEPS],
+                     host->losses[r][N_STEPS]);
+    }
+}
+
 static void test_late(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         for (int variant = 0; variant < 8; variant++) {
-            int n_ranks = variant & 1 ? 2 : 1;
-            zr_dtype_t dtype = variant & 2 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
-            late_case_t host = run(stage, n_ranks, dtype, variant & 4, false);
-            late_case_t late = run(stage, n_ranks, dtype, variant & 4, true);
-            for (int r = 0; r < n_ranks; r++) {
-                if (memcmp(host.losses[r], late.losses[r], sizeof(host.losses[r])) != 0 ||
-                    host.hash[r] != late.hash[r])
-                    fail_msg("stage %d, variant %d, rank %d: late streams change the result "
-                             "(evaluation %.9g, not %.9g)",
-                             stage, variant, r, late.losses[r][N_STEPS], host.losses[r][N_STEPS]);
+            late_case_t host = run(stage, variant, ZR_OFFLOAD_NONE, false);
+            late_case_t late = run(stage, variant, ZR_OFFLOAD_NONE, true);
+            assert_same(&host, &late, stage, variant);
+            for (int i = ZR_OFFLOAD_CPU; i <= ZR_OFFLOAD_NVME && host.recompute; i++) {
+                late = run(stage, variant, (zr_offload_device_t)i, true);
+                assert_same(&host, &late, stage, variant);
             }
         }
     }
