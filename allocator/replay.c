@@ -225,6 +225,12 @@ void zr_replay_freed(zr_replay_t *replay, zr_block_t *block, const zr_stream_t *
     block->tape_number = 0;
 }
 
+/* There is no event to wait for: wait for the stream itself. Never ZR_OK. */
+static zr_status_t wait_instead(zr_stream_t *stream, zr_status_t status) {
+    zr_status_t waited = zr_stream_synchronize(stream);
+    return waited == ZR_OK ? status : waited;
+}
+
 /* Let a stream that no tensor of the plan was freed behind be one that others wait for. */
 static zr_status_t learn_stream(zr_allocator_t *allocator, zr_stream_t *stream) {
     zr_replay_t *replay = allocator->replay;
@@ -232,10 +238,8 @@ static zr_status_t learn_stream(zr_allocator_t *allocator, zr_stream_t *stream) 
     if (plan->n_streams == ZR_REPLAY_MAX_STREAMS)
         return zr_stream_synchronize(stream);
     zr_status_t status = zr_event_create(allocator->device, &replay->fences[plan->n_streams]);
-    if (status != ZR_OK) {
-        zr_status_t waited = zr_stream_synchronize(stream);
-        return waited == ZR_OK ? status : waited;
-    }
+    if (status != ZR_OK)
+        return wait_instead(stream, status);
     plan->streams[plan->n_streams++] = stream;
     return ZR_OK;
 }
@@ -251,10 +255,8 @@ static zr_status_t note_last_use(zr_allocator_t *allocator, zr_replay_entry_t *e
     if (!entry->needs_event)
         return ZR_OK;
     zr_status_t status = zr_event_record(entry->event, stream);
-    if (status != ZR_OK) {
-        zr_status_t waited = zr_stream_synchronize(stream);
-        return waited == ZR_OK ? status : waited;
-    }
+    if (status != ZR_OK)
+        return wait_instead(stream, status);
     entry->recorded_in = replay->statistics.n_steps + 1;
     return ZR_OK;
 }

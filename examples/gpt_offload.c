@@ -2,43 +2,17 @@
  * Inputs of layers that wait for backward off the device: set up as the runtime's configuration
  * says where drives are concerned. gpt.c puts and gets them.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "examples/gpt_internal.h"
-
-/* Cut a list of folders at its commas, in place; each is named once per file in it. No more than
- * there may be: config has been checked. */
-static size_t split_paths(char *text, size_t n_files, const char *paths[ZR_STORE_MAX_PATHS]) {
-    size_t n_folders = 0;
-    char *rest = NULL;
-    for (char *path = strtok_r(text, ",", &rest); path != NULL; path = strtok_r(NULL, ",", &rest))
-        paths[n_folders++] = path;
-    for (size_t i = n_folders; i < n_folders * n_files; i++)
-        paths[i] = paths[i % n_folders];
-    return n_folders * n_files;
-}
 
 static zr_status_t create_on_nvme(gpt_t *gpt, zr_stash_options_t *options) {
     const zr_config_t *config = zr_runtime_config(gpt->runtime);
-    const zr_nvme_options_t *nvme = &config->nvme;
-    zr_store_options_t store = zr_store_options_default();
-    const char *paths[ZR_STORE_MAX_PATHS];
-    char text[ZR_CONFIG_PATHS_BYTES];
-    bool is_drive = strcmp(nvme->store, "memory") != 0;
-    snprintf(text, sizeof(text), "%s", nvme->paths);
-    store.log = options->log;
-    store.allocator = is_drive ? gpt->allocator : NULL; /* "memory" stands for a drive */
-    store.verify = nvme->verify;
-    store.paths = paths;
-    store.n_paths = split_paths(text, nvme->files_per_path, paths);
-    store.request_bytes = nvme->request_bytes;
-    store.depth = nvme->depth;
-    store.submit_batch = nvme->submit_batch < nvme->depth ? nvme->submit_batch : nvme->depth;
+    zr_store_paths_t paths;
+    zr_store_options_t store;
+    zr_runtime_store_options(gpt->runtime, &paths, &store);
     store.n_bounce_buffers = 1; /* nothing is unaligned */
     size_t n_buffers = config->offload_optimizer.n_buffers;
     options->n_buffers = n_buffers < options->n_slots ? n_buffers : options->n_slots;
-    options->backend = nvme->store;
+    options->backend = config->nvme.store;
     options->store = &store;
     return zr_stash_create(options, &gpt->stash);
 }

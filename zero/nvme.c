@@ -28,24 +28,30 @@ static size_t chunk_bytes(const zr_nvme_options_t *nvme, size_t group_bytes) {
     return chunk;
 }
 
+void zr_runtime_store_options(const zr_runtime_t *runtime, zr_store_paths_t *paths_p,
+                              zr_store_options_t *options_p) {
+    const zr_nvme_options_t *nvme = &runtime->config.nvme;
+    bool is_drive = strcmp(nvme->store, "memory") != 0;
+    *options_p = zr_store_options_default();
+    snprintf(paths_p->text, sizeof(paths_p->text), "%s", nvme->paths);
+    options_p->log = runtime->log;
+    options_p->allocator = is_drive ? runtime->allocator : NULL; /* "memory" stands for a drive */
+    options_p->verify = nvme->verify;
+    options_p->paths = paths_p->paths;
+    options_p->n_paths = split_paths(paths_p->text, nvme->files_per_path, paths_p->paths);
+    options_p->request_bytes = nvme->request_bytes;
+    options_p->depth = nvme->depth;
+    options_p->submit_batch = nvme->submit_batch < nvme->depth ? nvme->submit_batch : nvme->depth;
+}
+
 zr_status_t zr_nvme_open(zr_runtime_t *runtime, const zr_nvme_request_t *request,
                          zr_store_t **store_p) {
     const zr_nvme_options_t *nvme = &runtime->config.nvme;
-    zr_store_options_t options = zr_store_options_default();
-    const char *paths[ZR_STORE_MAX_PATHS];
-    char text[ZR_CONFIG_PATHS_BYTES];
-    bool is_drive = strcmp(nvme->store, "memory") != 0;
-    snprintf(text, sizeof(text), "%s", nvme->paths);
-    options.log = runtime->log;
-    options.allocator = is_drive ? runtime->allocator : NULL; /* "memory" stands for a drive */
+    zr_store_paths_t paths;
+    zr_store_options_t options;
+    zr_runtime_store_options(runtime, &paths, &options);
     options.chunk_bytes = chunk_bytes(nvme, request->group_bytes);
     options.max_transfers = request->max_transfers;
-    options.verify = nvme->verify;
-    options.paths = paths;
-    options.n_paths = split_paths(text, nvme->files_per_path, paths);
-    options.request_bytes = nvme->request_bytes;
-    options.depth = nvme->depth;
-    options.submit_batch = nvme->submit_batch < nvme->depth ? nvme->submit_batch : nvme->depth;
     options.n_bounce_buffers = 2; /* ragged ends alone are not aligned */
     return zr_store_create(nvme->store, &options, request->extents, request->n_extents, store_p);
 }

@@ -192,6 +192,22 @@ zr_allocator_t *zr_runtime_allocator(zr_runtime_t *runtime);
 zr_device_t *zr_runtime_device(zr_runtime_t *runtime);
 zr_comm_t *zr_runtime_comm(zr_runtime_t *runtime);
 const zr_config_t *zr_runtime_config(const zr_runtime_t *runtime);
+
+/** Folders that a store's options point to: where they are kept. */
+typedef struct zr_store_paths {
+    char text[ZR_CONFIG_PATHS_BYTES];
+    const char *paths[ZR_STORE_MAX_PATHS];
+} zr_store_paths_t;
+
+/**
+ * The options of a store as the configuration's `nvme` says: folders, requests, checks, and the
+ * allocator that its buffers count in. What depends on the extents stays at its default.
+ *
+ * @param paths_p    filled; options_p->paths points into it
+ * @param options_p  for zr_store_create with the configuration's nvme.store
+ */
+void zr_runtime_store_options(const zr_runtime_t *runtime, zr_store_paths_t *paths_p,
+                              zr_store_options_t *options_p);
 const zr_log_t *zr_runtime_log(const zr_runtime_t *runtime);
 
 /** What there is, in elements. Padding makes shards equal and aligned. */
