@@ -1,10 +1,11 @@
 # The CUDA device without a GPU: its own files, compiled for an emulation of CUDA (emu.h). The
 # suites of other folders run on it as they are.
+file(GLOB EMU_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu
+     ${CMAKE_SOURCE_DIR}/kernels/nn/cuda/*.cu)
 file(GLOB EMU_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.c
-     ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+     ${CMAKE_SOURCE_DIR}/kernels/nn/cuda/*.c)
 add_library(zero_emu OBJECT emu/emu_kernels.cc emu/emu_memory.cc emu/emu_streams.cc emu/backends.c
-                            ${EMU_CUDA_SOURCES})
-file(GLOB EMU_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu)
+                            ${EMU_CUDA_SOURCES} ${EMU_KERNELS})
 set_source_files_properties(${EMU_KERNELS} PROPERTIES LANGUAGE CXX)
 target_include_directories(zero_emu BEFORE PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
 # Few blocks, so that loops over the grid and over blocks of elements are seen to go on.
