@@ -90,6 +90,10 @@ static zr_status_t check_extents(const zr_store_options_t *o, const zr_store_ext
                            "store: with extent %zu, \"%s\" of %zu bytes, they are more than the "
                            "%zu bytes that are possible",
                            i, extents[i].name, extents[i].size_bytes, (size_t)1 << 60);
+        if (extents[i].account >= ZR_STORE_MAX_ACCOUNTS)
+            return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                           "store: extent %zu, \"%s\", is of account %zu; there are 0 to %d", i,
+                           extents[i].name, extents[i].account, ZR_STORE_MAX_ACCOUNTS - 1);
         left -= extents[i].size_bytes;
     }
     return ZR_OK;
@@ -118,7 +122,8 @@ static zr_store_extent_t *copy_extents(const zr_store_extent_t *extents, size_t 
         return NULL;
     char *name = (char *)(copy + n_extents + 1);
     for (size_t i = 0; i < n_extents; i++) {
-        copy[i] = (zr_store_extent_t){.name = name, .size_bytes = extents[i].size_bytes};
+        copy[i] = extents[i];
+        copy[i].name = name;
         name = stpcpy(name, extents[i].name) + 1;
     }
     return copy;
@@ -231,8 +236,34 @@ const zr_store_extent_t *zr_store_extent(const zr_store_t *store, size_t extent)
     return extent < store->info.n_extents ? &store->extents[extent] : NULL;
 }
 
+void zr_store_account_statistics(const zr_store_t *store, size_t account,
+                                 zr_store_statistics_t *statistics_p) {
+    *statistics_p = store->accounts[account];
+}
+
+static void add_count(zr_store_count_t *sum, const zr_store_count_t *count) {
+    sum->n_transfers += count->n_transfers;
+    sum->n_requests += count->n_requests;
+    sum->bytes += count->bytes;
+    sum->moved_bytes += count->moved_bytes;
+    sum->bounced_bytes += count->bounced_bytes;
+}
+
 void zr_store_statistics(const zr_store_t *store, zr_store_statistics_t *statistics_p) {
-    *statistics_p = store->statistics;
+    zr_store_statistics_t sum = {0};
+    for (size_t i = 0; i < ZR_STORE_MAX_ACCOUNTS; i++) {
+        const zr_store_statistics_t *account = &store->accounts[i];
+        for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+            add_count(&sum.count[d], &account->count[d]);
+            sum.wait_seconds[d] += account->wait_seconds[d];
+        }
+        sum.n_continued += account->n_continued;
+        sum.n_retried += account->n_retried;
+        sum.n_conflicts += account->n_conflicts;
+        sum.n_failed += account->n_failed;
+        sum.checksum_seconds += account->checksum_seconds;
+    }
+    *statistics_p = sum;
 }
 
 /* ---- starting a transfer ----------------------------------------------------------------------
@@ -309,7 +340,7 @@ static void finish(zr_store_t *store, const zr_store_transfer_t *transfer) {
     zr_store_direction_t direction = transfer->direction;
     while (transfer->state == ZR_TRANSFER_IN_FLIGHT)
         store->backend->progress(store, true);
-    store->statistics.wait_seconds[direction] += zr_store_clock() - begin;
+    zr_store_account_of(store, transfer)->wait_seconds[direction] += zr_store_clock() - begin;
 }
 
 /* Let what is on the same bytes end first. */
@@ -323,7 +354,7 @@ static void finish_conflicts(zr_store_t *store, const call_t *call) {
             waited = true;
         }
     }
-    store->statistics.n_conflicts += waited;
+    store->accounts[store->extents[call->extent].account].n_conflicts += waited;
 }
 
 static size_t first_chunk(const zr_store_t *store, const call_t *call) {
@@ -386,7 +417,7 @@ static zr_status_t start(zr_store_t *store, const call_t *call) {
     *call->ticket_p = transfer->generation * ZR_STORE_MAX_TRANSFERS + slot;
     if (call->size_bytes == 0) {
         transfer->state = ZR_TRANSFER_ENDED;
-        store->statistics.count[call->direction].n_transfers++;
+        zr_store_account_of(store, transfer)->count[call->direction].n_transfers++;
         return ZR_OK;
     }
     transfer->state = ZR_TRANSFER_IN_FLIGHT;

@@ -13,6 +13,9 @@
  * covers whole chunks, so that each has one checksum, made when it is put and verified when it
  * is got: what comes back is what went out, or an error.
  *
+ * Several users can share a store. Each extent is of an account, what is moved is counted by
+ * account, and users register their buffers independently of each other.
+ *
  * A store is scratch memory of one run: nothing in it outlives the handle, whichever way the
  * process ends, and two stores on one path share nothing.
  *
@@ -39,6 +42,7 @@ typedef struct zr_store zr_store_t;
 typedef struct zr_store_extent {
     const char *name;  /* for messages: "h.3 optimizer_state" */
     size_t size_bytes; /* 0 is fine; multiples of zr_store_info_t.block_bytes need no copy */
+    size_t account;    /* whose transfers of it are: below ZR_STORE_MAX_ACCOUNTS */
 } zr_store_extent_t;
 
 /** A transfer that was started; good until it has been waited for, or polled to its end. */
@@ -49,6 +53,7 @@ typedef uint64_t zr_store_ticket_t;
 #define ZR_STORE_MAX_PATHS 16
 #define ZR_STORE_MAX_DEPTH 1024
 #define ZR_STORE_MAX_TRANSFERS 65536
+#define ZR_STORE_MAX_ACCOUNTS 8
 #define ZR_STORE_MAX_REQUEST_BYTES ((size_t)1 << 30)
 #define ZR_STORE_MAX_BOUNCE_BUFFERS 1024
 /** Every chunk is a multiple of this, whatever the block size of the files. */
@@ -206,8 +211,11 @@ typedef struct zr_store_statistics {
     double checksum_seconds; /* making and verifying checksums, on the caller's thread */
 } zr_store_statistics_t;
 
-/** Counts since creation. */
+/** Counts since creation, of all accounts together. */
 void zr_store_statistics(const zr_store_t *store, zr_store_statistics_t *statistics_p);
+/** Of one account, which exists: of transfers of its extents, and of waiting for those. */
+void zr_store_account_statistics(const zr_store_t *store, size_t account,
+                                 zr_store_statistics_t *statistics_p);
 
 #ifdef __cplusplus
 }

@@ -80,9 +80,9 @@ struct zr_store {
     const zr_store_backend_t *backend;
     zr_store_options_t options; /* paths: during open only */
     zr_store_info_t info;
-    zr_store_statistics_t statistics; /* the backend adds n_continued and n_retried */
-    zr_store_extent_t *extents;       /* [info.n_extents] */
-    bool is_dead;                     /* every later transfer is refused */
+    zr_store_statistics_t accounts[ZR_STORE_MAX_ACCOUNTS]; /* see zr_store_account_of */
+    zr_store_extent_t *extents;                            /* [info.n_extents] */
+    bool is_dead;                                          /* every later transfer is refused */
 
     /* The front's own. */
     zr_store_chunks_t *chunks;      /* [info.n_extents] */
@@ -94,6 +94,12 @@ struct zr_store {
 
 extern const zr_store_backend_t zr_store_memory_backend;
 extern const zr_store_backend_t zr_store_uring_backend;
+
+/** Where a transfer is counted. The backend adds n_continued and n_retried. */
+static inline zr_store_statistics_t *zr_store_account_of(zr_store_t *store,
+                                                         const zr_store_transfer_t *transfer) {
+    return &store->accounts[store->extents[transfer->extent].account];
+}
 
 /** Before the bytes of a put are taken: makes the checksums. Of a get: nothing yet. */
 void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece);

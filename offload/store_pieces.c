@@ -41,7 +41,7 @@ void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece) {
     const unsigned char *buffer = piece_buffer(piece);
     for (size_t done = 0; done < piece->size_bytes; done += store->info.chunk_bytes)
         *sum++ = XXH3_64bits(buffer + done, chunk_size(store, piece, done));
-    store->statistics.checksum_seconds += zr_store_clock() - begin;
+    zr_store_account_of(store, piece->transfer)->checksum_seconds += zr_store_clock() - begin;
 }
 
 static zr_status_t refuse_chunk(const zr_store_t *store, const zr_store_piece_t *piece, size_t done,
@@ -70,7 +70,7 @@ static zr_status_t verify(zr_store_t *store, const zr_store_piece_t *piece) {
         if (got != *sum)
             status = refuse_chunk(store, piece, done, *sum, got);
     }
-    store->statistics.checksum_seconds += zr_store_clock() - begin;
+    zr_store_account_of(store, piece->transfer)->checksum_seconds += zr_store_clock() - begin;
     return status;
 }
 
@@ -87,9 +87,9 @@ static void end_bytes(zr_store_t *store, zr_store_transfer_t *transfer, size_t s
     transfer->state = ZR_TRANSFER_ENDED;
     store->n_in_flight--;
     if (transfer->status == ZR_OK)
-        store->statistics.count[transfer->direction].n_transfers++;
+        zr_store_account_of(store, transfer)->count[transfer->direction].n_transfers++;
     else
-        store->statistics.n_failed++;
+        zr_store_account_of(store, transfer)->n_failed++;
 }
 
 void zr_store_piece_ended(zr_store_t *store, const zr_store_piece_t *piece,
@@ -99,7 +99,7 @@ void zr_store_piece_ended(zr_store_t *store, const zr_store_piece_t *piece,
     if (status == ZR_OK && transfer->direction == ZR_STORE_GET && transfer->status == ZR_OK)
         status = verify(store, piece);
     if (status == ZR_OK) {
-        zr_store_count_t *count = &store->statistics.count[transfer->direction];
+        zr_store_count_t *count = &zr_store_account_of(store, transfer)->count[transfer->direction];
         count->n_requests += outcome->n_requests;
         count->bytes += piece->size_bytes;
         count->moved_bytes += outcome->moved_bytes;

@@ -165,7 +165,7 @@ static void retry(zr_uring_store_t *uring, uint32_t number, const char *cause, i
     }
     if (request->n_fruitless > PATIENT_FRUITLESS)
         usleep(PAUSE_MICROSECONDS);
-    uring->base.statistics.n_retried++;
+    zr_store_account_of(&uring->base, request->piece.transfer)->n_retried++;
     note(uring, number);
 }
 
@@ -188,7 +188,7 @@ static void advance(zr_uring_store_t *uring, uint32_t number, size_t moved_bytes
     } else {
         request->done_bytes += whole_blocks;
         request->n_fruitless = 0;
-        uring->base.statistics.n_continued++;
+        zr_store_account_of(&uring->base, request->piece.transfer)->n_continued++;
         note(uring, number);
     }
 }

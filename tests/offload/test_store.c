@@ -349,6 +349,51 @@ static void test_ranks_in_threads(void **state) {
     }
 }
 
+/* ---- accounts ---------------------------------------------------------------------------------
+ */
+
+static zr_store_statistics_t of_account(const fixture_t *f, size_t account) {
+    zr_store_statistics_t s;
+    zr_store_account_statistics(f->store, account, &s);
+    return s;
+}
+
+/* What is moved, waited for and verified is counted where the extent belongs, and in total. */
+static void test_accounts(void **state) {
+    fixture_t *f = *state;
+    static const size_t size = 2 * REQUEST;
+    const zr_store_extent_t extents[] = {{"a", size, 0}, {"b", CHUNK, 7}, {"c", size, 0}};
+    assert_int_equal(zr_store_create(f->backend, &f->options, extents, 3, &f->store), ZR_OK);
+    assert_int_equal(zr_store_extent(f->store, 1)->account, 7);
+    unsigned char *buffer = new_buffer(size, 0);
+    zr_store_ticket_t tickets[3];
+    fill_pattern(buffer, size, 3);
+    for (size_t e = 0; e < 3; e++)
+        assert_int_equal(zr_store_put(f->store, e, 0, extents[e].size_bytes, buffer, &tickets[e]),
+                         ZR_OK);
+    assert_int_equal(zr_store_wait(f->store, tickets[1]), ZR_OK);
+    assert_true(of_account(f, 7).wait_seconds[ZR_STORE_PUT] > 0);
+    assert_true(of_account(f, 0).wait_seconds[ZR_STORE_PUT] == 0); /* though it moved on */
+    assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
+    assert_int_equal(get_now(f->store, 2, 0, size, buffer), ZR_OK);
+    assert_int_equal(get_now(f->store, 1, 0, 0, buffer), ZR_OK);
+
+    zr_store_statistics_t a = of_account(f, 0), b = of_account(f, 7), sum = statistics(f);
+    assert_int_equal(a.count[ZR_STORE_PUT].bytes, 2 * size);
+    assert_int_equal(a.count[ZR_STORE_GET].bytes, size);
+    assert_int_equal(a.count[ZR_STORE_PUT].n_transfers, 2);
+    assert_int_equal(b.count[ZR_STORE_PUT].bytes, CHUNK);
+    assert_int_equal(b.count[ZR_STORE_PUT].n_requests, 1);
+    assert_int_equal(b.count[ZR_STORE_GET].n_transfers, 1);
+    assert_int_equal(b.count[ZR_STORE_GET].bytes, 0);
+    assert_int_equal(of_account(f, 1).count[ZR_STORE_PUT].bytes, 0);
+    assert_int_equal(sum.count[ZR_STORE_PUT].bytes, 2 * size + CHUNK);
+    assert_int_equal(sum.count[ZR_STORE_GET].n_transfers, 2);
+    assert_true((b.checksum_seconds > 0) == f->options.verify);
+    assert_true(sum.checksum_seconds == a.checksum_seconds + b.checksum_seconds);
+    free_buffer(buffer);
+}
+
 /* ---- registered buffers ---------------------------------------------------------------------- */
 
 static void test_register(void **state) {
@@ -445,6 +490,9 @@ static void test_refused_stores(void **state) {
                    "extent 0 has no name");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, NULL, 1, &f->store),
                    "no array");
+    const zr_store_extent_t nobodys = {"a", 1, ZR_STORE_MAX_ACCOUNTS};
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, &nobodys, 1, &f->store),
+                   "is of account 8; there are 0 to 7");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create("floppy", o, NULL, 0, &f->store),
                    "no backend \"floppy\"; there are memory, uring");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, NULL, 0, NULL), "NULL");
@@ -496,6 +544,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_destroy_waits, setup, teardown),
         cmocka_unit_test_setup_teardown(test_random, setup, teardown),
         cmocka_unit_test_setup_teardown(test_ranks_in_threads, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_accounts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_register, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_transfers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_stores, setup, teardown),

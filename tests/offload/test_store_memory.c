@@ -12,7 +12,7 @@
 
 /* A whole life with a fault at the n-th allocation; how many there were to fail. */
 static size_t run(const char *backend, size_t n) {
-    static const zr_store_extent_t extents[] = {{"a", 100}, {"b", 3 * REQUEST + 1}};
+    static const zr_store_extent_t extents[] = {{"a", 100, 0}, {"b", 3 * REQUEST + 1, 0}};
     fixture_t f;
     zr_store_ticket_t ticket;
     fixture_open(&f, backend, 2);

@@ -140,7 +140,7 @@ static void test_two_stores_on_one_path(void **state) {
     fixture_t *f = *state;
     zr_store_t *stores[2];
     unsigned char *buffers[2], *got = new_buffer(2 * REQUEST, 0);
-    const zr_store_extent_t extent = {"same", 2 * REQUEST};
+    const zr_store_extent_t extent = {"same", 2 * REQUEST, 0};
     for (uint64_t i = 0; i < 2; i++) {
         buffers[i] = new_buffer(2 * REQUEST, 0);
         fill_pattern(buffers[i], 2 * REQUEST, i);
