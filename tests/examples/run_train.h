@@ -1,0 +1,106 @@
+/*
+ * zero-train as its users meet it: a process with a command line, an exit status, standard output
+ * and standard error, in a folder of its own. For one test program each: everything is static.
+ */
+#ifndef TESTS_EXAMPLES_RUN_TRAIN_H
+#define TESTS_EXAMPLES_RUN_TRAIN_H
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define TINY "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text --comm-timeout 60 "
+
+static char folder[] = "/tmp/zr-test-zero-train-XXXXXX";
+static char out[65536], err[65536];
+
+static inline void write_file(const char *name, const void *bytes, size_t n) {
+    FILE *file = fopen(name, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static inline void read_file(const char *name, char *text, size_t size) {
+    FILE *file = fopen(name, "rb");
+    assert_non_null(file);
+    text[fread(text, 1, size - 1, file)] = '\0';
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Run zero-train in the folder, with its output in `out` and `err`; its exit status. */
+static inline int run(const char *arguments) {
+    char command[4096];
+    snprintf(command, sizeof(command), "'%s' %s >out 2>err", ZERO_TRAIN, arguments);
+    int status = system(command);
+    read_file("out", out, sizeof(out));
+    read_file("err", err, sizeof(err));
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static inline void assert_ran(const char *arguments, int expected) {
+    int code = run(arguments);
+    if (code != expected)
+        fail_msg("%s: exit %d instead of %d\n%s%s", arguments, code, expected, out, err);
+}
+
+/* Enter a new folder, with a text of 5000 tokens and a folder that stands for a drive. */
+static inline int make_folder(void) {
+    char text[5000];
+    if (mkdtemp(folder) == NULL || chdir(folder) != 0 || mkdir("drive", 0777) != 0)
+        return -1;
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = "the quick brown fox jumps over the lazy dog. "[i * i % 7 + i % 38];
+    write_file("text", text, sizeof(text));
+    return 0;
+}
+
+static inline int clean(void **state) {
+    char command[256];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    return chdir("/") | system(command);
+}
+
+static inline json_t *run_json(const char *arguments, int expected) {
+    assert_ran(arguments, expected);
+    json_error_t error;
+    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, &error);
+    if (object == NULL)
+        fail_msg("%s: line %d: %s\n%s", arguments, error.line, error.text, out);
+    assert_true(json_is_object(object));
+    return object;
+}
+
+static inline void assert_said(const char *arguments, const char *part) {
+    if (strstr(err, part) == NULL)
+        fail_msg("%s: \"%s\" is not in: %s", arguments, part, err);
+}
+
+static inline void assert_not_said(const char *arguments, const char *part) {
+    if (strstr(err, part) != NULL)
+        fail_msg("%s: \"%s\" is in: %s", arguments, part, err);
+}
+
+static inline double number(json_t *object, const char *name, const char *inner) {
+    json_t *value = json_object_get(object, name);
+    if (inner != NULL)
+        value = json_object_get(value, inner);
+    if (!json_is_number(value))
+        fail_msg("%s %s is no number in %s", name, inner ? inner : "", out);
+    return json_number_value(value);
+}
+
+static inline const char *text(json_t *object, const char *name) {
+    const char *value = json_string_value(json_object_get(object, name));
+    if (value == NULL)
+        fail_msg("%s is no string in %s", name, out);
+    return value;
+}
+
+#endif
