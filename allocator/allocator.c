@@ -38,7 +38,7 @@ static size_t max_size(size_t a, size_t b) {
 /* ---- creation ------------------------------------------------------------------------- */
 
 zr_allocator_options_t zr_allocator_options_default(void) {
-    zr_allocator_options_t options = {.log = zr_log_default(), .advice = NULL};
+    zr_allocator_options_t options = {.log = zr_log_default()};
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         options.budget_bytes[tier] = ZR_NO_BUDGET;
     return options;

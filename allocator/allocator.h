@@ -58,21 +58,30 @@ const char *zr_class_name(int class_index);
 
 #define ZR_NO_BUDGET ((size_t)-1)
 
+/** What an out-of-memory error advises to try, in phrases such as "a larger --host-memory". Strings
+ * are borrowed for the life of the allocator; NULL: nothing. The same string is said once. */
+typedef struct zr_allocator_advice {
+    const char *budget[ZR_N_TIERS];            /* unless the machine is the cause */
+    const char *any[ZR_N_TIERS];               /* whoever holds the memory */
+    const char *by_tag[ZR_N_TIERS][ZR_N_TAGS]; /* for what is asked for, and for each that holds
+                                                  a twentieth of what is live or more */
+} zr_allocator_advice_t;
+
 typedef struct zr_allocator_options {
     zr_log_t log;
     size_t budget_bytes[ZR_N_TIERS]; /* ZR_NO_BUDGET: as much as the machine has */
-    const char *advice;              /* appended to out-of-memory errors: which option to change;
-                                        borrowed for the life of the allocator; NULL: none */
+    zr_allocator_advice_t advice;
 } zr_allocator_options_t;
 
-/** No budgets, default log. */
+/** No budgets, default log, no advice. */
 zr_allocator_options_t zr_allocator_options_default(void);
 
 /**
  * Create the allocator of one rank.
  *
  * @param device   borrowed until zr_allocator_destroy
- * @param options  NULL means the defaults; borrowed for the call, except for `advice`
+ * @param options  NULL means the defaults; borrowed for the call, except for the strings of
+ * `advice`
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET when addresses are too scarce
  *
  * Ownership: destroy waits for pending frees, gives all memory back and logs, per tag, what

@@ -40,7 +40,7 @@ struct zr_allocator {
     zr_device_t *device;  /* borrowed */
     bool is_synchronous;  /* the device: its streams are done at once */
     zr_log_t log;
-    const char *advice; /* borrowed; may be NULL */
+    zr_allocator_advice_t advice;
     zr_block_pool_t pool;
     zr_block_table_t table; /* exactly the live blocks, by address */
     zr_event_pool_t events;

@@ -3,6 +3,7 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "allocator/internal.h"
 
@@ -59,8 +60,16 @@ static void say(text_t *text, const char *format, ...) {
     text->left -= used;
 }
 
+/* Bytes that would be "0.0 MiB" are said as such. */
+static bool is_small(size_t size_bytes) {
+    return (double)size_bytes < 0.05 * MIB;
+}
+
 static void say_size(text_t *text, size_t size_bytes) {
-    say(text, "%.1f MiB (%zu bytes)", (double)size_bytes / MIB, size_bytes);
+    if (is_small(size_bytes))
+        say(text, "%zu bytes", size_bytes);
+    else
+        say(text, "%.1f MiB (%zu bytes)", (double)size_bytes / MIB, size_bytes);
 }
 
 /* "(parameters 124.0 MiB, data 96 bytes)"; nothing when nothing is live. */
@@ -70,10 +79,10 @@ static void say_tags(text_t *text, const zr_byte_count_t *by_tag) {
         size_t live = by_tag[i].live;
         if (live == 0)
             continue;
-        if ((double)live >= 0.05 * MIB)
-            say(text, "%s%s %.1f MiB", separator, zr_tag_name((zr_tag_t)i), (double)live / MIB);
-        else
+        if (is_small(live))
             say(text, "%s%s %zu bytes", separator, zr_tag_name((zr_tag_t)i), live);
+        else
+            say(text, "%s%s %.1f MiB", separator, zr_tag_name((zr_tag_t)i), (double)live / MIB);
         separator = ", ";
     }
     if (separator[0] == ',')
@@ -123,6 +132,44 @@ static void say_cause(text_t *text, const zr_attempt_t *attempt, size_t largest_
     }
 }
 
+/* What is worth saying of all advice, each phrase once. */
+#define MAX_PHRASES (ZR_N_TAGS + 2)
+
+typedef struct phrases {
+    const char *text[MAX_PHRASES];
+    size_t n;
+} phrases_t;
+
+static void add_phrase(phrases_t *phrases, const char *phrase) {
+    if (phrase == NULL)
+        return;
+    for (size_t i = 0; i < phrases->n; i++)
+        if (strcmp(phrases->text[i], phrase) == 0)
+            return;
+    phrases->text[phrases->n++] = phrase;
+}
+
+static void say_advice(text_t *text, const zr_allocator_t *allocator, const zr_attempt_t *attempt) {
+    const zr_allocator_advice_t *advice = &allocator->advice;
+    const zr_tier_statistics_t *statistics = &attempt->memory->statistics;
+    const zr_tier_t tier = attempt->request->tier;
+    phrases_t phrases = {.n = 0};
+    if (statistics->budget_bytes != ZR_NO_BUDGET && !attempt->is_machine_full)
+        add_phrase(&phrases, advice->budget[tier]);
+    add_phrase(&phrases, advice->any[tier]);
+    for (int i = 0; i < ZR_N_TAGS; i++) {
+        size_t live = statistics->by_tag[i].live;
+        if (attempt->request->tag == (zr_tag_t)i || live > statistics->live.live / 20)
+            add_phrase(&phrases, advice->by_tag[tier][i]);
+    }
+    for (size_t i = 0; i < phrases.n; i++)
+        say(text, "%s%.300s",
+            i == 0               ? "; try "
+            : i + 1 == phrases.n ? ", or "
+                                 : ", ",
+            phrases.text[i]);
+}
+
 void zr_report_out_of_memory(const zr_allocator_t *allocator, const zr_attempt_t *attempt,
                              char *buffer, size_t size) {
     const zr_allocation_request_t *request = attempt->request;
@@ -149,8 +196,7 @@ void zr_report_out_of_memory(const zr_allocator_t *allocator, const zr_attempt_t
     say(&text, " reserved, largest hole ");
     say_size(&text, largest);
     say_cause(&text, attempt, largest);
-    if (allocator->advice != NULL)
-        say(&text, "; %.1000s", allocator->advice);
+    say_advice(&text, allocator, attempt);
 }
 
 /* ---- leaks ---------------------------------------------------------------------------- */

@@ -110,26 +110,6 @@ static zr_status_t check_config(const zr_config_t *config, int n_ranks, const zr
     return ZR_OK;
 }
 
-static void make_advice(zr_runtime_t *runtime) {
-    static const char *const stages[] = {
-        "--stage 1, 2 or 3, %sa smaller --micro-batch, or --recompute unit",
-        "--stage 2 or 3, %sa smaller --micro-batch, or --recompute unit",
-        "--stage 3, %sa smaller --micro-batch, or --recompute unit",
-        "more --ranks, %sa smaller --micro-batch, --recompute unit, or --prefetch 0"};
-    static const char *const params[] = {"--offload-params cpu or nvme, ",
-                                         "--offload-params nvme, ",
-                                         "fewer --param-buffers, a smaller --param-buffer, "};
-    static const char *const offloads[] = {"--offload-optimizer cpu or nvme, ",
-                                           "--offload-optimizer nvme, ",
-                                           "a smaller --sub-group, fewer --nvme-buffers, "};
-    char rest[sizeof(runtime->advice) - 4], both[128];
-    const zr_config_t *config = &runtime->config;
-    snprintf(both, sizeof(both), "%s%s", offloads[config->offload_optimizer.device],
-             config->stage == 3 ? params[config->offload_param.device] : "");
-    snprintf(rest, sizeof(rest), stages[config->stage], both);
-    snprintf(runtime->advice, sizeof(runtime->advice), "try %s", rest);
-}
-
 static zr_status_t create_streams(zr_runtime_t *runtime) {
     ZR_TRY(zr_stream_create(runtime->device, "compute", &runtime->compute));
     if (runtime->config.overlap_comm)
@@ -144,8 +124,7 @@ static zr_status_t create_parts(zr_runtime_t *runtime) {
     options.log = runtime->log;
     options.budget_bytes[ZR_TIER_DEVICE] = runtime->config.device_memory_bytes;
     options.budget_bytes[ZR_TIER_HOST] = runtime->config.host_memory_bytes;
-    make_advice(runtime);
-    options.advice = runtime->advice;
+    options.advice = zr_rt_advice(&runtime->config);
     ZR_TRY(zr_allocator_create(runtime->device, &options, &runtime->allocator));
     ZR_TRY(create_streams(runtime));
     zr_group_t group = {

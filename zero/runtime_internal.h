@@ -112,7 +112,6 @@ struct zr_runtime {
 
     zr_state_t state;   /* the optimizer's */
     zr_params_t shards; /* of parameters that are offloaded */
-    char advice[256];   /* of the allocator, when it is out of memory */
 
     double optimizer_seconds;
 };
@@ -120,6 +119,9 @@ struct zr_runtime {
 #define ZR_STAGING_ELEMS ((size_t)16384)
 
 /* ---- small helpers ---- */
+
+/** What to try when memory runs out, of a configuration that has been checked; static strings. */
+zr_allocator_advice_t zr_rt_advice(const zr_config_t *config);
 
 /** Bytes of n elements of the parameters' dtype. */
 static inline size_t zr_rt_bytes(const zr_runtime_t *runtime, size_t n_elems) {

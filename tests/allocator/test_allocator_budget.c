@@ -23,12 +23,19 @@ typedef struct fixture {
     zr_allocator_t *allocator;
 } fixture_t;
 
-static void create(fixture_t *fixture, size_t budget_bytes, const char *advice) {
+static void create(fixture_t *fixture, size_t budget_bytes) {
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = fake_log(fixture->fake);
     options.budget_bytes[ZR_TIER_DEVICE] = budget_bytes;
     options.budget_bytes[ZR_TIER_HOST] = GRANULE;
-    options.advice = advice;
+    options.advice = (zr_allocator_advice_t){
+        .budget[ZR_TIER_DEVICE] = "a larger budget",
+        .any[ZR_TIER_DEVICE] = "--stage 2",
+        .any[ZR_TIER_HOST] = "less on the host",
+        .by_tag[ZR_TIER_DEVICE] = {[ZR_TAG_GRADIENTS] = "smaller gradients",
+                                   [ZR_TAG_GATHERED_PARAMETERS] = "less at a time",
+                                   [ZR_TAG_WORKSPACE] = "less at a time",
+                                   [ZR_TAG_DATA] = "less data"}};
     assert_int_equal(zr_allocator_create(fixture->fake->device, &options, &fixture->allocator),
                      ZR_OK);
 }
@@ -36,7 +43,7 @@ static void create(fixture_t *fixture, size_t budget_bytes, const char *advice) 
 static int setup(void **state) {
     fixture_t *fixture = calloc(1, sizeof(*fixture));
     fixture->fake = fake_open(GRANULE, false);
-    create(fixture, N_GRANULES * GRANULE, "try --stage 2");
+    create(fixture, N_GRANULES * GRANULE);
     *state = fixture;
     return 0;
 }
@@ -186,7 +193,8 @@ static void test_message_when_the_total_is_the_cause(void **state) {
     /* 11 granules are left, and all but 256 bytes of that of the data */
     assert_says(fixture, "largest hole 0.7 MiB (786176 bytes)");
     assert_says(fixture, "the total is the cause: it is 0.3 MiB (262245 bytes) over the budget");
-    assert_says(fixture, "; try --stage 2");
+    assert_says(fixture, "over the budget; try a larger budget, --stage 2, smaller gradients, or "
+                         "less at a time\n");
     assert_int_equal(fixture->fake->n_logged[ZR_LOG_ERROR], 1);
 
     void *hole = allocate(fixture, 786176, ZR_LIFETIME_UNIT); /* the message spoke the truth */
@@ -208,7 +216,8 @@ static void test_message_when_a_hole_is_the_cause(void **state) {
         try_allocate(fixture, GRANULE, ZR_LIFETIME_MICRO_BATCH, ZR_TAG_ACTIVATIONS, &more),
         ZR_ERR_BUDGET);
     assert_says(fixture, "(activations, lifetime micro_batch) does not fit");
-    assert_says(fixture, "(8192 bytes) live (gradients 8192 bytes), 2.0 MiB (2097152 bytes) reser");
+    assert_says(fixture,
+                "budget, 8192 bytes live (gradients 8192 bytes), 2.0 MiB (2097152 bytes) reser");
     assert_says(fixture, "largest hole 0.1 MiB (65280 bytes); a hole is the cause: "
                          "2.0 MiB (2088960 bytes) of the budget are not live, but the largest "
                          "hole that class \"micro_batch\" can use is 0.1 MiB (65280 bytes)");
@@ -223,7 +232,7 @@ static void test_message_when_the_addresses_are_the_cause(void **state) {
     zr_allocator_destroy(&fixture->allocator);
     fixture->fake->max_range_bytes = 100 * GRANULE;
     fixture->fake->device->info.memory_bytes = 30 * GRANULE; /* 94 with slack are enough */
-    create(fixture, ZR_NO_BUDGET, NULL);
+    create(fixture, ZR_NO_BUDGET);
     void *pointer = NULL;
     size_t range_bytes = fixture->allocator->tiers[0].arenas[0].size_bytes;
     assert_true(range_bytes >= 94 * GRANULE && range_bytes <= 100 * GRANULE);
@@ -261,6 +270,7 @@ static void test_message_when_the_machine_is_the_cause(void **state) {
     assert_int_equal(try_allocate(fixture, 256, ZR_LIFETIME_STEP, ZR_TAG_OTHER, &more),
                      ZR_ERR_BUDGET);
     assert_says(fixture, "the machine is the cause");
+    assert_says(fixture, "reserved; try --stage 2, or smaller gradients\n"); /* no budget helps */
     zr_free(fixture->allocator, &live, NULL);
     zr_free(fixture->allocator, &grown, NULL);
 }

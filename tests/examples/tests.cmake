@@ -5,6 +5,10 @@ if(TARGET zero-train)
   target_compile_definitions(test_zero_train PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     CHECK_MEMORY_VIZ="${CMAKE_CURRENT_SOURCE_DIR}/allocator/check_memory_viz.py")
   add_dependencies(test_zero_train zero-train)
+  zr_add_test(examples/test_zero_train_messages.c)
+  target_compile_definitions(test_zero_train_messages PRIVATE
+    ZERO_TRAIN="$<TARGET_FILE:zero-train>")
+  add_dependencies(test_zero_train_messages zero-train)
   zr_add_test(examples/test_memory_plan.c NO_SANITIZERS)
   target_compile_definitions(test_memory_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_memory_plan zero-train)
