@@ -26,4 +26,27 @@
     emu_launch(#kernel, kernel, blocks, threads, shared_bytes, queue, __VA_ARGS__)
 #endif
 
+/**
+ * Declare `name`, a pointer to the bytes of shared memory that the launch asks for, aligned to 16.
+ * A block may have 48 KiB of them; up to 99 KiB after zr_cuda_allow_shared.
+ */
+#ifdef __CUDACC__
+#define ZR_CUDA_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#else
+#define ZR_CUDA_SHARED(name) unsigned char *name = static_cast<unsigned char *>(emu_shared_memory())
+#endif
+
+/** Let launches of `kernel` on the current device ask for `size_bytes` of shared memory. */
+template <typename... P>
+static inline zr_status_t zr_cuda_allow_shared(zr_stream_t *stream, void (*kernel)(P...),
+                                               size_t size_bytes, const char *name) {
+    cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(size_bytes));
+    if (error == cudaSuccess)
+        return ZR_OK;
+    return zr_cuda_fail(stream->device, error, "asking for %zu bytes of shared memory for %s",
+                        size_bytes, name);
+}
+
 #endif

@@ -63,6 +63,11 @@ bool run_guarded(int device, const std::function<void()> &work);
 /* Run a kernel, blocks and threads in a drawn order. False as above. */
 bool run_kernel(int device, const emu_launch_t &launch, const std::function<void()> &thread);
 
+/* Shared memory that a block may have: without being asked for, and at all. The latter is what
+ * compute capability 8.6 and 8.9 have, the least of those the kernels are built for. */
+const size_t shared_bytes_unasked = (size_t)48 << 10;
+const size_t shared_bytes_most = (size_t)99 << 10;
+
 /* A number from 0 to below - 1, from the seed. */
 unsigned draw(unsigned below);
 

@@ -8,10 +8,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <deque>
 
 #include "tests/emu/emu_internal.h"
 
@@ -43,12 +45,23 @@ struct fibre_t {
     bool is_made = false; /* stands somewhere */
 };
 
+/* A copy to shared memory that its thread has begun. */
+struct copy_t {
+    void *to;
+    const void *from;
+    size_t to_bytes, from_bytes;
+    size_t group;
+};
+
 struct thread_t {
     emu_thread_t index;
     enum { NEW, WAITS_FOR_BLOCK, WAITS_FOR_WARP, DONE } state = NEW;
-    const char *here = ""; /* the barrier it waits at */
-    unsigned mask = 0;     /* the lanes it waits for */
-    uint64_t shown = 0;    /* what other lanes may read */
+    const char *here = "";     /* the barrier it waits at */
+    unsigned mask = 0;         /* the lanes it waits for */
+    uint64_t shown = 0;        /* what other lanes may read */
+    size_t n_shows = 0;        /* of emu_show */
+    std::deque<copy_t> copies; /* that have not been made yet, in order */
+    size_t n_groups = 0;       /* of copies, committed */
     fibre_t *fibre = NULL;
 };
 
@@ -61,8 +74,10 @@ struct executor_t {
     /* A block of a kernel, */
     const std::function<void()> *body = NULL;
     std::vector<thread_t> threads;
-    std::vector<size_t> order; /* of those that are new, backwards */
-    thread_t *thread = NULL;   /* the one that runs */
+    std::vector<emu_shown_t> shown[2]; /* by thread; each show in turn */
+    std::vector<size_t> order;         /* of those that are new, backwards */
+    thread_t *thread = NULL;           /* the one that runs */
+    char *shared = NULL;               /* its dynamic shared memory; ends where nothing is mapped */
     /* or a piece of work that is none. */
     const std::function<void()> *work = NULL;
 };
@@ -221,10 +236,28 @@ std::vector<size_t> released() {
     return waiting;
 }
 
+/* Shared memory of a block as it finds it: nothing that it could use. It ends as close to its
+ * guard as 128 bytes, a row of banks, allow. */
+void begin_shared(size_t size_bytes) {
+    const size_t page = 4096, guard_at = (shared_bytes_most + page - 1) / page * page;
+    static char *area = NULL;
+    if (area == NULL) {
+        area = (char *)mmap(NULL, guard_at + page, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (area == MAP_FAILED || mprotect(area + guard_at, page, PROT_NONE) != 0)
+            abort();
+    }
+    executor.shared = area + guard_at - (size_bytes + 127) / 128 * 128;
+    memset(executor.shared, 0xff, size_bytes);
+}
+
 void run_block(const emu_launch_t &launch, dim3 block) {
     dim3 n = launch.n_threads;
+    begin_shared(launch.shared_bytes);
     executor.threads.clear();
     executor.threads.resize((size_t)n.x * n.y * n.z);
+    for (std::vector<emu_shown_t> &shown : executor.shown)
+        shown.resize((executor.threads.size() + 31) / 32 * 32);
     executor.order.clear();
     for (size_t i = 0; i < executor.threads.size(); i++) {
         dim3 thread((unsigned)i % n.x, (unsigned)i / n.x % n.y, (unsigned)i / n.x / n.y);
@@ -323,6 +356,10 @@ void emu_wait_for_warp(unsigned mask, const char *here) {
     emu::wait(emu::thread_t::WAITS_FOR_WARP, mask, here);
 }
 
+void *emu_shared_memory(void) {
+    return emu::executor.shared;
+}
+
 unsigned emu_lane(void) {
     return (unsigned)(emu::executor.thread - emu::executor.threads.data()) % 32;
 }
@@ -335,4 +372,42 @@ uint64_t emu_exchange(unsigned mask, uint64_t bits, int lane, const char *here) 
         bits = thread[lane - (int)emu_lane()].shown;
     emu_wait_for_warp(mask, here); /* before anybody shows something else */
     return bits;
+}
+
+const emu_shown_t *emu_show(const void *bytes, size_t size_bytes, const char *here) {
+    emu::thread_t *thread = emu::executor.thread;
+    size_t index = (size_t)(thread - emu::executor.threads.data());
+    /* Two in turn: who shows the next but one has seen that all have read this one. */
+    std::vector<emu_shown_t> &shown = emu::executor.shown[thread->n_shows++ % 2];
+    memcpy(shown[index].words, bytes, size_bytes);
+    emu_wait_for_warp(0xffffffffu, here);
+    return &shown[index / 32 * 32];
+}
+
+/* ---- copies that a thread does not wait for ---- */
+
+static void make_copy(const emu::copy_t &copy) {
+    memcpy(copy.to, copy.from, copy.from_bytes);
+    memset((char *)copy.to + copy.from_bytes, 0, copy.to_bytes - copy.from_bytes);
+}
+
+void emu_copy_begin(void *to, const void *from, size_t to_bytes, size_t from_bytes) {
+    emu::thread_t *thread = emu::executor.thread;
+    emu::copy_t copy = {to, from, to_bytes, from_bytes, thread->n_groups};
+    if (emu::draw(2) == 0)
+        make_copy(copy);
+    else
+        thread->copies.push_back(copy);
+}
+
+void emu_copy_commit(void) {
+    emu::executor.thread->n_groups++;
+}
+
+void emu_copy_wait(size_t n_groups) {
+    emu::thread_t *thread = emu::executor.thread;
+    while (!thread->copies.empty() && thread->copies.front().group + n_groups < thread->n_groups) {
+        make_copy(thread->copies.front());
+        thread->copies.pop_front();
+    }
 }

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -55,6 +56,8 @@ struct machine_t {
     size_t n_misuses = 0;
     uint64_t draws = options.seed;
     bool ignores_waits = false;
+    std::map<std::pair<int, const void *>, size_t>
+        shared_bytes; /* asked for, by device and kernel */
     struct {
         std::string name;
         int countdown = 0, error = 0;
@@ -486,8 +489,25 @@ static cudaError_t check_launch(const emu_launch_t &launch) {
         return cudaErrorInvalidResourceHandle;
     size_t n_threads = (size_t)launch.n_threads.x * launch.n_threads.y * launch.n_threads.z;
     size_t n_blocks = (size_t)launch.n_blocks.x * launch.n_blocks.y * launch.n_blocks.z;
-    if (n_threads == 0 || n_threads > 1024 || n_blocks == 0 || launch.shared_bytes > 0)
+    if (n_threads == 0 || n_threads > 1024 || n_blocks == 0)
         return cudaErrorInvalidConfiguration;
+    auto asked = machine.shared_bytes.find({device_of_thread, launch.function});
+    size_t shared_bytes = asked == machine.shared_bytes.end() ? 0 : asked->second;
+    if (launch.shared_bytes > std::max(shared_bytes_unasked, shared_bytes))
+        return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute,
+                                 int value) {
+    std::lock_guard<std::mutex> lock(emu::mutex);
+    cudaError_t failure = called(__func__);
+    if (failure != cudaSuccess)
+        return returned(failure);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        (size_t)value > shared_bytes_most)
+        return returned(cudaErrorInvalidValue);
+    machine.shared_bytes[{device_of_thread, function}] = (size_t)value;
     return cudaSuccess;
 }
 

@@ -67,10 +67,28 @@ template <typename T> T emu_shuffle(unsigned mask, T value, int lane, const char
 #define __shfl_down_sync(mask, value, by) emu_shuffle(mask, value, emu_lane() + (by), EMU_HERE)
 #define __shfl_up_sync(mask, value, by) emu_shuffle(mask, value, (int)emu_lane() - (by), EMU_HERE)
 
+/* Show bytes to the warp, all of whose lanes have to come here; [32] what each shows, until the
+ * lane shows something again. */
+struct emu_shown_t {
+    uint32_t words[8];
+};
+const emu_shown_t *emu_show(const void *bytes, size_t size_bytes, const char *here);
+
+/* Copy to shared memory, now or when the thread waits, which is drawn; what `from_bytes` does not
+ * cover becomes zero. A wait is for all groups but the last n_groups that were committed. */
+void emu_copy_begin(void *to, const void *from, size_t to_bytes, size_t from_bytes);
+void emu_copy_commit(void);
+void emu_copy_wait(size_t n_groups);
+
+/* The block's dynamic shared memory. It begins as NaNs of all dtypes, and what lies behind it is a
+ * fault. */
+void *emu_shared_memory(void);
+
 /* ---- for launches ------------------------------------------------------------------------- */
 
 struct emu_launch_t {
     const char *name;
+    const void *function;
     dim3 n_blocks, n_threads;
     size_t shared_bytes;
     cudaStream_t stream;
@@ -93,8 +111,8 @@ void emu_launch(const char *name, void (*kernel)(P...), dim3 n_blocks, dim3 n_th
     std::vector<const void *> pointers;
     std::apply([&](auto &...copy) { (emu_collect_pointer(pointers, copy), ...); }, copies);
     emu_queue_kernel(
-        {name, n_blocks, n_threads, shared_bytes, stream}, [=] { std::apply(kernel, copies); },
-        pointers);
+        {name, (const void *)kernel, n_blocks, n_threads, shared_bytes, stream},
+        [=] { std::apply(kernel, copies); }, pointers);
 }
 
 #endif

@@ -38,6 +38,7 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 };
 
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0 };
 
@@ -64,6 +65,8 @@ cudaError_t cudaHostRegister(void *address, size_t size, unsigned flags);
 cudaError_t cudaHostUnregister(void *address);
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
+
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
