@@ -15,6 +15,8 @@
 
 #define PROBE_TIMEOUT_MS 60000
 #define MAX_REGISTERED_BYTES ((size_t)1 << 30) /* the kernel's limit for one buffer */
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+#define MOST_PARTS(size_bytes) ((size_bytes) / MAX_REGISTERED_BYTES + 3)
 
 /* ---- the ring ---------------------------------------------------------------------------- */
 
@@ -225,12 +227,43 @@ static zr_status_t make_bounce_buffers(zr_store_t *store) {
                                     align, &uring->bounce_memory);
 }
 
+static struct iovec part_of(uintptr_t begin, uintptr_t end) {
+    return (struct iovec){.iov_base = (void *)begin, .iov_len = end - begin};
+}
+
+/*
+ * Cut a caller's buffer into the parts that are registered. Memory of the runtime lies in huge
+ * pages but for its ends, and the kernel takes a part by huge pages only if it has no others in
+ * between: a request of 512 KiB is then one segment for the drive, not 128, and its neighbours are
+ * merged with it. So the ends are parts of their own; they reach a request beyond their border, so
+ * that each request lies in one part as a whole. At most MOST_PARTS(size_bytes).
+ */
+static size_t cut_buffer(const zr_store_buffer_t *buffer, size_t request_bytes,
+                         struct iovec *parts) {
+    uintptr_t begin = (uintptr_t)buffer->base, end = begin + buffer->size_bytes;
+    uintptr_t huge_begin = (begin + HUGE_PAGE_BYTES - 1) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
+    uintptr_t huge_end = end & ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
+    size_t n = 0;
+    if (huge_begin >= huge_end)
+        huge_begin = huge_end = end; /* none: all of it is the end before them */
+    for (uintptr_t at = huge_begin; at < huge_end; at += MAX_REGISTERED_BYTES)
+        parts[n++] = part_of(at, huge_end - at < MAX_REGISTERED_BYTES ? huge_end
+                                                                      : at + MAX_REGISTERED_BYTES);
+    if (begin < huge_begin)
+        parts[n++] =
+            part_of(begin, end - huge_begin < request_bytes ? end : huge_begin + request_bytes);
+    if (huge_end < end)
+        parts[n++] =
+            part_of(huge_end - begin < request_bytes ? begin : huge_end - request_bytes, end);
+    return n;
+}
+
 /* The bounce buffers, then the caller's, in parts of what the kernel takes. NULL: no memory. */
 static struct iovec *list_buffers(const zr_uring_store_t *uring, const zr_store_buffer_t *buffers,
                                   size_t n_buffers, size_t *n_parts_p) {
     size_t n_parts = 1;
     for (size_t i = 0; i < n_buffers; i++)
-        n_parts += (buffers[i].size_bytes - 1) / MAX_REGISTERED_BYTES + 1;
+        n_parts += MOST_PARTS(buffers[i].size_bytes);
     struct iovec *parts = calloc(n_parts, sizeof(*parts));
     if (parts == NULL)
         return NULL;
@@ -238,14 +271,8 @@ static struct iovec *list_buffers(const zr_uring_store_t *uring, const zr_store_
     const zr_store_options_t *o = &uring->base.options;
     parts[n++] = (struct iovec){.iov_base = uring->bounce_memory.base,
                                 .iov_len = o->n_bounce_buffers * o->request_bytes};
-    for (size_t i = 0; i < n_buffers; i++) {
-        for (size_t done = 0; done < buffers[i].size_bytes; done += MAX_REGISTERED_BYTES) {
-            size_t left = buffers[i].size_bytes - done;
-            parts[n++] = (struct iovec){
-                .iov_base = (char *)buffers[i].base + done,
-                .iov_len = left < MAX_REGISTERED_BYTES ? left : MAX_REGISTERED_BYTES};
-        }
-    }
+    for (size_t i = 0; i < n_buffers; i++)
+        n += cut_buffer(&buffers[i], o->request_bytes, parts + n);
     *n_parts_p = n_parts;
     return parts;
 }

@@ -12,6 +12,7 @@
 #define MAX_TAGS 1024
 
 fault_t fault;
+size_t fault_n_unregistered;
 
 /* What is to happen to the requests that are with the system, by tag. */
 static struct {
@@ -99,6 +100,7 @@ int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
             changed.offset_bytes = 0;
     }
     n_queued++;
+    fault_n_unregistered += request->buffer < 0;
     return __real_zr_ring_queue(ring, &changed);
 }
 

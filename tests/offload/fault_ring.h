@@ -39,6 +39,8 @@ typedef struct fault {
     size_t n_hits;
 } fault_t;
 extern fault_t fault;
+/* Requests so far whose memory does not lie in a registered buffer. */
+extern size_t fault_n_unregistered;
 
 /** Let the `at`-th call fail, and the n_times - 1 after it. */
 void fault_arm(fault_kind_t kind, long result, size_t at, size_t n_times);

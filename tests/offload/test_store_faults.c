@@ -327,6 +327,39 @@ static void test_lesser_creations(void **state) {
     assert_int_equal(zr_store_info(f->store)->block_bytes, 8192);
 }
 
+/* Every request from registered memory is one, wherever huge pages begin in it. */
+static void move_registered(fixture_t *f, unsigned char *base, size_t size_bytes) {
+    const zr_store_buffer_t buffer = {base, size_bytes};
+    assert_int_equal(zr_store_register(f->store, &buffer, 1), ZR_OK);
+    for (size_t at = 0; at < size_bytes; at += 3 * CHUNK) {
+        size_t left = size_bytes - at, size = left < 2 * REQUEST ? left : 2 * REQUEST;
+        fill_pattern(base + at, size, at);
+        assert_int_equal(put_now(f->store, 0, 0, size, base + at), ZR_OK);
+        memset(base + at, 0, size);
+        assert_int_equal(get_now(f->store, 0, 0, size, base + at), ZR_OK);
+    }
+}
+
+static void test_registered_memory(void **state) {
+    fixture_t *f = *state;
+    const size_t huge = (size_t)2 << 20, extent = 2 * REQUEST;
+    static const size_t begins[] = {0, CHUNK, ((size_t)1 << 20) + 4096, ((size_t)2 << 20) - 4096};
+    static const size_t sizes[] = {CHUNK, 2 << 20, 3 << 20, 5 << 20};
+    unsigned char *memory = aligned_alloc(huge, 4 * huge);
+    assert_non_null(memory);
+    assert_int_equal(fixture_create(f, &extent, 1), ZR_OK);
+    if (!zr_store_info(f->store)->is_registered)
+        print_message("nothing can be registered here, so nothing is tested\n");
+    for (size_t i = 0; i < 16 && zr_store_info(f->store)->is_registered; i++) {
+        size_t n_before = fault_n_unregistered;
+        move_registered(f, memory + begins[i / 4], sizes[i % 4]);
+        if (zr_store_info(f->store)->is_registered)
+            assert_int_equal(fault_n_unregistered, n_before);
+    }
+    zr_store_destroy(&f->store);
+    free(memory);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_the_drive_fails, setup, teardown),
@@ -340,6 +373,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_silent_drive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_creations, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lesser_creations, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_registered_memory, setup, teardown),
     };
     if (fixture_probe() != 0)
         return FIXTURE_SKIPPED;
