@@ -83,3 +83,18 @@ zr_status_t zr_fail(const zr_log_t *log, zr_status_t status, const char *format,
     va_end(arguments);
     return status;
 }
+
+zr_size_text_t zr_size_text(uint64_t size_bytes) {
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    zr_size_text_t size;
+    double value = (double)size_bytes / 1024;
+    size_t unit = 0;
+    if (size_bytes < 1024) {
+        snprintf(size.text, sizeof(size.text), "%u bytes", (unsigned)size_bytes);
+        return size;
+    }
+    for (; value >= 1023.95; value /= 1024)
+        unit++;
+    snprintf(size.text, sizeof(size.text), "%.1f %s", value, units[unit]);
+    return size;
+}

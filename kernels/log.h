@@ -8,6 +8,8 @@
 #ifndef ZR_KERNELS_LOG_H
 #define ZR_KERNELS_LOG_H
 
+#include <stdint.h>
+
 #include "kernels/status.h"
 
 #ifdef __cplusplus
@@ -60,6 +62,14 @@ void zr_log_write(const zr_log_t *log, zr_log_level_t level, const char *format,
 /** Log an error and give back its status: `return zr_fail(log, ZR_ERR_..., "...")`. */
 zr_status_t zr_fail(const zr_log_t *log, zr_status_t status, const char *format, ...)
     ZR_PRINTF(3, 4) ZR_NODISCARD;
+
+/** A number of bytes as people read it: "17 bytes", "1.5 KiB", "96.0 MiB". */
+typedef struct zr_size_text {
+    char text[32];
+} zr_size_text_t;
+
+/** For the call that prints it: `zr_fail(log, ..., "%s", zr_size_text(size_bytes).text)`. */
+zr_size_text_t zr_size_text(uint64_t size_bytes);
 
 /** "error", "warning", "info" or "debug". */
 const char *zr_log_level_name(zr_log_level_t level);

@@ -20,11 +20,11 @@
 
 /* ---- the ring ---------------------------------------------------------------------------- */
 
-static double memlock_mib(void) {
+static zr_size_text_t memlock_limit(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-        return -1.0;
-    return (double)limit.rlim_cur / 1048576.0;
+        return (zr_size_text_t){"no limit"};
+    return zr_size_text(limit.rlim_cur);
 }
 
 static const char *ring_advice(int error) {
@@ -279,19 +279,18 @@ static struct iovec *list_buffers(const zr_uring_store_t *uring, const zr_store_
 
 static void warn_unregistered(const zr_store_t *store, const struct iovec *parts, size_t n_parts,
                               int error) {
-    double size_bytes = 0.0, limit = memlock_mib();
+    size_t size_bytes = 0;
     for (size_t i = 0; i < n_parts; i++)
-        size_bytes += (double)parts[i].iov_len;
+        size_bytes += parts[i].iov_len;
     const char *advice = error == ENOMEM || error == EPERM
                              ? "raise RLIMIT_MEMLOCK (ulimit -l; \"memlock\" in "
                                "/etc/security/limits.conf; LimitMEMLOCK= of a systemd unit)"
                              : "use plain host memory for them";
-    zr_log_write(
-        &store->options.log, ZR_LOG_WARNING,
-        "store: %.1f MiB of buffers cannot be registered: %s (errno %d), RLIMIT_MEMLOCK is "
-        "%.3g MiB (-1: none); it goes on, but pins them anew at every request, which costs "
-        "processor time; %s",
-        size_bytes / 1048576.0, strerror(error), error, limit, advice);
+    zr_log_write(&store->options.log, ZR_LOG_WARNING,
+                 "store: %s of buffers cannot be registered: %s (errno %d), RLIMIT_MEMLOCK is %s; "
+                 "it goes on, but pins them anew at every request, which costs processor time; %s",
+                 zr_size_text(size_bytes).text, strerror(error), error, memlock_limit().text,
+                 advice);
 }
 
 int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, size_t size_bytes) {

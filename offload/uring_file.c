@@ -32,15 +32,14 @@ static zr_status_t fail_errno(const zr_log_t *log, const char *operation, const 
 static zr_status_t fail_full(const zr_uring_file_t *file, uint64_t size_bytes, int error,
                              const zr_log_t *log) {
     struct statvfs system;
-    double free_mib = -1.0, mib = 1048576.0;
+    zr_size_text_t free_size = {"an unknown size"};
     if (fstatvfs(file->fd, &system) == 0)
-        free_mib = (double)system.f_bavail * (double)system.f_frsize / mib;
-    return zr_fail(
-        log, ZR_ERR_BUDGET,
-        "store: %.1f MiB (%llu bytes) cannot be reserved for %s: %s (errno %d), %.1f MiB "
-        "are free there; free some, give another path, or keep more in memory",
-        (double)size_bytes / mib, (unsigned long long)size_bytes, file->name, strerror(error),
-        error, free_mib);
+        free_size = zr_size_text((uint64_t)system.f_bavail * system.f_frsize);
+    return zr_fail(log, ZR_ERR_BUDGET,
+                   "store: %s (%llu bytes) cannot be reserved for %s: %s (errno %d), %s is free "
+                   "there; free some, give another path, or keep more in memory",
+                   zr_size_text(size_bytes).text, (unsigned long long)size_bytes, file->name,
+                   strerror(error), error, free_size.text);
 }
 
 /* The system would end the process with a signal, were the limit met by the call. */

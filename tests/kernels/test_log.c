@@ -94,6 +94,25 @@ static void test_level_names(void **state) {
     assert_string_equal(zr_log_level_name(ZR_LOG_DEBUG), "debug");
 }
 
+/* No size that is something is shown as nothing, nor as 1024 of a unit. */
+static void test_sizes(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t size_bytes;
+        const char *text;
+    } cases[] = {{0, "0 bytes"},
+                 {1023, "1023 bytes"},
+                 {1024, "1.0 KiB"},
+                 {1536, "1.5 KiB"},
+                 {1048524, "1023.9 KiB"},
+                 {1048575, "1.0 MiB"},
+                 {(uint64_t)96 << 20, "96.0 MiB"},
+                 {((uint64_t)1 << 40) - 1, "1.0 TiB"},
+                 {UINT64_MAX, "16.0 EiB"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_string_equal(zr_size_text(cases[i].size_bytes).text, cases[i].text);
+}
+
 /* What the default sink writes, read back through a file in the place of standard error. */
 static void test_standard_error(void **state) {
     (void)state;
@@ -130,6 +149,7 @@ int main(void) {
         cmocka_unit_test(test_sink),        cmocka_unit_test(test_level),
         cmocka_unit_test(test_fail),        cmocka_unit_test(test_long_message),
         cmocka_unit_test(test_level_names), cmocka_unit_test(test_standard_error),
+        cmocka_unit_test(test_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

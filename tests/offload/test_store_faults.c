@@ -269,7 +269,7 @@ static void test_refused_creations(void **state) {
         {FAULT_OPEN, ENOSPC, 2, ZR_ERR_BUDGET, "there is no room for a file in "},
         {FAULT_FALLOCATE, ENOSPC, 1, ZR_ERR_BUDGET, "cannot be reserved for rank 3's file in "},
         {FAULT_FALLOCATE, ENOSPC, 3, ZR_ERR_BUDGET, "98304 bytes) cannot be reserved"},
-        {FAULT_FALLOCATE, EDQUOT, 4, ZR_ERR_BUDGET, "MiB are free there"},
+        {FAULT_FALLOCATE, EDQUOT, 4, ZR_ERR_BUDGET, "is free there"},
         {FAULT_FALLOCATE, EIO, 4, ZR_ERR_IO, "reserving the room of rank 3's file in "},
         {FAULT_PWRITE, EIO, 1, ZR_ERR_IO, "a first transfer of rank 3's file in "},
         {FAULT_BLOCK, 16384, 1, ZR_ERR_ARGUMENT,
