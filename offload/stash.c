@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "allocator/replay.h"
+#include "offload/staging.h"
 #include "offload/store_backend.h"
 
 #define NO_BUFFER ((size_t)-1)
@@ -71,7 +72,7 @@ struct zr_stash {
     /* NVMe. */
     zr_store_t *store;
     size_t extent_bytes;
-    zr_store_memory_t memory;
+    zr_staging_t staging;
     buffer_t *buffers; /* [options.n_buffers] */
 };
 
@@ -131,25 +132,23 @@ static zr_status_t open_store(zr_stash_t *stash) {
 
 static zr_status_t create_buffers(zr_stash_t *stash) {
     const zr_stash_options_t *o = &stash->options;
-    size_t align = zr_store_info(stash->store)->buffer_align_bytes, total;
-    align = align < 64 ? 64 : align;
-    size_t stride = round_up(stash->extent_bytes, align);
-    if (__builtin_mul_overflow(stride, o->n_buffers, &total) || total > SIZE_MAX / 2)
-        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: %zu buffers of %zu bytes overflow",
-                       o->name, o->n_buffers, stride);
+    zr_staging_options_t options = {.log = &o->log,
+                                    .allocator = o->allocator,
+                                    .user = "stash",
+                                    .name = "staging buffers of the stash",
+                                    .n_buffers = o->n_buffers,
+                                    .buffer_bytes = stash->extent_bytes};
     stash->buffers = calloc(o->n_buffers, sizeof(*stash->buffers));
     if (stash->buffers == NULL)
         return zr_fail(&o->log, ZR_ERR_MEMORY, "stash of %s: no memory for %zu buffers' table",
                        o->name, o->n_buffers);
-    ZR_TRY(zr_store_memory_allocate(stash->store, ZR_TAG_STAGING, "staging buffers of the stash",
-                                    total, align, &stash->memory));
+    ZR_TRY(zr_staging_make(&options, stash->store, &stash->staging));
     for (size_t i = 0; i < o->n_buffers; i++) {
-        stash->buffers[i].base = (char *)stash->memory.base + i * stride;
+        stash->buffers[i].base = zr_staging_buffer(&stash->staging, i);
         ZR_TRY(zr_event_create(o->device, &stash->buffers[i].came));
         ZR_TRY(zr_event_create(o->device, &stash->buffers[i].left));
     }
-    zr_store_buffer_t buffer = {.base = stash->memory.base, .size_bytes = total};
-    return zr_store_register(stash->store, &buffer, total != 0);
+    return ZR_OK;
 }
 
 static zr_status_t create(zr_stash_t *stash) {
@@ -229,12 +228,7 @@ static void destroy_store(zr_stash_t *stash) {
         zr_event_destroy(&stash->buffers[i].left);
     }
     free(stash->buffers);
-    if (stash->store == NULL)
-        return;
-    /* The store lets go of the buffers before they are given back. */
-    if (zr_store_register(stash->store, NULL, 0) != ZR_OK)
-        zr_log_write(&stash->options.log, ZR_LOG_WARNING, "stash: buffers stay registered");
-    zr_store_memory_free(stash->store, &stash->memory);
+    zr_staging_clear(&stash->staging);
     zr_store_destroy(&stash->store);
 }
 
@@ -562,6 +556,7 @@ void zr_stash_statistics(const zr_stash_t *stash, zr_stash_statistics_t *statist
     if (stash->store == NULL)
         return;
     statistics_p->has_store = true;
+    statistics_p->staging_bytes = stash->staging.size_bytes;
     statistics_p->store = *zr_store_info(stash->store);
     zr_store_statistics(stash->store, &statistics_p->store_statistics);
 }

@@ -113,7 +113,8 @@ typedef struct zr_stash_statistics {
     /* Of transfers that were begun, in whole chunks. What is served from a buffer is not read, and
      * what comes back before it had to be written is not written. */
     uint64_t drive_bytes[ZR_N_STORE_DIRECTIONS];
-    zr_store_info_t store; /* its buffers are part of store.host_bytes */
+    size_t staging_bytes; /* of all buffers */
+    zr_store_info_t store;
     zr_store_statistics_t store_statistics;
 } zr_stash_statistics_t;
 void zr_stash_statistics(const zr_stash_t *stash, zr_stash_statistics_t *statistics_p);

@@ -5,6 +5,7 @@
  * starting a transfer takes no memory. Transfers on the same bytes are kept apart by letting the
  * later one wait for the earlier one before it starts: rare, so simple.
  */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,6 +165,7 @@ err_no_memory:
 }
 
 static void free_store(zr_store_t *store) {
+    free(store->buffers);
     free(store->sums);
     free(store->is_present);
     free(store->transfers);
@@ -508,10 +510,8 @@ void zr_store_progress(zr_store_t *store) {
         store->backend->progress(store, false);
 }
 
-zr_status_t zr_store_register(zr_store_t *store, const zr_store_buffer_t *buffers,
-                              size_t n_buffers) {
-    if (store == NULL)
-        return zr_fail(NULL, ZR_ERR_ARGUMENT, "register: no store (NULL)");
+static zr_status_t check_buffers(const zr_store_t *store, const zr_store_buffer_t *buffers,
+                                 size_t n_buffers) {
     if (buffers == NULL && n_buffers > 0)
         return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
                        "register: %zu buffers, but no array of them (NULL)", n_buffers);
@@ -521,8 +521,52 @@ zr_status_t zr_store_register(zr_store_t *store, const zr_store_buffer_t *buffer
                            "register: buffer %zu is %zu bytes at %p", i, buffers[i].size_bytes,
                            buffers[i].base);
     }
-    if (store->backend->register_buffers == NULL)
+    return ZR_OK;
+}
+
+zr_status_t zr_store_register(zr_store_t *store, const zr_store_buffer_t *buffers,
+                              size_t n_buffers) {
+    if (store == NULL)
+        return zr_fail(NULL, ZR_ERR_ARGUMENT, "register: no store (NULL)");
+    ZR_TRY(check_buffers(store, buffers, n_buffers));
+    if (store->backend->register_buffers == NULL || n_buffers == 0)
         return ZR_OK;
+    zr_store_buffer_t *grown =
+        realloc(store->buffers, (store->n_buffers + n_buffers) * sizeof(*grown));
+    if (grown == NULL)
+        return zr_fail(&store->options.log, ZR_ERR_MEMORY,
+                       "store: no memory for the table of %zu buffers",
+                       store->n_buffers + n_buffers);
+    store->buffers = grown;
+    memcpy(grown + store->n_buffers, buffers, n_buffers * sizeof(*grown));
+    store->n_buffers += n_buffers;
     drain(store);
-    return store->backend->register_buffers(store, buffers, n_buffers);
+    zr_status_t status = store->backend->register_buffers(store);
+    if (status != ZR_OK)
+        store->n_buffers -= n_buffers;
+    return status;
+}
+
+/* Whether it was there. */
+static bool forget_buffer(zr_store_t *store, const zr_store_buffer_t *buffer) {
+    for (size_t i = 0; i < store->n_buffers; i++) {
+        if (store->buffers[i].base == buffer->base &&
+            store->buffers[i].size_bytes == buffer->size_bytes) {
+            store->buffers[i] = store->buffers[--store->n_buffers];
+            return true;
+        }
+    }
+    return false;
+}
+
+void zr_store_unregister(zr_store_t *store, const zr_store_buffer_t *buffers, size_t n_buffers) {
+    size_t n_forgotten = 0;
+    for (size_t i = 0; i < n_buffers; i++)
+        n_forgotten += forget_buffer(store, &buffers[i]);
+    if (n_forgotten == 0)
+        return;
+    drain(store);
+    zr_status_t status = store->backend->register_buffers(store);
+    assert(status == ZR_OK); /* fewer than before */
+    (void)status;
 }

@@ -112,11 +112,11 @@ typedef struct zr_store_info {
     size_t host_bytes;       /* host memory that the store holds: buffers, checksums, tables */
     uint64_t reserved_bytes; /* held where the extents lie, with padding */
     bool is_direct;          /* past the page cache */
-    bool is_registered;      /* the system took the buffers of the latest zr_store_register */
+    bool is_registered;      /* the system took the buffers of zr_store_register, all of them */
     bool is_polled;
 } zr_store_info_t;
 
-/** Facts of the store, for its life; is_registered may change with zr_store_register. */
+/** Facts of the store, for its life; is_registered may change when buffers are registered. */
 const zr_store_info_t *zr_store_info(const zr_store_t *store);
 
 /** An extent as it was declared; NULL when there is none of this number. */
@@ -128,17 +128,26 @@ typedef struct zr_store_buffer {
 } zr_store_buffer_t;
 
 /**
- * Name the buffers that transfers will mostly use, in place of those named before: the system
- * pins them once instead of at every request. Any other memory may be used as well.
+ * Name buffers that transfers will mostly use, beside those named before: the system pins them
+ * once instead of at every request. Any other memory may be used as well.
  *
- * @param buffers  [n_buffers]; the memory stays where it is until the next call or the store's end
+ * @param buffers  [n_buffers]; the memory stays where it is until zr_store_unregister or the
+ *                 store's end
  * @return ZR_OK, also when the system refuses: a warning then says which limit to raise, and
- *         zr_store_info_t.is_registered is false; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY
+ *         zr_store_info_t.is_registered is false; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY: none was named
  *
  * Waits for what is in flight.
  */
 ZR_NODISCARD zr_status_t zr_store_register(zr_store_t *store, const zr_store_buffer_t *buffers,
                                            size_t n_buffers);
+
+/**
+ * Take buffers back: afterwards the system has nothing of them. Those that are not named are
+ * passed over. Waits for what is in flight.
+ *
+ * @param buffers  [n_buffers], each as it was registered
+ */
+void zr_store_unregister(zr_store_t *store, const zr_store_buffer_t *buffers, size_t n_buffers);
 
 /**
  * Start to take bytes [offset_bytes, offset_bytes + size_bytes) of an extent from a buffer.

@@ -64,9 +64,10 @@ typedef struct zr_store_backend {
      * flight. An error ends the transfers that it meets, and is kept there. One that meets all
      * sets store->is_dead, and ends all before it returns: the caller frees the buffers then. */
     void (*progress)(zr_store_t *store, bool wait);
-    /* Optional. Sets info.is_registered. Nothing is in flight. */
-    zr_status_t (*register_buffers)(zr_store_t *store, const zr_store_buffer_t *buffers,
-                                    size_t n_buffers);
+    /* Optional. Have store->buffers registered instead of those before, which is never refused
+     * when they have become fewer: a failure leaves those before. Sets info.is_registered. Nothing
+     * is in flight. */
+    zr_status_t (*register_buffers)(zr_store_t *store);
 } zr_store_backend_t;
 
 /* What the front keeps of an extent. */
@@ -90,6 +91,8 @@ struct zr_store {
     uint64_t *sums;                 /* likewise; NULL without verify */
     zr_store_transfer_t *transfers; /* [options.max_transfers] */
     size_t n_in_flight;
+    zr_store_buffer_t *buffers; /* [n_buffers] that users have registered */
+    size_t n_buffers;
 };
 
 extern const zr_store_backend_t zr_store_memory_backend;

@@ -258,30 +258,40 @@ static size_t cut_buffer(const zr_store_buffer_t *buffer, size_t request_bytes,
     return n;
 }
 
-/* The bounce buffers, then the caller's, in parts of what the kernel takes. NULL: no memory. */
-static struct iovec *list_buffers(const zr_uring_store_t *uring, const zr_store_buffer_t *buffers,
-                                  size_t n_buffers, size_t *n_parts_p) {
-    size_t n_parts = 1;
-    for (size_t i = 0; i < n_buffers; i++)
-        n_parts += MOST_PARTS(buffers[i].size_bytes);
-    struct iovec *parts = calloc(n_parts, sizeof(*parts));
-    if (parts == NULL)
-        return NULL;
-    size_t n = 0;
-    const zr_store_options_t *o = &uring->base.options;
-    parts[n++] = (struct iovec){.iov_base = uring->bounce_memory.base,
-                                .iov_len = o->n_bounce_buffers * o->request_bytes};
-    for (size_t i = 0; i < n_buffers; i++)
-        n += cut_buffer(&buffers[i], o->request_bytes, parts + n);
-    *n_parts_p = n_parts;
-    return parts;
+/* The table never shrinks, so that there is always room for fewer. */
+static zr_status_t make_room_for_parts(zr_uring_store_t *uring, size_t n_parts) {
+    if (n_parts <= uring->registered_capacity)
+        return ZR_OK;
+    struct iovec *grown = realloc(uring->registered, n_parts * sizeof(*grown));
+    if (grown == NULL)
+        return zr_fail(&uring->base.options.log, ZR_ERR_MEMORY,
+                       "store: no memory for the table of %zu buffers", n_parts);
+    uring->registered = grown;
+    uring->registered_capacity = n_parts;
+    return ZR_OK;
 }
 
-static void warn_unregistered(const zr_store_t *store, const struct iovec *parts, size_t n_parts,
-                              int error) {
+/* The bounce buffers, then the users'; returns how many parts that are. */
+static size_t list_parts(zr_uring_store_t *uring) {
+    const zr_store_t *store = &uring->base;
+    const zr_store_options_t *o = &store->options;
+    size_t n = 0;
+    uring->registered[n++] = (struct iovec){.iov_base = uring->bounce_memory.base,
+                                            .iov_len = o->n_bounce_buffers * o->request_bytes};
+    for (size_t i = 0; i < store->n_buffers; i++)
+        n += cut_buffer(&store->buffers[i], o->request_bytes, uring->registered + n);
+    return n;
+}
+
+/* Once, and again when they become more: who raises the limit has to know how far. */
+static void warn_unregistered(zr_uring_store_t *uring, size_t n_parts, int error) {
+    const zr_store_t *store = &uring->base;
     size_t size_bytes = 0;
     for (size_t i = 0; i < n_parts; i++)
-        size_bytes += parts[i].iov_len;
+        size_bytes += uring->registered[i].iov_len;
+    if (size_bytes <= uring->refused_bytes)
+        return;
+    uring->refused_bytes = size_bytes;
     const char *advice = error == ENOMEM || error == EPERM
                              ? "raise RLIMIT_MEMLOCK (ulimit -l; \"memlock\" in "
                                "/etc/security/limits.conf; LimitMEMLOCK= of a systemd unit)"
@@ -304,22 +314,17 @@ int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, 
     return -1;
 }
 
-static zr_status_t register_buffers(zr_store_t *store, const zr_store_buffer_t *buffers,
-                                    size_t n_buffers) {
+static zr_status_t register_buffers(zr_store_t *store) {
     zr_uring_store_t *uring = (zr_uring_store_t *)store;
-    size_t n_parts = 0;
-    struct iovec *parts = list_buffers(uring, buffers, n_buffers, &n_parts);
-    if (parts == NULL)
-        return zr_fail(&store->options.log, ZR_ERR_MEMORY,
-                       "store: no memory for the table of %zu buffers", n_buffers);
-    free(uring->registered);
-    uring->registered = parts;
-    int error = zr_ring_register_buffers(uring->ring, parts, (unsigned)n_parts);
-    if (error != 0) {
-        warn_unregistered(store, parts, n_parts, -error);
-        n_parts = 0;
-    }
-    uring->n_registered = n_parts;
+    size_t most_parts = 1;
+    for (size_t i = 0; i < store->n_buffers; i++)
+        most_parts += MOST_PARTS(store->buffers[i].size_bytes);
+    ZR_TRY(make_room_for_parts(uring, most_parts));
+    size_t n_parts = list_parts(uring);
+    int error = zr_ring_register_buffers(uring->ring, uring->registered, (unsigned)n_parts);
+    if (error != 0)
+        warn_unregistered(uring, n_parts, -error);
+    uring->n_registered = error == 0 ? n_parts : 0;
     store->info.is_registered = error == 0;
     return ZR_OK;
 }
@@ -339,7 +344,7 @@ static zr_status_t open_uring(zr_store_t *store) {
     ZR_TRY(reserve(store));
     ZR_TRY(make_bounce_buffers(store));
     register_files(uring);
-    return register_buffers(store, NULL, 0);
+    return register_buffers(store);
 }
 
 static void close_uring(zr_store_t *store) {

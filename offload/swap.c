@@ -14,6 +14,7 @@
 
 #include <stdlib.h>
 
+#include "offload/staging.h"
 #include "offload/store_backend.h"
 
 /* A buffer, and what is under way with it. */
@@ -28,7 +29,7 @@ typedef struct slot {
 struct zr_swap {
     zr_swap_options_t options;
     zr_store_t *store;
-    void *allocation;
+    zr_staging_t staging;
     slot_t *slots; /* [options.n_buffers] */
     size_t next_load;
     uint64_t n_transfers;
@@ -58,34 +59,19 @@ static zr_status_t check(const zr_swap_options_t *o, const zr_store_t *store) {
     return ZR_OK;
 }
 
-static size_t round_up(size_t value, size_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-}
-
-static zr_status_t allocate_buffers(zr_swap_t *swap) {
+static zr_status_t make_buffers(zr_swap_t *swap) {
     const zr_swap_options_t *o = &swap->options;
-    size_t align = zr_store_info(swap->store)->buffer_align_bytes;
-    align = align < 64 ? 64 : align; /* the allocator's own alignment is a multiple of 64 */
-    size_t stride = round_up(o->buffer_bytes, align), total;
-    if (stride < o->buffer_bytes || __builtin_mul_overflow(stride, o->n_buffers, &total) ||
-        __builtin_add_overflow(total, align, &total))
-        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "swap: %zu buffers of %zu bytes overflow",
-                       o->n_buffers, o->buffer_bytes);
-    total -= align <= 256 ? align : 0;
-    zr_allocation_request_t request = {.size_bytes = total,
-                                       .tier = ZR_TIER_HOST,
-                                       .tag = ZR_TAG_STAGING,
-                                       .lifetime = ZR_LIFETIME_PERSISTENT,
-                                       .name = "staging buffers of the store"};
-    ZR_TRY(zr_allocate(o->allocator, &request, &swap->allocation));
-    char *base = swap->allocation;
-    size_t skew = (uintptr_t)base % align;
-    base += skew != 0 ? align - skew : 0;
+    zr_staging_options_t options = {.log = &o->log,
+                                    .allocator = o->allocator,
+                                    .user = "swap",
+                                    .name = "staging buffers of the store",
+                                    .n_buffers = o->n_buffers,
+                                    .buffer_bytes = o->buffer_bytes};
+    ZR_TRY(zr_staging_make(&options, swap->store, &swap->staging));
     for (size_t i = 0; i < o->n_buffers; i++)
-        swap->slots[i].base = base + i * stride;
-    swap->statistics.host_bytes = total;
-    zr_store_buffer_t buffer = {.base = base, .size_bytes = stride * o->n_buffers};
-    return zr_store_register(swap->store, &buffer, buffer.size_bytes != 0);
+        swap->slots[i].base = zr_staging_buffer(&swap->staging, i);
+    swap->statistics.host_bytes = swap->staging.size_bytes;
+    return ZR_OK;
 }
 
 zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
@@ -102,7 +88,7 @@ zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
     swap->options = *options;
     swap->store = store;
     swap->slots = slots;
-    zr_status_t status = allocate_buffers(swap);
+    zr_status_t status = make_buffers(swap);
     if (status != ZR_OK) {
         zr_swap_destroy(&swap);
         return status;
@@ -127,10 +113,7 @@ void zr_swap_destroy(zr_swap_t **swap_pp) {
         return;
     zr_swap_t *swap = *swap_pp;
     drain(swap);
-    /* The store lets go of the buffers before they are given back. */
-    if (swap->allocation != NULL && zr_store_register(swap->store, NULL, 0) != ZR_OK)
-        zr_log_write(&swap->options.log, ZR_LOG_WARNING, "swap: buffers stay registered");
-    zr_free(swap->options.allocator, &swap->allocation, NULL);
+    zr_staging_clear(&swap->staging);
     free(swap->slots);
     free(swap);
     *swap_pp = NULL;

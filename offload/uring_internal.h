@@ -44,6 +44,8 @@ typedef struct zr_uring_store {
 
     struct iovec *registered; /* [n_registered]; the first is bounce_memory */
     size_t n_registered;
+    size_t registered_capacity;
+    size_t refused_bytes; /* the most that the system did not register */
 
     zr_store_transfer_t *oldest, *newest; /* not begun to their ends, in order of the calls */
 } zr_uring_store_t;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "tests/offload/store_fixture.h"
 #include "tests/offload/store_oracle.h"
@@ -401,22 +402,69 @@ static void test_register(void **state) {
     static const size_t size = 4 * REQUEST;
     assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
     unsigned char *from = new_buffer(size, 0), *to = new_buffer(size, 0);
-    const zr_store_buffer_t buffers[] = {{from, size}, {to, size / 2}};
+    unsigned char *more = new_buffer(size, 0);
+    const zr_store_buffer_t buffers[] = {{from, size}, {to, size / 2}}, third = {more, size};
     zr_store_ticket_t ticket;
     fill_pattern(from, size, 8);
     assert_int_equal(zr_store_register(f->store, buffers, 2), ZR_OK);
     assert_int_equal(zr_store_put(f->store, 0, 0, size, from, &ticket), ZR_OK);
-    assert_int_equal(zr_store_register(f->store, buffers + 1, 1), ZR_OK); /* with one in flight */
+    assert_int_equal(zr_store_register(f->store, &third, 1), ZR_OK); /* with one in flight */
     assert_int_equal(zr_store_get(f->store, 0, 0, size, to, &ticket), ZR_OK); /* in and beyond */
     assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
     assert_memory_equal(from, to, size);
+    memset(to, 0, size);
+    zr_store_unregister(f->store, buffers, 2); /* others' stay */
+    assert_int_equal(get_now(f->store, 0, 0, size, to), ZR_OK);
+    assert_int_equal(get_now(f->store, 0, 0, size, more), ZR_OK);
+    assert_memory_equal(from, to, size);
+    assert_memory_equal(from, more, size);
+    zr_store_unregister(f->store, buffers, 2); /* which are not named any more */
+    zr_store_unregister(f->store, &third, 1);
     assert_int_equal(zr_store_register(f->store, NULL, 0), ZR_OK);
     assert_int_equal(get_now(f->store, 0, 0, size, to), ZR_OK);
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_register(f->store, NULL, 1), "no array");
     const zr_store_buffer_t none = {NULL, 5}, empty = {to, 0};
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_register(f->store, &none, 1), "buffer 0 is 5");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_register(f->store, &empty, 1), "buffer 0 is 0");
+    free_buffer(more);
     free_buffer(to);
+    free_buffer(from);
+}
+
+static unsigned char *map_pages(void *at, size_t size) {
+    unsigned char *pages = mmap(at, size, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | (at != NULL ? MAP_FIXED : 0), -1, 0);
+    assert_true(pages != MAP_FAILED);
+    return pages;
+}
+
+/* The system has nothing of what was taken back: other memory at its address is what is used. */
+static void test_unregister(void **state) {
+    fixture_t *f = *state;
+    static const size_t size = 4 * REQUEST;
+    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    unsigned char *from = new_buffer(size, 0);
+    for (size_t i = 0; i < 3; i++) {
+        unsigned char *pages[3];
+        zr_store_buffer_t buffers[3];
+        for (size_t j = 0; j < 3; j++) {
+            pages[j] = map_pages(NULL, size);
+            memset(pages[j], (int)j, size);
+            buffers[j] = (zr_store_buffer_t){pages[j], size};
+            assert_int_equal(zr_store_register(f->store, &buffers[j], 1), ZR_OK);
+        }
+        fill_pattern(from, size, i);
+        assert_int_equal(put_now(f->store, 0, 0, size, from), ZR_OK);
+        zr_store_unregister(f->store, &buffers[i], 1);
+        (void)map_pages(pages[i], size);
+        for (size_t j = 0; j < 3; j++) {
+            assert_int_equal(get_now(f->store, 0, 0, size, pages[j]), ZR_OK);
+            assert_memory_equal(pages[j], from, size);
+        }
+        zr_store_unregister(f->store, buffers, 3);
+        for (size_t j = 0; j < 3; j++)
+            munmap(pages[j], size);
+    }
     free_buffer(from);
 }
 
@@ -546,6 +594,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_ranks_in_threads, setup, teardown),
         cmocka_unit_test_setup_teardown(test_accounts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_register, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_unregister, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_transfers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_stores, setup, teardown),
         cmocka_unit_test_setup_teardown(test_budget, setup, teardown),

@@ -30,6 +30,8 @@ static size_t run(const char *backend, size_t n) {
         memset(buffer, 2, 4 * REQUEST);
         assert_int_equal(get_now(f.store, 1, 0, 3 * REQUEST + 1, buffer), ZR_OK);
         assert_int_equal(buffer[3 * REQUEST], 1);
+        zr_store_unregister(f.store, &registered, 1); /* takes no memory */
+        assert_int_equal(get_now(f.store, 1, 0, 3 * REQUEST + 1, buffer), ZR_OK);
     }
     fault.countdown = 0;
     assert_true(status == ZR_OK || status == ZR_ERR_MEMORY || status == ZR_ERR_BUDGET ||
