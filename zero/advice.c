@@ -31,7 +31,7 @@ static void advise_device(const zr_config_t *config, zr_allocator_advice_t *advi
 static const char *advise_staging(const zr_config_t *config) {
     bool state = config->offload_optimizer.device == ZR_OFFLOAD_NVME;
     bool params = config->offload_param.device == ZR_OFFLOAD_NVME;
-    if (config->nvme.paths[0] == '\0')
+    if (!state && !params && config->nvme.paths[0] == '\0')
         return NULL;
     if (state && params)
         return "fewer or smaller staging buffers (--nvme-buffers, --sub-group, --param-buffers, "

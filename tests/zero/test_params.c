@@ -323,7 +323,7 @@ static void what_cannot_be_is_said(void **state) {
     options.config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     options.config.host_memory_bytes = 100 << 10;
     options.config.offload_param.n_buffers = 30;
-    expect_error(&options, ZR_ERR_BUDGET, "fewer --param-buffers");
+    expect_error(&options, ZR_ERR_BUDGET, "staging buffers (--param-buffers");
     options.config.host_memory_bytes = ZR_CONFIG_NO_BUDGET;
     options.config.nvme.store = "uring";
     expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.nvme_path, --nvme-path DIR");
