@@ -97,12 +97,6 @@ size_t zr_comm_slice_begin(size_t n_elems, int rank, int n_ranks) {
     return n_elems / n * r + n_elems % n * r / n;
 }
 
-bool zr_comm_call_matches(const zr_comm_call_t *a, const zr_comm_call_t *b) {
-    return a->collective == b->collective && strcmp(a->message.tensor, b->message.tensor) == 0 &&
-           a->message.dtype == b->message.dtype && a->message.traffic == b->message.traffic &&
-           a->n_elems == b->n_elems && a->root == b->root && a->sequence == b->sequence;
-}
-
 void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_bytes) {
     const zr_message_t *message = &call->message;
     const char *name = zr_collective_name(call->collective);

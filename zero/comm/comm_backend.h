@@ -1,5 +1,6 @@
 /*
- * For those who implement a communicator. Copy comm_threads.c to start one.
+ * For those who implement a communicator. Copy comm_threads.c to start one. What ranks agree on
+ * before data moves is shared by all of them: control.h.
  *
  * zero/comm/comm.c checks every argument, numbers the calls and counts the traffic, so
  * a backend sees valid calls only: known dtypes, tensors aligned and either in place or
@@ -79,9 +80,6 @@ void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
 
 /** ZR_OK when a communicator can have these; otherwise logged, ZR_ERR_ARGUMENT. */
 ZR_NODISCARD zr_status_t zr_comm_check_options(const zr_comm_options_t *options, int n_ranks);
-
-/** Whether two ranks' calls are the same collective on the same tensor. */
-bool zr_comm_call_matches(const zr_comm_call_t *a, const zr_comm_call_t *b);
 
 /** `all_gather of "h.3 parameters" (bf16, 1024 elements, model, call 17)`; cut to fit. */
 void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_bytes);

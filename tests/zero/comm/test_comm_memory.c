@@ -41,7 +41,7 @@ static void test_create(void **state) {
     (void)state;
     zr_comm_options_t options = zr_comm_options_default();
     options.log.sink = drop_message;
-    enum { N_RANKS = 4, N_ALLOCATIONS = 1 + N_RANKS };
+    enum { N_RANKS = 4, N_ALLOCATIONS = 1 + 2 * N_RANKS };
     for (int i = 0; i < N_ALLOCATIONS; i++) {
         zr_comm_t *comms[N_RANKS] = {NULL};
         atomic_store(&until_failure, i);
@@ -60,9 +60,9 @@ static void test_create(void **state) {
         zr_comm_destroy(&comms[rank]);
 }
 
-/* Three groups of two and one rank without: each group is an allocation and two handles. */
+/* Three groups of two and one rank without: each group is an allocation, and two handles and their places. */
 static void split_in_need(rank_t *self) {
-    enum { N_ALLOCATIONS = 9 };
+    enum { N_ALLOCATIONS = 15 };
     int color = self->rank == 6 ? -1 : self->rank % 3;
     for (int i = 0; i <= N_ALLOCATIONS; i++) {
         zr_comm_t *group = NULL;

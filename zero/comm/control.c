@@ -1,0 +1,127 @@
+/* What both kinds of control share: see control.h. */
+#include "zero/comm/control.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+void zr_control_destroy(zr_control_t **control) {
+    if (*control != NULL)
+        (*control)->backend->destroy(*control);
+    *control = NULL;
+}
+
+bool zr_control_is_dead(zr_control_t *control) {
+    return control->backend->death(control) != NULL;
+}
+
+void zr_control_describe_rank(const zr_control_t *control, char *text, size_t text_bytes) {
+    if (control->is_nested)
+        snprintf(text, text_bytes, "rank %d of its group (rank %d of all)", control->rank,
+                 control->origin_rank);
+    else
+        snprintf(text, text_bytes, "rank %d", control->rank);
+}
+
+zr_status_t zr_control_refuse(zr_control_t *control, const zr_comm_t *comm,
+                              const zr_comm_call_t *call) {
+    char text[ZR_COMM_DESCRIPTION_BYTES];
+    zr_comm_call_describe(call, text, sizeof(text));
+    const char *reason = control->backend->death(control);
+    return zr_fail(&comm->options.log, ZR_ERR_COMM, "%s: %s", text,
+                   reason != NULL ? reason : "the communicator has ended");
+}
+
+zr_status_t zr_control_arrive(zr_control_t *control, zr_comm_t *comm, const zr_comm_call_t *call,
+                              const void *payload, size_t payload_bytes, void *all) {
+    zr_post_t post;
+    zr_post_fill(&post, call, payload, payload_bytes);
+    double start = zr_comm_clock();
+    zr_status_t status = control->backend->arrive(control, &post, all);
+    comm->statistics.wait_seconds += zr_comm_clock() - start;
+    return status == ZR_OK ? ZR_OK : zr_control_refuse(control, comm, call);
+}
+
+zr_status_t zr_control_meet(zr_control_t *control, zr_comm_t *comm, zr_status_t status) {
+    double start = zr_comm_clock();
+    zr_status_t outcome = control->backend->meet(control, status);
+    comm->statistics.wait_seconds += zr_comm_clock() - start;
+    return outcome;
+}
+
+void zr_control_kill(zr_control_t *control, const char *format, ...) {
+    char name[ZR_RANK_TEXT_BYTES], words[ZR_REASON_BYTES - ZR_RANK_TEXT_BYTES];
+    char reason[ZR_REASON_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(words, sizeof(words), format, arguments);
+    va_end(arguments);
+    zr_control_describe_rank(control, name, sizeof(name));
+    snprintf(reason, sizeof(reason), "%s %s", name, words);
+    control->backend->kill(control, reason);
+}
+
+void zr_control_abort(zr_control_t *control, const char *reason) {
+    zr_control_kill(control, "gave up: %s", reason);
+}
+
+void zr_control_kill_for_failure(zr_control_t *control, const zr_comm_call_t *call,
+                                 zr_status_t status) {
+    char text[ZR_COMM_DESCRIPTION_BYTES];
+    zr_comm_call_describe(call, text, sizeof(text));
+    zr_control_kill(control, "failed with %s in %s", zr_status_name(status), text);
+}
+
+zr_status_t zr_control_split(zr_control_t *control, zr_comm_t *comm, const zr_comm_call_t *call,
+                             zr_control_adopt_fn adopt) {
+    zr_control_t *place = NULL;
+    zr_comm_t *group = NULL;
+    ZR_TRY(zr_control_arrive(control, comm, call, NULL, 0, NULL));
+    zr_status_t status = control->backend->open_group(control, call->color, &place);
+    if (status == ZR_OK && place != NULL && (group = adopt(comm, place)) == NULL)
+        status = ZR_ERR_MEMORY;
+    zr_status_t outcome = zr_control_meet(control, comm, status);
+    if (outcome == ZR_OK) {
+        *call->group_p = group;
+        return ZR_OK;
+    }
+    if (group != NULL)
+        zr_comm_destroy(&group);
+    else
+        zr_control_destroy(&place);
+    if (outcome == ZR_ERR_COMM)
+        return zr_control_refuse(control, comm, call);
+    return zr_fail(&comm->options.log, outcome,
+                   "split: no memory for a group on this rank or another; none is made");
+}
+
+zr_status_t zr_comm_create_in_process(int n_ranks, const zr_comm_options_t *options,
+                                      zr_control_create_fn create, zr_comm_t **comms) {
+    zr_comm_options_t defaults = zr_comm_options_default();
+    if (options == NULL)
+        options = &defaults;
+    ZR_TRY(zr_comm_check_options(options, n_ranks));
+    if (comms == NULL)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "communicator: no place (NULL) for the handles of %d ranks", n_ranks);
+    zr_control_t *controls[ZR_MAX_SUM_SOURCES] = {NULL};
+    zr_comm_t *made[ZR_MAX_SUM_SOURCES] = {NULL};
+    int n_made = 0;
+    if (zr_control_create_memory(n_ranks, options->timeout_ms, controls) == ZR_OK)
+        while (n_made < n_ranks && (made[n_made] = create(options, controls[n_made])) != NULL)
+            n_made++;
+    if (n_made == n_ranks) {
+        memcpy(comms, made, (size_t)n_ranks * sizeof(made[0]));
+        return ZR_OK;
+    }
+    for (int rank = 0; rank < n_ranks; rank++) {
+        if (made[rank] != NULL)
+            zr_comm_destroy(&made[rank]);
+        else
+            zr_control_destroy(&controls[rank]);
+    }
+    return zr_fail(&options->log, ZR_ERR_MEMORY,
+                   "communicator: no memory for the state of %d ranks", n_ranks);
+}

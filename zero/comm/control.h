@@ -1,0 +1,109 @@
+/*
+ * What ranks tell each other beside their data: which call they are in, whether it went well,
+ * that one gave up or has left. A communicator whose data goes another way (nccl) or needs the
+ * others held still while it moves (threads) is built on it.
+ *
+ * A call has one first meeting (arrive), where what ends a call early is found: a rank that
+ * differs, gives up, leaves or does not come in time. A rank that has come through it comes to
+ * the later ones of the same call (meet) as well, with its error if it has one, so that these
+ * need no time limit of their own: what a rank does in between has one.
+ *
+ * Two kinds: ranks that are threads share memory (control_memory.c); ranks that are processes
+ * have a connection to rank 0's (control_tcp.c).
+ *
+ * Threads: a handle belongs to the thread of its rank; kill and death are for any thread while
+ * the handle exists.
+ */
+#ifndef ZR_ZERO_COMM_CONTROL_H
+#define ZR_ZERO_COMM_CONTROL_H
+
+#include "zero/comm/roll.h"
+
+typedef struct zr_control zr_control_t;
+
+typedef struct zr_control_backend {
+    const char *name; /* static: "memory", "tcp" */
+    /* Post, and wait until all ranks have. all: [n_ranks * post->payload_bytes] or NULL, what
+     * the ranks' posts carried. ZR_ERR_COMM: none goes on; death() says why. Logs nothing. */
+    zr_status_t (*arrive)(zr_control_t *control, const zr_post_t *post, void *all);
+    /* Wait until all have brought their status; the first that is not ZR_OK, for each. */
+    zr_status_t (*meet)(zr_control_t *control, zr_status_t status);
+    /* Behind the arrival at a split: the place in the group of this rank's color, or NULL. The
+     * same outcome on every rank: ZR_OK, ZR_ERR_MEMORY (nothing is made) or ZR_ERR_COMM. */
+    zr_status_t (*open_group)(zr_control_t *control, int color, zr_control_t **group_p);
+    /* End the communicator for all ranks, for this reason, which is copied. From any thread. */
+    void (*kill)(zr_control_t *control, const char *reason);
+    /* Why it has ended, or NULL; the text stays while the handle does. From any thread. */
+    const char *(*death)(zr_control_t *control);
+    /* Leave, which ends it for the others, and free. */
+    void (*destroy)(zr_control_t *control);
+} zr_control_backend_t;
+
+/** First member of either kind. */
+struct zr_control {
+    const zr_control_backend_t *backend;
+    int rank;
+    int n_ranks;
+    int origin_rank; /* in the first communicator */
+    bool is_nested;  /* of a group made by split */
+};
+
+/**
+ * Places of ranks that are threads of this process.
+ *
+ * @param controls  [n_ranks], filled
+ * @return ZR_OK; ZR_ERR_MEMORY (nothing is made, nothing logged)
+ */
+ZR_NODISCARD zr_status_t zr_control_create_memory(int n_ranks, int timeout_ms,
+                                                  zr_control_t **controls);
+
+void zr_control_destroy(zr_control_t **control);
+
+/* ---- for communicators: times are counted, errors are logged ------------------------------- */
+
+/**
+ * The first meeting of a call.
+ *
+ * @param payload  [payload_bytes] of this rank, at most ZR_PAYLOAD_BYTES, as many on every rank
+ * @param all      [n_ranks * payload_bytes], what the ranks brought; NULL with 0 bytes
+ * @return ZR_OK; ZR_ERR_COMM, logged with the call and why
+ */
+ZR_NODISCARD zr_status_t zr_control_arrive(zr_control_t *control, zr_comm_t *comm,
+                                           const zr_comm_call_t *call, const void *payload,
+                                           size_t payload_bytes, void *all);
+
+/** A later meeting; nothing is logged. */
+zr_status_t zr_control_meet(zr_control_t *control, zr_comm_t *comm, zr_status_t status);
+
+bool zr_control_is_dead(zr_control_t *control);
+
+/** Log a call's end by the communicator's. Always ZR_ERR_COMM. */
+zr_status_t zr_control_refuse(zr_control_t *control, const zr_comm_t *comm,
+                              const zr_comm_call_t *call);
+
+/** This rank gives up: for zr_comm_abort. */
+void zr_control_abort(zr_control_t *control, const char *reason);
+
+/** End the communicator because this rank failed in a call. */
+void zr_control_kill_for_failure(zr_control_t *control, const zr_comm_call_t *call,
+                                 zr_status_t status);
+
+/** End it with "rank R: " and the words. */
+void zr_control_kill(zr_control_t *control, const char *format, ...) ZR_PRINTF(2, 3);
+
+/** "rank 2", or "rank 2 of its group (rank 6 of all)". */
+void zr_control_describe_rank(const zr_control_t *control, char *text, size_t text_bytes);
+
+/** A communicator at this place, which it takes over; NULL: no memory, nothing logged or taken. */
+typedef zr_comm_t *(*zr_control_adopt_fn)(zr_comm_t *parent, zr_control_t *group);
+typedef zr_comm_t *(*zr_control_create_fn)(const zr_comm_options_t *options, zr_control_t *place);
+
+/** Communicators of ranks that are threads of this process: comm.h's zr_comm_create_threads. */
+ZR_NODISCARD zr_status_t zr_comm_create_in_process(int n_ranks, const zr_comm_options_t *options,
+                                                   zr_control_create_fn create, zr_comm_t **comms);
+
+/** The whole of a split: groups for all ranks, or for none. */
+ZR_NODISCARD zr_status_t zr_control_split(zr_control_t *control, zr_comm_t *comm,
+                                          const zr_comm_call_t *call, zr_control_adopt_fn adopt);
+
+#endif

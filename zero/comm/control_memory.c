@@ -1,0 +1,248 @@
+/*
+ * The control of ranks that are threads of one process: a roll that they share. See control.h.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/kernels.h"
+#include "zero/comm/control.h"
+
+typedef struct memory_control memory_control_t;
+
+/* `mutex` guards all of it; it is the only lock, and nothing is called under it. */
+typedef struct meeting_place {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; /* a meeting is complete, or the communicator has ended */
+    int timeout_ms;
+    int n_members; /* handles not destroyed; the last frees the place */
+    zr_control_t *
+        *offspring; /* [n_ranks] at a split: the handle that a rank's leader made for it */
+    zr_roll_t *roll;
+} place_t;
+
+struct memory_control {
+    zr_control_t base;
+    place_t *place;
+};
+
+static place_t *place_of(zr_control_t *control) {
+    return ((memory_control_t *)control)->place;
+}
+
+/* ---- meetings ---- */
+
+static struct timespec deadline_after(int timeout_ms) {
+    struct timespec deadline;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += timeout_ms / 1000;
+    deadline.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (deadline.tv_nsec >= 1000000000) {
+        deadline.tv_sec += 1;
+        deadline.tv_nsec -= 1000000000;
+    }
+    return deadline;
+}
+
+/* Wake all when what was done has completed the meeting or ended the communicator. */
+static void tell_if_changed(place_t *place, unsigned generation) {
+    if (place->roll->generation != generation || atomic_load(&place->roll->is_dead))
+        pthread_cond_broadcast(&place->changed);
+}
+
+static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, void *all) {
+    place_t *place = place_of(control);
+    zr_roll_t *roll = place->roll;
+    struct timespec deadline = deadline_after(place->timeout_ms);
+    pthread_mutex_lock(&place->mutex);
+    unsigned generation = roll->generation;
+    if (!atomic_load(&roll->is_dead)) {
+        zr_roll_arrive(roll, control->rank, post);
+        tell_if_changed(place, generation);
+    }
+    while (roll->generation == generation && !atomic_load(&roll->is_dead)) {
+        int error = pthread_cond_timedwait(&place->changed, &place->mutex, &deadline);
+        if (error == ETIMEDOUT && roll->generation == generation) {
+            zr_roll_kill_for_absence(roll, control->rank, place->timeout_ms);
+            tell_if_changed(place, generation);
+        }
+    }
+    zr_status_t status = roll->generation != generation ? roll->outcome : ZR_ERR_COMM;
+    for (int rank = 0; status == ZR_OK && post->payload_bytes > 0 && rank < roll->n_ranks; rank++)
+        memcpy((char *)all + (size_t)rank * post->payload_bytes, roll->seats[rank].post.payload,
+               post->payload_bytes);
+    pthread_mutex_unlock(&place->mutex);
+    return status;
+}
+
+static zr_status_t memory_meet(zr_control_t *control, zr_status_t status) {
+    place_t *place = place_of(control);
+    pthread_mutex_lock(&place->mutex);
+    unsigned generation = place->roll->generation;
+    zr_roll_count_in(place->roll, status);
+    if (place->roll->generation != generation)
+        pthread_cond_broadcast(&place->changed);
+    while (place->roll->generation == generation)
+        pthread_cond_wait(&place->changed, &place->mutex);
+    zr_status_t outcome = place->roll->outcome;
+    pthread_mutex_unlock(&place->mutex);
+    return outcome;
+}
+
+static void memory_kill(zr_control_t *control, const char *reason) {
+    place_t *place = place_of(control);
+    pthread_mutex_lock(&place->mutex);
+    zr_roll_kill(place->roll, "%s", reason);
+    pthread_cond_broadcast(&place->changed);
+    pthread_mutex_unlock(&place->mutex);
+}
+
+static const char *memory_death(zr_control_t *control) {
+    zr_roll_t *roll = place_of(control)->roll;
+    return atomic_load(&roll->is_dead) ? roll->reason : NULL;
+}
+
+/* ---- life ---- */
+
+static void free_place(place_t *place) {
+    pthread_cond_destroy(&place->changed);
+    pthread_mutex_destroy(&place->mutex);
+    free(place);
+}
+
+static void memory_destroy(zr_control_t *control) {
+    place_t *place = place_of(control);
+    pthread_mutex_lock(&place->mutex);
+    zr_roll_kill_for_leaving(place->roll, control->rank);
+    pthread_cond_broadcast(&place->changed);
+    bool is_last = --place->n_members == 0;
+    pthread_mutex_unlock(&place->mutex);
+    free(control);
+    if (is_last)
+        free_place(place);
+}
+
+/* A mutex, and a condition on the clock that deadlines are on. */
+static zr_status_t init_locks(place_t *place) {
+    if (pthread_mutex_init(&place->mutex, NULL) != 0)
+        return ZR_ERR_MEMORY;
+    pthread_condattr_t attributes;
+    if (pthread_condattr_init(&attributes) != 0)
+        goto err_destroy_mutex;
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    int error = pthread_cond_init(&place->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    if (error != 0)
+        goto err_destroy_mutex;
+    return ZR_OK;
+
+err_destroy_mutex:
+    pthread_mutex_destroy(&place->mutex);
+    return ZR_ERR_MEMORY;
+}
+
+/* The place, its roll and the array of offspring in one piece. */
+static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, const int *origins,
+                                place_t **place_p) {
+    size_t head_bytes = sizeof(place_t) + (size_t)n_ranks * sizeof(zr_control_t *);
+    place_t *place = calloc(1, head_bytes + zr_roll_bytes(n_ranks));
+    if (place == NULL)
+        return ZR_ERR_MEMORY;
+    if (init_locks(place) != ZR_OK) {
+        free(place);
+        return ZR_ERR_MEMORY;
+    }
+    place->timeout_ms = timeout_ms;
+    place->n_members = n_ranks;
+    place->offspring = (zr_control_t **)(place + 1);
+    place->roll = (zr_roll_t *)((char *)place + head_bytes);
+    zr_roll_init(place->roll, n_ranks, is_nested, origins);
+    *place_p = place;
+    return ZR_OK;
+}
+
+static const zr_control_backend_t memory_backend;
+
+/* A place with all its handles, or nothing. */
+static zr_status_t create_controls(int n_ranks, int timeout_ms, bool is_nested, const int *origins,
+                                   zr_control_t **controls) {
+    place_t *place;
+    ZR_TRY(create_place(n_ranks, timeout_ms, is_nested, origins, &place));
+    for (int rank = 0; rank < n_ranks; rank++) {
+        memory_control_t *self = calloc(1, sizeof(*self));
+        if (self == NULL) {
+            while (rank > 0) {
+                free(controls[--rank]);
+                controls[rank] = NULL;
+            }
+            free_place(place);
+            return ZR_ERR_MEMORY;
+        }
+        self->base = (zr_control_t){.backend = &memory_backend,
+                                    .rank = rank,
+                                    .n_ranks = n_ranks,
+                                    .origin_rank = origins[rank],
+                                    .is_nested = is_nested};
+        self->place = place;
+        controls[rank] = &self->base;
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_control_create_memory(int n_ranks, int timeout_ms, zr_control_t **controls) {
+    int origins[ZR_MAX_SUM_SOURCES] = {0};
+    for (int rank = 0; rank < n_ranks; rank++)
+        origins[rank] = rank;
+    return create_controls(n_ranks, timeout_ms, false, origins, controls);
+}
+
+/* ---- split ---- */
+
+/* Make the group of a color, and lay each member's handle at its place in `offspring`. */
+static zr_status_t create_offspring(place_t *place, int color) {
+    int members[ZR_MAX_SUM_SOURCES] = {0}; /* by position: rank in this communicator */
+    int origins[ZR_MAX_SUM_SOURCES] = {0};
+    zr_control_t *controls[ZR_MAX_SUM_SOURCES];
+    int n_members = zr_roll_members(place->roll, color, members);
+    for (int i = 0; i < n_members; i++)
+        origins[i] = place->roll->seats[members[i]].origin_rank;
+    ZR_TRY(create_controls(n_members, place->timeout_ms, true, origins, controls));
+    for (int i = 0; i < n_members; i++)
+        place->offspring[members[i]] = controls[i];
+    return ZR_OK;
+}
+
+/* The lowest rank of a color makes its group. Posts do not change before the last meeting. */
+static bool leads_color(const zr_roll_t *roll, int rank) {
+    for (int other = 0; other < rank; other++)
+        if (roll->seats[other].post.color == roll->seats[rank].post.color)
+            return false;
+    return roll->seats[rank].post.color >= 0;
+}
+
+static zr_status_t memory_open_group(zr_control_t *control, int color, zr_control_t **group_p) {
+    place_t *place = place_of(control);
+    zr_status_t status = ZR_OK;
+    if (leads_color(place->roll, control->rank))
+        status = create_offspring(place, color);
+    zr_status_t outcome = memory_meet(control, status);
+    zr_control_t *own = place->offspring[control->rank];
+    place->offspring[control->rank] = NULL; /* its leader writes it next at a later split */
+    if (outcome != ZR_OK && own != NULL)
+        own->backend->destroy(own);
+    if (outcome == ZR_OK)
+        *group_p = own;
+    return outcome;
+}
+
+static const zr_control_backend_t memory_backend = {
+    .name = "memory",
+    .arrive = memory_arrive,
+    .meet = memory_meet,
+    .open_group = memory_open_group,
+    .kill = memory_kill,
+    .death = memory_death,
+    .destroy = memory_destroy,
+};

@@ -1,0 +1,213 @@
+/* See roll.h. */
+#include "zero/comm/roll.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+size_t zr_roll_bytes(int n_ranks) {
+    return sizeof(zr_roll_t) + (size_t)n_ranks * sizeof(zr_seat_t);
+}
+
+void zr_roll_init(zr_roll_t *roll, int n_ranks, bool is_nested, const int *origins) {
+    memset(roll, 0, zr_roll_bytes(n_ranks));
+    roll->n_ranks = n_ranks;
+    roll->is_nested = is_nested;
+    atomic_init(&roll->is_dead, false);
+    for (int rank = 0; rank < n_ranks; rank++)
+        roll->seats[rank].origin_rank = origins[rank];
+}
+
+void zr_post_fill(zr_post_t *post, const zr_comm_call_t *call, const void *payload,
+                  size_t payload_bytes) {
+    const char *name = call->message.tensor;
+    memset(post, 0, sizeof(*post));
+    post->sequence = call->sequence;
+    post->n_elems = call->n_elems;
+    post->name_hash = XXH3_64bits(name, strlen(name));
+    post->collective = (int32_t)call->collective;
+    post->dtype = (int32_t)call->message.dtype;
+    post->traffic = (int32_t)call->message.traffic;
+    post->root = call->root;
+    post->color = call->color;
+    post->key = call->key;
+    snprintf(post->tensor, sizeof(post->tensor), "%s", name);
+    if (call->stream != NULL)
+        snprintf(post->device, sizeof(post->device), "%s",
+                 zr_device_info(zr_stream_device(call->stream))->backend);
+    post->payload_bytes = (uint32_t)payload_bytes;
+    if (payload_bytes > 0)
+        memcpy(post->payload, payload, payload_bytes);
+}
+
+/* ---- words ---- */
+
+void zr_roll_describe_rank(const zr_roll_t *roll, int rank, char *text, size_t text_bytes) {
+    if (roll->is_nested)
+        snprintf(text, text_bytes, "rank %d of its group (rank %d of all)", rank,
+                 roll->seats[rank].origin_rank);
+    else
+        snprintf(text, text_bytes, "rank %d", rank);
+}
+
+void zr_roll_describe_call(const zr_roll_t *roll, int rank, char *text, size_t text_bytes) {
+    const zr_post_t *post = &roll->seats[rank].post;
+    if (post->sequence == 0) {
+        snprintf(text, text_bytes, "no call so far");
+        return;
+    }
+    zr_comm_call_t call = {.collective = (zr_collective_t)post->collective,
+                           .message = {.tensor = post->tensor,
+                                       .dtype = (zr_dtype_t)post->dtype,
+                                       .traffic = (zr_traffic_t)post->traffic},
+                           .n_elems = (size_t)post->n_elems,
+                           .root = post->root,
+                           .sequence = post->sequence};
+    zr_comm_call_describe(&call, text, text_bytes);
+}
+
+/* ---- ends ---- */
+
+void zr_roll_kill(zr_roll_t *roll, const char *format, ...) {
+    if (atomic_load(&roll->is_dead))
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(roll->reason, sizeof(roll->reason), format, arguments);
+    va_end(arguments);
+    atomic_store(&roll->is_dead, true);
+}
+
+void zr_roll_kill_for_leaving(zr_roll_t *roll, int rank) {
+    char name[ZR_RANK_TEXT_BYTES], last[ZR_COMM_DESCRIPTION_BYTES];
+    zr_roll_describe_rank(roll, rank, name, sizeof(name));
+    zr_roll_describe_call(roll, rank, last, sizeof(last));
+    zr_roll_kill(roll, "%s has left the communicator (latest: %s)", name, last);
+}
+
+void zr_roll_kill_for_abort(zr_roll_t *roll, int rank, const char *reason) {
+    char name[ZR_RANK_TEXT_BYTES];
+    zr_roll_describe_rank(roll, rank, name, sizeof(name));
+    zr_roll_kill(roll, "%s gave up: %s", name, reason);
+}
+
+/* Name the ranks that have not posted what `rank` has. */
+void zr_roll_kill_for_absence(zr_roll_t *roll, int rank, int timeout_ms) {
+    enum { MOST_NAMED = 4 };
+    uint64_t sequence = roll->seats[rank].post.sequence;
+    char list[ZR_REASON_BYTES / 2] = "";
+    size_t length = 0;
+    int n_absent = 0;
+    for (int other = 0; other < roll->n_ranks; other++) {
+        if (roll->seats[other].post.sequence == sequence || n_absent++ >= MOST_NAMED)
+            continue;
+        char name[ZR_RANK_TEXT_BYTES], last[ZR_COMM_DESCRIPTION_BYTES];
+        zr_roll_describe_rank(roll, other, name, sizeof(name));
+        zr_roll_describe_call(roll, other, last, sizeof(last));
+        int n_written = snprintf(list + length, sizeof(list) - length, "%s%s (latest: %s)",
+                                 length > 0 ? ", " : "", name, last);
+        length += n_written > 0 ? (size_t)n_written : 0;
+        if (length >= sizeof(list))
+            length = sizeof(list) - 1;
+    }
+    char more[32] = "";
+    if (n_absent > MOST_NAMED)
+        snprintf(more, sizeof(more), " and %d more", n_absent - MOST_NAMED);
+    char own[ZR_RANK_TEXT_BYTES];
+    zr_roll_describe_rank(roll, rank, own, sizeof(own));
+    zr_roll_kill(roll, "%s has waited %d ms for %s%s", own, timeout_ms, list, more);
+}
+
+/* ---- meetings ---- */
+
+static bool posts_match(const zr_post_t *a, const zr_post_t *b) {
+    return a->collective == b->collective && a->dtype == b->dtype && a->traffic == b->traffic &&
+           a->n_elems == b->n_elems && a->root == b->root && a->sequence == b->sequence &&
+           a->name_hash == b->name_hash && a->payload_bytes == b->payload_bytes &&
+           strcmp(a->device, b->device) == 0;
+}
+
+static int count_matches(const zr_roll_t *roll, int rank) {
+    int n_matches = 0;
+    for (int other = 0; other < roll->n_ranks; other++)
+        n_matches += posts_match(&roll->seats[rank].post, &roll->seats[other].post);
+    return n_matches;
+}
+
+/* Name a rank that differs, and one of the most that agree. */
+static void kill_for_mismatch(zr_roll_t *roll) {
+    int usual = 0;
+    for (int rank = 1; rank < roll->n_ranks; rank++)
+        if (count_matches(roll, rank) > count_matches(roll, usual))
+            usual = rank;
+    int odd = 0;
+    while (posts_match(&roll->seats[odd].post, &roll->seats[usual].post))
+        odd++;
+    char odd_rank[ZR_RANK_TEXT_BYTES], usual_rank[ZR_RANK_TEXT_BYTES];
+    char odd_call[ZR_COMM_DESCRIPTION_BYTES], usual_call[ZR_COMM_DESCRIPTION_BYTES];
+    zr_roll_describe_rank(roll, odd, odd_rank, sizeof(odd_rank));
+    zr_roll_describe_rank(roll, usual, usual_rank, sizeof(usual_rank));
+    zr_roll_describe_call(roll, odd, odd_call, sizeof(odd_call));
+    zr_roll_describe_call(roll, usual, usual_call, sizeof(usual_call));
+    const char *odd_device = roll->seats[odd].post.device;
+    const char *usual_device = roll->seats[usual].post.device;
+    bool say_device = strcmp(odd_device, usual_device) != 0 && *odd_device && *usual_device;
+    zr_roll_kill(roll, "%s is in %s%s%s, %s in %s%s%s; %d of %d ranks are in the latter", odd_rank,
+                 odd_call, say_device ? " on " : "", say_device ? odd_device : "", usual_rank,
+                 usual_call, say_device ? " on " : "", say_device ? usual_device : "",
+                 count_matches(roll, usual), roll->n_ranks);
+}
+
+static void check_agreement(zr_roll_t *roll) {
+    for (int rank = 1; rank < roll->n_ranks; rank++) {
+        if (!posts_match(&roll->seats[rank].post, &roll->seats[0].post)) {
+            kill_for_mismatch(roll);
+            return;
+        }
+    }
+}
+
+void zr_roll_arrive(zr_roll_t *roll, int rank, const zr_post_t *post) {
+    roll->seats[rank].post = *post;
+    if (roll->n_arrived + 1 == roll->n_ranks)
+        check_agreement(roll);
+    if (!atomic_load(&roll->is_dead))
+        zr_roll_count_in(roll, ZR_OK);
+}
+
+void zr_roll_count_in(zr_roll_t *roll, zr_status_t status) {
+    if (roll->pending == ZR_OK)
+        roll->pending = status;
+    if (++roll->n_arrived < roll->n_ranks)
+        return;
+    roll->outcome = atomic_load(&roll->is_dead) ? ZR_ERR_COMM : roll->pending;
+    roll->pending = ZR_OK;
+    roll->n_arrived = 0;
+    roll->generation++;
+}
+
+/* ---- split ---- */
+
+int zr_roll_rank_in_color(const zr_roll_t *roll, int rank) {
+    const zr_post_t *own = &roll->seats[rank].post;
+    int position = 0;
+    for (int other = 0; other < roll->n_ranks; other++) {
+        const zr_post_t *post = &roll->seats[other].post;
+        if (post->color == own->color &&
+            (post->key < own->key || (post->key == own->key && other < rank)))
+            position++;
+    }
+    return position;
+}
+
+int zr_roll_members(const zr_roll_t *roll, int color, int *members) {
+    int n_members = 0;
+    for (int rank = 0; rank < roll->n_ranks; rank++) {
+        if (roll->seats[rank].post.color != color)
+            continue;
+        members[zr_roll_rank_in_color(roll, rank)] = rank;
+        n_members++;
+    }
+    return n_members;
+}
