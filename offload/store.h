@@ -220,6 +220,9 @@ typedef struct zr_store_statistics {
     double checksum_seconds; /* making and verifying checksums, on the caller's thread */
 } zr_store_statistics_t;
 
+/** What a store keeps of a chunk: its XXH3 (64 bits), by the fastest instructions that are here. */
+uint64_t zr_store_checksum(const void *bytes, size_t size_bytes);
+
 /** Counts since creation, of all accounts together. */
 void zr_store_statistics(const zr_store_t *store, zr_store_statistics_t *statistics_p);
 /** Of one account, which exists: of transfers of its extents, and of waiting for those. */

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include <xxhash.h>
-
 #include "offload/store_backend.h"
 
 double zr_store_clock(void) {
@@ -40,7 +38,7 @@ void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece) {
     uint64_t *sum = store->sums + first_chunk(store, piece);
     const unsigned char *buffer = piece_buffer(piece);
     for (size_t done = 0; done < piece->size_bytes; done += store->info.chunk_bytes)
-        *sum++ = XXH3_64bits(buffer + done, chunk_size(store, piece, done));
+        *sum++ = zr_store_checksum(buffer + done, chunk_size(store, piece, done));
     zr_store_account_of(store, piece->transfer)->checksum_seconds += zr_store_clock() - begin;
 }
 
@@ -66,7 +64,7 @@ static zr_status_t verify(zr_store_t *store, const zr_store_piece_t *piece) {
     const unsigned char *buffer = piece_buffer(piece);
     for (size_t done = 0; done < piece->size_bytes && status == ZR_OK;
          done += store->info.chunk_bytes, sum++) {
-        uint64_t got = XXH3_64bits(buffer + done, chunk_size(store, piece, done));
+        uint64_t got = zr_store_checksum(buffer + done, chunk_size(store, piece, done));
         if (got != *sum)
             status = refuse_chunk(store, piece, done, *sum, got);
     }
