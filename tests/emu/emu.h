@@ -8,6 +8,8 @@
  *   that is drawn from those that events allow.
  * - A kernel or copy that touches what is not mapped fails as on a GPU: the device reports
  *   cudaErrorIllegalAddress from then on.
+ * - A kernel's warps keep step, run ahead or are mixed, as drawn for each block; shared memory is
+ *   spoilt before each block, and its dynamic part ends where it should (emu_kernels.cc).
  * - Any call can be made to fail, and so can queued work.
  * - What was not given back when the program ends, or was used after it, ends it with 1.
  *

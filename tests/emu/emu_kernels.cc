@@ -1,8 +1,11 @@
 /*
  * Kernels of the emulation: blocks run one after another, in a drawn order. A block's threads are
- * fibres that take turns only where they wait for each other; who goes first is drawn
- * anew after every barrier, so that a barrier that was forgotten lets a thread read what another
- * has not written yet. A thread that never waits costs no fibre: one carries all of them.
+ * fibres that take turns only where they wait for each other. For each block it is drawn whether
+ * its warps keep step, whether one goes as far ahead as barriers let it before another starts, or
+ * whether they are mixed; and after every barrier, whether threads go forwards, backwards or in
+ * any order. So a barrier that was forgotten lets a thread read what another has not written yet,
+ * or has written over. Shared memory is spoilt before each block. A thread that never waits costs
+ * no fibre: one carries all of them.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -55,14 +58,14 @@ struct copy_t {
 
 struct thread_t {
     emu_thread_t index;
-    enum { NEW, WAITS_FOR_BLOCK, WAITS_FOR_WARP, DONE } state = NEW;
+    enum { READY, WAITS_FOR_BLOCK, WAITS_FOR_WARP, DONE } state = READY;
     const char *here = "";     /* the barrier it waits at */
     unsigned mask = 0;         /* the lanes it waits for */
-    uint64_t shown = 0;        /* what other lanes may read */
+    const void *shown = NULL;  /* what other lanes may read */
     size_t n_shows = 0;        /* of emu_show */
     std::deque<copy_t> copies; /* that have not been made yet, in order */
     size_t n_groups = 0;       /* of copies, committed */
-    fibre_t *fibre = NULL;
+    fibre_t *fibre = NULL;     /* NULL: it has not started */
 };
 
 struct executor_t {
@@ -75,7 +78,7 @@ struct executor_t {
     const std::function<void()> *body = NULL;
     std::vector<thread_t> threads;
     std::vector<emu_shown_t> shown[2]; /* by thread; each show in turn */
-    std::vector<size_t> order;         /* of those that are new, backwards */
+    std::vector<size_t> order;         /* of those that start now, backwards */
     thread_t *thread = NULL;           /* the one that runs */
     char *shared = NULL;               /* its dynamic shared memory; ends where nothing is mapped */
     /* or a piece of work that is none. */
@@ -183,6 +186,29 @@ void shuffle(std::vector<size_t> &order) {
         std::swap(order[i - 1], order[draw((unsigned)i)]);
 }
 
+/* ---- shared memory ---- */
+
+/* Bytes of ones are NaN in every floating point type. AddressSanitizer keeps apart what lies in
+   the section. */
+__attribute__((no_sanitize("address"))) void spoil(char *first, const char *last) {
+    for (volatile char *byte = first; byte < last; byte++)
+        *byte = (char)0xff;
+}
+
+} // namespace
+} // namespace emu
+
+/* The section of static shared memory; NULL where no kernel has any. */
+extern char __start_emu_shared[] __attribute__((weak));
+extern char __stop_emu_shared[] __attribute__((weak));
+
+namespace emu {
+namespace {
+
+void spoil_static_shared() {
+    spoil(__start_emu_shared, __stop_emu_shared);
+}
+
 /* ---- barriers ---- */
 
 void wait(int state, unsigned mask, const char *here) {
@@ -191,6 +217,7 @@ void wait(int state, unsigned mask, const char *here) {
     thread->mask = mask;
     thread->here = here;
     leave(thread->fibre);
+    thread->state = thread_t::READY; /* and running */
     be_thread(thread);
 }
 
@@ -201,6 +228,8 @@ void wait(int state, unsigned mask, const char *here) {
             a.index.thread.x, a.here, b.index.thread.x, b.here);
     abort();
 }
+
+/* ---- turns ---- */
 
 /* Whether all lanes that a thread waits for wait at the same place. */
 bool is_warp_complete(size_t index) {
@@ -215,25 +244,81 @@ bool is_warp_complete(size_t index) {
     return true;
 }
 
-/* The threads that may go on from where they wait; dies when nobody may. */
-std::vector<size_t> released() {
-    std::vector<size_t> waiting, ready;
-    bool all_for_block = true;
-    for (size_t i = 0; i < executor.threads.size(); i++) {
+size_t n_warps() {
+    return (executor.threads.size() + 31) / 32;
+}
+
+/* Add those of a warp that may go on. */
+void add_ready(size_t warp, std::vector<size_t> &ready) {
+    size_t last = std::min(warp * 32 + 32, executor.threads.size());
+    const thread_t *like = NULL; /* a lane that waits, and whether it may go on: most are alike */
+    bool is_complete = false;
+    for (size_t i = warp * 32; i < last; i++) {
         const thread_t &thread = executor.threads[i];
-        if (thread.state == thread_t::DONE)
-            continue;
-        waiting.push_back(i);
-        all_for_block = all_for_block && thread.state == thread_t::WAITS_FOR_BLOCK;
-        if (thread.state == thread_t::WAITS_FOR_WARP && is_warp_complete(i))
+        if (thread.state == thread_t::WAITS_FOR_WARP &&
+            (like == NULL || like->here != thread.here || like->mask != thread.mask)) {
+            like = &thread;
+            is_complete = is_warp_complete(i);
+        }
+        if (thread.state == thread_t::READY ||
+            (thread.state == thread_t::WAITS_FOR_WARP && is_complete))
             ready.push_back(i);
     }
-    if (!ready.empty() || waiting.empty())
+}
+
+/* Everybody waits: let them pass the block's barrier if all are there. False: all are done. */
+bool pass_barrier() {
+    thread_t *first = NULL;
+    for (thread_t &thread : executor.threads) {
+        if (thread.state == thread_t::DONE)
+            continue;
+        first = first == NULL ? &thread : first;
+        if (thread.state != thread_t::WAITS_FOR_BLOCK || thread.here != first->here ||
+            first->state != thread_t::WAITS_FOR_BLOCK)
+            die(*first, thread);
+    }
+    for (thread_t &thread : executor.threads)
+        if (thread.state != thread_t::DONE)
+            thread.state = thread_t::READY;
+    return first != NULL;
+}
+
+enum schedule_t { IN_STEP, AHEAD, MIXED, N_SCHEDULES };
+
+/* Whose turn it is: a warp, or with IN_STEP all of them. `warp` had the last one. */
+std::vector<size_t> next_turn(schedule_t schedule, size_t *warp) {
+    std::vector<size_t> ready;
+    size_t n = n_warps();
+    if (schedule == IN_STEP) {
+        for (size_t i = 0; i < n; i++)
+            add_ready(i, ready);
         return ready;
-    for (size_t i : waiting)
-        if (!all_for_block || executor.threads[i].here != executor.threads[waiting[0]].here)
-            die(executor.threads[waiting[0]], executor.threads[i]);
-    return waiting;
+    }
+    if (schedule == AHEAD)
+        add_ready(*warp, ready);
+    size_t from = draw((unsigned)n);
+    for (size_t i = 0; i < n && ready.empty(); i++) {
+        *warp = (from + i) % n;
+        add_ready(*warp, ready);
+    }
+    return ready;
+}
+
+void take_turn(std::vector<size_t> &turn) {
+    enum { FORWARDS, BACKWARDS, ANY, N_ORDERS };
+    unsigned order = draw(N_ORDERS);
+    if (order == BACKWARDS)
+        std::reverse(turn.begin(), turn.end());
+    if (order == ANY)
+        shuffle(turn);
+    for (size_t i : turn)
+        if (executor.threads[i].fibre != NULL && !executor.has_faulted)
+            enter(executor.threads[i].fibre);
+    for (size_t i = turn.size(); i > 0; i--)
+        if (executor.threads[turn[i - 1]].fibre == NULL)
+            executor.order.push_back(turn[i - 1]);
+    while (!executor.order.empty() && !executor.has_faulted)
+        enter(take_fibre());
 }
 
 /* Shared memory of a block as it finds it: nothing that it could use. It ends as close to its
@@ -253,6 +338,7 @@ void begin_shared(size_t size_bytes) {
 
 void run_block(const emu_launch_t &launch, dim3 block) {
     dim3 n = launch.n_threads;
+    spoil_static_shared();
     begin_shared(launch.shared_bytes);
     executor.threads.clear();
     executor.threads.resize((size_t)n.x * n.y * n.z);
@@ -262,21 +348,15 @@ void run_block(const emu_launch_t &launch, dim3 block) {
     for (size_t i = 0; i < executor.threads.size(); i++) {
         dim3 thread((unsigned)i % n.x, (unsigned)i / n.x % n.y, (unsigned)i / n.x / n.y);
         executor.threads[i].index = {thread, block, n, launch.n_blocks};
-        executor.order.push_back(i);
     }
-    shuffle(executor.order);
-    while (!executor.order.empty() && !executor.has_faulted)
-        enter(take_fibre());
-    for (;;) {
-        std::vector<size_t> ready;
-        if (!executor.has_faulted)
-            ready = released();
-        if (ready.empty())
+    schedule_t schedule = (schedule_t)draw(N_SCHEDULES);
+    size_t warp = draw((unsigned)n_warps());
+    while (!executor.has_faulted) {
+        std::vector<size_t> turn = next_turn(schedule, &warp);
+        if (!turn.empty())
+            take_turn(turn);
+        else if (!pass_barrier())
             return;
-        shuffle(ready);
-        for (size_t i : ready)
-            if (!executor.has_faulted)
-                enter(executor.threads[i].fibre);
     }
 }
 
@@ -364,14 +444,55 @@ unsigned emu_lane(void) {
     return (unsigned)(emu::executor.thread - emu::executor.threads.data()) % 32;
 }
 
-uint64_t emu_exchange(unsigned mask, uint64_t bits, int lane, const char *here) {
-    emu::thread_t *thread = emu::executor.thread;
-    thread->shown = bits;
+/*
+ * Every lane of `mask` shows `size_bytes` bytes; `all` gets those of all 32 lanes, in their order;
+ * of lanes outside the mask, or that have returned, bytes of ones.
+ */
+static void share(unsigned mask, const void *mine, size_t size_bytes, void *all, const char *here) {
+    emu::thread_t *thread = emu::executor.thread, *first = thread - emu_lane();
+    size_t n = emu::executor.threads.data() + emu::executor.threads.size() - first;
+    thread->shown = mine;
     emu_wait_for_warp(mask, here);
-    if (lane >= 0 && lane < 32)
-        bits = thread[lane - (int)emu_lane()].shown;
+    memset(all, 0xff, 32 * size_bytes);
+    for (size_t lane = 0; lane < std::min(n, (size_t)32); lane++)
+        if ((mask >> lane & 1) != 0 && first[lane].state != emu::thread_t::DONE)
+            memcpy((char *)all + lane * size_bytes, first[lane].shown, size_bytes);
     emu_wait_for_warp(mask, here); /* before anybody shows something else */
+}
+
+[[noreturn]] static void die_of_lane(int lane, const char *here) {
+    fprintf(stderr, "emulation: %s: lane %d is asked for, which is not there\n", here, lane);
+    abort();
+}
+
+uint64_t emu_exchange(unsigned mask, uint64_t bits, int lane, const char *here) {
+    emu::thread_t *thread = emu::executor.thread, *first = thread - emu_lane();
+    size_t n = emu::executor.threads.data() + emu::executor.threads.size() - first;
+    uint64_t mine = bits;
+    thread->shown = &mine;
+    emu_wait_for_warp(mask, here);
+    if ((mask >> lane & 1) == 0 || (size_t)lane >= n || first[lane].state == emu::thread_t::DONE)
+        die_of_lane(lane, here);
+    memcpy(&bits, first[lane].shown, sizeof(bits));
+    emu_wait_for_warp(mask, here);
     return bits;
+}
+
+static unsigned lanes_that_show(unsigned mask, uint64_t bits, uint64_t wanted, const char *here) {
+    uint64_t all[32];
+    unsigned lanes = 0;
+    share(mask, &bits, sizeof(bits), all, here);
+    for (unsigned lane = 0; lane < 32; lane++)
+        lanes |= (unsigned)(all[lane] == wanted) << lane;
+    return lanes & mask;
+}
+
+unsigned emu_ballot(unsigned mask, bool predicate, const char *here) {
+    return lanes_that_show(mask, predicate, true, here);
+}
+
+unsigned emu_match(unsigned mask, uint64_t bits, const char *here) {
+    return lanes_that_show(mask, bits, bits, here);
 }
 
 const emu_shown_t *emu_show(const void *bytes, size_t size_bytes, const char *here) {

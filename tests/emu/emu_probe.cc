@@ -35,6 +35,41 @@ zr_status_t probe_warp_sums(zr_stream_t *stream, float *out, const float *in) {
     return zr_cuda_launched(stream, "warp_sums");
 }
 
+/* The last warp leaves a number behind early, the first one looks for it late. */
+static __global__ void ahead_kernel(float *out) {
+    __shared__ float left;
+    if (threadIdx.x == 32)
+        left = 1.0f;
+    __syncwarp();
+    __syncwarp();
+    if (threadIdx.x == 0)
+        out[0] = left;
+}
+
+zr_status_t probe_ahead(zr_stream_t *stream, float *out) {
+    ZR_CUDA_LAUNCH(ahead_kernel, 1, 64, 0, zr_cuda_queue(stream), out);
+    return zr_cuda_launched(stream, "ahead");
+}
+
+static __global__ void votes_kernel(unsigned *out) {
+    unsigned lane = threadIdx.x, odd = __ballot_sync(0xffffffffu, lane % 2 == 1);
+    bool is_any = __any_sync(0xffffffffu, lane == 7), is_all = __all_sync(0xffffffffu, lane < 31);
+    unsigned alike = __match_any_sync(0xffffffffu, lane / 10);
+    unsigned left = __shfl_up_sync(0xffffffffu, lane, 1, 8);
+    unsigned lower = 0;
+    if (lane < 16) /* half of the warp alone */
+        lower = __shfl_xor_sync(0x0000ffffu, lane, 8);
+    out[lane] = odd;
+    out[32 + lane] = alike;
+    out[64 + lane] = left;
+    out[96 + lane] = lower + (is_any && !is_all ? 100 : 0);
+}
+
+zr_status_t probe_votes(zr_stream_t *stream, unsigned *out) {
+    ZR_CUDA_LAUNCH(votes_kernel, 1, 32, 0, zr_cuda_queue(stream), out);
+    return zr_cuda_launched(stream, "votes");
+}
+
 static __global__ void split_barrier_kernel(float *out) {
     if (threadIdx.x < 32)
         __syncthreads();

@@ -300,6 +300,14 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device) {
+    ENTER;
+    if (device < 0 || device >= options.n_devices)
+        return returned(cudaErrorInvalidDevice);
+    *value = attribute == cudaDevAttrMultiProcessorCount ? 4 : (int)shared_bytes_most;
+    return cudaSuccess;
+}
+
 cudaError_t cudaSetDevice(int device) {
     std::lock_guard<std::mutex> lock(emu::mutex);
     cudaError_t failure = called_always(__func__);
@@ -562,6 +570,7 @@ void emu_configure(const emu_options_t *wanted) {
         misuse("another machine, while the old one is in use");
     options = *wanted;
     machine.draws = options.seed;
+    machine.shared_bytes.clear();
     machine.failed.assign((size_t)options.n_devices, cudaSuccess);
 }
 

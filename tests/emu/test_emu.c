@@ -80,6 +80,36 @@ static void shuffles_move_values_between_lanes(void **state) {
     }
 }
 
+static void lanes_vote(void **state) {
+    fixture_t *f = *state;
+    unsigned out[4][32];
+    fixture_reset(f);
+    unsigned *to = fixture_take(f, sizeof(out), 0);
+    assert_int_equal(probe_votes(f->stream, to), ZR_OK);
+    fixture_download(f, out, to, sizeof(out));
+    for (unsigned lane = 0; lane < 32; lane++) {
+        unsigned first = lane / 10 * 10, n = lane < 30 ? 10 : 2;
+        assert_int_equal(out[0][lane], 0xaaaaaaaau);
+        assert_int_equal(out[1][lane], ((1u << n) - 1) << first);
+        assert_int_equal(out[2][lane], lane % 8 == 0 ? lane : lane - 1);
+        assert_int_equal(out[3][lane], (lane < 16 ? lane ^ 8 : 0) + 100);
+    }
+}
+
+static void warps_run_ahead_and_shared_memory_is_spoilt(void **state) {
+    fixture_t *f = *state;
+    int n_late = 0;
+    fixture_reset(f);
+    float *to = fixture_take(f, sizeof(float), 0), out = 0;
+    for (int i = 0; i < 40; i++) {
+        assert_int_equal(probe_ahead(f->stream, to), ZR_OK);
+        fixture_download(f, &out, to, sizeof(out));
+        assert_true(out == 1.0f || out != out);
+        n_late += out != out;
+    }
+    assert_true(n_late > 0 && n_late < 40);
+}
+
 /* How a process of its own ends. */
 static int outcome_of(void (*run)(fixture_t *), fixture_t *f) {
     pid_t child = fork();
@@ -463,6 +493,8 @@ int main(void) {
     const struct CMUnitTest on_device[] = {
         cmocka_unit_test(a_barrier_that_is_missing_is_noticed),
         cmocka_unit_test(shuffles_move_values_between_lanes),
+        cmocka_unit_test(lanes_vote),
+        cmocka_unit_test(warps_run_ahead_and_shared_memory_is_spoilt),
         cmocka_unit_test(the_host_cannot_touch_device_memory),
         cmocka_unit_test(barriers_that_never_meet_end_the_program),
         cmocka_unit_test(a_wait_that_is_missing_is_noticed),

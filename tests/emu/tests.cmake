@@ -12,6 +12,9 @@ target_include_directories(zero_emu BEFORE PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/em
 target_compile_definitions(zero_emu PRIVATE ZR_CUDA_MAX_BLOCKS=3)
 # Fibres jump between stacks, which the C library's own checks take for a mistake.
 target_compile_options(zero_emu PRIVATE -Wno-unknown-pragmas -U_FORTIFY_SOURCE)
+if(ZR_SANITIZE MATCHES "address") # keep apart what lies in the section of shared memory
+  target_compile_options(zero_emu PRIVATE -fsanitize-sections=emu_shared)
+endif()
 
 # zr_add_emu_test(NAME SOURCE...): a program with the emulation; its argument is the device.
 function(zr_add_emu_test name)

@@ -18,7 +18,9 @@
 #define __global__
 #define __device__
 #define __host__
-#define __shared__ static /* one block runs at a time */
+#define __forceinline__ inline
+/* One block runs at a time. All of it lies together, so that it can be spoilt before each block. */
+#define __shared__ static __attribute__((section("emu_shared")))
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
@@ -47,25 +49,125 @@ extern const emu_thread_t *emu_thread; /* the one that runs */
 /* Wait for the block, or for the lanes of `mask` in the warp. `here` names the barrier. */
 void emu_wait_for_block(const char *here);
 void emu_wait_for_warp(unsigned mask, const char *here);
+inline void emu_syncwarp(const char *here, unsigned mask = 0xffffffffu) {
+    emu_wait_for_warp(mask, here);
+}
 #define __syncthreads() emu_wait_for_block(EMU_HERE)
-#define __syncwarp(...) emu_wait_for_warp(0xffffffffu, EMU_HERE)
+#define __syncwarp(...) emu_syncwarp(EMU_HERE, ##__VA_ARGS__)
 
-/* Show `bits` to the warp and get those of lane `lane`; a lane outside 0 to 31 gets its own. */
-uint64_t emu_exchange(unsigned mask, uint64_t bits, int lane, const char *here);
 unsigned emu_lane(void);
 
-template <typename T> T emu_shuffle(unsigned mask, T value, int lane, const char *here) {
+/* What lane `lane` of the mask shows. A lane that is not there ends the program. */
+uint64_t emu_exchange(unsigned mask, uint64_t bits, int lane, const char *here);
+
+/* From which lane: the warp falls into groups of `width` lanes, and what leaves one is its own. */
+template <typename T>
+T emu_shuffle(const char *here, unsigned mask, T value, int lane_in_group, int width) {
     static_assert(sizeof(T) <= sizeof(uint64_t), "a shuffle moves at most 8 bytes");
+    int lane = (int)emu_lane(), first = lane / width * width;
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof(value));
+    if (lane_in_group >= 0 && lane_in_group < width)
+        lane = first + lane_in_group;
     bits = emu_exchange(mask, bits, lane, here);
     memcpy(&value, &bits, sizeof(value));
     return value;
 }
-#define __shfl_sync(mask, value, lane) emu_shuffle(mask, value, (int)(lane), EMU_HERE)
-#define __shfl_xor_sync(mask, value, bits) emu_shuffle(mask, value, emu_lane() ^ (bits), EMU_HERE)
-#define __shfl_down_sync(mask, value, by) emu_shuffle(mask, value, emu_lane() + (by), EMU_HERE)
-#define __shfl_up_sync(mask, value, by) emu_shuffle(mask, value, (int)emu_lane() - (by), EMU_HERE)
+template <typename T>
+T emu_shfl(const char *here, unsigned mask, T value, int lane, int width = warpSize) {
+    return emu_shuffle(here, mask, value, (int)((unsigned)lane % (unsigned)width), width);
+}
+template <typename T>
+T emu_shfl_xor(const char *here, unsigned mask, T value, int bits, int width = warpSize) {
+    return emu_shuffle(here, mask, value, ((int)emu_lane() % width) ^ bits, width);
+}
+template <typename T>
+T emu_shfl_down(const char *here, unsigned mask, T value, unsigned by, int width = warpSize) {
+    return emu_shuffle(here, mask, value, (int)emu_lane() % width + (int)by, width);
+}
+template <typename T>
+T emu_shfl_up(const char *here, unsigned mask, T value, unsigned by, int width = warpSize) {
+    return emu_shuffle(here, mask, value, (int)emu_lane() % width - (int)by, width);
+}
+#define __shfl_sync(...) emu_shfl(EMU_HERE, __VA_ARGS__)
+#define __shfl_xor_sync(...) emu_shfl_xor(EMU_HERE, __VA_ARGS__)
+#define __shfl_down_sync(...) emu_shfl_down(EMU_HERE, __VA_ARGS__)
+#define __shfl_up_sync(...) emu_shfl_up(EMU_HERE, __VA_ARGS__)
+
+/* Votes: the lanes of the mask whose predicate holds, or whose value is the caller's. */
+unsigned emu_ballot(unsigned mask, bool predicate, const char *here);
+unsigned emu_match(unsigned mask, uint64_t bits, const char *here);
+template <typename T> unsigned emu_match_any(const char *here, unsigned mask, T value) {
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof(value));
+    return emu_match(mask, bits, here);
+}
+#define __ballot_sync(mask, predicate) emu_ballot(mask, (predicate) != 0, EMU_HERE)
+#define __any_sync(mask, predicate) (emu_ballot(mask, (predicate) != 0, EMU_HERE) != 0)
+#define __all_sync(mask, predicate) (emu_ballot(mask, (predicate) == 0, EMU_HERE) == 0)
+#define __match_any_sync(mask, value) emu_match_any(EMU_HERE, mask, value)
+
+inline int __popc(unsigned bits) {
+    return __builtin_popcount(bits);
+}
+inline int __ffs(int bits) {
+    return __builtin_ffs(bits);
+}
+inline int __clz(int bits) {
+    return bits == 0 ? 32 : __builtin_clz((unsigned)bits);
+}
+
+/* One thread runs at a time, so what is done to memory is done at once; in which order is drawn. */
+template <typename T> T atomicAdd(T *address, T value) {
+    T old = *address;
+    *address = old + value;
+    return old;
+}
+template <typename T> T atomicMax(T *address, T value) {
+    T old = *address;
+    *address = old > value ? old : value;
+    return old;
+}
+inline void __threadfence() {
+}
+inline void __threadfence_block() {
+}
+
+/* Short names of one instruction each on a GPU; here precise. */
+inline float __expf(float x) {
+    return expf(x);
+}
+inline float __fdividef(float x, float y) {
+    return x / y;
+}
+template <typename T> T __ldg(const T *address) {
+    return *address;
+}
+
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) {
+    return {x, y};
+}
+inline float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
+inline uint2 make_uint2(unsigned x, unsigned y) {
+    return {x, y};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+    return {x, y, z, w};
+}
 
 /* Show bytes to the warp, all of whose lanes have to come here; [32] what each shows, until the
  * lane shows something again. */
