@@ -3,6 +3,7 @@
 
 const zr_device_backend_t *const zr_device_backends[] = {
     &zr_host_backend,
+    &zr_sim_backend,
 #ifdef ZR_HAVE_CUDA
     &zr_cuda_backend,
 #endif

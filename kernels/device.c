@@ -46,8 +46,18 @@ static zr_status_t refuse_name(const zr_log_t *log, const char *name) {
             return zr_fail(log, ZR_ERR_UNSUPPORTED,
                            "device \"%s\" is not part of this build; use \"host\"", name);
     }
-    return zr_fail(log, ZR_ERR_ARGUMENT, "device \"%s\" is unknown; known: \"host\", \"cuda\"",
-                   name);
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "device \"%s\" is unknown; known: \"host\", \"cuda\", \"sim\"", name);
+}
+
+/* Fill in what device.c keeps of every device. */
+static zr_device_t *begin(zr_device_t *device, const zr_device_backend_t *backend,
+                          const zr_device_options_t *options) {
+    device->backend = backend;
+    device->log = options->log;
+    device->info.backend = backend->name;
+    device->ranges = NULL;
+    return device;
 }
 
 zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
@@ -69,11 +79,20 @@ zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
 
     zr_device_t *device = NULL;
     ZR_TRY(backend->open(options, &device));
-    device->backend = backend;
-    device->log = options->log;
-    device->info.backend = backend->name;
-    device->ranges = NULL;
-    *device_p = device;
+    *device_p = begin(device, backend, options);
+    return ZR_OK;
+}
+
+zr_status_t zr_device_open_host(zr_device_t *device, const zr_device_options_t *options,
+                                zr_device_t **host_p) {
+    zr_device_options_t defaults = zr_device_options_default();
+    zr_device_t *host = NULL;
+    if (options == NULL)
+        options = &defaults;
+    if (device->backend->open_host == NULL)
+        return zr_device_open("host", options, host_p);
+    ZR_TRY(device->backend->open_host(device, options, &host));
+    *host_p = begin(host, device->backend, options);
     return ZR_OK;
 }
 
@@ -316,6 +335,6 @@ zr_status_t zr_copy_async(zr_stream_t *stream, void *dst, const void *src, size_
                        "stream \"%s\": copying %zu bytes from %p to %p, which overlap",
                        stream->name, size_bytes, src, dst);
     ZR_TRY(stream->device->backend->copy_async(stream, dst, src, size_bytes, kind));
-    zr_stream_add_cost(stream, 0.0, 2.0 * (double)size_bytes);
+    zr_stream_add_cost(stream, (zr_cost_t){.bytes = 2.0 * (double)size_bytes});
     return ZR_OK;
 }

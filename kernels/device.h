@@ -43,16 +43,25 @@ typedef struct zr_device_options {
     int index;       /* which device of its kind, from 0 */
     int n_threads;   /* host: threads that share one kernel's work; 0 means all cores */
     const char *isa; /* host: "baseline", "avx2" or "avx512"; NULL means the best one here */
+    const struct zr_hardware *hardware; /* sim: what it stands for (kernels/hardware.h), copied;
+                                           NULL means zr_hardware_default() */
+    struct zr_sim_clock *clock; /* sim: whose time it takes (kernels/simulation.h), borrowed until
+                                   it is closed; NULL means one of its own */
 } zr_device_options_t;
 
 typedef struct zr_device_info {
-    const char *backend;   /* "host", "cuda", ...; static */
-    char description[128]; /* model name, instruction set, threads: for people */
-    bool host_addressable; /* the CPU may read and write device memory itself */
-    bool synchronous;      /* work is done when the queueing call returns */
-    size_t granule_bytes;  /* mapping unit of both tiers, a power of two */
-    size_t memory_bytes;   /* device memory of the machine, not what is free */
-    int n_threads;         /* host: threads in use; otherwise 0 */
+    const char *backend;      /* "host", "cuda", ...; static */
+    char description[128];    /* model name, instruction set, threads: for people */
+    bool host_addressable;    /* the CPU may read and write device memory itself */
+    bool synchronous;         /* work is done when the queueing call returns */
+    size_t granule_bytes;     /* mapping unit of both tiers, a power of two */
+    size_t memory_bytes;      /* device memory of the machine, not what is free */
+    size_t host_memory_bytes; /* likewise of the host tier; 0: what the system says */
+    int n_threads;            /* host: threads in use; otherwise 0 */
+    bool computes_on_host;    /* its kernels work on memory of the host tier, and on any other */
+    bool stores_nothing; /* simulated: there is no memory behind addresses of either tier. Touching
+                            them is a fault; kernels and copies take their time and move nothing,
+                            but that a copy to other memory of the process makes it zeros */
 } zr_device_info_t;
 
 /** Options that mean: first device, all cores, best instruction set, default log. */
@@ -61,7 +70,7 @@ zr_device_options_t zr_device_options_default(void);
 /**
  * Open a device.
  *
- * @param name     "host" (and, where built, "cuda")
+ * @param name     "host", "sim" (and, where built, "cuda")
  * @param options  NULL means the defaults; borrowed for the call
  * @return ZR_OK; ZR_ERR_ARGUMENT for a name or option that is none;
  *         ZR_ERR_UNSUPPORTED when this build or machine lacks it; ZR_ERR_MEMORY
@@ -72,6 +81,16 @@ zr_device_options_t zr_device_options_default(void);
 ZR_NODISCARD zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
                                         zr_device_t **device_p);
 void zr_device_close(zr_device_t **device);
+
+/**
+ * Open a device whose kernels work on the memory of another one's host tier: "host", but beside a
+ * simulated device its own processors, simulated. As zr_device_open otherwise.
+ *
+ * Ownership: close it before `device`, whose thread it belongs to.
+ */
+ZR_NODISCARD zr_status_t zr_device_open_host(zr_device_t *device,
+                                             const zr_device_options_t *options,
+                                             zr_device_t **host_p);
 
 /** Facts of the device; valid until it is closed. */
 const zr_device_info_t *zr_device_info(const zr_device_t *device);

@@ -12,12 +12,30 @@
 #include "kernels/kernels.h"
 #include "kernels/nn/nn.h"
 
+/* Which of a processor's rates a kernel's operations run at. */
+typedef enum zr_rate {
+    ZR_RATE_VECTOR = 0,
+    ZR_RATE_MATRIX = 1,   /* products of operands of a dtype */
+    ZR_RATE_ATTENTION = 2 /* likewise, in attention */
+} zr_rate_t;
+
+/* A kernel that was queued, for accounts. */
+typedef struct zr_charge {
+    const char *kernel; /* static */
+    zr_cost_t cost;
+    zr_rate_t rate;
+    zr_dtype_t dtype; /* ZR_RATE_VECTOR: of no account */
+} zr_charge_t;
+
 typedef struct zr_device_backend {
     const char *name;
 
     /* Create a device whose first member is a zr_device; fill its info. Logs its own failure. */
     zr_status_t (*open)(const zr_device_options_t *options, zr_device_t **device_p);
     void (*close)(zr_device_t *device);
+    /* Optional. Create the device that zr_device_open_host gives; NULL: "host" is right. */
+    zr_status_t (*open_host)(zr_device_t *device, const zr_device_options_t *options,
+                             zr_device_t **host_p);
 
     /* Address ranges: see device.h. All five may be called with queued work elsewhere. */
     zr_status_t (*range_reserve)(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
@@ -46,6 +64,10 @@ typedef struct zr_device_backend {
     zr_status_t (*event_query)(zr_event_t *event, bool *passed_p);
     zr_status_t (*copy_async)(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                               zr_copy_t kind);
+
+    /* Optional. A kernel of this cost has been queued: what a simulated device takes its time for.
+     */
+    void (*charge)(zr_stream_t *stream, const zr_charge_t *charge);
 
     /* The runtime's kernels: see kernels.h. */
     zr_status_t (*adamw)(zr_stream_t *stream, const zr_adamw_t *args);
@@ -84,12 +106,20 @@ struct zr_event {
 };
 
 /** Account for work that has been queued. */
-static inline void zr_stream_add_cost(zr_stream_t *stream, double operations, double bytes) {
-    stream->cost.operations += operations;
-    stream->cost.bytes += bytes;
+static inline void zr_stream_add_cost(zr_stream_t *stream, zr_cost_t cost) {
+    stream->cost.operations += cost.operations;
+    stream->cost.bytes += cost.bytes;
+}
+
+/** Account for a kernel, also with the device. */
+static inline void zr_stream_charge(zr_stream_t *stream, const zr_charge_t *charge) {
+    zr_stream_add_cost(stream, charge->cost);
+    if (stream->device->backend->charge != NULL)
+        stream->device->backend->charge(stream, charge);
 }
 
 extern const zr_device_backend_t zr_host_backend;
+extern const zr_device_backend_t zr_sim_backend;
 extern const zr_device_backend_t zr_cuda_backend; /* where CUDA is built (ZR_HAVE_CUDA) */
 
 /** What zr_device_open looks in; ends with NULL (backends.c). */

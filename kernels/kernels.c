@@ -32,6 +32,12 @@ static zr_status_t check_array(const zr_stream_t *stream, const char *kernel, co
     return ZR_OK;
 }
 
+/* All of these are made of single operations. */
+static void charge(zr_stream_t *stream, const char *kernel, zr_cost_t cost) {
+    const zr_charge_t charge = {.kernel = kernel, .cost = cost, .rate = ZR_RATE_VECTOR};
+    zr_stream_charge(stream, &charge);
+}
+
 /* ---- AdamW ----------------------------------------------------------------------- */
 
 static zr_status_t check_adamw_factors(const zr_stream_t *stream, const zr_adamw_t *args) {
@@ -71,8 +77,7 @@ zr_status_t zr_kernel_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
     if (n_elems == 0)
         return ZR_OK;
     ZR_TRY(stream->device->backend->adamw(stream, args));
-    zr_cost_t cost = zr_adamw_cost(args);
-    zr_stream_add_cost(stream, cost.operations, cost.bytes);
+    charge(stream, "adamw", zr_adamw_cost(args));
     return ZR_OK;
 }
 
@@ -104,8 +109,9 @@ zr_status_t zr_kernel_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtyp
                        "sum_of_squares: workspace at %p is no place for %zu bytes of doubles",
                        workspace, workspace_bytes);
     ZR_TRY(stream->device->backend->sum_of_squares(stream, x, dtype, n_elems, result, workspace));
-    zr_stream_add_cost(stream, 2.0 * (double)n_elems,
-                       (double)zr_dtype_size(dtype) * (double)n_elems);
+    charge(stream, "sum_of_squares",
+           (zr_cost_t){.operations = 2.0 * (double)n_elems,
+                       .bytes = (double)zr_dtype_size(dtype) * (double)n_elems});
     return ZR_OK;
 }
 
@@ -120,8 +126,10 @@ zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sou
     if (n_elems == 0)
         return ZR_OK;
     ZR_TRY(stream->device->backend->sum(stream, dst, sources, n_sources, dtype, n_elems));
-    zr_stream_add_cost(stream, (double)(n_sources - 1) * (double)n_elems,
-                       (double)zr_dtype_size(dtype) * (n_sources + 1.0) * (double)n_elems);
+    charge(
+        stream, "sum",
+        (zr_cost_t){.operations = (double)(n_sources - 1) * (double)n_elems,
+                    .bytes = (double)zr_dtype_size(dtype) * (n_sources + 1.0) * (double)n_elems});
     return ZR_OK;
 }
 
@@ -135,7 +143,9 @@ zr_status_t zr_kernel_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, 
         return ZR_OK;
     ZR_TRY(stream->device->backend->add(stream, dst, dst_dtype, src, src_dtype, n_elems));
     size_t bytes_per_elem = 2 * zr_dtype_size(dst_dtype) + zr_dtype_size(src_dtype);
-    zr_stream_add_cost(stream, (double)n_elems, (double)bytes_per_elem * (double)n_elems);
+    charge(stream, "add",
+           (zr_cost_t){.operations = (double)n_elems,
+                       .bytes = (double)bytes_per_elem * (double)n_elems});
     return ZR_OK;
 }
 
@@ -145,8 +155,9 @@ zr_status_t zr_kernel_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size
     if (n_elems == 0)
         return ZR_OK;
     ZR_TRY(stream->device->backend->scale(stream, x, dtype, n_elems, factor));
-    zr_stream_add_cost(stream, (double)n_elems,
-                       2.0 * (double)zr_dtype_size(dtype) * (double)n_elems);
+    charge(stream, "scale",
+           (zr_cost_t){.operations = (double)n_elems,
+                       .bytes = 2.0 * (double)zr_dtype_size(dtype) * (double)n_elems});
     return ZR_OK;
 }
 
@@ -158,7 +169,8 @@ zr_status_t zr_kernel_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype,
         return ZR_OK;
     ZR_TRY(stream->device->backend->cast(stream, dst, dst_dtype, src, src_dtype, n_elems));
     size_t bytes_per_elem = zr_dtype_size(dst_dtype) + zr_dtype_size(src_dtype);
-    zr_stream_add_cost(stream, 0.0, (double)bytes_per_elem * (double)n_elems);
+    charge(stream, "cast",
+           (zr_cost_t){.operations = 0.0, .bytes = (double)bytes_per_elem * (double)n_elems});
     return ZR_OK;
 }
 
@@ -168,6 +180,7 @@ zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_
     if (n_elems == 0)
         return ZR_OK;
     ZR_TRY(stream->device->backend->fill(stream, x, dtype, n_elems, value));
-    zr_stream_add_cost(stream, 0.0, (double)zr_dtype_size(dtype) * (double)n_elems);
+    charge(stream, "fill",
+           (zr_cost_t){.operations = 0.0, .bytes = (double)zr_dtype_size(dtype) * (double)n_elems});
     return ZR_OK;
 }

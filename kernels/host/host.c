@@ -91,6 +91,7 @@ static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **d
     zr_device_info_t *info = &host->base.info;
     info->host_addressable = true;
     info->synchronous = true;
+    info->computes_on_host = true;
     info->granule_bytes = (size_t)sysconf(_SC_PAGESIZE);
     info->memory_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     info->n_threads = n_threads;

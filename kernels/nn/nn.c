@@ -62,9 +62,26 @@ static zr_status_t check_workspace(nn_call_t call, zr_nn_workspace_t workspace, 
     return ZR_OK;
 }
 
-static void charge(zr_stream_t *stream, zr_cost_t cost) {
-    stream->cost.operations += cost.operations;
-    stream->cost.bytes += cost.bytes;
+static void charge(zr_stream_t *stream, nn_call_t call, zr_cost_t cost) {
+    const zr_charge_t charge = {.kernel = call.kernel, .cost = cost, .rate = ZR_RATE_VECTOR};
+    zr_stream_charge(stream, &charge);
+}
+
+/* The operations are those of products, with operands of two dtypes: the wider one says how fast.
+ */
+static void charge_products(zr_stream_t *stream, nn_call_t call, zr_cost_t cost, zr_dtype_t a,
+                            zr_dtype_t b) {
+    zr_charge_t charge = {.kernel = call.kernel, .cost = cost, .rate = ZR_RATE_MATRIX, .dtype = a};
+    if (b == ZR_DTYPE_F32)
+        charge.dtype = b;
+    zr_stream_charge(stream, &charge);
+}
+
+static void charge_attention(zr_stream_t *stream, nn_call_t call, zr_cost_t cost,
+                             zr_dtype_t dtype) {
+    const zr_charge_t charge = {
+        .kernel = call.kernel, .cost = cost, .rate = ZR_RATE_ATTENTION, .dtype = dtype};
+    zr_stream_charge(stream, &charge);
 }
 
 zr_status_t zr_nn_activation_dtype(const zr_device_t *device, zr_dtype_t param_dtype,
@@ -148,7 +165,7 @@ zr_status_t zr_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args,
         return ZR_OK;
     ZR_TRY(check_workspace(call, workspace, zr_nn_matmul_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->matmul(stream, args, workspace.data));
-    charge(stream, zr_nn_matmul_cost(args));
+    charge_products(stream, call, zr_nn_matmul_cost(args), args->a_dtype, args->b_dtype);
     return ZR_OK;
 }
 
@@ -178,7 +195,7 @@ zr_status_t zr_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *args,
     ZR_TRY(check_pointer(call, "dbias", args->dbias.data));
     ZR_TRY(check_workspace(call, workspace, zr_nn_bias_grad_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->bias_grad(stream, args, workspace.data));
-    charge(stream, zr_nn_bias_grad_cost(args));
+    charge(stream, call, zr_nn_bias_grad_cost(args));
     return ZR_OK;
 }
 
@@ -205,7 +222,7 @@ zr_status_t zr_nn_layernorm(zr_stream_t *stream, const zr_nn_layernorm_t *args) 
     ZR_TRY(check_pointer(call, "mean", args->mean));
     ZR_TRY(check_pointer(call, "rstd", args->rstd));
     ZR_TRY(backend->layernorm(stream, args));
-    charge(stream, zr_nn_layernorm_cost(args));
+    charge(stream, call, zr_nn_layernorm_cost(args));
     return ZR_OK;
 }
 
@@ -244,7 +261,7 @@ zr_status_t zr_nn_layernorm_backward(zr_stream_t *stream, const zr_nn_layernorm_
     ZR_TRY(check_workspace(call, workspace,
                            zr_nn_layernorm_backward_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->layernorm_backward(stream, args, workspace.data));
-    charge(stream, zr_nn_layernorm_backward_cost(args));
+    charge(stream, call, zr_nn_layernorm_backward_cost(args));
     return ZR_OK;
 }
 
@@ -262,8 +279,9 @@ zr_status_t zr_nn_gelu(zr_stream_t *stream, void *y, const void *x, zr_dtype_t a
     ZR_TRY(check_pointer(call, "y", y));
     ZR_TRY(check_pointer(call, "x", x));
     ZR_TRY(backend->gelu(stream, y, x, activation_dtype, n_elems));
-    zr_stream_add_cost(stream, 20.0 * (double)n_elems,
-                       2.0 * (double)n_elems * (double)zr_dtype_size(activation_dtype));
+    charge(stream, call,
+           (zr_cost_t){.operations = 20.0 * (double)n_elems,
+                       .bytes = 2.0 * (double)n_elems * (double)zr_dtype_size(activation_dtype)});
     return ZR_OK;
 }
 
@@ -280,8 +298,9 @@ zr_status_t zr_nn_gelu_backward(zr_stream_t *stream, void *dx, const void *dy, c
     ZR_TRY(check_pointer(call, "dy", dy));
     ZR_TRY(check_pointer(call, "x", x));
     ZR_TRY(backend->gelu_backward(stream, dx, dy, x, activation_dtype, n_elems));
-    zr_stream_add_cost(stream, 28.0 * (double)n_elems,
-                       3.0 * (double)n_elems * (double)zr_dtype_size(activation_dtype));
+    charge(stream, call,
+           (zr_cost_t){.operations = 28.0 * (double)n_elems,
+                       .bytes = 3.0 * (double)n_elems * (double)zr_dtype_size(activation_dtype)});
     return ZR_OK;
 }
 
@@ -339,7 +358,7 @@ zr_status_t zr_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
     ZR_TRY(check_pointer(call, "log_sum", args->log_sum));
     ZR_TRY(check_workspace(call, workspace, zr_nn_attention_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->attention(stream, args, workspace.data));
-    charge(stream, zr_nn_attention_cost(args));
+    charge_attention(stream, call, zr_nn_attention_cost(args), args->activation_dtype);
     return ZR_OK;
 }
 
@@ -368,7 +387,7 @@ zr_status_t zr_nn_attention_backward(zr_stream_t *stream, const zr_nn_attention_
     ZR_TRY(check_workspace(call, workspace,
                            zr_nn_attention_backward_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->attention_backward(stream, args, workspace.data));
-    charge(stream, zr_nn_attention_backward_cost(args));
+    charge_attention(stream, call, zr_nn_attention_backward_cost(args), args->activation_dtype);
     return ZR_OK;
 }
 
@@ -423,7 +442,7 @@ zr_status_t zr_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *args) 
     ZR_TRY(check_pointer(call, "position_table", args->position_table));
     ZR_TRY(check_pointer(call, "out", args->out));
     ZR_TRY(backend->embedding(stream, args));
-    charge(stream, zr_nn_embedding_cost(args));
+    charge(stream, call, zr_nn_embedding_cost(args));
     return ZR_OK;
 }
 
@@ -452,7 +471,7 @@ zr_status_t zr_nn_embedding_backward(zr_stream_t *stream, const zr_nn_embedding_
     ZR_TRY(check_workspace(call, workspace,
                            zr_nn_embedding_backward_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->embedding_backward(stream, args, workspace.data));
-    charge(stream, zr_nn_embedding_backward_cost(args));
+    charge(stream, call, zr_nn_embedding_backward_cost(args));
     return ZR_OK;
 }
 
@@ -524,6 +543,7 @@ zr_status_t zr_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args,
     ZR_TRY(check_lm_head(call, args));
     ZR_TRY(check_workspace(call, workspace, zr_nn_lm_head_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->lm_head(stream, args, workspace.data));
-    charge(stream, zr_nn_lm_head_cost(args));
+    charge_products(stream, call, zr_nn_lm_head_cost(args), args->activation_dtype,
+                    args->param_dtype);
     return ZR_OK;
 }

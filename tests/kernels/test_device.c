@@ -22,6 +22,10 @@ static int teardown(void **state) {
     return 0;
 }
 
+static bool has_data(const fixture_t *f) {
+    return !zr_device_info(f->device)->stores_nothing;
+}
+
 /* ---- opening --------------------------------------------------------------------- */
 
 static void test_info(void **state) {
@@ -32,7 +36,8 @@ static void test_info(void **state) {
     assert_true(info->granule_bytes > 0);
     assert_int_equal(info->granule_bytes & (info->granule_bytes - 1), 0);
     assert_true(info->memory_bytes >= f->arena_bytes);
-    assert_int_equal(info->n_threads, strcmp(device_name, "host") == 0 ? 2 : 0);
+    if (!info->stores_nothing)
+        assert_int_equal(info->n_threads, strcmp(device_name, "host") == 0 ? 2 : 0);
     assert_ptr_equal(zr_device_log(f->device)->context, f);
     assert_ptr_equal(zr_stream_device(f->stream), f->device);
     assert_string_equal(zr_tier_name(ZR_TIER_DEVICE), "device");
@@ -78,12 +83,14 @@ static void write_pattern(fixture_t *f, void *address, size_t size_bytes, unsign
     free(bytes);
 }
 
+/* Where there is no memory, zeros come instead. */
 static void check_pattern(fixture_t *f, const void *address, size_t size_bytes,
                           unsigned char seed) {
     unsigned char *bytes = malloc(size_bytes);
+    memset(bytes, 0x5a, size_bytes);
     fixture_download(f, bytes, address, size_bytes);
     for (size_t i = 0; i < size_bytes; i++)
-        assert_int_equal(bytes[i], (unsigned char)(seed + i * 7 + (i >> 8)));
+        assert_int_equal(bytes[i], has_data(f) ? (unsigned char)(seed + i * 7 + (i >> 8)) : 0);
     free(bytes);
 }
 
@@ -335,7 +342,7 @@ static void test_events_order_streams(void **state) {
         zr_copy_async(second, result, sum, n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST), ZR_OK);
     assert_int_equal(zr_stream_synchronize(second), ZR_OK);
     for (size_t i = 0; i < n_elems; i++)
-        assert_true(result[i] == (float)(n_rounds * (n_rounds + 1) / 2));
+        assert_true(result[i] == (has_data(f) ? (float)(n_rounds * (n_rounds + 1) / 2) : 0.0f));
     free(result);
     zr_event_destroy(&produced);
     zr_event_destroy(&consumed);
@@ -403,8 +410,10 @@ static void test_copies(void **state) {
             assert_int_equal(
                 zr_copy_async(f->stream, back + 1, there + 1, n, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
             fixture_download(f, result, back, n + 2);
-            assert_int_equal(result[0], 0xa5);
-            assert_int_equal(result[n + 1], 0xa5);
+            assert_int_equal(result[0], has_data(f) ? 0xa5 : 0);
+            assert_int_equal(result[n + 1], has_data(f) ? 0xa5 : 0);
+            if (!has_data(f))
+                memset(source, 0, n + 2);
             assert_memory_equal(result + 1, source + 1, n);
             free(source);
             free(result);

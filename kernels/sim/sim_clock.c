@@ -1,0 +1,155 @@
+/*
+ * The virtual clock: see simulation.h.
+ *
+ * A part keeps the stretches of time in which it is busy from now on, in order and apart from each
+ * other; what lies before now is forgotten, and stretches that touch become one. Of a stream of
+ * work without gaps one stretch is left, so there are few, and looking for room is quick.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/simulation.h"
+
+typedef struct stretch {
+    double begin, end;
+} stretch_t;
+
+typedef struct part {
+    stretch_t *stretches; /* [n], end[i] < begin[i + 1] */
+    size_t n, capacity;
+    double busy;
+} part_t;
+
+struct zr_sim_clock {
+    double now;
+    part_t parts[ZR_N_SIM_PARTS];
+    zr_sim_span_fn observer;
+    void *observer_context;
+    zr_log_t log;
+};
+
+const char *zr_sim_part_name(zr_sim_part_t part) {
+    static const char *const names[] = {"compute", "host",      "to_device", "to_host",
+                                        "network", "disk_read", "disk_write"};
+    return (int)part >= 0 && (int)part < ZR_N_SIM_PARTS ? names[part] : "?";
+}
+
+zr_status_t zr_sim_clock_create(const zr_log_t *log, zr_sim_clock_t **clock_p) {
+    zr_sim_clock_t *clock = calloc(1, sizeof(*clock));
+    if (clock == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a virtual clock (%zu bytes)",
+                       sizeof(*clock));
+    clock->log = log != NULL ? *log : zr_log_default();
+    *clock_p = clock;
+    return ZR_OK;
+}
+
+void zr_sim_clock_destroy(zr_sim_clock_t **clock) {
+    if (clock == NULL || *clock == NULL)
+        return;
+    for (int i = 0; i < ZR_N_SIM_PARTS; i++)
+        free((*clock)->parts[i].stretches);
+    free(*clock);
+    *clock = NULL;
+}
+
+double zr_sim_clock_now(const zr_sim_clock_t *clock) {
+    return clock->now;
+}
+
+double zr_sim_clock_busy(const zr_sim_clock_t *clock, zr_sim_part_t part) {
+    return clock->parts[part].busy;
+}
+
+void zr_sim_clock_observe(zr_sim_clock_t *clock, zr_sim_span_fn observer, void *context) {
+    clock->observer = observer;
+    clock->observer_context = context;
+}
+
+void zr_sim_clock_wait(zr_sim_clock_t *clock, double until) {
+    if (until > clock->now)
+        clock->now = until;
+}
+
+void zr_sim_clock_spend(zr_sim_clock_t *clock, double seconds) {
+    clock->now += seconds;
+}
+
+/* ---- a part's time --------------------------------------------------------------------------- */
+
+/* Nothing begins before now any more. */
+static void forget_past(part_t *part, double now) {
+    size_t n_past = 0;
+    while (n_past < part->n && part->stretches[n_past].end <= now)
+        n_past++;
+    if (n_past == 0)
+        return;
+    part->n -= n_past;
+    memmove(part->stretches, part->stretches + n_past, part->n * sizeof(*part->stretches));
+}
+
+/* The first stretch behind the earliest room for so many seconds, and when that begins. */
+static size_t find_room(const part_t *part, double earliest, double seconds, double *begin_p) {
+    size_t next = 0;
+    double begin = earliest;
+    while (next < part->n && part->stretches[next].begin < begin + seconds) {
+        if (part->stretches[next].end > begin)
+            begin = part->stretches[next].end;
+        next++;
+    }
+    *begin_p = begin;
+    return next;
+}
+
+static bool grow(part_t *part) {
+    size_t capacity = part->capacity != 0 ? 2 * part->capacity : 16;
+    stretch_t *grown = realloc(part->stretches, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    part->stretches = grown;
+    part->capacity = capacity;
+    return true;
+}
+
+/* Make [begin, end) busy, before stretch `next`. Without memory to note it, the gap before it is
+ * counted as busy, too, which is later than true. */
+static void take_room(part_t *part, size_t next, double begin, double end) {
+    stretch_t *stretches = part->stretches;
+    bool joins_last = next > 0 && stretches[next - 1].end >= begin;
+    bool joins_next = next < part->n && stretches[next].begin <= end;
+    if (joins_last && joins_next) {
+        stretches[next - 1].end = stretches[next].end;
+        part->n--;
+        memmove(stretches + next, stretches + next + 1, (part->n - next) * sizeof(*stretches));
+    } else if (joins_last) {
+        stretches[next - 1].end = end;
+    } else if (joins_next) {
+        stretches[next].begin = begin;
+    } else if (part->n < part->capacity || grow(part)) {
+        stretches = part->stretches;
+        memmove(stretches + next + 1, stretches + next, (part->n - next) * sizeof(*stretches));
+        stretches[next] = (stretch_t){begin, end};
+        part->n++;
+    } else if (next > 0) {
+        stretches[next - 1].end = end;
+    }
+}
+
+double zr_sim_clock_work(zr_sim_clock_t *clock, zr_sim_part_t part_number, const char *name,
+                         double earliest, double seconds) {
+    part_t *part = &clock->parts[part_number];
+    double begin = 0.0;
+    if (earliest < clock->now)
+        earliest = clock->now;
+    forget_past(part, clock->now);
+    size_t next = find_room(part, earliest, seconds, &begin);
+    if (seconds > 0.0)
+        take_room(part, next, begin, begin + seconds);
+    part->busy += seconds;
+    if (clock->observer != NULL) {
+        const zr_sim_span_t span = {
+            .part = part_number, .name = name, .begin = begin, .end = begin + seconds};
+        clock->observer(clock->observer_context, &span);
+    }
+    return begin + seconds;
+}

@@ -1,0 +1,288 @@
+/*
+ * The simulated device: it has the properties of another one, and takes time of a virtual clock
+ * for what would run there. Nothing is moved or computed.
+ *
+ * Streams know when what they were given is done, and events when they pass; so nothing runs in
+ * the background, and waiting is setting the clock.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/sim/sim_device.h"
+
+static zr_sim_device_t *sim_of(const zr_stream_t *stream) {
+    return (zr_sim_device_t *)stream->device;
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static zr_status_t check_options(const zr_device_options_t *options) {
+    if (options->index != 0)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "sim device: index %d; a rank has one, with index 0", options->index);
+    if (options->isa != NULL)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "sim device: instruction set \"%s\"; it has none, its hardware description "
+                       "says how fast it is",
+                       options->isa);
+    return options->hardware == NULL ? ZR_OK : zr_hardware_check(options->hardware, &options->log);
+}
+
+static void fill_info(zr_sim_device_t *sim) {
+    const zr_hardware_t *hardware = &sim->hardware;
+    bool is_host = hardware->kind == ZR_HARDWARE_HOST || sim->beside != NULL;
+    sim->base.info = (zr_device_info_t){.host_addressable = is_host,
+                                        .synchronous = is_host,
+                                        .granule_bytes = hardware->granule_bytes,
+                                        .memory_bytes = is_host ? hardware->host_memory_bytes
+                                                                : hardware->device_memory_bytes,
+                                        .host_memory_bytes = hardware->host_memory_bytes,
+                                        .n_threads = is_host ? hardware->n_threads : 0,
+                                        .computes_on_host = is_host,
+                                        .stores_nothing = true};
+    snprintf(sim->base.info.description, sizeof(sim->base.info.description), "%s, simulated as %s",
+             hardware->name, is_host ? "host" : zr_hardware_kind_name(hardware->kind));
+}
+
+static void sim_close(zr_device_t *device) {
+    zr_sim_device_t *sim = (zr_sim_device_t *)device;
+    zr_sim_clock_destroy(&sim->own_clock);
+    free(sim);
+}
+
+static zr_status_t sim_open(const zr_device_options_t *options, zr_device_t **device_p) {
+    ZR_TRY(check_options(options));
+    zr_sim_device_t *sim = calloc(1, sizeof(*sim));
+    if (sim == NULL)
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "sim device: no memory (%zu bytes)",
+                       sizeof(*sim));
+    sim->hardware = options->hardware != NULL ? *options->hardware : zr_hardware_default();
+    sim->processor = sim->hardware.device;
+    sim->part = ZR_SIM_COMPUTE;
+    sim->has_links = sim->hardware.kind != ZR_HARDWARE_HOST;
+    sim->clock = options->clock;
+    if (sim->clock == NULL) {
+        zr_status_t status = zr_sim_clock_create(&options->log, &sim->own_clock);
+        if (status != ZR_OK) {
+            free(sim);
+            return status;
+        }
+        sim->clock = sim->own_clock;
+    }
+    fill_info(sim);
+    *device_p = &sim->base;
+    return ZR_OK;
+}
+
+/* The processors beside a device, on the same clock. Their threads are the description's. */
+static zr_status_t sim_open_host(zr_device_t *device, const zr_device_options_t *options,
+                                 zr_device_t **host_p) {
+    const zr_sim_device_t *beside = (const zr_sim_device_t *)device;
+    zr_sim_device_t *sim = calloc(1, sizeof(*sim));
+    if (sim == NULL)
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "sim device: no memory (%zu bytes)",
+                       sizeof(*sim));
+    sim->hardware = beside->hardware;
+    sim->processor = beside->has_links ? sim->hardware.host : sim->hardware.device;
+    sim->part = beside->has_links ? ZR_SIM_HOST : ZR_SIM_COMPUTE;
+    sim->clock = beside->clock;
+    sim->beside = beside;
+    fill_info(sim);
+    *host_p = &sim->base;
+    return ZR_OK;
+}
+
+zr_sim_clock_t *zr_sim_clock_of(const zr_device_t *device) {
+    return device->backend == &zr_sim_backend ? ((const zr_sim_device_t *)device)->clock : NULL;
+}
+
+const zr_hardware_t *zr_sim_hardware_of(const zr_device_t *device) {
+    return device->backend == &zr_sim_backend ? &((const zr_sim_device_t *)device)->hardware : NULL;
+}
+
+/* ---- streams and events ---------------------------------------------------------------------- */
+
+static zr_status_t sim_stream_create(zr_device_t *device, const char *name,
+                                     zr_stream_t **stream_p) {
+    zr_sim_stream_t *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL)
+        return zr_fail(&device->log, ZR_ERR_MEMORY, "stream \"%s\": no memory (%zu bytes)", name,
+                       sizeof(*stream));
+    *stream_p = &stream->base;
+    return ZR_OK;
+}
+
+static zr_status_t sim_stream_synchronize(zr_stream_t *stream) {
+    zr_sim_clock_wait(sim_of(stream)->clock, ((zr_sim_stream_t *)stream)->ready);
+    return ZR_OK;
+}
+
+static void sim_stream_destroy(zr_stream_t *stream) {
+    zr_sim_clock_wait(sim_of(stream)->clock, ((zr_sim_stream_t *)stream)->ready);
+    free(stream);
+}
+
+static zr_status_t sim_event_create(zr_device_t *device, zr_event_t **event_p) {
+    zr_sim_event_t *event = calloc(1, sizeof(*event));
+    if (event == NULL)
+        return zr_fail(&device->log, ZR_ERR_MEMORY, "no memory for an event (%zu bytes)",
+                       sizeof(*event));
+    *event_p = &event->base;
+    return ZR_OK;
+}
+
+static void sim_event_destroy(zr_event_t *event) {
+    free(event);
+}
+
+static zr_status_t sim_event_record(zr_event_t *event, zr_stream_t *stream) {
+    ((zr_sim_event_t *)event)->passes = ((zr_sim_stream_t *)stream)->ready;
+    return ZR_OK;
+}
+
+static zr_status_t sim_stream_wait(zr_stream_t *stream, zr_event_t *event) {
+    zr_sim_stream_t *waiting = (zr_sim_stream_t *)stream;
+    double passes = ((zr_sim_event_t *)event)->passes;
+    if (passes > waiting->ready)
+        waiting->ready = passes;
+    return ZR_OK;
+}
+
+static zr_status_t sim_event_synchronize(zr_event_t *event) {
+    zr_sim_clock_wait(((zr_sim_device_t *)event->device)->clock, ((zr_sim_event_t *)event)->passes);
+    return ZR_OK;
+}
+
+/* Looking takes time, so that whoever does nothing but look sees it pass. */
+static zr_status_t sim_event_query(zr_event_t *event, bool *passed_p) {
+    zr_sim_device_t *sim = (zr_sim_device_t *)event->device;
+    *passed_p = ((zr_sim_event_t *)event)->passes <= zr_sim_clock_now(sim->clock);
+    if (!*passed_p)
+        zr_sim_clock_spend(sim->clock, sim->hardware.launch_s);
+    return ZR_OK;
+}
+
+/* ---- work ------------------------------------------------------------------------------------ */
+
+double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, double seconds) {
+    zr_sim_stream_t *queue = (zr_sim_stream_t *)stream;
+    const zr_sim_device_t *sim = sim_of(stream);
+    zr_sim_clock_spend(sim->clock, sim->hardware.launch_s);
+    queue->ready = zr_sim_clock_work(sim->clock, part, name, queue->ready, seconds);
+    if (sim->base.info.synchronous)
+        zr_sim_clock_wait(sim->clock, queue->ready);
+    return queue->ready;
+}
+
+static double rate_of(const zr_processor_t *processor, zr_rate_t rate, zr_dtype_t dtype) {
+    double matrix = dtype == ZR_DTYPE_BF16 ? processor->matrix_bf16_ops_per_s
+                                           : processor->matrix_fp32_ops_per_s;
+    switch (rate) {
+    case ZR_RATE_MATRIX:
+        return matrix;
+    case ZR_RATE_ATTENTION:
+        return matrix * processor->attention_fraction;
+    case ZR_RATE_VECTOR:
+        break;
+    }
+    return processor->vector_ops_per_s;
+}
+
+static void sim_charge(zr_stream_t *stream, const zr_charge_t *charge) {
+    const zr_sim_device_t *sim = sim_of(stream);
+    double compute =
+        charge->cost.operations / rate_of(&sim->processor, charge->rate, charge->dtype);
+    double move = charge->cost.bytes / sim->processor.memory_bytes_per_s;
+    zr_sim_queue(stream, sim->part, charge->kernel,
+                 (compute > move ? compute : move) + sim->processor.kernel_latency_s);
+}
+
+/* A copy within a memory reads and writes it. */
+static double copy_seconds(const zr_sim_device_t *sim, size_t size_bytes, zr_copy_t kind) {
+    const zr_link_t *link =
+        kind == ZR_COPY_HOST_TO_DEVICE ? &sim->hardware.to_device : &sim->hardware.to_host;
+    if (!sim->has_links || kind == ZR_COPY_DEVICE_TO_DEVICE)
+        return 2.0 * (double)size_bytes / sim->processor.memory_bytes_per_s +
+               sim->processor.kernel_latency_s;
+    return (double)size_bytes / link->bytes_per_s + link->latency_s;
+}
+
+static zr_status_t sim_copy_async(zr_stream_t *stream, void *dst, const void *src,
+                                  size_t size_bytes, zr_copy_t kind) {
+    static const char *const names[] = {"copy to device", "copy to host", "copy"};
+    const zr_sim_device_t *sim = sim_of(stream);
+    zr_sim_part_t part = sim->part;
+    (void)src;
+    if (sim->has_links && kind != ZR_COPY_DEVICE_TO_DEVICE)
+        part = kind == ZR_COPY_HOST_TO_DEVICE ? ZR_SIM_TO_DEVICE : ZR_SIM_TO_HOST;
+    zr_sim_queue(stream, part, names[kind], copy_seconds(sim, size_bytes, kind));
+    if (kind == ZR_COPY_DEVICE_TO_HOST && !zr_sim_has_address(sim, dst))
+        memset(dst, 0, size_bytes); /* what is read from a simulation is nothing, and no chance */
+    return ZR_OK;
+}
+
+/* ---- the runtime's kernels: sim_charge takes their time ---------------------------------------
+ */
+
+static zr_status_t sim_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
+    (void)stream, (void)args;
+    return ZR_OK;
+}
+
+static zr_status_t sim_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
+                                      size_t n_elems, double *result, void *workspace) {
+    (void)stream, (void)x, (void)dtype, (void)n_elems, (void)result, (void)workspace;
+    return ZR_OK;
+}
+
+/* Add and cast. */
+static zr_status_t sim_convert(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype,
+                               const void *src, zr_dtype_t src_dtype, size_t n_elems) {
+    (void)stream, (void)dst, (void)dst_dtype, (void)src, (void)src_dtype, (void)n_elems;
+    return ZR_OK;
+}
+
+/* Scale and fill. */
+static zr_status_t sim_change(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
+                              float value) {
+    (void)stream, (void)x, (void)dtype, (void)n_elems, (void)value;
+    return ZR_OK;
+}
+
+static zr_status_t sim_sum(zr_stream_t *stream, void *dst, const void *const *sources,
+                           int n_sources, zr_dtype_t dtype, size_t n_elems) {
+    (void)stream, (void)dst, (void)sources, (void)n_sources, (void)dtype, (void)n_elems;
+    return ZR_OK;
+}
+
+const zr_device_backend_t zr_sim_backend = {
+    .name = "sim",
+    .open = sim_open,
+    .close = sim_close,
+    .open_host = sim_open_host,
+    .range_reserve = zr_sim_range_reserve,
+    .range_release = zr_sim_range_release,
+    .range_map = zr_sim_range_map,
+    .range_unmap = zr_sim_range_unmap,
+    .range_move = zr_sim_range_move,
+    .stream_create = sim_stream_create,
+    .stream_destroy = sim_stream_destroy,
+    .stream_synchronize = sim_stream_synchronize,
+    .event_create = sim_event_create,
+    .event_destroy = sim_event_destroy,
+    .event_record = sim_event_record,
+    .stream_wait = sim_stream_wait,
+    .event_synchronize = sim_event_synchronize,
+    .event_query = sim_event_query,
+    .copy_async = sim_copy_async,
+    .charge = sim_charge,
+    .adamw = sim_adamw,
+    .sum_of_squares = sim_sum_of_squares,
+    .add = sim_convert,
+    .scale = sim_change,
+    .cast = sim_convert,
+    .fill = sim_change,
+    .sum = sim_sum,
+    .nn = &zr_sim_nn_backend,
+};

@@ -1,0 +1,127 @@
+/*
+ * Descriptions of hardware: the default is possible, and every figure that is not is refused with
+ * its name.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/device.h"
+#include "kernels/hardware.h"
+
+typedef struct kept {
+    int n_errors;
+    char text[4096];
+} kept_t;
+
+static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    kept_t *kept = context;
+    (void)level, (void)rank;
+    kept->n_errors++;
+    snprintf(kept->text, sizeof(kept->text), "%s", message);
+}
+
+static zr_log_t log_to(kept_t *kept) {
+    *kept = (kept_t){0};
+    return (zr_log_t){.sink = keep, .context = kept, .level = ZR_LOG_WARNING, .rank = -1};
+}
+
+static void test_default(void **state) {
+    (void)state;
+    zr_hardware_t hardware = zr_hardware_default();
+    assert_int_equal(zr_hardware_check(&hardware, NULL), ZR_OK);
+    hardware.kind = ZR_HARDWARE_CUDA;
+    assert_int_equal(zr_hardware_check(&hardware, NULL), ZR_OK);
+    assert_string_equal(zr_hardware_kind_name(ZR_HARDWARE_HOST), "host");
+    assert_string_equal(zr_hardware_kind_name(ZR_HARDWARE_CUDA), "cuda");
+}
+
+/* Every figure is in the table once, and what is set there is what is read. */
+static void test_figures(void **state) {
+    (void)state;
+    size_t n = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n);
+    for (size_t i = 0; i < n; i++) {
+        zr_hardware_t hardware = zr_hardware_default(), before = hardware;
+        double value = figures[i].type == ZR_FIGURE_FRACTION ? 0.25 : 8192.0;
+        zr_hardware_set_figure(&hardware, &figures[i], value);
+        assert_true(zr_hardware_figure(&hardware, &figures[i]) == value);
+        for (size_t k = 0; k < n; k++) {
+            if (k != i)
+                assert_true(zr_hardware_figure(&hardware, &figures[k]) ==
+                            zr_hardware_figure(&before, &figures[k]));
+        }
+        assert_true(strlen(figures[i].what) > 0);
+    }
+    /* No field of the structure is missing: they fill it but for name and kind. */
+    size_t bytes = sizeof(((zr_hardware_t *)NULL)->name) + sizeof(zr_hardware_kind_t);
+    for (size_t i = 0; i < n; i++)
+        bytes += figures[i].type == ZR_FIGURE_COUNT ? sizeof(int) : sizeof(double);
+    assert_true(sizeof(zr_hardware_t) - bytes < sizeof(double));
+}
+
+static void refuse(zr_hardware_kind_t kind, const zr_figure_t *figure, double value) {
+    kept_t kept;
+    zr_log_t log = log_to(&kept);
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = kind;
+    zr_hardware_set_figure(&hardware, figure, value);
+    bool is_used = kind == ZR_HARDWARE_CUDA || !figure->is_of_cuda;
+    assert_int_equal(zr_hardware_check(&hardware, &log), is_used ? ZR_ERR_ARGUMENT : ZR_OK);
+    if (is_used)
+        assert_non_null(strstr(kept.text, figure->name));
+
+    zr_device_options_t options = {.log = log, .hardware = &hardware};
+    zr_device_t *device = NULL;
+    assert_int_equal(zr_device_open("sim", &options, &device), is_used ? ZR_ERR_ARGUMENT : ZR_OK);
+    zr_device_close(&device);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    size_t n = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n);
+    for (size_t i = 0; i < n; i++) {
+        for (int kind = ZR_HARDWARE_HOST; kind <= ZR_HARDWARE_CUDA; kind++) {
+            zr_hardware_kind_t of = (zr_hardware_kind_t)kind;
+            if (figures[i].type != ZR_FIGURE_SECONDS)
+                refuse(of, &figures[i], 0.0);
+            if (figures[i].type <= ZR_FIGURE_FRACTION) {
+                refuse(of, &figures[i], -1.0);
+                refuse(of, &figures[i], (double)NAN);
+                refuse(of, &figures[i], (double)INFINITY);
+            }
+            if (figures[i].type == ZR_FIGURE_FRACTION)
+                refuse(of, &figures[i], 1.5);
+            if (figures[i].is_power_of_two)
+                refuse(of, &figures[i], 12288.0);
+        }
+    }
+    kept_t kept;
+    zr_log_t log = log_to(&kept);
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.granule_bytes = 2048;
+    assert_int_equal(zr_hardware_check(&hardware, &log), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(kept.text, "at least 4096"));
+    hardware = zr_hardware_default();
+    hardware.kind = (zr_hardware_kind_t)7;
+    hardware.launch_s = 0.0;
+    log = log_to(&kept);
+    assert_int_equal(zr_hardware_check(&hardware, &log), ZR_ERR_ARGUMENT);
+    assert_int_equal(kept.n_errors, 2); /* all that is wrong */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_default),
+        cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,420 @@
+/*
+ * The virtual clock and the simulated device: when work begins and ends, on streams that wait for
+ * each other, over links and parts that do one thing at a time; and addresses that are nothing.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/device_fixture.h"
+#include "kernels/nn/nn.h"
+#include "kernels/simulation.h"
+
+#define assert_seconds(value, expected)                                                            \
+    do {                                                                                           \
+        double seconds = (value), wanted = (expected);                                             \
+        if (!(seconds > wanted - 1e-12 && seconds < wanted + 1e-12))                               \
+            fail_msg("%s: %.12g s, not %.12g", #value, seconds, wanted);                           \
+    } while (0)
+
+/* Round numbers: a byte takes 1 us over a link and 1 ns in memory, an operation 1 ns, and queueing
+ * (almost) nothing. */
+static zr_hardware_t round_hardware(zr_hardware_kind_t kind) {
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = kind;
+    hardware.launch_s = 1e-15;
+    hardware.granule_bytes = (size_t)2 << 20;
+    hardware.device = (zr_processor_t){.matrix_fp32_ops_per_s = 1e9,
+                                       .matrix_bf16_ops_per_s = 4e9,
+                                       .attention_fraction = 0.5,
+                                       .vector_ops_per_s = 1e9,
+                                       .memory_bytes_per_s = 1e9};
+    hardware.host = hardware.device;
+    hardware.host.memory_bytes_per_s = 1e8;
+    hardware.to_device = hardware.to_host = (zr_link_t){.bytes_per_s = 1e6};
+    return hardware;
+}
+
+typedef struct machine {
+    zr_sim_clock_t *clock;
+    zr_device_t *device;
+    zr_stream_t *a, *b;
+    zr_event_t *event;
+    char *memory; /* 1 GiB of the device tier */
+} machine_t;
+
+#define MEMORY_BYTES ((size_t)1 << 30)
+
+static machine_t open_machine(zr_hardware_kind_t kind) {
+    machine_t m = {0};
+    zr_hardware_t hardware = round_hardware(kind);
+    assert_int_equal(zr_sim_clock_create(NULL, &m.clock), ZR_OK);
+    zr_device_options_t options = zr_device_options_default();
+    options.hardware = &hardware;
+    options.clock = m.clock;
+    assert_int_equal(zr_device_open("sim", &options, &m.device), ZR_OK);
+    assert_int_equal(zr_stream_create(m.device, "a", &m.a), ZR_OK);
+    assert_int_equal(zr_stream_create(m.device, "b", &m.b), ZR_OK);
+    assert_int_equal(zr_event_create(m.device, &m.event), ZR_OK);
+    void *base = NULL;
+    assert_int_equal(zr_range_reserve(m.device, ZR_TIER_DEVICE, MEMORY_BYTES, &base), ZR_OK);
+    m.memory = base;
+    return m;
+}
+
+static void close_machine(machine_t *m) {
+    zr_event_destroy(&m->event);
+    zr_stream_destroy(&m->a);
+    zr_stream_destroy(&m->b);
+    zr_device_close(&m->device);
+    zr_sim_clock_destroy(&m->clock);
+    assert_null(m->clock);
+}
+
+/* A kernel of so many seconds. */
+static void compute(const machine_t *m, zr_stream_t *stream, double seconds) {
+    assert_int_equal(
+        zr_kernel_fill(stream, m->memory, ZR_DTYPE_F32, (size_t)(seconds * 1e9 / 4.0), 0.0f),
+        ZR_OK);
+}
+
+static void copy_up(const machine_t *m, zr_stream_t *stream, double seconds) {
+    assert_int_equal(zr_copy_async(stream, m->memory, m->memory + MEMORY_BYTES / 2,
+                                   (size_t)(seconds * 1e6), ZR_COPY_HOST_TO_DEVICE),
+                     ZR_OK);
+}
+
+static double synchronize(const machine_t *m, zr_stream_t *stream) {
+    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    return zr_sim_clock_now(m->clock);
+}
+
+static void test_streams_overlap(void **state) {
+    (void)state;
+    machine_t m = open_machine(ZR_HARDWARE_CUDA);
+    compute(&m, m.a, 0.25);
+    copy_up(&m, m.b, 0.375);
+    assert_seconds(zr_sim_clock_now(m.clock), 0.0); /* nothing was waited for */
+    assert_seconds(synchronize(&m, m.a), 0.25);
+    assert_seconds(synchronize(&m, m.b), 0.375);
+    assert_seconds(synchronize(&m, m.a), 0.375); /* time does not go back */
+    assert_seconds(zr_sim_clock_busy(m.clock, ZR_SIM_COMPUTE), 0.25);
+    assert_seconds(zr_sim_clock_busy(m.clock, ZR_SIM_TO_DEVICE), 0.375);
+    assert_seconds(zr_sim_clock_busy(m.clock, ZR_SIM_TO_HOST), 0.0);
+    compute(&m, m.a, 0.125); /* begins now, not when the stream became idle */
+    assert_seconds(synchronize(&m, m.a), 0.5);
+    close_machine(&m);
+}
+
+static void test_events(void **state) {
+    (void)state;
+    machine_t m = open_machine(ZR_HARDWARE_CUDA);
+    bool passed = true;
+    copy_up(&m, m.b, 0.25);
+    assert_int_equal(zr_event_record(m.event, m.b), ZR_OK);
+    copy_up(&m, m.b, 0.25); /* behind the record */
+    assert_int_equal(zr_event_query(m.event, &passed), ZR_OK);
+    assert_false(passed);
+    assert_int_equal(zr_stream_wait(m.a, m.event), ZR_OK);
+    compute(&m, m.a, 0.125);
+    assert_int_equal(zr_event_synchronize(m.event), ZR_OK);
+    assert_seconds(zr_sim_clock_now(m.clock), 0.25);
+    assert_int_equal(zr_event_query(m.event, &passed), ZR_OK);
+    assert_true(passed);
+    assert_seconds(synchronize(&m, m.a), 0.375);
+    assert_seconds(synchronize(&m, m.b), 0.5);
+    close_machine(&m);
+}
+
+/* Two streams share a link; and what was queued first, but waits, leaves its time to others. */
+static void test_parts_do_one_thing_at_a_time(void **state) {
+    (void)state;
+    machine_t m = open_machine(ZR_HARDWARE_CUDA);
+    copy_up(&m, m.a, 0.25);
+    copy_up(&m, m.b, 0.25);
+    assert_seconds(synchronize(&m, m.b), 0.5);
+    close_machine(&m);
+
+    m = open_machine(ZR_HARDWARE_CUDA);
+    copy_up(&m, m.b, 0.25);
+    compute(&m, m.b, 0.125);  /* at 0.25 */
+    compute(&m, m.a, 0.125);  /* at 0 */
+    compute(&m, m.a, 0.1875); /* does not fit between: at 0.375 */
+    assert_seconds(synchronize(&m, m.b), 0.375);
+    assert_seconds(synchronize(&m, m.a), 0.5625);
+    close_machine(&m);
+}
+
+static void test_host_kind_is_synchronous(void **state) {
+    (void)state;
+    machine_t m = open_machine(ZR_HARDWARE_HOST);
+    const zr_device_info_t *info = zr_device_info(m.device);
+    assert_true(info->synchronous && info->host_addressable && info->computes_on_host);
+    compute(&m, m.a, 0.25);
+    assert_seconds(zr_sim_clock_now(m.clock), 0.25);
+    assert_int_equal(zr_copy_async(m.b, m.memory, m.memory + MEMORY_BYTES / 2, (size_t)125000000,
+                                   ZR_COPY_HOST_TO_DEVICE),
+                     ZR_OK); /* read and written */
+    assert_seconds(zr_sim_clock_now(m.clock), 0.5);
+    assert_seconds(zr_sim_clock_busy(m.clock, ZR_SIM_TO_DEVICE), 0.0);
+    close_machine(&m);
+}
+
+static void run_matmul(const machine_t *m, zr_dtype_t a, zr_dtype_t b, size_t side) {
+    zr_nn_matmul_t args = {.m = side,
+                           .n = side,
+                           .k = side,
+                           .a = m->memory,
+                           .b = m->memory,
+                           .c = m->memory,
+                           .a_dtype = a,
+                           .b_dtype = b,
+                           .c_dtype = a};
+    assert_int_equal(zr_nn_matmul(m->a, &args, (zr_nn_workspace_t){0}), ZR_OK);
+}
+
+/* Operations or bytes, whichever take longer; products at the rate of their dtypes. */
+static void test_kernels_cost(void **state) {
+    (void)state;
+    machine_t m = open_machine(ZR_HARDWARE_CUDA);
+    run_matmul(&m, ZR_DTYPE_F32, ZR_DTYPE_F32, 512); /* 2^28 operations */
+    assert_seconds(synchronize(&m, m.a), 0x1p28 / 1e9);
+    run_matmul(&m, ZR_DTYPE_BF16, ZR_DTYPE_BF16, 512);
+    assert_seconds(synchronize(&m, m.a), 0x1p28 / 1e9 * 1.25);
+    run_matmul(&m, ZR_DTYPE_F32, ZR_DTYPE_BF16, 512);
+    assert_seconds(synchronize(&m, m.a), 0x1p28 / 1e9 * 2.25);
+    double before = zr_sim_clock_now(m.clock);
+    run_matmul(&m, ZR_DTYPE_F32, ZR_DTYPE_F32, 2); /* 16 operations, 48 bytes */
+    assert_seconds(synchronize(&m, m.a) - before, 48e-9);
+    const zr_nn_attention_t attention = {.batch = 1,
+                                         .seq = 1023,
+                                         .heads = 1,
+                                         .head_size = 64,
+                                         .qkv = m.memory,
+                                         .out = m.memory,
+                                         .log_sum = (float *)m.memory,
+                                         .activation_dtype = ZR_DTYPE_BF16};
+    before = zr_sim_clock_now(m.clock);
+    assert_int_equal(zr_nn_attention(m.a, &attention, (zr_nn_workspace_t){0}), ZR_OK);
+    assert_seconds(synchronize(&m, m.a) - before,
+                   zr_nn_attention_cost(&attention).operations / 2e9);
+    close_machine(&m);
+}
+
+/* The processors beside a device: their own rates, the same clock, the device's memory. */
+static void test_host_beside(void **state) {
+    (void)state;
+    machine_t m = open_machine(ZR_HARDWARE_CUDA);
+    zr_device_t *host = NULL;
+    zr_stream_t *stream = NULL;
+    assert_int_equal(zr_device_open_host(m.device, NULL, &host), ZR_OK);
+    assert_int_equal(zr_stream_create(host, "host", &stream), ZR_OK);
+    assert_true(zr_device_info(host)->computes_on_host && zr_device_info(host)->stores_nothing);
+    assert_false(zr_device_info(m.device)->computes_on_host);
+    compute(&m, m.a, 0.25);
+    compute(&m, stream, 0.0125); /* ten times as long, beside the other */
+    assert_seconds(zr_sim_clock_now(m.clock), 0.125);
+    assert_seconds(zr_sim_clock_busy(m.clock, ZR_SIM_HOST), 0.125);
+    assert_seconds(synchronize(&m, m.a), 0.25);
+    zr_stream_destroy(&stream);
+    zr_device_close(&host);
+    close_machine(&m);
+
+    assert_int_equal(zr_device_open("host", NULL, &m.device), ZR_OK);
+    assert_int_equal(zr_device_open_host(m.device, NULL, &host), ZR_OK);
+    assert_string_equal(zr_device_info(host)->backend, "host");
+    zr_device_close(&host);
+    zr_device_close(&m.device);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------
+ */
+
+/* What a child that reads an address dies of; 0: of nothing. */
+static int touch(const char *address) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);
+        _exit(*(volatile const char *)address & 0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void test_addresses_are_nothing(void **state) {
+    (void)state;
+    machine_t m = open_machine(ZR_HARDWARE_CUDA);
+    void *host = NULL;
+    double loss = 5.0;
+    assert_int_equal(zr_range_map(m.device, ZR_TIER_DEVICE, m.memory, 0, MEMORY_BYTES), ZR_OK);
+    assert_int_equal(zr_range_reserve(m.device, ZR_TIER_HOST, MEMORY_BYTES, &host), ZR_OK);
+    assert_int_equal(zr_range_map(m.device, ZR_TIER_HOST, host, 0, MEMORY_BYTES), ZR_OK);
+    assert_int_equal(touch(m.memory), SIGSEGV);
+    assert_int_equal(touch(host), SIGSEGV);
+    /* Reading from it gives zeros, but no copy writes where there is nothing. */
+    assert_int_equal(zr_copy_async(m.a, &loss, m.memory, sizeof(loss), ZR_COPY_DEVICE_TO_HOST),
+                     ZR_OK);
+    assert_true(loss == 0.0);
+    assert_int_equal(zr_copy_async(m.a, host, m.memory, MEMORY_BYTES, ZR_COPY_DEVICE_TO_HOST),
+                     ZR_OK);
+    assert_int_equal(zr_copy_async(m.a, m.memory, host, MEMORY_BYTES, ZR_COPY_HOST_TO_DEVICE),
+                     ZR_OK);
+    zr_range_release(m.device, ZR_TIER_HOST, &host, MEMORY_BYTES);
+    close_machine(&m);
+}
+
+/* Each tier has what the description says, no granule more, also after moves and releases. */
+static void check_tier(zr_hardware_kind_t kind, zr_tier_t tier, size_t expected_bytes) {
+    zr_hardware_t hardware = round_hardware(kind);
+    zr_device_options_t options = zr_device_options_default();
+    zr_device_t *device = NULL;
+    void *base = NULL, *other = NULL;
+    size_t granule = hardware.granule_bytes, size = expected_bytes + 4 * granule;
+    hardware.device_memory_bytes = (size_t)3 << 30;
+    hardware.host_memory_bytes = (size_t)5 << 30;
+    options.hardware = &hardware;
+    assert_int_equal(zr_device_open("sim", &options, &device), ZR_OK);
+    assert_int_equal(zr_range_reserve(device, tier, size, &base), ZR_OK);
+    assert_int_equal(zr_range_reserve(device, tier, size, &other), ZR_OK);
+    assert_int_equal((uintptr_t)base % granule, 0);
+    assert_int_equal(zr_range_map(device, tier, base, 0, expected_bytes), ZR_OK);
+    assert_int_equal(zr_range_map(device, tier, base, expected_bytes, granule), ZR_ERR_BUDGET);
+    assert_int_equal(zr_range_move(device, tier, base, 0, other, granule, 2 * granule), ZR_OK);
+    assert_int_equal(zr_range_map(device, tier, base, 0, granule), ZR_ERR_BUDGET);
+    assert_int_equal(zr_range_unmap(device, tier, other, granule, granule), ZR_OK);
+    assert_int_equal(zr_range_map(device, tier, base, 0, granule), ZR_OK);
+    assert_int_equal(zr_range_map(device, tier, base, granule, granule), ZR_ERR_BUDGET);
+    zr_range_release(device, tier, &other, size); /* with one granule that was mapped */
+    assert_int_equal(zr_range_map(device, tier, base, granule, granule), ZR_OK);
+    assert_int_equal(zr_range_reserve(device, tier, size, &other), ZR_OK);
+    assert_int_equal(zr_range_map(device, tier, other, 0, granule), ZR_ERR_BUDGET);
+    zr_device_close(&device);
+}
+
+static void test_memory_is_limited(void **state) {
+    (void)state;
+    check_tier(ZR_HARDWARE_CUDA, ZR_TIER_DEVICE, (size_t)3 << 30);
+    check_tier(ZR_HARDWARE_CUDA, ZR_TIER_HOST, (size_t)5 << 30);
+    check_tier(ZR_HARDWARE_HOST, ZR_TIER_DEVICE, (size_t)5 << 30);
+    check_tier(ZR_HARDWARE_HOST, ZR_TIER_HOST, (size_t)5 << 30);
+}
+
+/* ---- workspaces ---------------------------------------------------------------------------------
+ */
+
+/* As large as those of the device that it stands for, at any number of threads. */
+static void check_workspaces(int n_threads, size_t rows, zr_dtype_t param) {
+    zr_hardware_t hardware = round_hardware(ZR_HARDWARE_HOST);
+    zr_device_options_t options = zr_device_options_default();
+    zr_device_t *devices[2] = {NULL, NULL};
+    size_t bytes[2][7];
+    hardware.n_threads = options.n_threads = n_threads;
+    options.hardware = &hardware;
+    assert_int_equal(zr_device_open("host", &options, &devices[0]), ZR_OK);
+    assert_int_equal(zr_device_open("sim", &options, &devices[1]), ZR_OK);
+    const zr_nn_matmul_t matmul = {
+        .m = rows, .n = 300, .k = 200, .b_dtype = param, .transpose_b = true};
+    const zr_nn_bias_grad_t bias_grad = {.n_rows = rows, .n_columns = 77, .param_dtype = param};
+    const zr_nn_layernorm_backward_t norm = {.n_rows = rows, .channels = 77, .param_dtype = param};
+    const zr_nn_attention_t attention = {.batch = 3, .seq = rows, .heads = 5, .head_size = 8};
+    const zr_nn_attention_backward_t backward = {
+        .batch = 3, .seq = rows, .heads = 5, .head_size = 8};
+    float gradient;
+    const zr_nn_embedding_backward_t embedding = {
+        .batch = 3, .seq = rows, .dtoken_table = {.data = &gradient}};
+    const zr_nn_lm_head_t head = {
+        .n_rows = rows, .channels = 100, .vocab = 999, .vocab_chunk = 333, .param_dtype = param};
+    for (int i = 0; i < 2; i++) {
+        const zr_device_t *device = devices[i];
+        bytes[i][0] = zr_nn_matmul_workspace_bytes(device, &matmul);
+        bytes[i][1] = zr_nn_bias_grad_workspace_bytes(device, &bias_grad);
+        bytes[i][2] = zr_nn_layernorm_backward_workspace_bytes(device, &norm);
+        bytes[i][3] = zr_nn_attention_workspace_bytes(device, &attention);
+        bytes[i][4] = zr_nn_attention_backward_workspace_bytes(device, &backward);
+        bytes[i][5] = zr_nn_embedding_backward_workspace_bytes(device, &embedding);
+        bytes[i][6] = zr_nn_lm_head_workspace_bytes(device, &head);
+        zr_dtype_t dtype = ZR_DTYPE_U8;
+        assert_int_equal(zr_nn_activation_dtype(device, param, &dtype), ZR_OK);
+        assert_int_equal(dtype, ZR_DTYPE_F32);
+    }
+    assert_memory_equal(bytes[0], bytes[1], sizeof(bytes[0]));
+    assert_true(bytes[0][3] > 0 && bytes[0][6] > 0);
+    zr_device_close(&devices[0]);
+    zr_device_close(&devices[1]);
+}
+
+static void test_workspaces(void **state) {
+    (void)state;
+    for (int n_threads = 1; n_threads <= 3; n_threads++) {
+        for (size_t rows = 10; rows <= 1000; rows *= 10) {
+            check_workspaces(n_threads, rows, ZR_DTYPE_F32);
+            check_workspaces(n_threads, rows, ZR_DTYPE_BF16);
+        }
+    }
+}
+
+/* ---- the clock alone ----------------------------------------------------------------------------
+ */
+
+typedef struct seen {
+    zr_sim_span_t spans[400];
+    size_t n;
+} seen_t;
+
+static void see(void *context, const zr_sim_span_t *span) {
+    seen_t *seen = context;
+    assert_true(seen->n < 400);
+    seen->spans[seen->n++] = *span;
+}
+
+/* Whatever is asked for in any order, no two pieces of work of a part overlap, none begins too
+ * early, and none could have begun earlier. */
+static void test_random_work(void **state) {
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        zr_sim_clock_t *clock = NULL;
+        seen_t seen = {.n = 0};
+        uint64_t random = seed;
+        assert_int_equal(zr_sim_clock_create(NULL, &clock), ZR_OK);
+        zr_sim_clock_observe(clock, see, &seen);
+        for (size_t i = 0; i < 400; i++) {
+            double earliest = (double)(fixture_random(&random) % 512) / 4.0;
+            double seconds = (double)(fixture_random(&random) % 16) / 4.0;
+            if (fixture_random(&random) % 8 == 0)
+                zr_sim_clock_spend(clock, 0.25);
+            double end = zr_sim_clock_work(clock, ZR_SIM_NETWORK, "x", earliest, seconds);
+            double now = zr_sim_clock_now(clock);
+            double first = earliest > now ? earliest : now, begin = end - seconds;
+            assert_true(begin >= first);
+            bool is_late = begin > first; /* then what is before it leaves less room than needed */
+            for (size_t k = 0; k < i; k++) {
+                const zr_sim_span_t *other = &seen.spans[k];
+                bool is_empty = other->begin == other->end || seconds == 0.0;
+                assert_true(is_empty || other->end <= begin || other->begin >= end);
+                is_late = is_late && !(other->end == begin);
+            }
+            assert_false(is_late);
+        }
+        zr_sim_clock_destroy(&clock);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_streams_overlap),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_parts_do_one_thing_at_a_time),
+        cmocka_unit_test(test_host_kind_is_synchronous),
+        cmocka_unit_test(test_kernels_cost),
+        cmocka_unit_test(test_host_beside),
+        cmocka_unit_test(test_addresses_are_nothing),
+        cmocka_unit_test(test_memory_is_limited),
+        cmocka_unit_test(test_workspaces),
+        cmocka_unit_test(test_random_work),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
