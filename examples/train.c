@@ -7,6 +7,8 @@
 #include "examples/train.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -649,21 +651,57 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
     return status;
 }
 
-/* Folders that are not there are bad input, found before anything is made. */
+/* A file without a name, as the store will make them; 0 or what is wrong. */
+static int try_file_in(const char *folder) {
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof(path), "%s/.zero-train-XXXXXX", folder);
+        fd = mkostemp(path, O_CLOEXEC);
+        if (fd >= 0)
+            unlink(path);
+    }
+    int error = fd < 0 ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return error;
+}
+
+/* Why a folder cannot be used; NULL: it can. */
+static const char *refuse_folder(const char *path) {
+    struct stat about;
+    if (stat(path, &about) != 0)
+        return strerror(errno);
+    if (!S_ISDIR(about.st_mode))
+        return "not a folder";
+    int error = try_file_in(path);
+    if (error == ENOENT) /* what proc and the like say of a folder that is there */
+        return "no files can be made there";
+    return error == 0 ? NULL : strerror(error);
+}
+
+/* Folders that no file can be made in are bad input, found before anything is made. */
 static zr_status_t check_nvme_paths(const run_t *run) {
-    const zr_config_t *config = &run->options->config;
+    const train_options_t *o = run->options;
     char paths[ZR_CONFIG_PATHS_BYTES], *rest = NULL;
-    if (!train_options_use_nvme(run->options))
+    if (!train_options_use_nvme(o))
         return ZR_OK;
-    snprintf(paths, sizeof(paths), "%s", config->nvme.paths);
+    snprintf(paths, sizeof(paths), "%s", o->config.nvme.paths);
     for (char *path = strtok_r(paths, ",", &rest); path; path = strtok_r(NULL, ",", &rest)) {
-        struct stat about;
-        bool is_there = stat(path, &about) == 0;
-        if (is_there && S_ISDIR(about.st_mode) && access(path, W_OK | X_OK) == 0)
+        const char *problem = refuse_folder(path);
+        if (problem == NULL)
             continue;
+        if (o->nvme_paths_from == TRAIN_PATHS_OF_OPTION)
+            return zr_fail(&run->log, ZR_ERR_IO,
+                           "--nvme-path %s: %s; give a folder that can be written to", path,
+                           problem);
+        bool is_config = o->nvme_paths_from == TRAIN_PATHS_OF_CONFIG;
         return zr_fail(&run->log, ZR_ERR_IO,
-                       "--nvme-path %s: %s; give a folder that can be written to", path,
-                       is_there && !S_ISDIR(about.st_mode) ? "not a folder" : strerror(errno));
+                       "%s %s: %s %s: %s; name a folder that can be written to, there or with "
+                       "--nvme-path",
+                       is_config ? "--config" : "--io-settings",
+                       is_config ? o->config_path : o->io_settings_path,
+                       is_config ? "nvme_path" : "paths", path, problem);
     }
     return ZR_OK;
 }

@@ -9,12 +9,13 @@
 /**
  * Read settings over what `nvme` holds.
  *
- * @param nvme  in and out; paths are read only where it has none; unchanged on error
+ * @param keep_paths  leave the paths as they are
+ * @param nvme        in and out; unchanged on error
  * @return ZR_OK; ZR_ERR_IO; ZR_ERR_FORMAT for what is no JSON, or not of zero-bench io
- * --save-settings; ZR_ERR_ARGUMENT. What is wrong has been logged; ranges are checked by
- * zr_config_resolve.
+ *         --save-settings; ZR_ERR_ARGUMENT. What is wrong has been logged, with option, file, key
+ *         and what is allowed.
  */
-ZR_NODISCARD zr_status_t train_io_settings_read(const char *path, const zr_log_t *log,
-                                                zr_nvme_options_t *nvme);
+ZR_NODISCARD zr_status_t train_io_settings_read(const char *path, bool keep_paths,
+                                                const zr_log_t *log, zr_nvme_options_t *nvme);
 
 #endif

@@ -319,6 +319,7 @@ static zr_status_t set_nvme_path(parsing_t *p, const char *value) {
             "between, of 1 to %zu bytes together",
             value, strlen(value), sizeof(nvme->paths) - 1);
     snprintf(nvme->paths, sizeof(nvme->paths), "%s", value);
+    p->options->nvme_paths_from = TRAIN_PATHS_OF_OPTION;
     return ZR_OK;
 }
 
@@ -712,6 +713,14 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
     return check_device(options, log);
 }
 
+/* Options go over files, and what they replace is said. */
+static void say_other_paths(const char *option, const char *used, const char *file,
+                            const char *replaced, const zr_log_t *log) {
+    if (replaced[0] != '\0' && strcmp(used, replaced) != 0)
+        zr_log_write(log, ZR_LOG_INFO, "%s: %s is used instead of nvme_path \"%s\" of --config %s",
+                     option, used, replaced, file);
+}
+
 static zr_status_t parse_over(int argc, char **argv, const zr_log_t *log,
                               train_options_t *options) {
     parsing_t parsing = {.options = options, .log = log};
@@ -722,10 +731,27 @@ static zr_status_t parse_over(int argc, char **argv, const zr_log_t *log,
 static zr_status_t parse_over_config(int argc, char **argv, const zr_log_t *log,
                                      train_options_t *options) {
     const char *path = options->config_path, **data_paths = options->data_paths;
+    zr_nvme_options_t given = options->config.nvme, *nvme = &options->config.nvme;
     *options = train_options_default();
     options->data_paths = data_paths;
+    memcpy(nvme->paths, given.paths, sizeof(nvme->paths));
     ZR_TRY(zr_config_read_json(path, log, &options->config));
+    if (nvme->paths[0] != '\0')
+        options->nvme_paths_from = TRAIN_PATHS_OF_CONFIG;
+    if (given.paths[0] != '\0')
+        say_other_paths("--nvme-path", given.paths, path, nvme->paths, log);
     return parse_over(argc, argv, log, options);
+}
+
+static zr_status_t read_io_settings(const zr_log_t *log, train_options_t *options) {
+    zr_nvme_options_t before = options->config.nvme, *nvme = &options->config.nvme;
+    bool keep_paths = options->nvme_paths_from == TRAIN_PATHS_OF_OPTION;
+    ZR_TRY(train_io_settings_read(options->io_settings_path, keep_paths, log, nvme));
+    if (strcmp(before.paths, nvme->paths) == 0)
+        return ZR_OK;
+    options->nvme_paths_from = TRAIN_PATHS_OF_IO_SETTINGS;
+    say_other_paths("--io-settings", nvme->paths, options->config_path, before.paths, log);
+    return ZR_OK;
 }
 
 zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
@@ -736,12 +762,15 @@ zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for %d arguments", argc);
     zr_status_t status = parse_over(argc, argv, log, &options);
     bool run = !options.help && !options.version;
+    zr_log_t own_log = *log;
+    if (options.quiet)
+        own_log.level = ZR_LOG_WARNING;
     if (status == ZR_OK && run && options.config_path != NULL)
-        status = parse_over_config(argc, argv, log, &options);
+        status = parse_over_config(argc, argv, &own_log, &options);
     if (status == ZR_OK && run && options.io_settings_path != NULL)
-        status = train_io_settings_read(options.io_settings_path, log, &options.config.nvme);
+        status = read_io_settings(&own_log, &options);
     if (status == ZR_OK && run)
-        status = train_options_resolve(&options, log);
+        status = train_options_resolve(&options, &own_log);
     if (status != ZR_OK) {
         train_options_free(&options);
         return status;

@@ -9,6 +9,14 @@
 #include "examples/gpt.h"
 #include "zero/zero.h"
 
+/** Who named the folders of --nvme-path. */
+typedef enum train_paths_from {
+    TRAIN_PATHS_OF_NOBODY = 0,
+    TRAIN_PATHS_OF_CONFIG = 1,
+    TRAIN_PATHS_OF_IO_SETTINGS = 2,
+    TRAIN_PATHS_OF_OPTION = 3
+} train_paths_from_t;
+
 typedef struct train_options {
     /* What to train, and on what. */
     const char *model; /* as written */
@@ -24,13 +32,14 @@ typedef struct train_options {
     const char *freeze;                      /* NULL: nothing */
 
     /* How. */
-    zr_config_t config;           /* resolved */
-    const char *io_settings_path; /* of zero-bench io; NULL: none was read */
-    const char *config_path;      /* NULL: none was read */
-    size_t nvme_tbw_bytes;        /* what the drives are rated to take in their life; 0: not said */
-    int n_ranks;                  /* threads of this process */
-    const char *device;           /* as written: auto, host, cuda or cuda:N */
-    size_t n_threads;             /* per rank; 0: the cores, divided by the ranks */
+    zr_config_t config;                 /* resolved */
+    train_paths_from_t nvme_paths_from; /* config.nvme.paths */
+    const char *io_settings_path;       /* of zero-bench io; NULL: none was read */
+    const char *config_path;            /* NULL: none was read */
+    size_t nvme_tbw_bytes; /* what the drives are rated to take in their life; 0: not said */
+    int n_ranks;           /* threads of this process */
+    const char *device;    /* as written: auto, host, cuda or cuda:N */
+    size_t n_threads;      /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
 
     /* What to say. */

@@ -181,6 +181,32 @@ static zr_status_t check_offload_stage(const zr_config_t *config, const zr_log_t
                    names[device], config->stage);
 }
 
+/** What is moved at a time may not be less than can be: it would not be what was asked for. */
+static zr_status_t check_least(const zr_config_t *config, const zr_log_t *log) {
+    size_t elem_bytes = zr_dtype_size(config->dtype);
+    size_t least = elem_bytes == 0 ? 0 : ZR_CONFIG_LEAST_BUFFER_BYTES / elem_bytes;
+    size_t group = config->sub_group_elems, buffer = config->offload_param.buffer_elems;
+    zr_status_t status = ZR_OK;
+    if (config->offload_optimizer.device != ZR_OFFLOAD_NONE && group != 0 &&
+        group < ZR_CONFIG_LEAST_SUB_GROUP_ELEMS)
+        keep_first(&status,
+                   zr_fail(log, ZR_ERR_ARGUMENT,
+                           "configuration: sub_group_elems (zero_optimization.sub_group_size, "
+                           "--sub-group) is %zu; with an offloaded optimizer allowed are at least "
+                           "%zu; the nearest is %zu",
+                           group, ZR_CONFIG_LEAST_SUB_GROUP_ELEMS,
+                           ZR_CONFIG_LEAST_SUB_GROUP_ELEMS));
+    if (config->offload_param.device != ZR_OFFLOAD_NONE && buffer != 0 && buffer < least)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: offload_param.buffer_elems "
+                                    "(zero_optimization.offload_param.buffer_size, --param-buffer) "
+                                    "is %zu; allowed are at least %zu (%zu bytes of %s); the "
+                                    "nearest is %zu",
+                                    buffer, least, ZR_CONFIG_LEAST_BUFFER_BYTES,
+                                    zr_dtype_name(config->dtype), least));
+    return status;
+}
+
 /** What is offloaded, and where to. */
 static zr_status_t check_offload(const zr_config_t *config, const zr_log_t *log) {
     zr_status_t status = ZR_OK;
@@ -195,6 +221,7 @@ static zr_status_t check_offload(const zr_config_t *config, const zr_log_t *log)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
                                     "configuration: host_threads is %d, has to be at least 0",
                                     config->host_threads));
+    keep_first(&status, check_least(config, log));
     keep_first(&status, check_nvme(config, log));
     return status;
 }

@@ -65,12 +65,17 @@ typedef struct zr_offload_options {
     bool write_behind; /* nvme: write the last ones then */
 } zr_offload_options_t;
 
+/** What is moved is moved in no less than this. */
+#define ZR_CONFIG_LEAST_SUB_GROUP_ELEMS ((size_t)1024)
+#define ZR_CONFIG_LEAST_BUFFER_BYTES ((size_t)4096)
+
 /** Shards of parameters, at stage 3. */
 typedef struct zr_offload_param_options {
     zr_offload_device_t device;
     size_t n_buffers;        /* nvme: staging buffers in host memory; > 0 */
-    size_t buffer_elems;     /* nvme: parameters in a buffer, in whole 4096 bytes, or 256 KiB where
-                                that is less; a shard that is larger is split; > 0 */
+    size_t buffer_elems;     /* nvme: parameters in a buffer, rounded down to whole 256 KiB, or to
+                                4096 bytes where that is less, which is the least; a shard that is
+                                larger is split */
     size_t max_in_cpu_elems; /* nvme: as many parameters per rank, in whole shards, stay in host
                                 memory */
 } zr_offload_param_options_t;
@@ -104,7 +109,8 @@ typedef struct zr_config {
                                    most so many gathered parameters away; 0: never */
     size_t max_live_elems;      /* stage 3: gather ahead and keep only up to so many gathered
                                    parameters; > 0 */
-    size_t sub_group_elems;     /* update at most so many parameters at a time; > 0 */
+    size_t sub_group_elems;     /* update at most so many parameters at a time; > 0, and where
+                                   the optimizer is offloaded at least 1024 */
     bool overlap_comm;          /* gathers and reductions on a stream of their own */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
@@ -133,7 +139,8 @@ zr_config_t zr_config_default(void);
 
 /**
  * Read DeepSpeed's JSON over what `config` holds. Keys that are absent, "auto" or null where
- * that is DeepSpeed's default leave it as it is. docs/config.md tables all keys.
+ * that is DeepSpeed's default leave it as it is, and so do two different nvme_path where paths were
+ * set before; where none were they are refused. docs/config.md tables all keys.
  *
  * @param path    file to read
  * @param log     NULL: default; every wrong key of the file is logged, not only the first

@@ -529,8 +529,8 @@ out_free_text:
     return status;
 }
 
-/** Two keys that set one field have to agree. */
-static void check_nvme_paths(reader_t *reader, const json_t *root) {
+/** Two keys that set one field have to agree, unless the field was set before: then it stays. */
+static void check_nvme_paths(reader_t *reader, const zr_config_t *before, const json_t *root) {
     const json_t *zero = json_object_get(root, "zero_optimization");
     const char *paths[2];
     static const char *const sections[] = {"offload_optimizer", "offload_param"};
@@ -538,12 +538,21 @@ static void check_nvme_paths(reader_t *reader, const json_t *root) {
         const json_t *path = json_object_get(json_object_get(zero, sections[i]), "nvme_path");
         paths[i] = is_auto(path) ? NULL : json_string_value(path);
     }
-    if (paths[0] != NULL && paths[1] != NULL && strcmp(paths[0], paths[1]) != 0)
+    if (paths[0] == NULL || paths[1] == NULL || strcmp(paths[0], paths[1]) == 0)
+        return;
+    if (before->nvme.paths[0] == '\0') {
         report(reader, ZR_ERR_UNSUPPORTED,
                "zero_optimization.offload_param.nvme_path is \"%s\", offload_optimizer.nvme_path "
                "\"%s\"; only the same for both is supported: name all drives in both, with commas "
                "between",
                paths[1], paths[0]);
+        return;
+    }
+    memcpy(reader->config.nvme.paths, before->nvme.paths, sizeof(before->nvme.paths));
+    zr_log_write(reader->log, ZR_LOG_INFO,
+                 "%s: zero_optimization.offload_param.nvme_path \"%s\" and "
+                 "offload_optimizer.nvme_path \"%s\" differ; used is \"%s\", which was set before",
+                 reader->path, paths[1], paths[0], before->nvme.paths);
 }
 
 zr_status_t zr_config_read_json(const char *path, const zr_log_t *log, zr_config_t *config) {
@@ -556,7 +565,7 @@ zr_status_t zr_config_read_json(const char *path, const zr_log_t *log, zr_config
     if (json_is_object(root)) {
         read_section(&reader, NULL, root);
         check_scheduler_params(&reader, root);
-        check_nvme_paths(&reader, root);
+        check_nvme_paths(&reader, config, root);
     } else {
         shown_t shown;
         show_value(&shown, root);

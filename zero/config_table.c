@@ -397,7 +397,9 @@ static const zr_config_key_t keys[] = {
     {"zero_optimization.elastic_checkpoint", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
      .flags = AUTO, .only = "false", .note = checkpoint_note},
     {"zero_optimization.sub_group_size", ZR_KEY_INTEGER, ZR_KEY_FIELD, .usual = "1000000000",
-     .flags = AUTO, .note = "update at most so many parameters at a time",
+     .flags = AUTO,
+     .note = "update at most so many parameters at a time; at least 1024 where the optimizer is "
+             "offloaded",
      .range = ZR_RANGE_POSITIVE, .field = "sub_group_elems",
      .offset = offsetof(zr_config_t, sub_group_elems), .store = ZR_STORE_SIZE},
     {"zero_optimization.stage3_max_live_parameters", ZR_KEY_INTEGER, ZR_KEY_FIELD,
@@ -514,8 +516,8 @@ static const zr_config_key_t keys[] = {
      .usual = "100000000", .flags = AUTO,
      .note =
          "for `\"nvme\"`: most parameters in a buffer, rounded down to whole 256 KiB (or 4 KiB, "
-         "where it is less than 256 KiB); no buffer is larger than the largest shard, and a "
-         "shard that is larger than a buffer is split",
+         "where it is less than 256 KiB), at least 4 KiB; no buffer is larger than the largest "
+         "shard, and a shard that is larger than a buffer is split",
      .range = ZR_RANGE_POSITIVE, .field = "offload_param.buffer_elems",
      .offset = offsetof(zr_config_t, offload_param.buffer_elems), .store = ZR_STORE_SIZE},
     {"zero_optimization.offload_param.max_in_cpu", ZR_KEY_INTEGER, ZR_KEY_FIELD,

@@ -19,8 +19,8 @@ static size_t shard_bytes(const zr_unit_t *unit, int kind) {
 static size_t part_limit(const zr_runtime_t *runtime) {
     size_t most = runtime->config.offload_param.buffer_elems;
     most = most > SIZE_MAX / sizeof(float) ? SIZE_MAX : zr_rt_bytes(runtime, most);
-    size_t unit = most < PART_UNIT_BYTES ? ZR_STORE_CHUNK_ALIGN_BYTES : PART_UNIT_BYTES;
-    return most < unit ? unit : most / unit * unit;
+    size_t unit = most < PART_UNIT_BYTES ? ZR_CONFIG_LEAST_BUFFER_BYTES : PART_UNIT_BYTES;
+    return most / unit * unit;
 }
 
 /* Shards go to host memory as long as there is room for what may stay there. */

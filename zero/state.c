@@ -14,7 +14,7 @@
 
 /* Of the store: 12 bytes of so many elements are whole chunks. */
 #define GROUP_UNIT_ELEMS ((size_t)1 << 16)
-#define SMALL_GROUP_UNIT_ELEMS ((size_t)1 << 10)
+#define SMALL_GROUP_UNIT_ELEMS ZR_CONFIG_LEAST_SUB_GROUP_ELEMS
 
 /* ---- placement ----------------------------------------------------------------------------- */
 
@@ -31,7 +31,7 @@ static size_t group_elems(const zr_config_t *config) {
         return SIZE_MAX;
     elems = elems < ZR_STATE_GROUP_ELEMS ? elems : ZR_STATE_GROUP_ELEMS;
     size_t unit = elems < GROUP_UNIT_ELEMS ? SMALL_GROUP_UNIT_ELEMS : GROUP_UNIT_ELEMS;
-    return elems < unit ? unit : elems / unit * unit;
+    return elems / unit * unit;
 }
 
 static zr_status_t list_pieces(zr_runtime_t *runtime) {

@@ -67,6 +67,17 @@ static inline int clean(void **state) {
     return chdir("/") | system(command);
 }
 
+/* False, said: this machine has no io_uring. */
+static inline bool has_nvme(void) {
+    int code = run(TINY "--offload-optimizer nvme --nvme-path drive --steps 1");
+    if (code == 2 && strstr(err, "io_uring") != NULL) {
+        print_message("skipped: nothing over NVMe: %s", err);
+        return false;
+    }
+    assert_int_equal(code, 0);
+    return true;
+}
+
 static inline json_t *run_json(const char *arguments, int expected) {
     assert_ran(arguments, expected);
     json_error_t error;

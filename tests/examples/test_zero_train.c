@@ -123,8 +123,9 @@ static void bad_usage_and_input(void **state) {
         {TINY NVME "--io-settings absent", {"--io-settings absent", "No such file"}},
         {TINY NVME "--io-settings not.json", {"--io-settings not.json", "line 1"}},
         {TINY NVME "--io-settings unknown.json", {"train_batch_sise", "request_bytes, depth"}},
-        {TINY NVME "--io-settings odd.json", {"nvme.request_bytes", "5000"}},
-        {TINY NVME "--io-settings no_depth.json --nvme-verify on", {"depth", "more than 0"}},
+        {TINY NVME "--io-settings odd.json", {"request_bytes", "5000"}},
+        {TINY NVME "--io-settings no_depth.json --nvme-verify on",
+         {"depth is 0", "1 to 1024", "nearest is 1"}},
         {TINY "--offload-optimizer nvme --io-settings no_paths.json", {"paths has to be a list"}},
         {TINY "--sub-group 0", {"--sub-group 0", "1 to"}},
         {TINY "--checkpoint-dir /tmp", {"--checkpoint-dir", "not available yet"}},
@@ -272,17 +273,6 @@ static double number_at(const json_t *object, const char *a, const char *b, cons
     return json_number_value(value);
 }
 
-/* False, said: this machine has no io_uring. */
-static bool has_nvme(void) {
-    int code = run(TINY NVME "--steps 1");
-    if (code == 2 && strstr(err, "io_uring") != NULL) {
-        print_message("skipped: nothing over NVMe: %s", err);
-        return false;
-    }
-    assert_int_equal(code, 0);
-    return true;
-}
-
 static void same_weights_at_every_placement(void **state) {
     static const char *const placements[] = {
         "",
@@ -294,7 +284,7 @@ static void same_weights_at_every_placement(void **state) {
         "--offload-optimizer nvme --io-settings settings.json"};
     static const char *const of_params[] = {
         "--offload-params cpu", "--offload-params cpu --offload-optimizer cpu",
-        NVME_PARAMS "--param-buffer 1 --param-buffers 2",
+        NVME_PARAMS "--param-buffer 1024 --param-buffers 2",
         NVME_PARAMS "--offload-optimizer nvme --params-in-host 2000",
         NVME_PARAMS "--offload-optimizer cpu --recompute unit --prefetch 0"};
     char hash[17] = "", arguments[512];
@@ -325,7 +315,7 @@ static void what_is_moved_of_parameters_is_reported(void **state) {
     if (!has_nvme())
         skip();
     json_t *object = run_json(TINY NVME_PARAMS "--steps 4 --stage 3 --ranks 2 --freeze h.0 --json "
-                                               "--param-buffer 1 --nvme-tbw 600TB",
+                                               "--param-buffer 1024 --nvme-tbw 600TB",
                               0);
     json_t *params = json_object_get(json_object_get(object, "offload"), "params");
     double trainable = number_at(object, "model", "trainable", NULL) +

@@ -13,9 +13,96 @@
 
 #define NVME "--nvme-path drive "
 
+static void write_text(const char *name, const char *text) {
+    write_file(name, text, strlen(text));
+}
+
 static int prepare(void **state) {
     (void)state;
-    return make_folder();
+    if (make_folder() != 0 || mkdir("other", 0777) != 0)
+        return -1;
+    write_text("size.json", "{\"request_bytes\": 5000}");
+    write_text("depth.json", "{\"depth\": 4000}");
+    write_text("files.json", "{\"files_per_path\": 9, \"paths\": [\"drive\", \"other\"]}");
+    write_text("settings.json", "{\"depth\": 5, \"paths\": [\"other\"]}");
+    write_text("lost.json", "{\"paths\": [\"lost\"]}");
+    write_text("config.json", "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\":"
+                              " {\"device\": \"nvme\", \"nvme_path\": \"absent\"}}}");
+    write_text("two.json", "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\":"
+                           " {\"device\": \"nvme\", \"nvme_path\": \"absent\"}, \"offload_param\":"
+                           " {\"device\": \"nvme\", \"nvme_path\": \"drive\"}}}");
+    return 0;
+}
+
+/* ---- what is refused -------------------------------------------------------------------- */
+
+/* Option, file, key, value and what is allowed, before anything is made. */
+static void refusals(void **state) {
+    static const struct {
+        const char *arguments;
+        const char *said[4];
+    } cases[] = {
+        {TINY "--offload-optimizer nvme --nvme-path /proc",
+         {"--nvme-path /proc", "no files can be made there"}},
+        {TINY "--config config.json", {"--config config.json: nvme_path absent", "No such file"}},
+        {TINY "--offload-optimizer nvme --io-settings lost.json",
+         {"--io-settings lost.json: paths lost", "No such file", "or with --nvme-path"}},
+        {TINY "--config two.json", {"two.json", "only the same for both"}},
+        {TINY NVME "--offload-optimizer nvme --io-settings size.json",
+         {"--io-settings size.json: request_bytes is 5000", "multiples of 4096",
+          "nearest is 4096"}},
+        {TINY NVME "--offload-optimizer nvme --io-settings depth.json",
+         {"--io-settings depth.json: depth is 4000", "nearest is 1024"}},
+        {TINY "--offload-optimizer nvme --io-settings files.json",
+         {"--io-settings files.json: files_per_path is 9, with 2 folders", "16 files together"}},
+        {TINY "--offload-optimizer cpu --sub-group 10",
+         {"--sub-group", "is 10", "nearest is 1024"}},
+        {TINY NVME "--stage 3 --offload-params nvme --param-buffer 1",
+         {"--param-buffer", "is 1;", "nearest is 1024"}},
+        {TINY NVME "--stage 3 --offload-params nvme --param-buffer 2047 --dtype bf16",
+         {"--param-buffer", "is 2047", "4096 bytes of bf16", "nearest is 2048"}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_ran(cases[i].arguments, 2);
+        assert_string_equal(out, "");
+        for (size_t k = 0; k < 4 && cases[i].said[k] != NULL; k++)
+            assert_said(cases[i].arguments, cases[i].said[k]);
+    }
+}
+
+/* ---- options over files ------------------------------------------------------------------ */
+
+/* The folder of an option is used, whatever the file names, and it is said. */
+static void options_override_folders(void **state) {
+    static const struct {
+        const char *arguments;
+        const char *said;
+        const char *paths;
+    } cases[] = {
+        {TINY "--config config.json " NVME "--json --steps 1",
+         "--nvme-path: drive is used instead of nvme_path \"absent\" of --config config.json",
+         "drive"},
+        {TINY "--config two.json --json --steps 1 --nvme-path other", "used is \"other\"", "other"},
+        {TINY "--config config.json --io-settings settings.json --json --steps 1",
+         "--io-settings: other is used instead of nvme_path \"absent\"", "other"},
+        {TINY "--config config.json --io-settings settings.json --json --steps 1 " NVME,
+         "--nvme-path: drive is used instead", "drive"},
+    };
+    (void)state;
+    if (!has_nvme())
+        skip();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        json_t *object = run_json(cases[i].arguments, 0);
+        const json_t *nvme = json_object_get(json_object_get(object, "offload"), "nvme");
+        assert_string_equal(json_string_value(json_object_get(nvme, "paths")), cases[i].paths);
+        assert_said(cases[i].arguments, cases[i].said);
+        json_decref(object);
+    }
+    assert_ran(TINY "--config config.json --quiet --steps 1 " NVME, 0);
+    assert_string_equal(err, "");
+    assert_ran(TINY "--steps 1 --offload-optimizer nvme --io-settings settings.json " NVME, 0);
+    assert_not_said("without a configuration", "instead of");
 }
 
 /* ---- budgets ---------------------------------------------------------------------------- */
@@ -57,6 +144,8 @@ static void budgets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(options_override_folders),
         cmocka_unit_test(budgets),
     };
     return cmocka_run_group_tests(tests, prepare, clean);

@@ -152,6 +152,16 @@ static void lr_too_large_for_fp32(zr_config_t *c) {
     c->adamw.lr = 1e39;
 }
 
+static void sub_group_too_small(zr_config_t *c) {
+    c->offload_optimizer.device = ZR_OFFLOAD_CPU;
+    c->sub_group_elems = 1023;
+}
+static void buffer_too_small(zr_config_t *c) {
+    c->stage = 3;
+    c->offload_param.device = ZR_OFFLOAD_CPU;
+    c->offload_param.buffer_elems = 1;
+}
+
 static void ratio_above_all(zr_config_t *c) {
     c->offload_optimizer.ratio = 1.01;
 }
@@ -217,6 +227,9 @@ static const wrong_case_t wrong_cases[] = {
     {decay_shorter_than_warmup, "is 11, has to be at most schedule.total_steps"},
     {epsilon_too_small_for_fp32, "is 1e-50, has to be more than 0, rounded to fp32 too"},
     {beta1_too_close_to_1_for_fp32, "at least 0 and less than 1, rounded to fp32 too"},
+    {sub_group_too_small,
+     "--sub-group) is 1023; with an offloaded optimizer allowed are at least 1024"},
+    {buffer_too_small, "--param-buffer) is 1; allowed are at least 1024 (4096 bytes of fp32)"},
     {lr_too_large_for_fp32, "is 1e+39, has to be at least 0, rounded to fp32 too"},
     {ratio_above_all,
      "offload_optimizer.ratio (zero_optimization.offload_optimizer.ratio) is 1.01, "

@@ -348,6 +348,26 @@ static void test_damaged_files(void **state) {
     assert_int_equal(n_ok + n_wrong_keys + n_no_json, 4000);
 }
 
+/* Paths that were set before decide between two that differ, and are all that stays. */
+static void test_paths_that_differ(void **state) {
+    messages_t messages;
+    zr_config_t config = zr_config_default();
+    (void)state;
+    strcpy(config.nvme.paths, "/c");
+    assert_int_equal(read_text("{\"zero_optimization\": {\"offload_param\": {\"nvme_path\": "
+                               "\"/a\"}, \"offload_optimizer\": {\"nvme_path\": \"/b\"}}, "
+                               "\"aio\": {\"queue_depth\": 7}}",
+                               &config, &messages),
+                     ZR_OK);
+    assert_string_equal(config.nvme.paths, "/c");
+    assert_int_equal(config.nvme.depth, 7);
+    assert_int_equal(read_text("{\"zero_optimization\": {\"offload_param\": {\"nvme_path\": "
+                               "\"/a\"}, \"offload_optimizer\": {\"nvme_path\": \"/a\"}}}",
+                               &config, &messages),
+                     ZR_OK);
+    assert_string_equal(config.nvme.paths, "/a");
+}
+
 static void test_a_path_has_to_fit(void **state) {
     (void)state;
     char text[2 * ZR_CONFIG_PATHS_BYTES], path[ZR_CONFIG_PATHS_BYTES + 1];
@@ -373,6 +393,7 @@ int main(void) {
         cmocka_unit_test(test_empty_object_changes_nothing),
         cmocka_unit_test(test_file_goes_over_what_is_there),
         cmocka_unit_test(test_wrong_files_are_named),
+        cmocka_unit_test(test_paths_that_differ),
         cmocka_unit_test(test_a_path_has_to_fit),
         cmocka_unit_test(test_all_wrong_keys_are_reported),
         cmocka_unit_test(test_messages_are_printable),

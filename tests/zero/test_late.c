@@ -15,6 +15,9 @@
 #include "tests/common/late_device.h"
 #include "tests/zero/toy.h"
 
+/* The smallest there is. */
+#define SMALL_BUFFER(options) (ZR_CONFIG_LEAST_BUFFER_BYTES / zr_dtype_size((options).config.dtype))
+
 static const char *device_name; /* NULL: late_device.h */
 
 static void be_late(toy_options_t *options) {
@@ -95,7 +98,8 @@ static void late_streams_with_offloaded_params(void **state) {
                         options.late = true;
                         options.evaluate = n_buffers == 1;
                         options.config.offload_param.device = (zr_offload_device_t)device;
-                        options.config.offload_param.buffer_elems = is_part ? 1 : 8192;
+                        options.config.offload_param.buffer_elems =
+                            is_part ? SMALL_BUFFER(options) : 8192;
                         options.config.offload_param.n_buffers = n_buffers;
                         options.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
                         options.config.offload_optimizer.ratio = is_part ? 0.4 : 1;
@@ -116,7 +120,7 @@ static void copies_of_params_are_exact(void **state) {
         toy_result_t result;
         options.late = true;
         options.config.offload_param.device = ZR_OFFLOAD_NVME;
-        options.config.offload_param.buffer_elems = 1;
+        options.config.offload_param.buffer_elems = SMALL_BUFFER(options);
         options.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
         options.config.nvme.store = "memory";
         toy_train(&options, &result);

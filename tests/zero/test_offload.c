@@ -135,7 +135,7 @@ static void how_it_is_moved_changes_nothing(void **state) {
     uint64_t reference = reference_of(&options);
     offload(&options, ZR_OFFLOAD_NVME, 1);
     for (int flags = 0; flags < 16; flags++) {
-        options.config.sub_group_elems = flags & 1 ? 77 : 5000; /* of the update, too */
+        options.config.sub_group_elems = flags & 1 ? 1030 : 5000; /* of the update, too */
         options.config.offload_optimizer.n_buffers = flags & 2 ? 1 : 3;
         options.config.offload_optimizer.read_ahead = (flags & 4) != 0;
         options.config.offload_optimizer.write_behind = (flags & 8) != 0;
