@@ -13,7 +13,7 @@
 #include <math.h>
 
 #include "kernels/nn/host/host_nn.h"
-#include "kernels/nn/host/host_nn_math.h"
+#include "kernels/nn/nn_math.h"
 
 /* Logits of a sub-block: 512 KiB of them, within these limits of rows. */
 #define ZR_SUB_BLOCK_ELEMS ((size_t)1 << 17)

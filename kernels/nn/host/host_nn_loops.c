@@ -7,7 +7,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "kernels/nn/host/host_nn_math.h"
+#include "kernels/nn/nn_math.h"
 
 #define ZR_CONCAT_(a, b) a##b
 #define ZR_CONCAT(a, b) ZR_CONCAT_(a, b)
@@ -125,7 +125,7 @@ static void row_statistics(const float *x, size_t n, float epsilon, float *mean_
 static void normalise(float *y, const float *x, float mean, float rstd, const float *weight,
                       const float *bias, size_t n) {
     for (size_t i = 0; i < n; i++)
-        y[i] = ((x[i] - mean) * rstd) * weight[i] + bias[i];
+        y[i] = zr_nn_normalised(x[i], mean, rstd) * weight[i] + bias[i];
 }
 
 static void normalise_backward(float *restrict dx, bool accumulate, const float *restrict dy,
@@ -137,21 +137,23 @@ static void normalise_backward(float *restrict dx, bool accumulate, const float 
         for (size_t j = 0; j < ZR_LANES; j++) {
             float d = dy[i + j] * weight[i + j];
             sum[j] += d;
-            sum_xhat[j] += d * ((x[i + j] - mean) * rstd);
+            sum_xhat[j] += d * zr_nn_normalised(x[i + j], mean, rstd);
         }
     }
     for (size_t j = 0; i + j < n; j++) {
         float d = dy[i + j] * weight[i + j];
         sum[j] += d;
-        sum_xhat[j] += d * ((x[i + j] - mean) * rstd);
+        sum_xhat[j] += d * zr_nn_normalised(x[i + j], mean, rstd);
     }
     float average = fold(sum) / (float)n, average_xhat = fold(sum_xhat) / (float)n;
     if (accumulate) {
         for (i = 0; i < n; i++)
-            dx[i] += rstd * ((dy[i] * weight[i] - average) - ((x[i] - mean) * rstd) * average_xhat);
+            dx[i] += zr_nn_normalise_slope(dy[i] * weight[i], zr_nn_normalised(x[i], mean, rstd),
+                                           rstd, average, average_xhat);
     } else {
         for (i = 0; i < n; i++)
-            dx[i] = rstd * ((dy[i] * weight[i] - average) - ((x[i] - mean) * rstd) * average_xhat);
+            dx[i] = zr_nn_normalise_slope(dy[i] * weight[i], zr_nn_normalised(x[i], mean, rstd),
+                                          rstd, average, average_xhat);
     }
 }
 
@@ -159,7 +161,7 @@ static void normalise_weights_backward(float *restrict dweight, float *restrict 
                                        const float *restrict dy, const float *restrict x,
                                        float mean, float rstd, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        dweight[i] += dy[i] * ((x[i] - mean) * rstd);
+        dweight[i] += dy[i] * zr_nn_normalised(x[i], mean, rstd);
         dbias[i] += dy[i];
     }
 }

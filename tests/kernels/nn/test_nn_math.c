@@ -10,7 +10,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "kernels/nn/host/host_nn_math.h"
+#include "kernels/nn/nn_math.h"
 #include "tests/ref/ref_nn.h"
 
 static double ulps(float value, double expected) {
