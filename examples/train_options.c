@@ -60,6 +60,7 @@ enum option_key {
     KEY_VERSION,
     KEY_OFFLOAD_OPTIMIZER,
     KEY_OFFLOAD_RATIO,
+    KEY_OFFLOAD_GRADIENTS,
     KEY_OFFLOAD_ACTIVATIONS,
     KEY_NVME_PATH,
     KEY_NVME_CAPACITY,
@@ -127,6 +128,8 @@ static const struct argp_option option_table[] = {
      "where the optimizer state lives: on the device, in host memory, in files (default none)", 4},
     {"offload-ratio", KEY_OFFLOAD_RATIO, "RATIO", 0,
      "how much of it, at least; the rest stays on the device (default 1)", 4},
+    {"offload-gradients", KEY_OFFLOAD_GRADIENTS, "none|cpu", 0,
+     "with it, at stages 2 and 3: where gradients wait for an update on the host (default cpu)", 4},
     {"offload-activations", KEY_OFFLOAD_ACTIVATIONS, "none|cpu|nvme", 0,
      "with --recompute unit: where each layer's input waits for backward (default none)", 4},
     {"sub-group", KEY_SUB_GROUP, "ELEMS", 0,
@@ -310,6 +313,16 @@ static zr_status_t set_offload(parsing_t *p, const char *key, const char *value,
     return ZR_OK;
 }
 
+static zr_status_t set_offload_gradients(parsing_t *p, const char *value) {
+    static const char *const names[] = {"none", "cpu"};
+    int choice = 0;
+    ZR_TRY(choose(p, "--offload-gradients", value, names, 2, &choice));
+    p->options->offload_given = "--offload-gradients";
+    p->options->gradients_given = true;
+    p->options->config.offload_optimizer.gradients = (zr_offload_device_t)choice;
+    return ZR_OK;
+}
+
 static zr_status_t set_nvme_path(parsing_t *p, const char *value) {
     zr_nvme_options_t *nvme = &p->options->config.nvme;
     if (value[0] == '\0' || strlen(value) >= sizeof(nvme->paths))
@@ -404,6 +417,8 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
         o->offload_given = "--offload-ratio";
         return args_number("--offload-ratio", value, 0, 1, p->log,
                            &o->config.offload_optimizer.ratio);
+    case KEY_OFFLOAD_GRADIENTS:
+        return set_offload_gradients(p, value);
     case KEY_SUB_GROUP:
         return args_count("--sub-group", value, 1, MOST_COUNT, p->log, &o->config.sub_group_elems);
     case KEY_NVME_PATH:
@@ -671,6 +686,11 @@ static zr_status_t check_offload(const train_options_t *options, const zr_log_t 
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: nothing is offloaded; add --offload-optimizer cpu or nvme",
                        options->offload_given);
+    if (options->gradients_given && options->config.stage < 2)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--offload-gradients: at stage %d every rank adds up all gradients on the "
+                       "device; only shards of them can be offloaded, at --stage 2 or 3",
+                       options->config.stage);
     if (device != ZR_OFFLOAD_NVME && options->offload_activations != ZR_OFFLOAD_NVME &&
         options->nvme_optimizer_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,

@@ -53,6 +53,7 @@ typedef struct train_options {
     /* Between parsing and resolving: what was written and has no field of its own. */
     bool warmup_given;
     bool min_lr_ratio_given;
+    bool gradients_given;
     const char *offload_given; /* an option that means something with offload only; NULL: none */
     const char *nvme_given;    /* likewise with offload to NVMe */
     const char *nvme_optimizer_given; /* likewise with offload of the optimizer there */

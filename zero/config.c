@@ -28,6 +28,7 @@ zr_config_t zr_config_default(void) {
         .host_memory_bytes = ZR_CONFIG_NO_BUDGET,
         .offload_optimizer = {.device = ZR_OFFLOAD_NONE,
                               .ratio = 1,
+                              .gradients = ZR_OFFLOAD_CPU,
                               .n_buffers = 4,
                               .read_ahead = true,
                               .write_behind = true},
@@ -215,6 +216,11 @@ static zr_status_t check_offload(const zr_config_t *config, const zr_log_t *log)
     keep_first(&status, check_offload_device("offload_optimizer", (int)optimizer->device, log));
     keep_first(&status, check_offload_device("offload_param", (int)param->device, log));
     keep_first(&status, check_offload_stage(config, log));
+    if (optimizer->gradients != ZR_OFFLOAD_NONE && optimizer->gradients != ZR_OFFLOAD_CPU)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: offload_optimizer.gradients is %d; allowed are "
+                                    "none (0) and cpu (1)",
+                                    (int)optimizer->gradients));
     keep_first(&status, check_buffers("offload_optimizer", optimizer->n_buffers, log));
     keep_first(&status, check_buffers("offload_param", param->n_buffers, log));
     if (config->host_threads < 0)

@@ -58,8 +58,10 @@ typedef enum zr_offload_device {
 
 typedef struct zr_offload_options {
     zr_offload_device_t device;
-    double ratio;      /* at least this fraction lives there, in whole sub-groups; the rest stays on
-                          the device; 0 to 1 */
+    double ratio; /* at least this fraction lives there, in whole sub-groups; the rest stays on
+                     the device; 0 to 1 */
+    zr_offload_device_t gradients; /* stages 2 and 3: where shards of gradients are whose state is
+                                      not on the device: NONE, there all the same; or CPU */
     size_t n_buffers;  /* nvme: sub-groups that are read, worked on and written at once; > 0 */
     bool read_ahead;   /* nvme: read the next sub-groups while one is worked on */
     bool write_behind; /* nvme: write the last ones then */
@@ -129,9 +131,9 @@ typedef struct zr_config {
 /**
  * Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
  * decay, no clipping, constant rate, prefetch of 50,000,000 elements, overlap, no budgets, nothing
- * offloaded (ratio 1, 4 buffers; of parameters 5 buffers of 4194304, none in host memory;
- * requests of 512 KiB, 32 at once, checksums), progress every 10 steps. The schedule's other fields
- * are DeepSpeed's defaults: whoever sets a kind sets steps too.
+ * offloaded (ratio 1, gradients with it, 4 buffers; of parameters 5 buffers of 4194304, none in
+ * host memory; requests of 512 KiB, 32 at once, checksums), progress every 10 steps. The schedule's
+ * other fields are DeepSpeed's defaults: whoever sets a kind sets steps too.
  *
  * Threads: thread-safe, as everything here: nothing is shared.
  */

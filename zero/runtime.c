@@ -175,6 +175,7 @@ static void destroy_unit(zr_unit_t *unit) {
     }
     zr_free(allocator, &unit->grad_full, NULL);
     zr_free(allocator, &unit->grad_shard, NULL);
+    zr_free(allocator, &unit->grad_host, NULL);
     zr_free(allocator, (void **)&unit->state[ZR_TIER_DEVICE], NULL);
     zr_free(allocator, (void **)&unit->state[ZR_TIER_HOST], NULL);
     zr_event_destroy(&unit->gathered);
@@ -202,7 +203,6 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
         drain(runtime->transfer);
     drain(runtime->state.down);
     drain(runtime->state.up);
-    zr_state_destroy(runtime);
     zr_params_destroy(runtime);
     for (size_t i = 0; i < runtime->n_units; i++)
         destroy_unit(runtime->units[i]);
@@ -213,6 +213,7 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     zr_free(runtime->allocator, (void **)&runtime->staging_host, NULL);
     if (runtime->allocator != NULL)
         zr_allocator_replay_stop(runtime->allocator); /* while there are streams */
+    zr_state_destroy(runtime);
     zr_event_destroy(&runtime->order);
     if (runtime->transfer != runtime->compute)
         zr_stream_destroy(&runtime->transfer);
@@ -494,20 +495,9 @@ static zr_status_t allocate_params(zr_unit_t *unit) {
 }
 
 static zr_status_t allocate_training(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
-    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
-    if (flat->padded_elems == 0)
+    if (unit->flat[FLAT_TRAINABLE].padded_elems == 0)
         return ZR_OK;
-    if (zr_rt_keeps_full_grads(runtime)) {
-        ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->padded_elems), ZR_TAG_GRADIENTS,
-                              ZR_LIFETIME_PERSISTENT, unit->grads_tensor, NULL, &unit->grad_full));
-        /* Gaps and padding are never written again; they must not disturb the norm. */
-        ZR_TRY(zr_kernel_fill(runtime->compute, unit->grad_full, runtime->config.dtype,
-                              flat->padded_elems, 0.0f));
-    }
-    if (zr_rt_keeps_grad_shard(runtime))
-        ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, flat->shard_elems), ZR_TAG_GRADIENTS,
-                              ZR_LIFETIME_PERSISTENT, unit->grads_tensor, NULL, &unit->grad_shard));
+    ZR_TRY(zr_grads_allocate(unit));
     return zr_state_allocate_unit(unit);
 }
 

@@ -1,8 +1,8 @@
 /*
  * The runtime's own structures, shared by the files that implement runtime.h:
- * runtime.c (life of the object), unit.c (acquire, release, reduce), step.c (norm, update,
- * publish), state.c and state_update.c (optimizer state in its tiers), params.c (parameters' shards
- * in theirs), inspect.c (hash, read).
+ * runtime.c (life of the object), unit.c (acquire, release), grads.c (reduce), step.c (norm,
+ * update, publish), state.c and state_update.c (optimizer state in its tiers), params.c
+ * (parameters' shards in theirs), inspect.c (hash, read).
  */
 #ifndef ZR_ZERO_RUNTIME_INTERNAL_H
 #define ZR_ZERO_RUNTIME_INTERNAL_H
@@ -13,6 +13,7 @@
 #include "allocator/record.h"
 #include "allocator/replay.h"
 #include "kernels/kernels.h"
+#include "zero/grads.h"
 #include "zero/layout.h"
 #include "zero/params.h"
 #include "zero/runtime.h"
@@ -54,9 +55,12 @@ struct zr_unit {
     unit_params_t data[N_FLATS];
     /* Trainable only. grad_full: persistent at stages 0-1, a bucket that lives from the first
      * acquire with gradients to reduce at stages 2-3. grad_shard: this rank's accumulated sum,
-     * where the stage keeps one apart from grad_full, else NULL. */
+     * where the stage keeps one apart from grad_full, else NULL; or, where it is split, what of it
+     * is on the device, with the rest in grad_host, piece by piece (grads.h). */
     void *grad_full;
     void *grad_shard;
+    void *grad_host;
+    bool grads_are_split;
     /* What it has of the optimizer state on device and host: pieces of master, m, v, each
      * [3][n_elems]. For NVMe: the buffer of the piece that is being filled, or NULL. */
     float *state[ZR_N_TIERS];
@@ -144,6 +148,13 @@ static inline bool zr_rt_keeps_full_grads(const zr_runtime_t *runtime) {
 static inline bool zr_rt_reduces_every_micro_batch(const zr_runtime_t *runtime) {
     return runtime->config.stage >= 2 || (runtime->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH &&
                                           runtime->config.grad_accum > 1);
+}
+
+/** Whether gradients wait in host memory where their state is not on the device. */
+static inline bool zr_rt_offloads_grads(const zr_runtime_t *runtime) {
+    const zr_offload_options_t *offload = &runtime->config.offload_optimizer;
+    return runtime->config.stage >= 2 && offload->device != ZR_OFFLOAD_NONE &&
+           offload->gradients != ZR_OFFLOAD_NONE;
 }
 
 /** Whether a shard of summed gradients is kept apart from the full ones. */

@@ -165,10 +165,13 @@ static zr_status_t create_copies(zr_runtime_t *runtime) {
         return ZR_OK;
     ZR_TRY(zr_stream_create(runtime->device, "gradients down", &state->down));
     ZR_TRY(zr_stream_create(runtime->device, "parameters up", &state->up));
+    ZR_TRY(zr_event_create(runtime->device, &state->grads_reduced));
+    ZR_TRY(zr_event_create(runtime->device, &state->grads_down));
     ZR_TRY(zr_event_create(runtime->device, &state->params_up));
     for (size_t i = 0; i < ZR_STATE_N_COPIES; i++) {
         zr_state_copy_t *copy = &state->copies[i];
-        ZR_TRY(allocate_copy(runtime, &copy->grads));
+        if (!zr_rt_offloads_grads(runtime))
+            ZR_TRY(allocate_copy(runtime, &copy->grads));
         if (!zr_rt_offloads_params(runtime))
             ZR_TRY(allocate_copy(runtime, &copy->params));
         ZR_TRY(zr_event_create(runtime->device, &copy->grads_there));
@@ -228,6 +231,8 @@ void zr_state_destroy(zr_runtime_t *runtime) {
         zr_event_destroy(&copy->grads_there);
         zr_event_destroy(&copy->params_taken);
     }
+    zr_event_destroy(&state->grads_reduced);
+    zr_event_destroy(&state->grads_down);
     zr_event_destroy(&state->params_up);
     zr_stream_destroy(&state->down);
     zr_stream_destroy(&state->up);

@@ -42,10 +42,13 @@ typedef struct zr_state {
 
     bool has_copies;
     zr_state_copy_t copies[ZR_STATE_N_COPIES];
-    zr_stream_t *down;     /* gradients to the host */
-    zr_stream_t *up;       /* parameters to the device */
-    zr_event_t *params_up; /* of `up` alone, so that its records pass in order */
-    size_t n_updated;      /* of the lowered pieces, in this update */
+    zr_stream_t *down; /* gradients to the host */
+    zr_stream_t *up;   /* parameters to the device */
+    /* Each of one stream alone, so that its records pass in order. */
+    zr_event_t *grads_reduced; /* of the transfer stream */
+    zr_event_t *grads_down;    /* of `down` */
+    zr_event_t *params_up;     /* of `up` */
+    size_t n_updated;          /* of the lowered pieces, in this update */
 
     uint64_t copied_down_bytes;
     uint64_t copied_up_bytes;

@@ -28,15 +28,6 @@ typedef struct piece_work {
 
 /* ---- arrays on the device ---- */
 
-/* Summed gradients from element `first` of the flat buffer on, which this rank updates. */
-static void *device_grads(const zr_unit_t *unit, size_t first) {
-    const zr_runtime_t *runtime = unit->runtime;
-    size_t shard_first = (size_t)runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
-    if (runtime->config.stage == 0 || unit->grad_shard == NULL)
-        return zr_rt_at(runtime, unit->grad_full, first);
-    return zr_rt_at(runtime, unit->grad_shard, first - shard_first);
-}
-
 static void *device_params(const zr_unit_t *unit, size_t first) {
     const zr_runtime_t *runtime = unit->runtime;
     size_t shard_first = (size_t)runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
@@ -48,17 +39,16 @@ static void *device_params(const zr_unit_t *unit, size_t first) {
 
 /* ---- copies between device and host ---- */
 
-/* Bring the gradients of the next piece down, if there is one. */
+/* Bring the gradients of the next piece down, if there is one, and they are not there. */
 static zr_status_t queue_grads(zr_runtime_t *runtime, size_t number) {
     zr_state_t *state = &runtime->state;
-    if (!state->has_copies || number >= state->n_lowered)
+    if (!state->has_copies || zr_rt_offloads_grads(runtime) || number >= state->n_lowered)
         return ZR_OK;
     const zr_piece_t *piece = &state->placement.pieces[state->lowered[number]];
     const zr_unit_t *unit = runtime->units[piece->tensor];
     zr_state_copy_t *copy = &state->copies[number % ZR_STATE_N_COPIES];
     size_t size_bytes = zr_rt_bytes(runtime, piece->n_elems);
-    size_t first = zr_rt_state_range(unit).first + piece->first;
-    ZR_TRY(zr_copy_async(state->down, copy->grads, device_grads(unit, first), size_bytes,
+    ZR_TRY(zr_copy_async(state->down, copy->grads, zr_grads_of_piece(unit, piece), size_bytes,
                          ZR_COPY_DEVICE_TO_HOST));
     state->copied_down_bytes += size_bytes;
     return zr_event_record(copy->grads_there, state->down);
@@ -68,9 +58,11 @@ static zr_status_t take_copies(zr_runtime_t *runtime, piece_work_t *work) {
     zr_state_t *state = &runtime->state;
     zr_state_copy_t *copy = &state->copies[state->n_updated % ZR_STATE_N_COPIES];
     ZR_TRY(queue_grads(runtime, state->n_updated + 1));
-    ZR_TRY(zr_event_synchronize(copy->grads_there));
     ZR_TRY(zr_event_synchronize(copy->params_taken)); /* of the piece before last */
-    work->grads = copy->grads;
+    if (!zr_rt_offloads_grads(runtime)) {
+        ZR_TRY(zr_event_synchronize(copy->grads_there));
+        work->grads = copy->grads;
+    }
     work->params = copy->params; /* NULL where they live on the host */
     return ZR_OK;
 }
@@ -184,7 +176,7 @@ zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *updat
         piece_work_t work = {.piece = &placement->pieces[i],
                              .most_elems = unit->runtime->config.sub_group_elems};
         work.first = range_first + work.piece->first;
-        work.grads = device_grads(unit, work.first);
+        work.grads = zr_grads_of_piece(unit, work.piece);
         work.params = device_params(unit, work.first);
         ZR_TRY(work.piece->tier == ZR_TIER_DEVICE ? update_on_device(unit, update, &work)
                                                   : update_on_host(unit, update, &work));
@@ -209,6 +201,8 @@ zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
     /* The norm has waited for compute already; nothing here shall depend on that. */
     ZR_TRY(zr_rt_order(runtime, runtime->compute, state->down));
     ZR_TRY(zr_rt_order(runtime, runtime->compute, state->up));
+    if (zr_rt_offloads_grads(runtime))
+        return zr_stream_synchronize(state->down); /* they have all been brought down */
     return queue_grads(runtime, 0);
 }
 

@@ -10,24 +10,9 @@
 
 #include <math.h>
 
-/* This rank's shard of a unit's summed gradients. */
-static void *own_grads(const zr_unit_t *unit) {
-    const zr_runtime_t *runtime = unit->runtime;
-    if (unit->grad_shard != NULL)
-        return unit->grad_shard;
-    size_t first = (size_t)runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
-    return zr_rt_at(runtime, unit->grad_full, first);
-}
-
 static zr_status_t queue_norms(zr_runtime_t *runtime) {
-    double *own = runtime->norms_device + (size_t)runtime->rank * runtime->n_units;
-    for (size_t i = 0; i < runtime->n_units; i++) {
-        const zr_unit_t *unit = runtime->units[i];
-        size_t n_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
-        ZR_TRY(zr_kernel_sum_of_squares(runtime->compute, n_elems ? own_grads(unit) : NULL,
-                                        runtime->config.dtype, n_elems, own + i,
-                                        runtime->norm_workspace));
-    }
+    for (size_t i = 0; i < runtime->n_units; i++)
+        ZR_TRY(zr_grads_queue_norm(runtime->units[i]));
     return zr_rt_gather_control(runtime, "gradient norm", ZR_DTYPE_F64, runtime->norms_device,
                                 runtime->n_units);
 }
@@ -90,8 +75,10 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
     return ZR_OK;
 }
 
-/* The next micro-batch computes with, and gathers from, what this step has written. */
+/* The next micro-batch computes with, gathers from, and reduces to, what this step has written or
+ * read. */
 static zr_status_t order_next_step(zr_runtime_t *runtime) {
+    ZR_TRY(zr_grads_order_after_compute(runtime));
     ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
     return zr_rt_order(runtime, runtime->transfer, runtime->compute);
 }
@@ -120,7 +107,7 @@ static double clip_factor(double clip, double norm) {
 }
 
 static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) {
-    ZR_TRY(zr_rt_order(runtime, runtime->transfer, runtime->compute));
+    ZR_TRY(zr_grads_order_before_compute(runtime));
     report->lr = zr_config_lr(&runtime->config, runtime->n_updates);
     ZR_TRY(global_norm(runtime, &report->gradient_norm));
     report->clip_factor = clip_factor(runtime->config.clip, report->gradient_norm);

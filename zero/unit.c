@@ -1,5 +1,6 @@
 /*
- * A unit in a micro-batch: gather, prefetch, release, gradients, reduce.
+ * A unit in a micro-batch: gather, prefetch, release, buckets of gradients. Their reduction is in
+ * grads.c.
  *
  * Two streams work: `compute` runs the trainer's kernels, `transfer` the collectives. A gather
  * is queued on transfer and compute waits for its event, so the gather of the next unit runs
@@ -12,10 +13,6 @@
 
 static zr_message_t params_message(const zr_unit_t *unit) {
     return (zr_message_t){unit->params_tensor, unit->runtime->config.dtype, ZR_TRAFFIC_MODEL};
-}
-
-static zr_message_t grads_message(const zr_unit_t *unit) {
-    return (zr_message_t){unit->grads_tensor, unit->runtime->config.dtype, ZR_TRAFFIC_MODEL};
 }
 
 /* ---- gathering ---- */
@@ -245,67 +242,12 @@ static void forget_grads(zr_unit_t *unit) {
         unit->params[i]->grad_written = false;
 }
 
-/* Stages 0 and 1, once per step, in place: the sum of everything, or of this rank's slice. */
-static zr_status_t reduce_in_place(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
-    const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
-    zr_message_t message = grads_message(unit);
-    if (runtime->config.stage == 0)
-        return zr_comm_all_reduce(runtime->comm, &message, unit->grad_full, flat->padded_elems,
-                                  runtime->transfer);
-    size_t own_first = (size_t)runtime->rank * flat->shard_elems;
-    return zr_comm_reduce_scatter(runtime->comm, &message, unit->grad_full,
-                                  zr_rt_at(runtime, unit->grad_full, own_first), flat->shard_elems,
-                                  runtime->transfer);
-}
-
-/* Add this micro-batch's sum over the ranks to the shard of earlier ones. */
-static zr_status_t reduce_and_add(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
-    size_t shard_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
-    zr_message_t message = grads_message(unit);
-    void *sum = NULL;
-    ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, shard_elems), ZR_TAG_GRADIENT_BUCKETS,
-                          ZR_LIFETIME_COLLECTIVE, unit->grads_tensor, runtime->transfer, &sum));
-    zr_status_t status = zr_comm_reduce_scatter(runtime->comm, &message, unit->grad_full, sum,
-                                                shard_elems, runtime->transfer);
-    if (status == ZR_OK)
-        status = zr_kernel_add(runtime->transfer, unit->grad_shard, runtime->config.dtype, sum,
-                               runtime->config.dtype, shard_elems);
-    zr_free(runtime->allocator, &sum, runtime->transfer);
-    return status;
-}
-
-static zr_status_t reduce_to_shard(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
-    if (runtime->micro_batch > 1)
-        return reduce_and_add(unit);
-    zr_message_t message = grads_message(unit);
-    return zr_comm_reduce_scatter(runtime->comm, &message, unit->grad_full, unit->grad_shard,
-                                  unit->flat[FLAT_TRAINABLE].shard_elems, runtime->transfer);
-}
-
-/* Stage 0 with sums in every micro-batch: the shards together are the full gradients. */
-static zr_status_t gather_grads(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_message_t message = grads_message(unit);
-    return zr_comm_all_gather(runtime->comm, &message, unit->grad_shard, unit->grad_full,
-                              unit->flat[FLAT_TRAINABLE].shard_elems, runtime->transfer);
-}
-
 static zr_status_t reduce(zr_unit_t *unit) {
     zr_runtime_t *runtime = unit->runtime;
-    bool every = zr_rt_reduces_every_micro_batch(runtime);
-    bool last = zr_rt_is_last_micro_batch(runtime);
-    if (!every && !last)
+    if (!zr_rt_reduces_every_micro_batch(runtime) && !zr_rt_is_last_micro_batch(runtime))
         return ZR_OK;
     ZR_TRY(zero_missing_grads(unit));
-    ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
-    ZR_TRY(every ? reduce_to_shard(unit) : reduce_in_place(unit));
-    if (every && last && runtime->config.stage == 0)
-        ZR_TRY(gather_grads(unit));
-    if (!zr_rt_keeps_full_grads(runtime))
-        zr_free(runtime->allocator, &unit->grad_full, runtime->transfer);
+    ZR_TRY(zr_grads_reduce(unit));
     forget_grads(unit);
     return ZR_OK;
 }

@@ -138,28 +138,43 @@ static void copies_of_params_are_exact(void **state) {
     }
 }
 
-/* What is copied is counted: gradients down once, parameters up once, of what is not on the
- * device. */
+/* What is copied of what is not on the device: gradients down once, parameters up once. Where
+ * gradients wait in host memory, they go down in each micro-batch and come up in each but the
+ * first.
+ */
+static void expect_exact_copies(int stage, zr_offload_device_t gradients, size_t grad_accum) {
+    toy_options_t options = variant(stage, 2, 1);
+    toy_result_t result;
+    be_late(&options);
+    options.config.grad_accum = grad_accum;
+    options.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
+    options.config.offload_optimizer.gradients = gradients;
+    options.config.offload_optimizer.ratio = 0.5;
+    options.config.sub_group_elems = 1024;
+    toy_train(&options, &result);
+    assert_int_equal(result.status[0], ZR_OK);
+    const zr_offload_report_t *report = &result.offload[0];
+    bool is_in_host = gradients == ZR_OFFLOAD_CPU && stage >= 2;
+    uint64_t n_down = is_in_host ? grad_accum : 1, n_up = is_in_host ? grad_accum : 1;
+    uint64_t elems = report->state_bytes[ZR_TIER_HOST] / 12;
+    assert_true(elems > 0 && report->has_copies);
+    assert_int_equal(report->copied_down_bytes,
+                     n_down * options.n_steps * elems * sizeof(zr_bf16_t));
+    assert_int_equal(report->copied_up_bytes, n_up * options.n_steps * elems * sizeof(zr_bf16_t));
+    assert_int_equal(result.host_memory.by_tag[ZR_TAG_GRADIENTS].peak,
+                     is_in_host ? elems * sizeof(zr_bf16_t) : 0);
+    /* Two pieces of gradients, where they are not there, and two of parameters; and what parameters
+     * are looked at with. */
+    assert_int_equal(result.host_memory.by_tag[ZR_TAG_STAGING].peak,
+                     (is_in_host ? 2 : 4) * 1024 * sizeof(zr_bf16_t) + 16384 * sizeof(float));
+}
+
 static void copies_are_exact(void **state) {
     (void)state;
-    for (int stage = 0; stage <= 3; stage++) {
-        toy_options_t options = variant(stage, 2, 1);
-        toy_result_t result;
-        be_late(&options);
-        options.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
-        options.config.offload_optimizer.ratio = 0.5;
-        options.config.sub_group_elems = 1024;
-        toy_train(&options, &result);
-        assert_int_equal(result.status[0], ZR_OK);
-        const zr_offload_report_t *report = &result.offload[0];
-        uint64_t elems = report->state_bytes[ZR_TIER_HOST] / 12 * options.n_steps;
-        assert_true(elems > 0 && report->has_copies);
-        assert_int_equal(report->copied_down_bytes, elems * sizeof(zr_bf16_t));
-        assert_int_equal(report->copied_up_bytes, elems * sizeof(zr_bf16_t));
-        /* Two pieces of gradients and two of parameters, and what parameters are looked at with. */
-        assert_int_equal(result.host_memory.by_tag[ZR_TAG_STAGING].peak,
-                         4 * 1024 * sizeof(zr_bf16_t) + 16384 * sizeof(float));
-    }
+    for (int stage = 0; stage <= 3; stage++)
+        for (int gradients = ZR_OFFLOAD_NONE; gradients <= ZR_OFFLOAD_CPU; gradients++)
+            for (size_t grad_accum = 1; grad_accum <= 3; grad_accum++)
+                expect_exact_copies(stage, (zr_offload_device_t)gradients, grad_accum);
 }
 
 static void a_new_order_is_dropped_late_too(void **state) {

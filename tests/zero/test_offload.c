@@ -85,12 +85,16 @@ static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
                 offload(&copy, (zr_offload_device_t)device, ratios[i]);
                 if (is_small)
                     copy.config.sub_group_elems = SMALL_GROUP;
-                if (hash_of(&copy) != reference)
-                    fail_msg("stage %d, %d ranks, %s, placement %d, ratio %g, %s sub-groups: other "
-                             "weights",
-                             options->config.stage, options->n_ranks,
-                             zr_dtype_name(options->config.dtype), device, ratios[i],
-                             is_small ? "small" : "large");
+                bool has_choice = options->config.stage >= 2 && (is_host || is_small);
+                for (int gradients = has_choice ? 0 : 1; gradients < 2; gradients++) {
+                    copy.config.offload_optimizer.gradients = (zr_offload_device_t)gradients;
+                    if (hash_of(&copy) != reference)
+                        fail_msg("stage %d, %d ranks, %s, placement %d, gradients %d, ratio %g, %s "
+                                 "sub-groups: other weights",
+                                 options->config.stage, options->n_ranks,
+                                 zr_dtype_name(options->config.dtype), device, gradients, ratios[i],
+                                 is_small ? "small" : "large");
+                }
             }
 }
 
@@ -220,6 +224,11 @@ static void what_is_offloaded_is_not_on_the_device(void **state) {
             assert_int_equal(result.device_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak, all - down);
             assert_int_equal(result.host_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak,
                              device == ZR_OFFLOAD_CPU ? down : 0);
+            /* Gradients go with it, but for those of the bucket in work. */
+            assert_int_equal(result.device_memory.by_tag[ZR_TAG_GRADIENTS].peak,
+                             sizeof(float) * ((all - down) / STATE_BYTES));
+            assert_int_equal(result.host_memory.by_tag[ZR_TAG_GRADIENTS].peak,
+                             sizeof(float) * (down / STATE_BYTES));
             double wanted = device == ZR_OFFLOAD_NONE ? 0 : ratios[i] * (double)all;
             assert_true((double)down >= wanted);
             assert_true((double)down < wanted + STATE_BYTES * SMALL_GROUP);

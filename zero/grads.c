@@ -1,0 +1,242 @@
+/*
+ * Summed gradients: see grads.h.
+ *
+ * A shard whose parts live in different places is summed on the device, in its own slice of the
+ * full gradients: what earlier micro-batches left is added to it there, part by part, its norm is
+ * taken, and the parts go where they are kept. On a device whose memory the CPU cannot touch that
+ * happens on the stream that brings gradients down, beside the next collectives.
+ */
+#include "zero/grads.h"
+
+#include "zero/runtime_internal.h"
+
+/* ---- where ----------------------------------------------------------------------------------- */
+
+static const size_t *state_bytes(const zr_unit_t *unit) {
+    return unit->runtime->state.placement.tensor_bytes[unit->index];
+}
+
+static size_t elems_in(const zr_unit_t *unit, zr_tier_t tier) {
+    return state_bytes(unit)[tier] / ZR_STATE_BYTES_PER_ELEM;
+}
+
+void *zr_grads_of_piece(const zr_unit_t *unit, const zr_piece_t *piece) {
+    const zr_runtime_t *runtime = unit->runtime;
+    if (unit->grads_are_split) {
+        void *base = piece->tier == ZR_TIER_DEVICE ? unit->grad_shard : unit->grad_host;
+        return zr_rt_at(runtime, base, piece->offset_bytes / ZR_STATE_BYTES_PER_ELEM);
+    }
+    if (runtime->config.stage != 0 && unit->grad_shard != NULL)
+        return zr_rt_at(runtime, unit->grad_shard, piece->first);
+    return zr_rt_at(runtime, unit->grad_full, zr_rt_state_range(unit).first + piece->first);
+}
+
+static zr_status_t allocate(zr_unit_t *unit, zr_tier_t tier, size_t n_elems, void **pointer_p) {
+    zr_allocation_request_t request = {.size_bytes = zr_rt_bytes(unit->runtime, n_elems),
+                                       .tier = tier,
+                                       .tag = ZR_TAG_GRADIENTS,
+                                       .lifetime = ZR_LIFETIME_PERSISTENT,
+                                       .name = unit->grads_tensor};
+    return n_elems == 0 ? ZR_OK : zr_allocate(unit->runtime->allocator, &request, pointer_p);
+}
+
+static zr_status_t allocate_full(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    size_t n_elems = unit->flat[FLAT_TRAINABLE].padded_elems;
+    ZR_TRY(allocate(unit, ZR_TIER_DEVICE, n_elems, &unit->grad_full));
+    /* Gaps and padding are never written again; they must not disturb the norm. */
+    return zr_kernel_fill(runtime->compute, unit->grad_full, runtime->config.dtype, n_elems, 0.0f);
+}
+
+static zr_status_t allocate_shard(zr_unit_t *unit) {
+    const zr_runtime_t *runtime = unit->runtime;
+    size_t shard_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
+    size_t device_elems = elems_in(unit, ZR_TIER_DEVICE);
+    if (!zr_rt_offloads_grads(runtime) || device_elems == shard_elems)
+        return allocate(unit, ZR_TIER_DEVICE, shard_elems, &unit->grad_shard);
+    if (device_elems == 0 && !runtime->state.has_copies)
+        return allocate(unit, ZR_TIER_HOST, shard_elems, &unit->grad_shard);
+    unit->grads_are_split = true;
+    ZR_TRY(allocate(unit, ZR_TIER_DEVICE, device_elems, &unit->grad_shard));
+    return allocate(unit, ZR_TIER_HOST, shard_elems - device_elems, &unit->grad_host);
+}
+
+zr_status_t zr_grads_allocate(zr_unit_t *unit) {
+    if (zr_rt_keeps_full_grads(unit->runtime))
+        ZR_TRY(allocate_full(unit));
+    return zr_rt_keeps_grad_shard(unit->runtime) ? allocate_shard(unit) : ZR_OK;
+}
+
+/* ---- sums over the ranks --------------------------------------------------------------------- */
+
+static zr_message_t message_of(const zr_unit_t *unit) {
+    return (zr_message_t){unit->grads_tensor, unit->runtime->config.dtype, ZR_TRAFFIC_MODEL};
+}
+
+/* This rank's slice of the full gradients. */
+static void *own_slice(const zr_unit_t *unit) {
+    size_t first = (size_t)unit->runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
+    return zr_rt_at(unit->runtime, unit->grad_full, first);
+}
+
+static zr_status_t reduce_scatter(zr_unit_t *unit, void *target) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_message_t message = message_of(unit);
+    return zr_comm_reduce_scatter(runtime->comm, &message, unit->grad_full, target,
+                                  unit->flat[FLAT_TRAINABLE].shard_elems, runtime->transfer);
+}
+
+/* Stages 0 and 1, once per step, in place: the sum of everything, or of this rank's slice. */
+static zr_status_t reduce_in_place(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_message_t message = message_of(unit);
+    if (runtime->config.stage != 0)
+        return reduce_scatter(unit, own_slice(unit));
+    return zr_comm_all_reduce(runtime->comm, &message, unit->grad_full,
+                              unit->flat[FLAT_TRAINABLE].padded_elems, runtime->transfer);
+}
+
+/* In every micro-batch: to the shard, or in place, which nobody needs after, and then added. */
+static zr_status_t reduce_to_shard(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_dtype_t dtype = runtime->config.dtype;
+    if (runtime->micro_batch == 1)
+        return reduce_scatter(unit, unit->grad_shard);
+    ZR_TRY(reduce_scatter(unit, own_slice(unit)));
+    return zr_kernel_add(runtime->transfer, unit->grad_shard, dtype, own_slice(unit), dtype,
+                         unit->flat[FLAT_TRAINABLE].shard_elems);
+}
+
+/* Stage 0 with sums in every micro-batch: the shards together are the full gradients. */
+static zr_status_t gather_grads(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_message_t message = message_of(unit);
+    return zr_comm_all_gather(runtime->comm, &message, unit->grad_shard, unit->grad_full,
+                              unit->flat[FLAT_TRAINABLE].shard_elems, runtime->transfer);
+}
+
+/* ---- a shard in pieces ----------------------------------------------------------------------- */
+
+/* Where work on pieces is queued. */
+static zr_stream_t *pieces_stream(const zr_runtime_t *runtime) {
+    return runtime->state.has_copies ? runtime->state.down : runtime->transfer;
+}
+
+/* A piece of the shard in this rank's slice of the full gradients. */
+static void *piece_in_slice(const zr_unit_t *unit, const zr_piece_t *piece) {
+    return zr_rt_at(unit->runtime, own_slice(unit), piece->first);
+}
+
+/* Add what earlier micro-batches left to this one's sum: the same as adding this one to it. */
+static zr_status_t add_kept(zr_unit_t *unit, const zr_piece_t *piece, void *landing) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_stream_t *stream = pieces_stream(runtime);
+    zr_dtype_t dtype = runtime->config.dtype;
+    const void *kept = zr_grads_of_piece(unit, piece);
+    size_t size_bytes = zr_rt_bytes(runtime, piece->n_elems);
+    if (landing != NULL && piece->tier != ZR_TIER_DEVICE) {
+        ZR_TRY(zr_copy_async(stream, landing, kept, size_bytes, ZR_COPY_HOST_TO_DEVICE));
+        runtime->state.copied_up_bytes += size_bytes;
+        kept = landing;
+    }
+    return zr_kernel_add(stream, piece_in_slice(unit, piece), dtype, kept, dtype, piece->n_elems);
+}
+
+static zr_status_t keep(zr_unit_t *unit, const zr_piece_t *piece) {
+    zr_runtime_t *runtime = unit->runtime;
+    size_t size_bytes = zr_rt_bytes(runtime, piece->n_elems);
+    bool goes_down = piece->tier != ZR_TIER_DEVICE;
+    if (goes_down && runtime->state.has_copies)
+        runtime->state.copied_down_bytes += size_bytes;
+    return zr_copy_async(pieces_stream(runtime), zr_grads_of_piece(unit, piece),
+                         piece_in_slice(unit, piece), size_bytes,
+                         goes_down ? ZR_COPY_DEVICE_TO_HOST : ZR_COPY_DEVICE_TO_DEVICE);
+}
+
+static zr_status_t add_all_kept(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    const zr_placement_t *placement = &runtime->state.placement;
+    zr_stream_t *stream = pieces_stream(runtime);
+    size_t end = placement->first_piece[unit->index + 1], largest = 0;
+    for (size_t i = placement->first_piece[unit->index]; i < end; i++)
+        if (placement->pieces[i].tier != ZR_TIER_DEVICE && placement->pieces[i].n_elems > largest)
+            largest = placement->pieces[i].n_elems;
+    void *landing = NULL;
+    if (runtime->state.has_copies)
+        ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, largest), ZR_TAG_GRADIENT_BUCKETS,
+                              ZR_LIFETIME_COLLECTIVE, unit->grads_tensor, stream, &landing));
+    zr_status_t status = ZR_OK;
+    for (size_t i = placement->first_piece[unit->index]; i < end && status == ZR_OK; i++)
+        status = add_kept(unit, &placement->pieces[i], landing);
+    zr_free(runtime->allocator, &landing, stream);
+    return status;
+}
+
+static zr_status_t queue_norm(zr_unit_t *unit, zr_stream_t *stream, const void *grads) {
+    zr_runtime_t *runtime = unit->runtime;
+    double *own = runtime->norms_device + (size_t)runtime->rank * runtime->n_units;
+    return zr_kernel_sum_of_squares(stream, grads, runtime->config.dtype,
+                                    unit->flat[FLAT_TRAINABLE].shard_elems, own + unit->index,
+                                    runtime->norm_workspace);
+}
+
+static zr_status_t reduce_to_pieces(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    const zr_placement_t *placement = &runtime->state.placement;
+    zr_stream_t *stream = pieces_stream(runtime);
+    ZR_TRY(reduce_scatter(unit, own_slice(unit)));
+    if (stream != runtime->transfer) {
+        ZR_TRY(zr_event_record(runtime->state.grads_reduced, runtime->transfer));
+        ZR_TRY(zr_stream_wait(stream, runtime->state.grads_reduced));
+    }
+    if (runtime->micro_batch > 1)
+        ZR_TRY(add_all_kept(unit));
+    if (zr_rt_is_last_micro_batch(runtime))
+        ZR_TRY(queue_norm(unit, stream, own_slice(unit)));
+    size_t end = placement->first_piece[unit->index + 1];
+    for (size_t i = placement->first_piece[unit->index]; i < end; i++)
+        ZR_TRY(keep(unit, &placement->pieces[i]));
+    return ZR_OK;
+}
+
+/* ---- a unit ---------------------------------------------------------------------------------- */
+
+static zr_status_t reduce_every(zr_unit_t *unit) {
+    const zr_runtime_t *runtime = unit->runtime;
+    if (unit->grads_are_split)
+        return reduce_to_pieces(unit);
+    ZR_TRY(reduce_to_shard(unit));
+    return runtime->config.stage == 0 && zr_rt_is_last_micro_batch(runtime) ? gather_grads(unit)
+                                                                            : ZR_OK;
+}
+
+zr_status_t zr_grads_reduce(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
+    ZR_TRY(zr_rt_reduces_every_micro_batch(runtime) ? reduce_every(unit) : reduce_in_place(unit));
+    if (!zr_rt_keeps_full_grads(runtime))
+        zr_free(runtime->allocator, &unit->grad_full,
+                unit->grads_are_split ? pieces_stream(runtime) : runtime->transfer);
+    return ZR_OK;
+}
+
+zr_status_t zr_grads_queue_norm(zr_unit_t *unit) {
+    zr_runtime_t *runtime = unit->runtime;
+    if (unit->grads_are_split)
+        return ZR_OK; /* when it was reduced, and all of it was on the device */
+    if (unit->grad_shard != NULL)
+        return queue_norm(unit, runtime->compute, unit->grad_shard);
+    return queue_norm(unit, runtime->compute, unit->grad_full != NULL ? own_slice(unit) : NULL);
+}
+
+zr_status_t zr_grads_order_before_compute(zr_runtime_t *runtime) {
+    ZR_TRY(zr_rt_order(runtime, runtime->transfer, runtime->compute));
+    if (!runtime->state.has_copies)
+        return ZR_OK;
+    ZR_TRY(zr_event_record(runtime->state.grads_down, runtime->state.down));
+    return zr_stream_wait(runtime->compute, runtime->state.grads_down);
+}
+
+zr_status_t zr_grads_order_after_compute(zr_runtime_t *runtime) {
+    return zr_rt_order(runtime, runtime->compute, pieces_stream(runtime));
+}
