@@ -236,7 +236,3 @@ zr_status_t zr_grads_order_before_compute(zr_runtime_t *runtime) {
     ZR_TRY(zr_event_record(runtime->state.grads_down, runtime->state.down));
     return zr_stream_wait(runtime->compute, runtime->state.grads_down);
 }
-
-zr_status_t zr_grads_order_after_compute(zr_runtime_t *runtime) {
-    return zr_rt_order(runtime, runtime->compute, pieces_stream(runtime));
-}

@@ -25,9 +25,8 @@ ZR_NODISCARD zr_status_t zr_grads_reduce(zr_unit_t *unit);
 /** Queue this rank's part of a unit's norm on the compute stream, or find it queued. */
 ZR_NODISCARD zr_status_t zr_grads_queue_norm(zr_unit_t *unit);
 
-/** Work queued on compute from now on finds what was kept so far; and the other way around. */
+/** Work queued on compute from now on finds what was kept so far. */
 ZR_NODISCARD zr_status_t zr_grads_order_before_compute(zr_runtime_t *runtime);
-ZR_NODISCARD zr_status_t zr_grads_order_after_compute(zr_runtime_t *runtime);
 
 /** The gradients of a piece of state, [n_elems]: on the device; or, with zr_rt_offloads_grads, in
  * host memory where the piece is not on the device. */

@@ -198,11 +198,10 @@ zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
     }
     if (!state->has_copies)
         return ZR_OK;
-    /* The norm has waited for compute already; nothing here shall depend on that. */
+    /* The norm has waited for compute already, and so for gradients on their way to host memory; no
+     * work that is queued here shall depend on that. */
     ZR_TRY(zr_rt_order(runtime, runtime->compute, state->down));
     ZR_TRY(zr_rt_order(runtime, runtime->compute, state->up));
-    if (zr_rt_offloads_grads(runtime))
-        return zr_stream_synchronize(state->down); /* they have all been brought down */
     return queue_grads(runtime, 0);
 }
 

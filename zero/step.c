@@ -75,10 +75,8 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
     return ZR_OK;
 }
 
-/* The next micro-batch computes with, gathers from, and reduces to, what this step has written or
- * read. */
+/* The next micro-batch computes with, and gathers from, what this step has written. */
 static zr_status_t order_next_step(zr_runtime_t *runtime) {
-    ZR_TRY(zr_grads_order_after_compute(runtime));
     ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
     return zr_rt_order(runtime, runtime->transfer, runtime->compute);
 }
