@@ -103,6 +103,11 @@ static void bad_usage_and_input(void **state) {
         {TINY "--offload-optimizer gpu", {"--offload-optimizer gpu", "none, cpu, nvme"}},
         {TINY "--offload-ratio 0.5", {"--offload-ratio", "--offload-optimizer cpu or nvme"}},
         {TINY "--offload-optimizer cpu --offload-ratio 1.5", {"--offload-ratio 1.5", "0 to 1"}},
+        {TINY "--offload-gradients cpu", {"--offload-gradients", "--offload-optimizer cpu"}},
+        {TINY "--offload-optimizer cpu --stage 2 --offload-gradients nvme",
+         {"--offload-gradients nvme", "none, cpu"}},
+        {TINY "--offload-optimizer cpu --stage 1 --offload-gradients none",
+         {"--offload-gradients", "at --stage 2 or 3"}},
         {TINY "--nvme-path /tmp", {"--nvme-path", "add --offload-optimizer nvme"}},
         {TINY "--offload-activations cpu", {"--offload-activations", "add --recompute unit"}},
         {TINY "--offload-activations disk", {"--offload-activations disk", "none, cpu, nvme"}},
@@ -283,14 +288,16 @@ static void same_weights_at_every_placement(void **state) {
         NVME "--sub-group 1024 --nvme-buffers 2",
         "--offload-optimizer nvme --io-settings settings.json"};
     static const char *const of_params[] = {
-        "--offload-params cpu", "--offload-params cpu --offload-optimizer cpu",
+        "--offload-params cpu",
+        "--offload-params cpu --offload-optimizer cpu",
+        "--offload-optimizer cpu --offload-gradients none",
         NVME_PARAMS "--param-buffer 1024 --param-buffers 2",
         NVME_PARAMS "--offload-optimizer nvme --params-in-host 2000",
         NVME_PARAMS "--offload-optimizer cpu --recompute unit --prefetch 0"};
     char hash[17] = "", arguments[512];
     bool nvme = has_nvme();
     (void)state;
-    size_t n_placements = nvme ? 7 : 3, n_of_params = nvme ? 5 : 2;
+    size_t n_placements = nvme ? 7 : 3, n_of_params = nvme ? 6 : 3;
     for (size_t i = 0; i < n_placements; i++) {
         snprintf(arguments, sizeof(arguments), TINY "--steps 3 --stage %zu --ranks 2 --json %s",
                  i % 4, placements[i]);
