@@ -1,0 +1,68 @@
+/*
+ * Training a model whose states (16 bytes per parameter: parameters and gradients in bf16, master,
+ * m and v) are 20 times the device's budget and 4 times the host's: with everything offloaded it
+ * trains within both, and the process has no more memory than that; without, it is refused.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/examples/run_train.h"
+
+/* 75.8 million parameters, states of 1.21 GB, 1.06 GB of them in the file. */
+#define MODEL                                                                                      \
+    "--model layers=24,channels=512,heads=8,seq=64,vocab=256 --data text --dtype bf16 --stage 3 "  \
+    "--recompute unit --steps 2 --json "
+#define DEVICE_BYTES 60e6
+#define HOST_BYTES 300e6
+#define BUDGETS "--device-memory 60MB --host-memory 300MB "
+#define STATE_BYTES_PER_PARAMETER 16
+
+static int prepare(void **state) {
+    (void)state;
+    return make_folder();
+}
+
+static double peak(json_t *object, const char *tier) {
+    return number(json_object_get(object, "peak_bytes"), tier, "reserved");
+}
+
+static void everything_offloaded_trains(void **state) {
+    (void)state;
+    if (!has_nvme())
+        skip();
+    assert_ran(MODEL BUDGETS "--offload-optimizer nvme --offload-params nvme --nvme-path drive", 0);
+    json_t *object = json_loads(out, 0, NULL);
+    assert_non_null(object);
+    double states = STATE_BYTES_PER_PARAMETER * number(object, "model", "parameters");
+    double device = peak(object, "device");
+    double host = peak(object, "host");
+    assert_true(states >= 20 * DEVICE_BYTES && states >= 4 * HOST_BYTES);
+    assert_true(device <= DEVICE_BYTES && host <= HOST_BYTES);
+    assert_true(number(object, "loss", "last") < number(object, "loss", "first"));
+    /* Both tiers are the host's memory here. What else a process needs, its code among it, is about
+     * 20 MB. */
+    double resident = number(object, "peak_resident_bytes", NULL);
+    if (resident > 1.1 * (device + host) || resident < 0.9 * (device + host))
+        fail_msg("%.1f MB resident, %.1f MB accounted for", resident / 1e6, (device + host) / 1e6);
+    json_decref(object);
+}
+
+static void less_offloaded_is_refused(void **state) {
+    (void)state;
+    assert_ran(MODEL BUDGETS, 1);
+    assert_non_null(strstr(err, "--offload-optimizer"));
+    assert_ran(MODEL BUDGETS "--offload-optimizer cpu --offload-params cpu", 1);
+    assert_non_null(strstr(err, "--offload-optimizer nvme"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(less_offloaded_is_refused),
+        cmocka_unit_test(everything_offloaded_trains),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
