@@ -21,8 +21,7 @@ static __global__ void product_kernel(float *c, const zr_bf16_t *a, const zr_bf1
         zr_ldmatrix<true>(of_b, shared_b + lane % 16 * row_bytes + lane / 16 * 16);
     for (unsigned half = 0; half < 2; half++) {
         float sum[4] = {0, 0, 0, 0};
-        const uint32_t pair[2] = {of_b[half * 2], of_b[half * 2 + 1]};
-        zr_mma(sum, of_a, pair);
+        zr_mma(sum, of_a, of_b[half * 2], of_b[half * 2 + 1]);
         for (unsigned i = 0; i < 4; i++)
             c[(lane / 4 + i / 2 * 8) * 16 + half * 8 + lane % 4 * 2 + i % 2] = sum[i];
     }

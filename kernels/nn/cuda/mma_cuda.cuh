@@ -26,16 +26,17 @@
 #include <emu_matrix.h>
 #endif
 
-/** c += a b. Products are exact, sums fp32 in an order of the hardware's own. */
-static __device__ inline void zr_mma(float (&c)[4], const uint32_t (&a)[4],
-                                     const uint32_t (&b)[2]) {
+/** c += a b, b being the registers b0 and b1. Products are exact, sums fp32 in the hardware's own
+ * order. */
+static __device__ inline void zr_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                     uint32_t b1) {
 #ifdef __CUDACC__
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    emu_mma(c, a, b, EMU_HERE);
+    emu_mma(c, a, b0, b1, EMU_HERE);
 #endif
 }
 

@@ -18,8 +18,9 @@ static inline float emu_half_of(uint32_t pair, unsigned which) {
 }
 
 /* d[16, 8] += a[16, 16] b[16, 8]. */
-static inline void emu_mma(float *d, const uint32_t *a, const uint32_t *b, const char *here) {
-    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
+static inline void emu_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1,
+                           const char *here) {
+    uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
     const emu_shown_t *shown = emu_show(mine, sizeof(mine), here);
     unsigned group = emu_lane() / 4, in_group = emu_lane() % 4;
     for (unsigned i = 0; i < 4; i++) {

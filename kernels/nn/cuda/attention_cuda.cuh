@@ -1,0 +1,68 @@
+/*
+ * Causal attention on CUDA: what its files share.
+ *
+ *   attention_cuda.cu         entries of the table, and what is common to both ways
+ *   attention_mma_cuda.cu     bf16 with heads of 64 or 128: tiles on tensor cores
+ *   attention_plain_cuda.cu   all other heads up to 256, and fp32
+ *
+ * The backward pass of both ways is one kernel, run twice: over blocks of queries, for dq, and over
+ * blocks of keys, for dk and dv. Each computes the scores it needs again. So every element of dqkv
+ * is one thread's sum over tiles in their order, and no two blocks ever add to the same one.
+ */
+#ifndef ZR_KERNELS_NN_CUDA_ATTENTION_CUDA_CUH
+#define ZR_KERNELS_NN_CUDA_ATTENTION_CUDA_CUH
+
+#include "kernels/cuda/cuda_launch.cuh"
+
+#define ZR_ATTENTION_MAX_HEAD_SIZE 256
+
+/* A kernel's argument. Shapes are those of nn.h; what a kernel does not use is NULL. */
+struct zr_cuda_attention_t {
+    size_t seq, heads, head_size;
+    size_t n_heads; /* of all sequences */
+    const void *qkv;
+    void *out; /* written by the forward pass */
+    const void *dout;
+    void *dqkv;
+    float *log_sum; /* [n_heads, seq]; written by the forward pass */
+    float *delta;   /* [n_heads, seq]: the sum of dout * out over a head's row */
+    float scale;    /* of scores */
+};
+
+/* Where one head of one sequence begins, in elements; its rows are a stride apart. */
+struct zr_cuda_head_t {
+    size_t qkv, qkv_stride; /* queries; keys and values follow after one out_stride each */
+    size_t out, out_stride;
+    size_t rows; /* in log_sum and delta */
+};
+
+static __device__ inline zr_cuda_head_t zr_cuda_find_head(const zr_cuda_attention_t &args,
+                                                          size_t index) {
+    size_t sequence = index / args.heads, h = index % args.heads;
+    zr_cuda_head_t head;
+    head.out_stride = args.heads * args.head_size;
+    head.qkv_stride = 3 * head.out_stride;
+    head.out = sequence * args.seq * head.out_stride + h * args.head_size;
+    head.qkv = sequence * args.seq * head.qkv_stride + h * args.head_size;
+    head.rows = index * args.seq;
+    return head;
+}
+
+/*
+ * Blocks that share the work of all heads, each taking `rows` rows at a time; the grid goes round
+ * where there are more. Item i is head i % n_heads and its tile i / n_heads.
+ */
+static inline unsigned zr_cuda_attention_blocks(const zr_cuda_attention_t &args, size_t rows) {
+    size_t n_items = (args.seq + rows - 1) / rows * args.n_heads;
+    return n_items < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_items : ZR_CUDA_MAX_BLOCKS;
+}
+
+/* The launches; the backward ones need args.delta. */
+zr_status_t zr_cuda_attention_mma(zr_stream_t *stream, const zr_cuda_attention_t &args);
+zr_status_t zr_cuda_attention_mma_backward(zr_stream_t *stream, const zr_cuda_attention_t &args);
+zr_status_t zr_cuda_attention_plain(zr_stream_t *stream, const zr_cuda_attention_t &args,
+                                    zr_dtype_t dtype);
+zr_status_t zr_cuda_attention_plain_backward(zr_stream_t *stream, const zr_cuda_attention_t &args,
+                                             zr_dtype_t dtype);
+
+#endif

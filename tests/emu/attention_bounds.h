@@ -1,0 +1,24 @@
+/*
+ * How far a kernel of attention that rounds as it says may be from the double precision oracle,
+ * element by element: the sum of what each rounding can do.
+ */
+#ifndef ZR_TESTS_EMU_ATTENTION_BOUNDS_H
+#define ZR_TESTS_EMU_ATTENTION_BOUNDS_H
+
+#include <stddef.h>
+
+typedef struct attention_case {
+    size_t batch, seq, heads, head_size;
+    double rounding; /* at most this part of a stored value: 2^-8 for bf16, 2^-24 for fp32 */
+} attention_case_t;
+
+/** Bounds of `out` and log_sum. Everything has the shapes of kernels/nn/nn.h. */
+void attention_bounds(double *out_bound, double *log_sum_bound, const double *qkv,
+                      const double *out, const attention_case_t *c);
+
+/** Bounds of dqkv, where the kernel is given the oracle's out, rounded, and its log_sum. */
+void attention_backward_bounds(double *dqkv_bound, const double *qkv, const double *dqkv,
+                               const double *out, const double *dout, const double *log_sum,
+                               const attention_case_t *c);
+
+#endif
