@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/nn/cuda/cuda_nn.h"
 
 /* The kernels are built for this compute capability and later ones. */
 #define ZR_CUDA_LEAST_MAJOR 8
@@ -130,11 +131,13 @@ static zr_status_t describe(zr_cuda_device_t *cuda) {
              "%.48s, compute capability %d.%d, %d multiprocessors", properties.name,
              properties.major, properties.minor, properties.multiProcessorCount);
     info->memory_bytes = properties.totalGlobalMem;
+    cuda->major = properties.major;
     return ZR_OK;
 }
 
 static void cuda_close(zr_device_t *device) {
     zr_cuda_device_t *cuda = (zr_cuda_device_t *)device;
+    zr_cuda_nn_close(cuda);
     zr_cuda_memory_close(cuda);
     free(cuda); /* the context stays: other ranks may share it */
 }

@@ -62,6 +62,7 @@ typedef struct zr_cuda_work {
 typedef struct zr_cuda_device {
     zr_device_t base;
     int index;
+    int major; /* compute capability */
     zr_cuda_driver_t driver;
     bool has_virtual_memory;               /* otherwise ranges are cudaMalloc's */
     CUmemAccessDesc *accesses;             /* [n_accesses]: this device, and its peers */
@@ -70,6 +71,8 @@ typedef struct zr_cuda_device {
     uint64_t n_streams;                    /* created so far: their numbers */
     zr_cuda_work_t recent[ZR_CUDA_RECENT]; /* a ring: the latest work, less what has passed */
     size_t n_recent;                       /* written so far */
+    struct zr_cuda_blas *blas;             /* NULL before the first matrix product; kept by
+                                              nn/cuda/matmul_plan.c */
 } zr_cuda_device_t;
 
 typedef struct zr_cuda_stream {

@@ -34,14 +34,16 @@ typedef struct emu_options {
     int major;               /* compute capability */
     bool has_virtual_memory; /* otherwise there is cudaMalloc alone */
     bool are_peers;          /* devices can reach each other's memory */
+    bool has_cublaslt;       /* the library is there */
+    bool has_epilogues;      /* it adds a bias, and has GELU, for some shapes */
     size_t granule_bytes;    /* smaller than a GPU's, so that tests have many */
     size_t memory_bytes;     /* of each device */
     size_t pinned_bytes;     /* host memory that can be registered */
     uint64_t seed;           /* of the order in which streams run */
 } emu_options_t;
 
-/** Two devices with everything, or what EMU_SEED and EMU_NO_VIRTUAL_MEMORY of the environment say.
- */
+/** Two devices with everything, or what EMU_SEED, EMU_NO_VIRTUAL_MEMORY and EMU_NO_EPILOGUES of the
+ * environment say. */
 emu_options_t emu_options_default(void);
 
 /** Another machine from now on. Nothing of the old one may be in use. */
@@ -56,7 +58,7 @@ void emu_fail_kernel(const char *name, int nth, int error);
 /** From now on events are not waited for: what a schedule without events does. */
 void emu_ignore_waits(bool ignore);
 
-/** Streams, events, memory, addresses and registrations that are in use. */
+/** Streams, events, memory, addresses, registrations and what cuBLASLt has made that are in use. */
 size_t emu_n_live(void);
 /** Bytes of a device's memory that are in use; bytes of host memory that are registered. */
 size_t emu_used_bytes(int device);

@@ -4,6 +4,7 @@
  *   emu_memory.cc   addresses, memory, registrations; who may touch them
  *   emu_streams.cc  devices, streams, events, copies, failures
  *   emu_kernels.cc  a kernel's blocks and threads
+ *   emu_cublaslt.cc matrix products
  */
 #ifndef ZR_TESTS_EMU_EMU_INTERNAL_H
 #define ZR_TESTS_EMU_EMU_INTERNAL_H
@@ -35,6 +36,10 @@ cudaError_t returned(cudaError_t error);
 
 int current_device();
 
+/* Queue work that is no kernel; `run` gets the device of the stream, and says whether it could
+ * reach its memory. emu_fail_kernel knows it by `name`, which is static. False: no such stream. */
+bool queue_work(cudaStream_t stream, const char *name, std::function<bool(int device)> run);
+
 /* ---- memory (emu_memory.cc) --------------------------------------------------------------- */
 
 /* While one of these exists, device memory can be opened; then all is closed again. */
@@ -51,6 +56,11 @@ bool open_at(int device, const void *address);
 bool may_access(int device, const void *address, size_t size_bytes, bool or_pageable);
 bool is_device_address(const void *address);
 size_t n_live_memory();
+
+/* ---- matrix products (emu_cublaslt.cc) --------------------------------------------------------
+ */
+
+size_t n_live_blas(); /* handles, and descriptions of matrices and products */
 
 /* ---- kernels (emu_kernels.cc) ------------------------------------------------------------------
  */

@@ -209,6 +209,19 @@ static void queue(cudaStream_t stream, work_t work) {
     run_some(100);
 }
 
+bool queue_work(cudaStream_t stream, const char *name, std::function<bool(int device)> run) {
+    if (!is_stream(stream, name))
+        return false;
+    work_t work;
+    work.run = [=] {
+        if (int wanted = count_down(machine.kernel, name))
+            return (cudaError_t)wanted;
+        return run(stream->device) ? cudaSuccess : cudaErrorIllegalAddress;
+    };
+    queue(stream, std::move(work));
+    return true;
+}
+
 } // namespace emu
 
 using namespace emu;
@@ -548,6 +561,8 @@ emu_options_t emu_options_default(void) {
     defaults.major = 8;
     defaults.has_virtual_memory = getenv("EMU_NO_VIRTUAL_MEMORY") == NULL;
     defaults.are_peers = true;
+    defaults.has_cublaslt = true;
+    defaults.has_epilogues = getenv("EMU_NO_EPILOGUES") == NULL;
     defaults.granule_bytes = granule != NULL ? strtoull(granule, NULL, 0) : (size_t)1 << 20;
     defaults.memory_bytes = (size_t)1 << 30;
     defaults.pinned_bytes = (size_t)1 << 30;
@@ -561,7 +576,7 @@ static size_t n_streams() {
 }
 
 static size_t n_live() {
-    return n_streams() + machine.events.size() + n_live_memory();
+    return n_streams() + machine.events.size() + n_live_memory() + n_live_blas();
 }
 
 void emu_configure(const emu_options_t *wanted) {
@@ -611,8 +626,8 @@ size_t emu_n_misuses(void) {
 
 __attribute__((destructor)) static void report() {
     if (n_live() > 0)
-        misuse("not given back at the end: %zu streams, %zu events, %zu of memory", n_streams(),
-               machine.events.size(), n_live_memory());
+        misuse("not given back at the end: %zu streams, %zu events, %zu of memory, %zu of cuBLASLt",
+               n_streams(), machine.events.size(), n_live_memory(), n_live_blas());
     if (machine.n_misuses > 0)
         _exit(1);
 }

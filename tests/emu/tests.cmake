@@ -4,8 +4,9 @@ file(GLOB EMU_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/kernels/nn/cuda/*.cu)
 file(GLOB EMU_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.c
      ${CMAKE_SOURCE_DIR}/kernels/nn/cuda/*.c)
-add_library(zero_emu OBJECT emu/emu_kernels.cc emu/emu_memory.cc emu/emu_streams.cc emu/backends.c
-                            ${EMU_CUDA_SOURCES} ${EMU_KERNELS})
+list(FILTER EMU_CUDA_SOURCES EXCLUDE REGEX "/cublaslt_find\\.c$") # emu_cublaslt.cc does it
+add_library(zero_emu OBJECT emu/emu_cublaslt.cc emu/emu_kernels.cc emu/emu_memory.cc
+                            emu/emu_streams.cc emu/backends.c ${EMU_CUDA_SOURCES} ${EMU_KERNELS})
 set_source_files_properties(${EMU_KERNELS} PROPERTIES LANGUAGE CXX)
 target_include_directories(zero_emu BEFORE PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
 # Few blocks, so that loops over the grid and over blocks of elements are seen to go on.
@@ -46,3 +47,8 @@ zr_add_emu_test(test_emu_attention emu/test_emu_attention.c emu/attention_bounds
 zr_add_emu_test(test_emu_bits emu/test_emu_bits.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_allocator emu/test_emu_allocator.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_late zero/test_late.c zero/toy.c ${RANKS} NO_SANITIZERS)
+zr_add_emu_test(test_emu_matmul emu/test_emu_matmul.c emu/nn_array.c kernels/device_fixture.c
+                ref/ref_nn.c LABELS asan)
+add_test(NAME test_emu_matmul_plain COMMAND test_emu_matmul cuda)
+zr_test_properties(test_emu_matmul_plain LABELS asan)
+set_tests_properties(test_emu_matmul_plain PROPERTIES ENVIRONMENT EMU_NO_EPILOGUES=1)

@@ -23,6 +23,8 @@ if(ZR_WITH_CUDA)
     add_test(NAME ${test}_cuda COMMAND ${test} cuda)
     zr_test_properties(${test}_cuda NO_SANITIZERS)
   endforeach()
+  zr_add_test(kernels/cuda/test_cublaslt.c NO_SANITIZERS)
+  target_include_directories(test_cublaslt SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   add_test(NAME test_ptx COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/test_ptx.sh
                                  ${CMAKE_CUDA_COMPILER} ${CMAKE_SOURCE_DIR})
   zr_test_properties(test_ptx NO_SANITIZERS)

@@ -24,6 +24,9 @@
 extern "C" {
 #endif
 
+/** What these kernels keep in a device, given back; nothing when they were never used. */
+void zr_cuda_nn_close(zr_cuda_device_t *cuda);
+
 zr_status_t zr_cuda_nn_activation_dtype(const zr_device_t *device, zr_dtype_t param_dtype,
                                         zr_dtype_t *dtype_p);
 

@@ -1,0 +1,84 @@
+/*
+ * Plans of matrix products: what cuBLASLt needs to know about a product, and the algorithm that
+ * its heuristic chose, kept per shape in the device.
+ *
+ * cuBLASLt's matrices are column-major: what it sees of a row-major matrix is the transposed one.
+ * So it is asked for c^T = op(b)^T op(a)^T, its first operand is b, and its rows are c's columns.
+ *
+ * A shape has one algorithm, on every rank and in every run: the heuristic is asked with the
+ * shape alone, never with what addresses happen to be aligned to. It is let choose among
+ * algorithms whose sums have one order: what it splits along k is kept in the workspace, in fp32,
+ * and added in a step of its own.
+ */
+#ifndef ZR_KERNELS_NN_CUDA_MATMUL_PLAN_H
+#define ZR_KERNELS_NN_CUDA_MATMUL_PLAN_H
+
+#include "kernels/nn/cuda/cublaslt.h"
+#include "kernels/nn/cuda/cuda_nn.h"
+#include "kernels/nn/cuda/matmul_cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a plan is for. Compared as bytes: made of zeros, each member then set. */
+typedef struct zr_matmul_key {
+    size_t m, n, k;
+    size_t lda, ldc; /* elements from row to row */
+    uint8_t dtype, c_dtype, bias_dtype;
+    uint8_t transpose_a, transpose_b;
+    uint8_t epilogue;
+    uint8_t has_bias, has_pre_gelu;
+    uint8_t is_aligned; /* all addresses to 16 bytes; otherwise to their element */
+} zr_matmul_key_t;
+
+typedef struct zr_matmul_plan {
+    zr_matmul_key_t key;
+    bool adds_bias, applies_epilogue; /* in the product; otherwise kernels behind it do */
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c; /* of args a, b, c; addend has c's */
+    cublasLtMatmulAlgo_t algorithm;
+} zr_matmul_plan_t;
+
+#define ZR_MATMUL_PLANS 128
+
+/* A device's cuBLASLt. */
+typedef struct zr_cuda_blas {
+    zr_cublaslt_t lt;
+    cublasLtHandle_t handle;
+    size_t n_plans;
+    zr_matmul_plan_t *plans[ZR_MATMUL_PLANS]; /* the one used last is the first */
+} zr_cuda_blas_t;
+
+/** The device's, made by the first call. */
+ZR_NODISCARD zr_status_t zr_cuda_blas(zr_device_t *device, zr_cuda_blas_t **blas_p);
+
+zr_matmul_key_t zr_matmul_key(const zr_cuda_product_t *product);
+
+/** The plan of a product; made, and the one not used for longest forgotten, where it has none. */
+ZR_NODISCARD zr_status_t zr_matmul_plan(zr_device_t *device, zr_cuda_blas_t *blas,
+                                        const zr_cuda_product_t *product,
+                                        const zr_matmul_plan_t **plan_p);
+
+/** Describe a product to cuBLASLt, without choosing an algorithm. zr_matmul_plan_free. */
+ZR_NODISCARD cublasStatus_t zr_matmul_describe(const zr_cublaslt_t *lt, zr_matmul_plan_t *plan);
+void zr_matmul_plan_free(const zr_cublaslt_t *lt, zr_matmul_plan_t *plan);
+
+/** What cuBLASLt may look at before it chooses. Destroy it with the library's own call. */
+ZR_NODISCARD cublasStatus_t zr_matmul_preference(const zr_cublaslt_t *lt,
+                                                 const zr_matmul_key_t *key, size_t workspace_bytes,
+                                                 cublasLtMatmulPreference_t *preference_p);
+
+/** Say where the bias and the other input or output of the epilogue are. */
+ZR_NODISCARD cublasStatus_t zr_matmul_set_pointers(const zr_cublaslt_t *lt,
+                                                   const zr_matmul_plan_t *plan, const void *bias,
+                                                   const void *pre_gelu);
+
+/** Log that a call for a product failed. ZR_ERR_DEVICE, ZR_ERR_MEMORY or ZR_ERR_UNSUPPORTED. */
+zr_status_t zr_matmul_fail(zr_device_t *device, const zr_cuda_blas_t *blas,
+                           const zr_nn_matmul_t *args, const char *call, cublasStatus_t status);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
