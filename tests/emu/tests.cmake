@@ -52,3 +52,5 @@ zr_add_emu_test(test_emu_matmul emu/test_emu_matmul.c emu/nn_array.c kernels/dev
 add_test(NAME test_emu_matmul_plain COMMAND test_emu_matmul cuda)
 zr_test_properties(test_emu_matmul_plain LABELS asan)
 set_tests_properties(test_emu_matmul_plain PROPERTIES ENVIRONMENT EMU_NO_EPILOGUES=1)
+zr_add_emu_test(test_emu_lm_head emu/test_emu_lm_head.c emu/nn_array.c kernels/device_fixture.c
+                ref/ref_nn.c LABELS asan)
