@@ -82,14 +82,17 @@ void gpt_destroy(gpt_t **gpt);
 
 /**
  * Let inputs of layers wait for backward in host memory, or on the drives that the runtime's
- * configuration names. Between commit and the first micro-batch; of a model that recomputes.
+ * configuration names: says what they need there. Before commit; of a model that recomputes.
  *
  * @param device       ZR_OFFLOAD_NONE changes nothing
  * @param most_tokens  of the largest micro-batch, b t: what is reserved on the drives
- * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE; what zr_stash_create returns
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE; what zr_runtime_add_extents returns
  */
-ZR_NODISCARD zr_status_t gpt_offload_activations(gpt_t *gpt, zr_offload_device_t device,
-                                                 size_t most_tokens);
+ZR_NODISCARD zr_status_t gpt_plan_activations(gpt_t *gpt, zr_offload_device_t device,
+                                              size_t most_tokens);
+/** Do as was planned, if anything was. After commit, before the first micro-batch. Errors as
+ * zr_stash_create. */
+ZR_NODISCARD zr_status_t gpt_offload_activations(gpt_t *gpt);
 /** What was moved so far; false, and nothing is set: nothing is offloaded. */
 bool gpt_activations_statistics(const gpt_t *gpt, zr_stash_statistics_t *statistics_p);
 

@@ -2,65 +2,72 @@
  * Inputs of layers that wait for backward off the device: set up as the runtime's configuration
  * says where drives are concerned. gpt.c puts and gets them.
  */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "examples/gpt_internal.h"
 
-static zr_status_t create_on_nvme(gpt_t *gpt, zr_stash_options_t *options) {
-    const zr_config_t *config = zr_runtime_config(gpt->runtime);
-    zr_store_paths_t paths;
-    zr_store_options_t store;
-    zr_runtime_store_options(gpt->runtime, &paths, &store);
-    store.n_bounce_buffers = 1; /* nothing is unaligned */
-    size_t n_buffers = config->offload_optimizer.n_buffers;
+/* Room in the rank's store: an extent for each layer. */
+static zr_status_t declare(gpt_t *gpt) {
+    static const char *const advice[] = {"--offload-activations cpu", "a smaller --micro-batch",
+                                         "a shorter --seq", NULL};
+    zr_stash_options_t *options = &gpt->stash_options;
+    size_t n_buffers = zr_runtime_config(gpt->runtime)->offload_optimizer.n_buffers;
+    size_t align = ZR_STORE_CHUNK_ALIGN_BYTES;
+    size_t extent_bytes = (options->slot_bytes + align - 1) / align * align;
+    zr_store_extent_t *extents = calloc(options->n_slots, sizeof(*extents));
+    zr_extents_t place;
+    if (extents == NULL)
+        return zr_fail(zr_runtime_log(gpt->runtime), ZR_ERR_MEMORY, "no memory for %zu extents",
+                       options->n_slots);
+    for (size_t i = 0; i < options->n_slots; i++)
+        extents[i] = (zr_store_extent_t){.name = options->name, .size_bytes = extent_bytes};
     options->n_buffers = n_buffers < options->n_slots ? n_buffers : options->n_slots;
-    options->backend = config->nvme.store;
-    options->store = &store;
-    return zr_stash_create(options, &gpt->stash);
+    snprintf(gpt->stash_name, sizeof(gpt->stash_name), "inputs of %zu layers", options->n_slots);
+    zr_extents_desc_t desc = {.name = gpt->stash_name,
+                              .extents = extents,
+                              .n_extents = options->n_slots,
+                              .unit_bytes = zr_stash_most_chunk_bytes(options->slot_bytes),
+                              .max_transfers = zr_stash_max_transfers(options->n_buffers),
+                              .advice = advice};
+    zr_status_t status = zr_runtime_add_extents(gpt->runtime, &desc, &place);
+    free(extents);
+    if (status == ZR_OK)
+        options->first_extent = place.first;
+    return status;
 }
 
-/* What optimizer state and parameters have not taken of what this rank may use. */
-static zr_status_t check_capacity(gpt_t *gpt, size_t need) {
-    zr_offload_report_t report;
-    size_t capacity = zr_runtime_config(gpt->runtime)->nvme.capacity_bytes;
-    zr_runtime_offload(gpt->runtime, &report);
-    size_t others = report.state_bytes[ZR_TIER_NVME] + report.params.bytes[ZR_TIER_NVME];
-    if (capacity == ZR_CONFIG_NO_BUDGET || (others <= capacity && need <= capacity - others))
-        return ZR_OK;
-    return zr_fail(zr_runtime_log(gpt->runtime), ZR_ERR_BUDGET,
-                   "nvme: the inputs of %zu layers, %.1f MiB, do not fit the %.1f MiB that this "
-                   "rank may use, beside %.1f MiB of optimizer state and parameters; raise "
-                   "--nvme-capacity, lower "
-                   "--micro-batch or --seq, or use --offload-activations cpu",
-                   gpt->shape.n_layers, (double)need / 0x1p20, (double)capacity / 0x1p20,
-                   (double)others / 0x1p20);
-}
-
-zr_status_t gpt_offload_activations(gpt_t *gpt, zr_offload_device_t device, size_t most_tokens) {
+zr_status_t gpt_plan_activations(gpt_t *gpt, zr_offload_device_t device, size_t most_tokens) {
     const zr_log_t *log = zr_runtime_log(gpt->runtime);
     size_t row_bytes = gpt->shape.channels * zr_dtype_size(gpt->activation_dtype), need;
     if (device == ZR_OFFLOAD_NONE)
         return ZR_OK;
-    if (!gpt->options.recompute || gpt->stash != NULL)
-        return zr_fail(log, gpt->stash != NULL ? ZR_ERR_STATE : ZR_ERR_ARGUMENT,
+    if (!gpt->options.recompute || gpt->stash_options.n_slots != 0)
+        return zr_fail(log, gpt->options.recompute ? ZR_ERR_STATE : ZR_ERR_ARGUMENT,
                        "activations can be offloaded once, and with recompute only");
     if (__builtin_mul_overflow(most_tokens, row_bytes, &need) ||
         __builtin_mul_overflow(need, gpt->shape.n_layers, &need) || need > SIZE_MAX / 16)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "inputs of %zu layers for %zu tokens are more than memory can hold",
                        gpt->shape.n_layers, most_tokens);
-    zr_stash_options_t options = {.log = *log,
-                                  .allocator = gpt->allocator,
-                                  .device = zr_runtime_device(gpt->runtime),
-                                  .tier = ZR_TIER_HOST,
-                                  .n_slots = gpt->shape.n_layers,
-                                  .slot_bytes = most_tokens * row_bytes,
-                                  .name = "inputs of layers",
-                                  .tag = ZR_TAG_ACTIVATIONS,
-                                  .lifetime = ZR_LIFETIME_MICRO_BATCH};
-    if (device == ZR_OFFLOAD_CPU)
-        return zr_stash_create(&options, &gpt->stash);
-    ZR_TRY(check_capacity(gpt, need));
-    options.tier = ZR_TIER_NVME;
-    return create_on_nvme(gpt, &options);
+    gpt->stash_options =
+        (zr_stash_options_t){.log = *log,
+                             .allocator = gpt->allocator,
+                             .device = zr_runtime_device(gpt->runtime),
+                             .tier = device == ZR_OFFLOAD_CPU ? ZR_TIER_HOST : ZR_TIER_NVME,
+                             .n_slots = gpt->shape.n_layers,
+                             .slot_bytes = most_tokens * row_bytes,
+                             .name = "inputs of layers",
+                             .tag = ZR_TAG_ACTIVATIONS,
+                             .lifetime = ZR_LIFETIME_MICRO_BATCH};
+    return device == ZR_OFFLOAD_NVME ? declare(gpt) : ZR_OK;
+}
+
+zr_status_t gpt_offload_activations(gpt_t *gpt) {
+    if (gpt->stash_options.n_slots == 0 || gpt->stash != NULL)
+        return ZR_OK;
+    gpt->stash_options.store = zr_runtime_store(gpt->runtime);
+    return zr_stash_create(&gpt->stash_options, &gpt->stash);
 }
 
 bool gpt_activations_statistics(const gpt_t *gpt, zr_stash_statistics_t *statistics_p) {

@@ -99,9 +99,9 @@ static zr_status_t create_model(rank_t *rank) {
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
     ZR_TRY(start_recording(rank));
     ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
+    ZR_TRY(gpt_plan_activations(rank->gpt, o->offload_activations, o->config.micro_batch * o->seq));
     ZR_TRY(zr_runtime_commit(rank->runtime));
-    ZR_TRY(
-        gpt_offload_activations(rank->gpt, o->offload_activations, o->config.micro_batch * o->seq));
+    ZR_TRY(gpt_offload_activations(rank->gpt));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
     return ZR_OK;
 }
@@ -150,7 +150,6 @@ static void note_offloaded_params(const zr_params_report_t *report,
                                        .is_registered = report->store.is_registered,
                                        .n_buffers = report->n_buffers,
                                        .staging_bytes = report->staging_bytes,
-                                       .peak_bytes = report->store.reserved_bytes,
                                        .live_bytes = report->bytes[ZR_TIER_NVME],
                                        .gathers = report->gathers,
                                        .updates = report->updates,
@@ -174,7 +173,6 @@ static void note_offload(rank_t *rank) {
                                  .has_store = report.has_store,
                                  .is_direct = report.store.is_direct,
                                  .is_registered = report.store.is_registered,
-                                 .peak_bytes = report.store.reserved_bytes,
                                  .live_bytes = report.state_bytes[ZR_TIER_NVME],
                                  .checksum_seconds = report.all.checksum_seconds};
     memcpy(offload->n_groups, report.n_groups, sizeof(offload->n_groups));
@@ -185,6 +183,9 @@ static void note_offload(rank_t *rank) {
         offload->wait_seconds[d] = report.update_wait_seconds[d];
     }
     note_offloaded_params(&report.params, &offload->params);
+    if (zr_runtime_store(rank->runtime) != NULL)
+        rank->result.nvme_reserved_bytes =
+            zr_store_info(zr_runtime_store(rank->runtime))->reserved_bytes;
 }
 
 /* Of this rank alone; add_up_activations puts those of all together. */
@@ -197,7 +198,6 @@ static void note_activations(rank_t *rank) {
         (train_activations_t){.has_store = statistics.has_store,
                               .live_bytes = statistics.has_store ? statistics.peak_bytes : 0,
                               .is_direct = statistics.store.is_direct,
-                              .reserved_bytes = statistics.store.reserved_bytes,
                               .checksum_seconds = statistics.store_statistics.checksum_seconds};
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
         activations->bytes[d] = statistics.bytes[d];
@@ -406,7 +406,6 @@ static void add_up_params(const train_offload_params_t *own, int n_ranks,
     sum->has_store = true;
     keep_larger(&sum->n_buffers, own->n_buffers);
     keep_larger(&sum->staging_bytes, own->staging_bytes);
-    keep_larger(&sum->peak_bytes, own->peak_bytes);
     keep_larger(&sum->live_bytes, own->live_bytes);
     add_up_count(&own->gathers, &sum->gathers);
     add_up_count(&own->updates, &sum->updates);
@@ -423,7 +422,6 @@ static void add_up_store(const train_offload_t *own, int n_ranks, train_offload_
     sum->is_direct = own->is_direct && (sum->is_direct || !sum->has_store);
     sum->is_registered = own->is_registered && (sum->is_registered || !sum->has_store);
     sum->has_store = true;
-    keep_larger(&sum->peak_bytes, own->peak_bytes);
     keep_larger(&sum->live_bytes, own->live_bytes);
     sum->checksum_seconds += own->checksum_seconds / n_ranks;
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
@@ -452,7 +450,6 @@ static void add_up_activations(const rank_t *rank, int n_ranks, train_activation
     sum->is_direct = own->is_direct && (sum->is_direct || rank->number == 0);
     sum->has_store |= own->has_store;
     keep_larger(&sum->live_bytes, own->live_bytes);
-    keep_larger(&sum->reserved_bytes, own->reserved_bytes);
     sum->checksum_seconds += own->checksum_seconds / n_ranks;
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
         sum->drive_bytes[d] += own->drive_bytes[d];
@@ -468,6 +465,7 @@ static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result)
         result->replay = own->replay;
     add_up_offload(&own->offload, n_ranks, &result->offload);
     add_up_activations(rank, n_ranks, &result->activations);
+    keep_larger(&result->nvme_reserved_bytes, own->nvme_reserved_bytes);
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         keep_larger(&result->peak[tier].live, own->peak[tier].live);
         keep_larger(&result->peak[tier].reserved, own->peak[tier].reserved);

@@ -45,7 +45,6 @@ typedef struct train_offload_params {
     bool is_registered;   /* on every rank */
     size_t n_buffers;     /* the most of a rank */
     size_t staging_bytes; /* the most of a rank */
-    size_t peak_bytes;    /* the most of a rank: what it reserved */
     size_t live_bytes;    /* the most of a rank */
     zr_store_count_t gathers;
     zr_store_count_t updates;
@@ -68,7 +67,6 @@ typedef struct train_offload {
     bool has_store; /* what follows says something */
     bool is_direct;
     bool is_registered; /* on every rank */
-    size_t peak_bytes;  /* the largest of a rank: what it reserved */
     size_t live_bytes;  /* the largest of a rank */
     zr_store_count_t updates[ZR_N_STORE_DIRECTIONS];
     uint64_t bytes[ZR_N_STORE_DIRECTIONS];      /* of the whole run */
@@ -87,7 +85,6 @@ typedef struct train_activations {
     bool has_store; /* what follows says something */
     bool is_direct;
     size_t live_bytes;                           /* the largest of a rank: what was put away */
-    size_t reserved_bytes;                       /* likewise */
     uint64_t drive_bytes[ZR_N_STORE_DIRECTIONS]; /* to and from the drives */
     double wait_seconds[ZR_N_STORE_DIRECTIONS];  /* for them, the average */
     double checksum_seconds;                     /* likewise */
@@ -101,6 +98,7 @@ typedef struct train_result {
     train_peak_t peak[ZR_N_TIERS];
     train_offload_t offload;
     train_activations_t activations;
+    size_t nvme_reserved_bytes;    /* on the drives, the most of a rank */
     zr_replay_statistics_t replay; /* of the rank that followed its plan in the fewest steps */
     zr_model_size_t size;
     char device[128]; /* its description */

@@ -128,12 +128,11 @@ static json_t *nvme_peak_object(const train_result_t *result) {
     const train_offload_params_t *params = &offload->params;
     const train_activations_t *activations = &result->activations;
     size_t live = offload->live_bytes + params->live_bytes + activations->live_bytes;
-    size_t reserved = offload->peak_bytes + params->peak_bytes + activations->reserved_bytes;
     return json_pack("{s:I, s:I, s:{s:I, s:I, s:I}}", "live", (json_int_t)live, "reserved",
-                     (json_int_t)reserved, "tags", zr_tag_name(ZR_TAG_PARAMETERS),
-                     (json_int_t)params->live_bytes, zr_tag_name(ZR_TAG_OPTIMIZER_STATE),
-                     (json_int_t)offload->live_bytes, zr_tag_name(ZR_TAG_ACTIVATIONS),
-                     (json_int_t)activations->live_bytes);
+                     (json_int_t)result->nvme_reserved_bytes, "tags",
+                     zr_tag_name(ZR_TAG_PARAMETERS), (json_int_t)params->live_bytes,
+                     zr_tag_name(ZR_TAG_OPTIMIZER_STATE), (json_int_t)offload->live_bytes,
+                     zr_tag_name(ZR_TAG_ACTIVATIONS), (json_int_t)activations->live_bytes);
 }
 
 /* Of the whole run. */

@@ -91,9 +91,8 @@ static zr_status_t check(const zr_stash_options_t *o) {
                        o->name, o->n_slots, o->slot_bytes, ZR_STASH_MAX_SLOTS, SIZE_MAX / 2);
     if (!is_nvme)
         return ZR_OK;
-    if (o->store == NULL || o->backend == NULL)
-        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: nvme needs a store's options",
-                       o->name);
+    if (o->store == NULL)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: nvme needs a store", o->name);
     if (o->n_buffers == 0 || o->n_buffers > ZR_STASH_MAX_BUFFERS)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT, "stash of %s: %zu buffers; 1 to %zu are possible",
                        o->name, o->n_buffers, ZR_STASH_MAX_BUFFERS);
@@ -104,30 +103,41 @@ static size_t round_up(size_t value, size_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
-/* Large, but so that a smaller tensor moves little more than it has. */
-static size_t chunk_bytes(const zr_stash_options_t *o) {
+size_t zr_stash_most_chunk_bytes(size_t slot_bytes) {
     size_t chunk = MOST_CHUNK_BYTES;
-    while (chunk > ZR_STORE_CHUNK_ALIGN_BYTES &&
-           (o->store->request_bytes % chunk != 0 || chunk > o->slot_bytes / CHUNKS_PER_SLOT))
+    while (chunk > ZR_STORE_CHUNK_ALIGN_BYTES && chunk > slot_bytes / CHUNKS_PER_SLOT)
         chunk /= 2;
     return chunk;
 }
 
-static zr_status_t open_store(zr_stash_t *stash) {
+/* Extents for all slots, alike. */
+static zr_status_t check_extents(const zr_stash_options_t *o) {
+    const zr_store_extent_t *first = zr_store_extent(o->store, o->first_extent);
+    for (size_t i = 0; i < o->n_slots; i++) {
+        const zr_store_extent_t *extent = zr_store_extent(o->store, o->first_extent + i);
+        if (extent == NULL)
+            return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                           "stash of %s: slot %zu of %zu is extent %zu of the store, which has %zu",
+                           o->name, i, o->n_slots, o->first_extent + i,
+                           zr_store_info(o->store)->n_extents);
+        if (extent->size_bytes < o->slot_bytes || extent->size_bytes != first->size_bytes ||
+            extent->account != first->account)
+            return zr_fail(&o->log, ZR_ERR_ARGUMENT,
+                           "stash of %s: extent \"%s\" has %zu bytes of account %zu; all slots "
+                           "need %zu or more, and be as the first, %zu of account %zu",
+                           o->name, extent->name, extent->size_bytes, extent->account,
+                           o->slot_bytes, first->size_bytes, first->account);
+    }
+    return ZR_OK;
+}
+
+static zr_status_t take_store(zr_stash_t *stash) {
     const zr_stash_options_t *o = &stash->options;
-    zr_store_options_t options = *o->store;
-    zr_store_extent_t *extents = calloc(o->n_slots + 1, sizeof(*extents));
-    if (extents == NULL)
-        return zr_fail(&o->log, ZR_ERR_MEMORY, "stash of %s: no memory for %zu extents", o->name,
-                       o->n_slots);
-    options.chunk_bytes = chunk_bytes(o);
-    options.max_transfers = 2 * o->n_buffers + 2;
-    stash->extent_bytes = round_up(o->slot_bytes, options.chunk_bytes);
-    for (size_t i = 0; i < o->n_slots; i++)
-        extents[i] = (zr_store_extent_t){.name = o->name, .size_bytes = stash->extent_bytes};
-    zr_status_t status = zr_store_create(o->backend, &options, extents, o->n_slots, &stash->store);
-    free(extents);
-    return status;
+    ZR_TRY(check_extents(o));
+    stash->store = o->store;
+    if (o->n_slots > 0)
+        stash->extent_bytes = zr_store_extent(o->store, o->first_extent)->size_bytes;
+    return ZR_OK;
 }
 
 static zr_status_t create_buffers(zr_stash_t *stash) {
@@ -164,7 +174,7 @@ static zr_status_t create(zr_stash_t *stash) {
     ZR_TRY(zr_stream_create(o->device, "stash up", &stash->up));
     if (o->tier != ZR_TIER_NVME)
         return ZR_OK;
-    ZR_TRY(open_store(stash));
+    ZR_TRY(take_store(stash));
     return create_buffers(stash);
 }
 
@@ -181,7 +191,6 @@ zr_status_t zr_stash_create(const zr_stash_options_t *options, zr_stash_t **stas
     stash->options = *options;
     stash->slots = slots;
     zr_status_t status = create(stash);
-    stash->options.store = NULL; /* borrowed until here */
     if (status != ZR_OK) {
         zr_stash_destroy(&stash);
         return status;
@@ -196,14 +205,15 @@ zr_status_t zr_stash_create(const zr_stash_options_t *options, zr_stash_t **stas
 static void drain(zr_stash_t *stash) {
     bool is_idle = stash->down == NULL || zr_stream_synchronize(stash->down) == ZR_OK;
     is_idle = (stash->up == NULL || zr_stream_synchronize(stash->up) == ZR_OK) && is_idle;
-    is_idle = (stash->store == NULL || zr_store_wait_all(stash->store) == ZR_OK) && is_idle;
+    for (size_t i = 0; stash->buffers != NULL && i < stash->options.n_buffers; i++) {
+        buffer_t *buffer = &stash->buffers[i];
+        is_idle = zr_store_wait(stash->store, buffer->ticket) == ZR_OK && is_idle;
+        buffer->state = BUFFER_FREE;
+        buffer->ticket = ZR_STORE_NO_TICKET;
+    }
     if (!is_idle)
         zr_log_write(&stash->options.log, ZR_LOG_INFO, "stash of %s: cleared after an error",
                      stash->options.name);
-    for (size_t i = 0; stash->buffers != NULL && i < stash->options.n_buffers; i++) {
-        stash->buffers[i].state = BUFFER_FREE;
-        stash->buffers[i].ticket = ZR_STORE_NO_TICKET;
-    }
 }
 
 void zr_stash_clear(zr_stash_t *stash) {
@@ -222,14 +232,13 @@ void zr_stash_clear(zr_stash_t *stash) {
     stash->has_failed = false;
 }
 
-static void destroy_store(zr_stash_t *stash) {
+static void destroy_buffers(zr_stash_t *stash) {
     for (size_t i = 0; stash->buffers != NULL && i < stash->options.n_buffers; i++) {
         zr_event_destroy(&stash->buffers[i].came);
         zr_event_destroy(&stash->buffers[i].left);
     }
     free(stash->buffers);
     zr_staging_clear(&stash->staging);
-    zr_store_destroy(&stash->store);
 }
 
 void zr_stash_destroy(zr_stash_t **stash_pp) {
@@ -238,7 +247,7 @@ void zr_stash_destroy(zr_stash_t **stash_pp) {
     zr_stash_t *stash = *stash_pp;
     zr_stash_clear(stash);
     drain(stash);
-    destroy_store(stash);
+    destroy_buffers(stash);
     zr_allocator_replay_stop(stash->options.allocator);
     for (size_t i = 0; i < stash->options.n_slots; i++) {
         zr_event_destroy(&stash->slots[i].came);
@@ -256,11 +265,16 @@ void zr_stash_destroy(zr_stash_t **stash_pp) {
 /* ---- buffers ----------------------------------------------------------------------------- */
 
 static size_t moved_bytes(const zr_stash_t *stash, const slot_t *slot) {
-    return round_up(slot->size_bytes, zr_store_info(stash->store)->chunk_bytes);
+    size_t whole_chunks = round_up(slot->size_bytes, zr_store_info(stash->store)->chunk_bytes);
+    return whole_chunks < stash->extent_bytes ? whole_chunks : stash->extent_bytes;
+}
+
+static size_t extent_of(const zr_stash_t *stash, size_t slot) {
+    return stash->options.first_extent + slot;
 }
 
 static zr_status_t start_write(zr_stash_t *stash, buffer_t *buffer) {
-    ZR_TRY(zr_store_put(stash->store, buffer->slot, 0,
+    ZR_TRY(zr_store_put(stash->store, extent_of(stash, buffer->slot), 0,
                         moved_bytes(stash, &stash->slots[buffer->slot]), buffer->base,
                         &buffer->ticket));
     buffer->state = BUFFER_WRITING;
@@ -270,8 +284,8 @@ static zr_status_t start_write(zr_stash_t *stash, buffer_t *buffer) {
 
 static zr_status_t start_read(zr_stash_t *stash, size_t index, buffer_t *buffer) {
     slot_t *slot = &stash->slots[index];
-    ZR_TRY(zr_store_get(stash->store, index, 0, moved_bytes(stash, slot), buffer->base,
-                        &buffer->ticket));
+    ZR_TRY(zr_store_get(stash->store, extent_of(stash, index), 0, moved_bytes(stash, slot),
+                        buffer->base, &buffer->ticket));
     buffer->state = BUFFER_READING;
     buffer->slot = index;
     buffer->order = slot->order;
@@ -558,5 +572,7 @@ void zr_stash_statistics(const zr_stash_t *stash, zr_stash_statistics_t *statist
     statistics_p->has_store = true;
     statistics_p->staging_bytes = stash->staging.size_bytes;
     statistics_p->store = *zr_store_info(stash->store);
-    zr_store_statistics(stash->store, &statistics_p->store_statistics);
+    const zr_store_extent_t *first = zr_store_extent(stash->store, stash->options.first_extent);
+    zr_store_account_statistics(stash->store, first != NULL ? first->account : 0,
+                                &statistics_p->store_statistics);
 }

@@ -12,7 +12,8 @@
  *   zr_stash_prefetch(stash, i, stream)                   optional: begin before it is needed
  *   zr_stash_get(stash, i, stream, &tensor)               to be freed by the caller
  *
- * With a store, host memory does not grow with what is put: tensors pass through few buffers.
+ * With a store, host memory does not grow with what is put: tensors pass through few buffers. The
+ * store is borrowed, and may be shared.
  *
  * Threads: one at a time, the one of allocator's device.
  */
@@ -39,20 +40,31 @@ typedef struct zr_stash_options {
     zr_lifetime_t lifetime;
 
     /* ZR_TIER_NVME alone. */
-    size_t n_buffers;                /* of slot_bytes each, in host memory: 1 to ... */
-    const char *backend;             /* of the store */
-    const zr_store_options_t *store; /* borrowed for the call; but chunk_bytes and max_transfers,
-                                        which the stash chooses */
+    size_t n_buffers;    /* of slot_bytes each, in host memory: 1 to ZR_STASH_MAX_BUFFERS */
+    zr_store_t *store;   /* borrowed until destroy; others may use it, too */
+    size_t first_extent; /* of it: slots are this one and the next ones, all of one size and
+                            account, of slot_bytes or more */
 } zr_stash_options_t;
 
 #define ZR_STASH_MAX_BUFFERS ((size_t)1024)
 #define ZR_STASH_MAX_SLOTS ((size_t)1 << 20)
 
 /**
- * Make an empty stash, and reserve what it needs in a store.
+ * The largest chunk of a store that suits slots of this size: transfers are whole chunks, and
+ * tensors smaller than a slot shall not move much more than they have.
+ */
+size_t zr_stash_most_chunk_bytes(size_t slot_bytes);
+
+/** Transfers of a stash in a store at once, for the store's max_transfers. */
+static inline size_t zr_stash_max_transfers(size_t n_buffers) {
+    return 2 * n_buffers + 2;
+}
+
+/**
+ * Make an empty stash. It has up to zr_stash_max_transfers in flight in its store.
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET when the host tier does not hold
- *         the buffers; what zr_store_create returns
+ *         the buffers
  */
 ZR_NODISCARD zr_status_t zr_stash_create(const zr_stash_options_t *options, zr_stash_t **stash_p);
 
@@ -113,9 +125,9 @@ typedef struct zr_stash_statistics {
     /* Of transfers that were begun, in whole chunks. What is served from a buffer is not read, and
      * what comes back before it had to be written is not written. */
     uint64_t drive_bytes[ZR_N_STORE_DIRECTIONS];
-    size_t staging_bytes; /* of all buffers */
-    zr_store_info_t store;
-    zr_store_statistics_t store_statistics;
+    size_t staging_bytes;                   /* of all buffers */
+    zr_store_info_t store;                  /* with what others have in it */
+    zr_store_statistics_t store_statistics; /* of the slots' account */
 } zr_stash_statistics_t;
 void zr_stash_statistics(const zr_stash_t *stash, zr_stash_statistics_t *statistics_p);
 

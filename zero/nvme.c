@@ -1,12 +1,139 @@
-/* Opening a store as the configuration says: see nvme.h. */
+/* The store of a rank, and what is declared for it: see nvme.h. */
 #include "zero/nvme.h"
 
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "zero/runtime_internal.h"
 
 #define MOST_CHUNK_BYTES ((size_t)256 << 10)
+#define N_BOUNCE_BUFFERS 2 /* ragged ends alone are not aligned */
+
+/* ---- what is declared -------------------------------------------------------------------- */
+
+static zr_status_t check_desc(const zr_runtime_t *runtime, const zr_extents_desc_t *desc) {
+    const zr_log_t *log = &runtime->log;
+    if (desc == NULL || desc->name == NULL || (desc->extents == NULL && desc->n_extents > 0))
+        return zr_fail(log, ZR_ERR_ARGUMENT, "extents of the store need a name, and an array");
+    for (size_t i = 0; i < desc->n_extents; i++)
+        if (desc->extents[i].name == NULL)
+            return zr_fail(log, ZR_ERR_ARGUMENT, "%s: extent %zu of %zu has no name", desc->name, i,
+                           desc->n_extents);
+    if (desc->unit_bytes == 0 || desc->unit_bytes % ZR_STORE_CHUNK_ALIGN_BYTES != 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: transfers begin at multiples of %zu bytes, which has to be a multiple "
+                       "of %zu",
+                       desc->name, desc->unit_bytes, ZR_STORE_CHUNK_ALIGN_BYTES);
+    if (runtime->nvme.n_parts == ZR_STORE_MAX_ACCOUNTS)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: the store has %d users already", desc->name,
+                       ZR_STORE_MAX_ACCOUNTS);
+    return ZR_OK;
+}
+
+static zr_status_t append_extents(zr_runtime_t *runtime, const zr_extents_desc_t *desc,
+                                  zr_nvme_part_t *part) {
+    zr_nvme_t *nvme = &runtime->nvme;
+    size_t n_extents = nvme->n_extents + desc->n_extents;
+    zr_store_extent_t *grown = realloc(nvme->extents, (n_extents + 1) * sizeof(*grown));
+    if (grown == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu extents",
+                       n_extents);
+    nvme->extents = grown;
+    for (size_t i = 0; i < desc->n_extents; i++) {
+        zr_store_extent_t *extent = &nvme->extents[nvme->n_extents];
+        *extent = desc->extents[i];
+        extent->account = nvme->n_parts;
+        extent->name = strdup(desc->extents[i].name);
+        if (extent->name == NULL)
+            return zr_fail(&runtime->log, ZR_ERR_MEMORY,
+                           "the system has no memory for names of extents");
+        nvme->n_extents++;
+        part->size_bytes += extent->size_bytes;
+    }
+    return ZR_OK;
+}
+
+/* The largest chunk at whose multiples all transfers begin, and requests end. */
+static size_t common_chunk(size_t chunk_bytes, size_t unit_bytes) {
+    while (unit_bytes % chunk_bytes != 0)
+        chunk_bytes /= 2;
+    return chunk_bytes;
+}
+
+zr_status_t zr_nvme_declare(zr_runtime_t *runtime, const zr_extents_desc_t *desc,
+                            zr_extents_t *extents_p) {
+    zr_nvme_t *nvme = &runtime->nvme;
+    ZR_TRY(check_desc(runtime, desc));
+    zr_nvme_part_t part = {.name = desc->name, .advice = desc->advice};
+    zr_extents_t extents = {
+        .first = nvme->n_extents, .n_extents = desc->n_extents, .account = nvme->n_parts};
+    ZR_TRY(append_extents(runtime, desc, &part));
+    if (nvme->chunk_bytes == 0)
+        nvme->chunk_bytes = common_chunk(MOST_CHUNK_BYTES, runtime->config.nvme.request_bytes);
+    nvme->chunk_bytes = common_chunk(nvme->chunk_bytes, desc->unit_bytes);
+    nvme->max_transfers += desc->max_transfers;
+    nvme->parts[nvme->n_parts++] = part;
+    *extents_p = extents;
+    return ZR_OK;
+}
+
+/* ---- what a rank may use --------------------------------------------------------------------- */
+
+/* A message in the making; what does not fit is cut. */
+typedef struct text {
+    char all[1024];
+    size_t length;
+} text_t;
+
+static void say(text_t *text, const char *format, ...) ZR_PRINTF(2, 3);
+
+static void say(text_t *text, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    int n =
+        vsnprintf(text->all + text->length, sizeof(text->all) - text->length, format, arguments);
+    va_end(arguments);
+    text->length += n < 0 ? 0 : (size_t)n;
+    if (text->length >= sizeof(text->all))
+        text->length = sizeof(text->all) - 1;
+}
+
+static void say_parts(text_t *text, const zr_nvme_t *nvme) {
+    for (size_t i = 0; i < nvme->n_parts; i++)
+        say(text, "%s%s %s", i == 0 ? "" : ", ", nvme->parts[i].name,
+            zr_size_text(nvme->parts[i].size_bytes).text);
+}
+
+/* Each way out that any of the parts has, once. */
+static void say_advice(text_t *text, const zr_nvme_t *nvme) {
+    for (size_t i = 0; i < nvme->n_parts; i++) {
+        const char *const *phrase = nvme->parts[i].advice;
+        for (; phrase != NULL && *phrase != NULL; phrase++)
+            if (strstr(text->all, *phrase) == NULL)
+                say(text, ", %s", *phrase);
+    }
+}
+
+static zr_status_t check_capacity(const zr_runtime_t *runtime) {
+    const zr_nvme_t *nvme = &runtime->nvme;
+    uint64_t need = 0, capacity = runtime->config.nvme.capacity_bytes;
+    for (size_t i = 0; i < nvme->n_parts; i++)
+        need += nvme->parts[i].size_bytes;
+    if (runtime->config.nvme.capacity_bytes == ZR_CONFIG_NO_BUDGET || need <= capacity)
+        return ZR_OK;
+    text_t parts = {.length = 0}, advice = {.length = 0};
+    say_parts(&parts, nvme);
+    say_advice(&advice, nvme);
+    return zr_fail(&runtime->log, ZR_ERR_BUDGET,
+                   "nvme: %s (%llu bytes) do not fit the %s (%llu bytes) that this rank may use: "
+                   "%s; try a larger --nvme-capacity%s",
+                   zr_size_text(need).text, (unsigned long long)need, zr_size_text(capacity).text,
+                   (unsigned long long)capacity, parts.all, advice.all);
+}
+
+/* ---- the store ------------------------------------------------------------------------------- */
 
 /* Cut a list of folders at its commas, in place; each is named once per file in it. No more than
  * there may be: config has been checked. */
@@ -20,38 +147,47 @@ static size_t split_paths(char *text, size_t n_files, const char *paths[ZR_STORE
     return n_folders * n_files;
 }
 
-/* The largest chunk at whose multiples all transfers begin, and requests end. */
-static size_t chunk_bytes(const zr_nvme_options_t *nvme, size_t group_bytes) {
-    size_t chunk = MOST_CHUNK_BYTES;
-    while (group_bytes % chunk != 0 || nvme->request_bytes % chunk != 0)
-        chunk /= 2;
-    return chunk;
+static zr_status_t create_store(zr_runtime_t *runtime) {
+    zr_nvme_t *nvme = &runtime->nvme;
+    const zr_nvme_options_t *asked = &runtime->config.nvme;
+    char folders[ZR_CONFIG_PATHS_BYTES];
+    const char *paths[ZR_STORE_MAX_PATHS];
+    bool is_drive = strcmp(asked->store, "memory") != 0;
+    zr_store_options_t options = zr_store_options_default();
+    snprintf(folders, sizeof(folders), "%s", asked->paths);
+    options.log = runtime->log;
+    options.allocator = is_drive ? runtime->allocator : NULL; /* "memory" stands for a drive */
+    options.verify = asked->verify;
+    options.chunk_bytes = nvme->chunk_bytes;
+    options.max_transfers = nvme->max_transfers;
+    options.paths = paths;
+    options.n_paths = split_paths(folders, asked->files_per_path, paths);
+    options.request_bytes = asked->request_bytes;
+    options.depth = asked->depth;
+    options.submit_batch = asked->submit_batch < asked->depth ? asked->submit_batch : asked->depth;
+    options.n_bounce_buffers = N_BOUNCE_BUFFERS;
+    return zr_store_create(asked->store, &options, nvme->extents, nvme->n_extents, &nvme->store);
 }
 
-void zr_runtime_store_options(const zr_runtime_t *runtime, zr_store_paths_t *paths_p,
-                              zr_store_options_t *options_p) {
-    const zr_nvme_options_t *nvme = &runtime->config.nvme;
-    bool is_drive = strcmp(nvme->store, "memory") != 0;
-    *options_p = zr_store_options_default();
-    snprintf(paths_p->text, sizeof(paths_p->text), "%s", nvme->paths);
-    options_p->log = runtime->log;
-    options_p->allocator = is_drive ? runtime->allocator : NULL; /* "memory" stands for a drive */
-    options_p->verify = nvme->verify;
-    options_p->paths = paths_p->paths;
-    options_p->n_paths = split_paths(paths_p->text, nvme->files_per_path, paths_p->paths);
-    options_p->request_bytes = nvme->request_bytes;
-    options_p->depth = nvme->depth;
-    options_p->submit_batch = nvme->submit_batch < nvme->depth ? nvme->submit_batch : nvme->depth;
+/* The store has copies. */
+static void forget_extents(zr_nvme_t *nvme) {
+    for (size_t i = 0; i < nvme->n_extents; i++)
+        free((char *)nvme->extents[i].name);
+    free(nvme->extents);
+    nvme->extents = NULL;
+    nvme->n_extents = 0;
 }
 
-zr_status_t zr_nvme_open(zr_runtime_t *runtime, const zr_nvme_request_t *request,
-                         zr_store_t **store_p) {
-    const zr_nvme_options_t *nvme = &runtime->config.nvme;
-    zr_store_paths_t paths;
-    zr_store_options_t options;
-    zr_runtime_store_options(runtime, &paths, &options);
-    options.chunk_bytes = chunk_bytes(nvme, request->group_bytes);
-    options.max_transfers = request->max_transfers;
-    options.n_bounce_buffers = 2; /* ragged ends alone are not aligned */
-    return zr_store_create(nvme->store, &options, request->extents, request->n_extents, store_p);
+zr_status_t zr_nvme_open(zr_runtime_t *runtime) {
+    if (runtime->nvme.n_parts == 0)
+        return ZR_OK;
+    ZR_TRY(check_capacity(runtime));
+    ZR_TRY(create_store(runtime));
+    forget_extents(&runtime->nvme);
+    return ZR_OK;
+}
+
+void zr_nvme_close(zr_runtime_t *runtime) {
+    forget_extents(&runtime->nvme);
+    zr_store_destroy(&runtime->nvme.store);
 }

@@ -1,6 +1,10 @@
 /*
- * The store of a rank, opened as its configuration says. Internal to zero/: what is kept there is
- * the business of state.h and params.h.
+ * The store of a rank: one ring, and one file per path, for everything that is kept on NVMe.
+ * Internal to zero/.
+ *
+ * Whoever keeps something there declares its extents before the store is opened: a part, which is
+ * an account of the store. The trainer's parts come before commit (zr_runtime_add_extents), those
+ * of state.h and params.h in it. Opening checks that all of them fit what the rank may use.
  */
 #ifndef ZR_ZERO_NVME_H
 #define ZR_ZERO_NVME_H
@@ -8,17 +12,31 @@
 #include "offload/store.h"
 #include "zero/runtime.h"
 
-typedef struct zr_nvme_request {
-    const zr_store_extent_t *extents; /* [n_extents] borrowed for the call */
-    size_t n_extents;
-    size_t group_bytes;   /* transfers begin at its multiples; itself a multiple of
-                             ZR_STORE_CHUNK_ALIGN_BYTES */
-    size_t max_transfers; /* at once */
-} zr_nvme_request_t;
+typedef struct zr_nvme_part {
+    const char *name;
+    const char *const *advice;
+    uint64_t size_bytes; /* of its extents */
+} zr_nvme_part_t;
 
-/** Errors as zr_store_create. Destroy it with zr_store_destroy, before the runtime's allocator. */
-ZR_NODISCARD zr_status_t zr_nvme_open(zr_runtime_t *runtime, const zr_nvme_request_t *request,
-                                      zr_store_t **store_p);
+typedef struct zr_nvme {
+    zr_nvme_part_t parts[ZR_STORE_MAX_ACCOUNTS]; /* [n_parts] an account each */
+    size_t n_parts;
+    zr_store_extent_t *extents; /* [n_extents] with names of their own; NULL once opened */
+    size_t n_extents;
+    size_t chunk_bytes; /* divides where transfers begin; 0: nothing is declared */
+    size_t max_transfers;
+    zr_store_t *store; /* NULL: not opened, or nothing is kept there */
+} zr_nvme_t;
+
+/** Declare a part: as zr_runtime_add_extents, also in commit. */
+ZR_NODISCARD zr_status_t zr_nvme_declare(zr_runtime_t *runtime, const zr_extents_desc_t *desc,
+                                         zr_extents_t *extents_p);
+/** Open the store with all that is declared, if that is anything. Errors as zr_store_create;
+ * ZR_ERR_BUDGET also for what does not fit config's nvme.capacity_bytes, before anything is
+ * reserved. */
+ZR_NODISCARD zr_status_t zr_nvme_open(zr_runtime_t *runtime);
+/** Nobody uses it any more. */
+void zr_nvme_close(zr_runtime_t *runtime);
 
 /** Add what was moved between two looks at a store to a sum. */
 static inline void zr_store_count_add(zr_store_count_t *sum, const zr_store_count_t *before,

@@ -51,7 +51,8 @@ static void list_shard(zr_unit_t *unit, int kind) {
     data->first_part = params->n_parts;
     for (size_t i = 0; i < data->n_parts; i++) {
         size_t offset = i * params->part_bytes, left = size_bytes - offset;
-        zr_swap_item_t part = {.extent = unit->index * N_FLATS + (size_t)kind,
+        zr_swap_item_t part = {.extent =
+                                   params->extents.first + unit->index * N_FLATS + (size_t)kind,
                                .offset_bytes = offset,
                                .size_bytes = left < params->part_bytes ? left : params->part_bytes};
         params->parts[params->n_parts++] = part;
@@ -60,12 +61,8 @@ static void list_shard(zr_unit_t *unit, int kind) {
     }
 }
 
-static zr_status_t place(zr_runtime_t *runtime) {
+static zr_status_t list_shards(zr_runtime_t *runtime) {
     zr_params_t *params = &runtime->shards;
-    params->part_bytes = part_limit(runtime);
-    for (size_t i = 0; i < runtime->n_units; i++)
-        for (int kind = 0; kind < N_FLATS; kind++)
-            place_shard(runtime->units[i], kind);
     params->parts = calloc(params->n_parts + 1, sizeof(*params->parts));
     params->updated = calloc(params->n_updated + 1, sizeof(*params->updated));
     if (params->parts == NULL || params->updated == NULL)
@@ -78,22 +75,9 @@ static zr_status_t place(zr_runtime_t *runtime) {
     return ZR_OK;
 }
 
-/* ---- the store ------------------------------------------------------------------------------- */
-
-static zr_status_t check_capacity(const zr_runtime_t *runtime) {
-    size_t own = runtime->shards.bytes[ZR_TIER_NVME];
-    size_t state = runtime->state.placement.bytes[ZR_TIER_NVME];
-    size_t capacity = runtime->config.nvme.capacity_bytes;
-    if (capacity == ZR_CONFIG_NO_BUDGET || own + state <= capacity)
-        return ZR_OK;
-    return zr_fail(&runtime->log, ZR_ERR_BUDGET,
-                   "nvme: parameters of %.1f MiB and optimizer state of %.1f MiB do not fit the "
-                   "%.1f MiB that this rank may use; raise --nvme-capacity, use --offload-params "
-                   "cpu, a lower --offload-ratio, or more --ranks",
-                   (double)own / 0x1p20, (double)state / 0x1p20, (double)capacity / 0x1p20);
-}
-
-static zr_status_t open_store(zr_runtime_t *runtime) {
+static zr_status_t declare(zr_runtime_t *runtime) {
+    static const char *const advice[] = {"--offload-params cpu", "a larger --params-in-host",
+                                         "more --ranks", NULL};
     zr_params_t *params = &runtime->shards;
     size_t n_extents = runtime->n_units * N_FLATS;
     zr_store_extent_t *extents = calloc(n_extents + 1, sizeof(*extents));
@@ -107,14 +91,33 @@ static zr_status_t open_store(zr_runtime_t *runtime) {
         extents[i] = (zr_store_extent_t){.name = unit->params_tensor,
                                          .size_bytes = is_here ? shard_bytes(unit, kind) : 0};
     }
-    zr_nvme_request_t request = {.extents = extents,
-                                 .n_extents = n_extents,
-                                 .group_bytes = params->part_bytes,
-                                 .max_transfers = 2 * params->n_buffers + 2};
-    zr_status_t status = zr_nvme_open(runtime, &request, &params->store);
+    zr_extents_desc_t desc = {.name = "parameters",
+                              .extents = extents,
+                              .n_extents = n_extents,
+                              .unit_bytes = params->part_bytes,
+                              .max_transfers = 2 * params->n_buffers + 2,
+                              .advice = advice};
+    zr_status_t status = zr_nvme_declare(runtime, &desc, &params->extents);
     free(extents);
     return status;
 }
+
+zr_status_t zr_params_place(zr_runtime_t *runtime) {
+    zr_params_t *params = &runtime->shards;
+    size_t n_buffers = runtime->config.offload_param.n_buffers;
+    if (!zr_rt_offloads_params(runtime))
+        return ZR_OK;
+    params->part_bytes = part_limit(runtime);
+    for (size_t i = 0; i < runtime->n_units; i++)
+        for (int kind = 0; kind < N_FLATS; kind++)
+            place_shard(runtime->units[i], kind);
+    params->n_buffers = n_buffers < params->n_parts ? n_buffers : params->n_parts;
+    if (params->n_parts != 0)
+        ZR_TRY(declare(runtime));
+    return list_shards(runtime);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static zr_status_t create_swap(zr_runtime_t *runtime) {
     zr_params_t *params = &runtime->shards;
@@ -137,8 +140,6 @@ static zr_status_t create_swap(zr_runtime_t *runtime) {
     return ZR_OK;
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
-
 zr_status_t zr_params_create(zr_runtime_t *runtime) {
     zr_params_t *params = &runtime->shards;
     const zr_device_info_t *info = zr_device_info(runtime->device);
@@ -146,20 +147,15 @@ zr_status_t zr_params_create(zr_runtime_t *runtime) {
         return ZR_OK;
     params->is_direct = info->host_addressable && info->synchronous;
     ZR_TRY(zr_event_create(runtime->device, &params->all_taken));
-    ZR_TRY(place(runtime));
     if (params->n_parts == 0)
         return ZR_OK;
-    size_t n_buffers = runtime->config.offload_param.n_buffers;
-    params->n_buffers = n_buffers < params->n_parts ? n_buffers : params->n_parts;
-    ZR_TRY(check_capacity(runtime));
-    ZR_TRY(open_store(runtime));
+    params->store = runtime->nvme.store;
     return create_swap(runtime);
 }
 
 void zr_params_destroy(zr_runtime_t *runtime) {
     zr_params_t *params = &runtime->shards;
     zr_swap_destroy(&params->swap);
-    zr_store_destroy(&params->store);
     for (size_t i = 0; params->taken != NULL && i < params->n_buffers; i++)
         zr_event_destroy(&params->taken[i]);
     zr_event_destroy(&params->all_taken);
@@ -305,6 +301,11 @@ zr_status_t zr_params_begin_micro_batch(zr_runtime_t *runtime) {
     return params->n_order == 0 ? ZR_OK : open_reads(params, params->order, params->n_order);
 }
 
+/* What was moved of them. */
+static void account(const zr_params_t *params, zr_store_statistics_t *statistics_p) {
+    zr_store_account_statistics(params->store, params->extents.account, statistics_p);
+}
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 zr_status_t zr_params_begin_fill(zr_runtime_t *runtime) {
@@ -319,7 +320,7 @@ zr_status_t zr_params_end_fill(zr_runtime_t *runtime) {
     if (params->store == NULL)
         return ZR_OK;
     ZR_TRY(zr_swap_end(params->swap));
-    zr_store_statistics(params->store, &params->filled);
+    account(params, &params->filled);
     return ZR_OK;
 }
 
@@ -438,10 +439,10 @@ static zr_status_t look_at_part(zr_unit_t *unit, int kind, size_t first, const c
     zr_store_statistics_t before, after;
     const void *buffer = NULL;
     ZR_TRY(close_reads(params));
-    zr_store_statistics(params->store, &before);
+    account(params, &before);
     ZR_TRY(
         zr_swap_load(params->swap, &params->parts[unit->data[kind].first_part + number], &buffer));
-    zr_store_statistics(params->store, &after);
+    account(params, &after);
     zr_store_count_add(&params->looked, &before.count[ZR_STORE_GET], &after.count[ZR_STORE_GET]);
     params->look_seconds += after.wait_seconds[ZR_STORE_GET] - before.wait_seconds[ZR_STORE_GET];
     *part_p = buffer;
@@ -479,7 +480,7 @@ double zr_params_wait_seconds(const zr_runtime_t *runtime) {
     double seconds = -params->look_seconds;
     if (params->store == NULL)
         return 0;
-    zr_store_statistics(params->store, &now);
+    account(params, &now);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
         seconds += now.wait_seconds[d] - params->filled.wait_seconds[d];
     return seconds;
@@ -489,7 +490,7 @@ static void report_store(const zr_params_t *params, zr_params_report_t *report) 
     static const zr_store_count_t none = {0};
     zr_swap_statistics_t swap;
     zr_swap_statistics(params->swap, &swap);
-    zr_store_statistics(params->store, &report->all);
+    account(params, &report->all);
     report->has_store = true;
     report->store = *zr_store_info(params->store);
     report->staging_bytes = swap.host_bytes;

@@ -21,7 +21,8 @@ typedef struct zr_params {
     size_t n_buffers;
     size_t part_bytes; /* of what is moved, and written, at a time */
 
-    zr_store_t *store; /* NULL: nothing is on NVMe. An extent is a flat buffer's shard */
+    zr_store_t *store;    /* the runtime's; NULL: nothing is on NVMe */
+    zr_extents_t extents; /* of shards of flat buffers: N_FLATS for each unit */
     zr_swap_t *swap;
     zr_swap_item_t *parts; /* [n_parts] in the order of units and flat buffers */
     size_t n_parts;
@@ -50,7 +51,9 @@ typedef struct zr_params {
     double look_seconds;
 } zr_params_t;
 
-/** Say where shards live, and open what holds them but for host memory. After the layout. */
+/** Say where shards live, and declare those that the store will have. After the layout. */
+ZR_NODISCARD zr_status_t zr_params_place(zr_runtime_t *runtime);
+/** Make what moves them. The store is open. */
 ZR_NODISCARD zr_status_t zr_params_create(zr_runtime_t *runtime);
 /** Free everything but the shards in host memory. No stream uses it any more. */
 void zr_params_destroy(zr_runtime_t *runtime);

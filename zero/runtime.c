@@ -185,6 +185,7 @@ static void destroy_unit(zr_unit_t *unit) {
     free(unit->name);
     free(unit->params_tensor);
     free(unit->grads_tensor);
+    free(unit->state_tensor);
     free(unit);
 }
 
@@ -214,6 +215,7 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     if (runtime->allocator != NULL)
         zr_allocator_replay_stop(runtime->allocator); /* while there are streams */
     zr_state_destroy(runtime);
+    zr_nvme_close(runtime);
     zr_event_destroy(&runtime->order);
     if (runtime->transfer != runtime->compute)
         zr_stream_destroy(&runtime->transfer);
@@ -272,8 +274,10 @@ zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *name, zr_unit
     unit->name = strdup(name);
     unit->params_tensor = concatenate(name, " parameters");
     unit->grads_tensor = concatenate(name, " gradients");
+    unit->state_tensor = concatenate(name, " optimizer state");
     zr_status_t status = ZR_OK;
-    if (unit->name == NULL || unit->params_tensor == NULL || unit->grads_tensor == NULL)
+    if (unit->name == NULL || unit->params_tensor == NULL || unit->grads_tensor == NULL ||
+        unit->state_tensor == NULL)
         status = out_of_memory(runtime, "a unit");
     if (status == ZR_OK)
         status = append_pointer(runtime, &runtime->units, runtime->n_units, unit);
@@ -603,6 +607,9 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(agree(runtime));
     ZR_TRY(allocate_staging(runtime));
     ZR_TRY(allocate_norms(runtime));
+    ZR_TRY(zr_state_place(runtime));
+    ZR_TRY(zr_params_place(runtime));
+    ZR_TRY(zr_nvme_open(runtime));
     ZR_TRY(zr_state_create(runtime));
     ZR_TRY(zr_params_create(runtime));
     ZR_TRY(zr_state_begin_fill(runtime));
@@ -620,6 +627,13 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(plan_memory(runtime));
     runtime->committed = true;
     return zr_stream_synchronize(runtime->compute);
+}
+
+zr_status_t zr_runtime_add_extents(zr_runtime_t *runtime, const zr_extents_desc_t *desc,
+                                   zr_extents_t *extents_p) {
+    ZR_TRY(check_building(runtime, "zr_runtime_add_extents"));
+    zr_status_t status = zr_nvme_declare(runtime, desc, extents_p);
+    return status == ZR_ERR_ARGUMENT ? status : zr_rt_note(runtime, status);
 }
 
 zr_status_t zr_runtime_commit(zr_runtime_t *runtime) {
@@ -643,6 +657,10 @@ zr_device_t *zr_runtime_device(zr_runtime_t *runtime) {
 
 zr_comm_t *zr_runtime_comm(zr_runtime_t *runtime) {
     return runtime->comm;
+}
+
+zr_store_t *zr_runtime_store(zr_runtime_t *runtime) {
+    return runtime->nvme.store;
 }
 
 const zr_config_t *zr_runtime_config(const zr_runtime_t *runtime) {

@@ -91,7 +91,42 @@ typedef struct zr_param_desc {
 ZR_NODISCARD zr_status_t zr_unit_add_param(zr_unit_t *unit, const zr_param_desc_t *desc,
                                            zr_param_t **param_p);
 
-/** Lay out, shard, allocate and fill everything; no unit or parameter can be added after. */
+/** What a trainer keeps in the rank's store, beside optimizer state and parameters. */
+typedef struct zr_extents_desc {
+    const char *name;                 /* of all together, for messages: "inputs of 6 layers" */
+    const zr_store_extent_t *extents; /* [n_extents] copied; whatever account they say */
+    size_t n_extents;
+    size_t unit_bytes;         /* transfers begin at multiples of it, and it is a multiple of
+                                  ZR_STORE_CHUNK_ALIGN_BYTES */
+    size_t max_transfers;      /* of this user, at once */
+    const char *const *advice; /* how it needs less room, phrases such as
+                                  "--offload-activations cpu", then NULL; or NULL */
+} zr_extents_desc_t;
+
+/** Where they are: extents [first, first + n_extents) of the store, counted in one account. */
+typedef struct zr_extents {
+    size_t first;
+    size_t n_extents;
+    size_t account;
+} zr_extents_t;
+
+/**
+ * Reserve room on the drives that the configuration's `nvme` names, in the one store that the rank
+ * has for everything. Before commit, which opens it.
+ *
+ * @param desc  borrowed for the call, but its name and advice until commit has returned
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE after commit; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_runtime_add_extents(zr_runtime_t *runtime,
+                                                const zr_extents_desc_t *desc,
+                                                zr_extents_t *extents_p);
+
+/**
+ * Lay out, shard, allocate and fill everything; no unit, parameter or extent can be added after.
+ *
+ * @return ZR_OK; ZR_ERR_BUDGET, also when what is declared does not fit on the drives; and what
+ *         zr_store_create and the other calls return
+ */
 ZR_NODISCARD zr_status_t zr_runtime_commit(zr_runtime_t *runtime);
 
 /** The next of config's grad_accum micro-batches; zr_runtime_step ends them. */
@@ -191,23 +226,11 @@ zr_stream_t *zr_runtime_stream(zr_runtime_t *runtime);
 zr_allocator_t *zr_runtime_allocator(zr_runtime_t *runtime);
 zr_device_t *zr_runtime_device(zr_runtime_t *runtime);
 zr_comm_t *zr_runtime_comm(zr_runtime_t *runtime);
+/** The rank's store, after commit; NULL: nothing is kept in one. Its users share max_transfers and
+ * register buffers of their own. */
+zr_store_t *zr_runtime_store(zr_runtime_t *runtime);
 const zr_config_t *zr_runtime_config(const zr_runtime_t *runtime);
 
-/** Folders that a store's options point to: where they are kept. */
-typedef struct zr_store_paths {
-    char text[ZR_CONFIG_PATHS_BYTES];
-    const char *paths[ZR_STORE_MAX_PATHS];
-} zr_store_paths_t;
-
-/**
- * The options of a store as the configuration's `nvme` says: folders, requests, checks, and the
- * allocator that its buffers count in. What depends on the extents stays at its default.
- *
- * @param paths_p    filled; options_p->paths points into it
- * @param options_p  for zr_store_create with the configuration's nvme.store
- */
-void zr_runtime_store_options(const zr_runtime_t *runtime, zr_store_paths_t *paths_p,
-                              zr_store_options_t *options_p);
 const zr_log_t *zr_runtime_log(const zr_runtime_t *runtime);
 
 /** What there is, in elements. Padding makes shards equal and aligned. */
@@ -238,7 +261,7 @@ typedef struct zr_params_report {
     uint64_t copied_up_bytes;   /* to gathered buffers */
     uint64_t copied_down_bytes; /* from updates on a device whose memory the CPU cannot touch */
     bool has_store;             /* what follows says something */
-    zr_store_info_t store;
+    zr_store_info_t store;      /* the rank's, also of what is not parameters */
     size_t n_buffers;
     size_t staging_bytes;       /* of all buffers */
     uint64_t n_foreseen;        /* transfers of gathers that were started ahead of them, or could
@@ -248,7 +271,7 @@ typedef struct zr_params_report {
     zr_store_count_t looked;    /* got for looking at parameters */
     double gather_wait_seconds; /* this thread was blocked */
     double update_wait_seconds;
-    zr_store_statistics_t all; /* since commit: initial values as well */
+    zr_store_statistics_t all; /* of parameters, since commit: initial values as well */
 } zr_params_report_t;
 
 /** Where this rank's optimizer state lives, and what moving it took. After commit. */
@@ -262,11 +285,11 @@ typedef struct zr_offload_report {
     uint64_t copied_up_bytes;       /* parameters */
     double update_seconds;          /* of updates of which the host did a part */
     bool has_store;                 /* what follows says something */
-    zr_store_info_t store;
-    size_t staging_bytes;                            /* of the buffers that NVMe goes through */
+    zr_store_info_t store;          /* the rank's, also of what is not optimizer state */
+    size_t staging_bytes;           /* of the buffers that NVMe goes through */
     zr_store_count_t updates[ZR_N_STORE_DIRECTIONS]; /* moved by updates */
     double update_wait_seconds[ZR_N_STORE_DIRECTIONS];
-    zr_store_statistics_t all; /* since commit: initial values, updates and reading */
+    zr_store_statistics_t all; /* of the state, since commit: initial values, updates, reading */
     zr_params_report_t params;
 } zr_offload_report_t;
 void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report_p);

@@ -15,6 +15,7 @@
 #include "kernels/kernels.h"
 #include "zero/grads.h"
 #include "zero/layout.h"
+#include "zero/nvme.h"
 #include "zero/params.h"
 #include "zero/runtime.h"
 #include "zero/state.h"
@@ -47,6 +48,7 @@ struct zr_unit {
     char *name;
     char *params_tensor; /* "<name> parameters", as in collectives */
     char *grads_tensor;  /* "<name> gradients" */
+    char *state_tensor;  /* "<name> optimizer state" */
     size_t index;
     zr_param_t **params; /* in order of registration; owned */
     size_t n_params;
@@ -116,6 +118,7 @@ struct zr_runtime {
 
     zr_state_t state;   /* the optimizer's */
     zr_params_t shards; /* of parameters that are offloaded */
+    zr_nvme_t nvme;     /* the store of all that is kept in one */
 
     double optimizer_seconds;
 };

@@ -2,7 +2,7 @@
  * Where the optimizer state lies, how it gets there and how it is looked at: see state.h. The
  * update is in state_update.c.
  *
- * Pieces in a store are cut so that each begins at a chunk; a unit is an extent. Initial values
+ * Pieces in the store are cut so that each begins at a chunk; a unit is an extent. Initial values
  * are written by the same pipeline that updates use, so that commit needs no memory beyond its
  * buffers either.
  */
@@ -48,14 +48,14 @@ static zr_status_t list_pieces(zr_runtime_t *runtime) {
             state->lowered[state->n_lowered++] = i;
         if (piece->tier == ZR_TIER_NVME)
             state->items[state->n_items++] =
-                (zr_swap_item_t){.extent = piece->tensor,
+                (zr_swap_item_t){.extent = state->extents.first + piece->tensor,
                                  .offset_bytes = piece->offset_bytes,
                                  .size_bytes = zr_piece_bytes(placement, piece)};
     }
     return ZR_OK;
 }
 
-static zr_status_t place(zr_runtime_t *runtime) {
+static zr_status_t cut(zr_runtime_t *runtime) {
     const zr_offload_options_t *offload = &runtime->config.offload_optimizer;
     zr_placement_options_t options = {.log = runtime->log,
                                       .elem_bytes = ZR_STATE_BYTES_PER_ELEM,
@@ -72,26 +72,21 @@ static zr_status_t place(zr_runtime_t *runtime) {
     zr_status_t status =
         zr_placement_make(&options, elems, runtime->n_units, &runtime->state.placement);
     free(elems);
-    ZR_TRY(status);
-    return list_pieces(runtime);
+    return status;
 }
 
 /* ---- the store ------------------------------------------------------------------------------- */
 
-static zr_status_t check_capacity(const zr_runtime_t *runtime) {
-    size_t need = runtime->state.placement.bytes[ZR_TIER_NVME];
-    size_t capacity = runtime->config.nvme.capacity_bytes;
-    if (capacity == ZR_CONFIG_NO_BUDGET || need <= capacity)
-        return ZR_OK;
-    return zr_fail(&runtime->log, ZR_ERR_BUDGET,
-                   "nvme: optimizer state of %.1f MiB does not fit the %.1f MiB that this rank may "
-                   "use: %zu sub-groups of up to %.1f MiB; raise --nvme-capacity, lower "
-                   "--offload-ratio, or use --stage 1, 2 or 3 with more --ranks",
-                   (double)need / 0x1p20, (double)capacity / 0x1p20, runtime->state.n_items,
-                   (double)runtime->state.placement.largest_bytes[ZR_TIER_NVME] / 0x1p20);
+/* How it needs less room there. */
+static const char *const *advice(const zr_runtime_t *runtime) {
+    static const char *const of_stage_0[] = {"a lower --offload-ratio", "--offload-optimizer cpu",
+                                             "--stage 1, 2 or 3 with more --ranks", NULL};
+    static const char *const of_others[] = {"a lower --offload-ratio", "--offload-optimizer cpu",
+                                            "more --ranks", NULL};
+    return runtime->config.stage == 0 ? of_stage_0 : of_others;
 }
 
-static zr_status_t create_store(zr_runtime_t *runtime) {
+static zr_status_t declare(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     zr_store_extent_t *extents = calloc(runtime->n_units + 1, sizeof(*extents));
     if (extents == NULL)
@@ -99,16 +94,24 @@ static zr_status_t create_store(zr_runtime_t *runtime) {
                        runtime->n_units);
     for (size_t i = 0; i < runtime->n_units; i++)
         extents[i] =
-            (zr_store_extent_t){.name = runtime->units[i]->name,
+            (zr_store_extent_t){.name = runtime->units[i]->state_tensor,
                                 .size_bytes = state->placement.tensor_bytes[i][ZR_TIER_NVME]};
-    zr_nvme_request_t request = {
-        .extents = extents,
-        .n_extents = runtime->n_units,
-        .group_bytes = group_elems(&runtime->config) * ZR_STATE_BYTES_PER_ELEM,
-        .max_transfers = 2 * runtime->config.offload_optimizer.n_buffers + 2};
-    zr_status_t status = zr_nvme_open(runtime, &request, &state->store);
+    zr_extents_desc_t desc = {.name = "optimizer state",
+                              .extents = extents,
+                              .n_extents = runtime->n_units,
+                              .unit_bytes = group_elems(&runtime->config) * ZR_STATE_BYTES_PER_ELEM,
+                              .max_transfers = 2 * runtime->config.offload_optimizer.n_buffers + 2,
+                              .advice = advice(runtime)};
+    zr_status_t status = zr_nvme_declare(runtime, &desc, &state->extents);
     free(extents);
     return status;
+}
+
+zr_status_t zr_state_place(zr_runtime_t *runtime) {
+    ZR_TRY(cut(runtime));
+    if (runtime->state.placement.n_pieces_in[ZR_TIER_NVME] != 0)
+        ZR_TRY(declare(runtime));
+    return list_pieces(runtime);
 }
 
 static zr_status_t create_swap(zr_runtime_t *runtime) {
@@ -185,15 +188,13 @@ static zr_status_t create_copies(zr_runtime_t *runtime) {
 
 zr_status_t zr_state_create(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
-    ZR_TRY(place(runtime));
     if (state->n_lowered != 0) {
         ZR_TRY(create_host(runtime));
         ZR_TRY(create_copies(runtime));
     }
     if (state->n_items == 0)
         return ZR_OK;
-    ZR_TRY(check_capacity(runtime));
-    ZR_TRY(create_store(runtime));
+    state->store = runtime->nvme.store;
     return create_swap(runtime);
 }
 
@@ -223,7 +224,6 @@ zr_status_t zr_state_allocate_unit(zr_unit_t *unit) {
 void zr_state_destroy(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     zr_swap_destroy(&state->swap);
-    zr_store_destroy(&state->store);
     for (size_t i = 0; i < ZR_STATE_N_COPIES; i++) {
         zr_state_copy_t *copy = &state->copies[i];
         zr_free(runtime->allocator, &copy->grads, NULL);
@@ -323,7 +323,7 @@ static zr_status_t load_master(zr_unit_t *unit, const zr_piece_t *piece, const f
     size_t chunk = zr_store_info(state->store)->chunk_bytes;
     size_t all = zr_piece_bytes(&state->placement, piece);
     size_t size_bytes = (piece->n_elems * sizeof(float) + chunk - 1) / chunk * chunk;
-    zr_swap_item_t item = {.extent = unit->index,
+    zr_swap_item_t item = {.extent = state->extents.first + unit->index,
                            .offset_bytes = piece->offset_bytes,
                            .size_bytes = size_bytes < all ? size_bytes : all};
     const void *buffer = NULL;
@@ -372,7 +372,7 @@ static void report_store(const zr_state_t *state, zr_offload_report_t *report) {
     report->has_store = true;
     report->store = *zr_store_info(state->store);
     report->staging_bytes = swap.host_bytes;
-    zr_store_statistics(state->store, &report->all);
+    zr_store_account_statistics(state->store, state->extents.account, &report->all);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
         report->updates[d] = state->update_count[d];
         report->update_wait_seconds[d] = state->update_wait_seconds[d];

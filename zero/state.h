@@ -31,7 +31,8 @@ typedef struct zr_state {
     size_t *lowered;          /* [n_lowered] pieces that are not on the device, in order */
     size_t n_lowered;
 
-    zr_store_t *store; /* NULL: nothing is on NVMe. Its extents are the units, by index */
+    zr_store_t *store;    /* the runtime's; NULL: nothing is on NVMe */
+    zr_extents_t extents; /* of the units, by index */
     zr_swap_t *swap;
     zr_swap_item_t *items; /* [n_items] the pieces on NVMe, in order */
     size_t n_items;
@@ -65,7 +66,9 @@ typedef struct zr_state_update {
     double lr;
 } zr_state_update_t;
 
-/** Place the state of all units, and make what holds it but for the memory of units. */
+/** Place the state of all units, and declare what of it the store will have. After the layout. */
+ZR_NODISCARD zr_status_t zr_state_place(zr_runtime_t *runtime);
+/** Make what holds and moves it, but for the memory of units. The store is open. */
 ZR_NODISCARD zr_status_t zr_state_create(zr_runtime_t *runtime);
 /** Allocate what a unit has of it on device and host; m and v are 0. */
 ZR_NODISCARD zr_status_t zr_state_allocate_unit(zr_unit_t *unit);

@@ -193,7 +193,7 @@ zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
     state->begin_seconds = zr_rt_now();
     state->n_updated = 0;
     if (state->store != NULL) {
-        zr_store_statistics(state->store, &state->before);
+        zr_store_account_statistics(state->store, state->extents.account, &state->before);
         ZR_TRY(zr_swap_begin(state->swap, ZR_SWAP_UPDATE, state->items, state->n_items));
     }
     if (!state->has_copies)
@@ -215,7 +215,7 @@ zr_status_t zr_state_order_params(zr_runtime_t *runtime, zr_stream_t *later) {
 
 static void count_update(zr_state_t *state) {
     zr_store_statistics_t now;
-    zr_store_statistics(state->store, &now);
+    zr_store_account_statistics(state->store, state->extents.account, &now);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
         zr_store_count_add(&state->update_count[d], &state->before.count[d], &now.count[d]);
         state->update_wait_seconds[d] += now.wait_seconds[d] - state->before.wait_seconds[d];

@@ -57,17 +57,27 @@ static void set_up(stash_fixture_t *f, const char *place, bool is_late) {
                                       .name = "things",
                                       .tag = ZR_TAG_ACTIVATIONS,
                                       .lifetime = ZR_LIFETIME_MICRO_BATCH,
-                                      .n_buffers = 3,
-                                      .backend = place,
-                                      .store = &f->store.options};
+                                      .n_buffers = 3};
     for (size_t i = 0; i < N_SLOTS; i++)
         f->content[i] = new_buffer(SLOT_BYTES, 0);
     f->read = new_buffer(SLOT_BYTES, 0);
 }
 
+/* With an extent of somebody else before those of the stash, and one behind. */
+static void create_store(stash_fixture_t *f) {
+    size_t sizes[N_SLOTS + 2];
+    for (size_t i = 0; i < N_SLOTS + 2; i++)
+        sizes[i] = (SLOT_BYTES + 4095) / 4096 * 4096;
+    assert_int_equal(fixture_create(&f->store, sizes, N_SLOTS + 2), ZR_OK);
+    f->options.store = f->store.store;
+    f->options.first_extent = 1;
+}
+
 static void create(stash_fixture_t *f) {
     zr_stash_destroy(&f->stash);
     memset(f->is_full, 0, sizeof(f->is_full));
+    if (f->options.tier == ZR_TIER_NVME)
+        create_store(f);
     assert_int_equal(zr_stash_create(&f->options, &f->stash), ZR_OK);
 }
 
@@ -80,6 +90,7 @@ static size_t n_live(stash_fixture_t *f, zr_tier_t tier) {
 static void tear_down(stash_fixture_t *f) {
     zr_stash_destroy(&f->stash);
     assert_null(f->stash);
+    zr_store_destroy(&f->store.store);
     assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
     assert_int_equal(n_live(f, ZR_TIER_DEVICE), 0);
     assert_int_equal(n_live(f, ZR_TIER_HOST), 0);
@@ -312,6 +323,55 @@ static void much_under_way(void **state) {
     }
 }
 
+/* Another stash, and somebody else's transfers in flight, in the same store: nobody gives back what
+ * is not his, and each is counted by itself. */
+static void a_store_that_is_shared(void **state) {
+    stash_fixture_t f;
+    (void)state;
+    for (size_t place = 1; place < N_PLACES; place++) {
+        zr_store_extent_t extents[1 + 2 * N_SLOTS];
+        zr_stash_t *other = NULL;
+        zr_stash_statistics_t s;
+        zr_store_statistics_t own;
+        zr_store_ticket_t ticket;
+        set_up(&f, places[place], false);
+        for (size_t i = 0; i < 1 + 2 * N_SLOTS; i++)
+            extents[i] = (zr_store_extent_t){"shared", 10 * CHUNK, (i + N_SLOTS - 1) / N_SLOTS};
+        assert_int_equal(zr_store_create(f.store.backend, &f.store.options, extents,
+                                         1 + 2 * N_SLOTS, &f.store.store),
+                         ZR_OK);
+        f.options.store = f.store.store;
+        f.options.first_extent = 1 + N_SLOTS;
+        assert_int_equal(zr_stash_create(&f.options, &other), ZR_OK);
+        f.options.first_extent = 1;
+        assert_int_equal(zr_stash_create(&f.options, &f.stash), ZR_OK);
+        unsigned char *buffer = new_buffer(10 * CHUNK, 0);
+        memset(buffer, 1, 10 * CHUNK);
+        assert_int_equal(zr_store_put(f.store.store, 0, 0, 10 * CHUNK, buffer, &ticket), ZR_OK);
+        void *tensor = new_tensor(&f, buffer, CHUNK);
+        assert_int_equal(zr_stash_put(other, 0, &tensor, CHUNK, f.stream), ZR_OK);
+        for (size_t i = 0; i < N_SLOTS; i++)
+            assert_int_equal(put(&f, i, CHUNK), ZR_OK);
+        zr_stash_clear(f.stash);
+        memset(f.is_full, 0, sizeof(f.is_full));
+        for (size_t i = 0; i < N_SLOTS; i++)
+            assert_int_equal(put(&f, i, CHUNK), ZR_OK);
+        for (size_t i = N_SLOTS; i-- > 0;)
+            expect_get(&f, i);
+        zr_stash_destroy(&f.stash);
+        assert_int_equal(zr_stash_get(other, 0, f.stream, &tensor), ZR_OK);
+        zr_free(f.allocator, &tensor, f.stream);
+        zr_stash_statistics(other, &s);
+        assert_int_equal(s.store_statistics.count[ZR_STORE_PUT].bytes, 0);
+        zr_stash_destroy(&other);
+        assert_int_equal(zr_store_wait(f.store.store, ticket), ZR_OK); /* still ours */
+        zr_store_account_statistics(f.store.store, 0, &own);
+        assert_int_equal(own.count[ZR_STORE_PUT].bytes, 10 * CHUNK);
+        free_buffer(buffer);
+        tear_down(&f);
+    }
+}
+
 /* The test sees what a schedule without events would do. */
 static void without_events_content_is_lost(void **state) {
     stash_fixture_t f;
@@ -428,6 +488,8 @@ static void what_is_refused(void **state) {
     void *tensor = NULL;
     (void)state;
     set_up(&f, "memory", false);
+    assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash), "a store");
+    create_store(&f);
     f.options.n_buffers = 0;
     assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash), "0 buffers");
     f.options.n_buffers = 2;
@@ -435,6 +497,14 @@ static void what_is_refused(void **state) {
     assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash),
                    "allowed are host and nvme");
     f.options.tier = ZR_TIER_NVME;
+    f.options.first_extent = 3;
+    assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash),
+                   "is extent 11 of the store, which has 11");
+    f.options.first_extent = 1;
+    f.options.slot_bytes = 10 * CHUNK + 1;
+    assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash),
+                   "all slots need 81921 or more");
+    f.options.slot_bytes = SLOT_BYTES;
     create(&f);
     assert_refused(&f.store, ZR_ERR_STATE, zr_stash_get(f.stash, 1, f.stream, &tensor), "is empty");
     assert_refused(&f.store, ZR_ERR_STATE, zr_stash_prefetch(f.stash, 1, f.stream), "is empty");
@@ -457,6 +527,7 @@ int main(void) {
         cmocka_unit_test(last_in_first_out),
         cmocka_unit_test(reads_ahead),
         cmocka_unit_test(much_under_way),
+        cmocka_unit_test(a_store_that_is_shared),
         cmocka_unit_test(without_events_content_is_lost),
         cmocka_unit_test(memory_that_it_takes),
         cmocka_unit_test(drives_that_fail),

@@ -62,9 +62,11 @@ static zr_status_t run_rank(test_rank_t *rank) {
     ZR_TRY(zr_runtime_create(&c->config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = gpt_create(runtime, &shape, &options, &gpt);
     if (status == ZR_OK)
+        status = gpt_plan_activations(gpt, c->activations, BATCH * SEQ);
+    if (status == ZR_OK)
         status = zr_runtime_commit(runtime);
     if (status == ZR_OK)
-        status = gpt_offload_activations(gpt, c->activations, BATCH * SEQ);
+        status = gpt_offload_activations(gpt);
     if (status == ZR_OK)
         status = train(rank, runtime, gpt);
     gpt_destroy(&gpt);

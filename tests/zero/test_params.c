@@ -322,7 +322,7 @@ static void what_cannot_be_is_said(void **state) {
     expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.buffer_count) is 1025");
     options.config.offload_param.n_buffers = 2;
     options.config.nvme.capacity_bytes = 20000;
-    expect_error(&options, ZR_ERR_BUDGET, "raise --nvme-capacity");
+    expect_error(&options, ZR_ERR_BUDGET, "a larger --nvme-capacity");
     options.config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     options.config.host_memory_bytes = 100 << 10;
     options.config.offload_param.n_buffers = 30;
