@@ -14,6 +14,14 @@
 #define STATE_BYTES 12
 #define N_UNITS 4 /* as a model has them: a sub-group ends with its unit */
 
+/* What takes turns. Processor time of the update is that of the step, with the norm. */
+enum { UPDATE, ADAM, IO, N_PARTS };
+
+/* How long it took. */
+typedef struct spent {
+    double seconds, cpu_seconds;
+} spent_t;
+
 typedef struct offload_bench {
     const adam_options_t *options;
     size_t n_elems; /* of all units */
@@ -25,7 +33,7 @@ typedef struct offload_bench {
     zr_runtime_t *runtime;
     zr_unit_t *units[N_UNITS];
     zr_param_t *params[N_UNITS];
-    bench_times_t update_times, io_times;
+    bench_times_t times[N_PARTS], cpu_times[N_PARTS];
 } offload_bench_t;
 
 /* ---- the runtime -------------------------------------------------------------------------------
@@ -86,15 +94,24 @@ static zr_status_t make_gradients(offload_bench_t *b, size_t number) {
     return zr_unit_release(b->units[number]);
 }
 
-static zr_status_t time_update(offload_bench_t *b, double *seconds_p) {
+static zr_status_t time_update(offload_bench_t *b, spent_t *spent_p) {
     zr_offload_report_t before, after;
     ZR_TRY(zr_runtime_begin_micro_batch(b->runtime));
     for (size_t i = 0; i < N_UNITS; i++)
         ZR_TRY(make_gradients(b, i));
     zr_runtime_offload(b->runtime, &before);
+    double cpu_begin = bench_cpu_seconds();
     ZR_TRY(zr_runtime_step(b->runtime, NULL));
+    spent_p->cpu_seconds = bench_cpu_seconds() - cpu_begin;
     zr_runtime_offload(b->runtime, &after);
-    *seconds_p = after.update_seconds - before.update_seconds;
+    spent_p->seconds = after.update_seconds - before.update_seconds;
+    return ZR_OK;
+}
+
+static zr_status_t time_adam(offload_bench_t *b, spent_t *spent_p) {
+    double cpu_begin = bench_cpu_seconds();
+    ZR_TRY(adam_time(&b->memory, &spent_p->seconds));
+    spent_p->cpu_seconds = bench_cpu_seconds() - cpu_begin;
     return ZR_OK;
 }
 
@@ -123,11 +140,12 @@ static zr_status_t open_io(offload_bench_t *b) {
     return io_store_open(&place, &setting, &b->io);
 }
 
-static zr_status_t time_io(offload_bench_t *b, double *seconds_p) {
+static zr_status_t time_io(offload_bench_t *b, spent_t *spent_p) {
     io_speed_t speed;
     uint64_t n_bytes = 2 * STATE_BYTES * (uint64_t)b->n_elems;
     ZR_TRY(io_store_pass(b->io, IO_MIXED, n_bytes, &speed));
-    *seconds_p = (double)n_bytes / speed.bytes_per_s;
+    *spent_p = (spent_t){.seconds = (double)n_bytes / speed.bytes_per_s,
+                         .cpu_seconds = (double)n_bytes * speed.cpu_seconds_per_byte};
     return ZR_OK;
 }
 
@@ -144,8 +162,10 @@ static zr_status_t set_up(offload_bench_t *b) {
 }
 
 static void tear_down(offload_bench_t *b) {
-    bench_times_free(&b->update_times);
-    bench_times_free(&b->io_times);
+    for (int part = 0; part < N_PARTS; part++) {
+        bench_times_free(&b->times[part]);
+        bench_times_free(&b->cpu_times[part]);
+    }
     io_store_close(&b->io);
     free(b->paths);
     zr_runtime_destroy(&b->runtime);
@@ -154,22 +174,23 @@ static void tear_down(offload_bench_t *b) {
 }
 
 static zr_status_t run_round(offload_bench_t *b, bool counts) {
-    double update = 0, adam = 0, io = 0;
-    ZR_TRY(time_update(b, &update));
+    spent_t spent[N_PARTS] = {{0}};
+    ZR_TRY(time_update(b, &spent[UPDATE]));
     if (b->io != NULL)
-        ZR_TRY(time_io(b, &io));
-    ZR_TRY(adam_time(&b->memory, &adam));
-    if (counts &&
-        (!bench_times_add(&b->update_times, update) || !bench_times_add(&b->io_times, io) ||
-         !bench_times_add(&b->memory.adam_times, adam)))
-        return zr_fail(b->options->log, ZR_ERR_MEMORY, "no memory for times");
+        ZR_TRY(time_io(b, &spent[IO]));
+    ZR_TRY(time_adam(b, &spent[ADAM]));
+    for (int part = 0; part < N_PARTS && counts; part++) {
+        if (!bench_times_add(&b->times[part], spent[part].seconds) ||
+            !bench_times_add(&b->cpu_times[part], spent[part].cpu_seconds))
+            return zr_fail(b->options->log, ZR_ERR_MEMORY, "no memory for times");
+    }
     return ZR_OK;
 }
 
 static zr_status_t measure(offload_bench_t *b) {
     double end = bench_seconds() + b->options->seconds;
     ZR_TRY(run_round(b, false)); /* it meets cold memory */
-    while (b->update_times.n_times < ADAM_MIN_ROUNDS || bench_seconds() < end)
+    while (b->times[UPDATE].n_times < ADAM_MIN_ROUNDS || bench_seconds() < end)
         ZR_TRY(run_round(b, true));
     return ZR_OK;
 }
@@ -178,32 +199,50 @@ static zr_status_t measure(offload_bench_t *b) {
  * --------------------------------------------------------------------------------------- */
 
 typedef struct medians {
-    double update, adam, io; /* io 0: none */
-    double ratio;            /* of the update to the larger of the others */
+    spent_t of[N_PARTS]; /* IO 0: none */
+    double ratio;        /* of the update to the larger of the others */
 } medians_t;
 
 static medians_t take_medians(offload_bench_t *b) {
-    medians_t m = {.update = bench_times_median(&b->update_times),
-                   .adam = bench_times_median(&b->memory.adam_times),
-                   .io = bench_times_median(&b->io_times)};
-    m.ratio = m.update / (m.io > m.adam ? m.io : m.adam);
+    medians_t m;
+    for (int part = 0; part < N_PARTS; part++)
+        m.of[part] = (spent_t){.seconds = bench_times_median(&b->times[part]),
+                               .cpu_seconds = bench_times_median(&b->cpu_times[part])};
+    double io = m.of[IO].seconds, adam = m.of[ADAM].seconds;
+    m.ratio = m.of[UPDATE].seconds / (io > adam ? io : adam);
     return m;
 }
 
 static void print_for_people(const offload_bench_t *b, const medians_t *m) {
     double n_elems = (double)b->n_elems, bytes = 2 * STATE_BYTES * n_elems;
+    const spent_t *update = &m->of[UPDATE], *adam = &m->of[ADAM], *io = &m->of[IO];
     fprintf(stderr, "%s\n%zu elements on %s, %s gradients and parameters, median of %zu rounds\n",
             zr_device_info(b->memory.device)->description, b->n_elems,
             b->io != NULL ? "nvme" : "cpu", zr_dtype_name(b->options->dtype),
-            b->update_times.n_times);
-    fprintf(stderr, "  update        %8.1f ms  %8.1f million elements/s\n", 1e3 * m->update,
-            1e-6 * n_elems / m->update);
-    fprintf(stderr, "  adam alone    %8.1f ms  %8.1f million elements/s\n", 1e3 * m->adam,
-            1e-6 * n_elems / m->adam);
+            b->times[UPDATE].n_times);
+    fprintf(stderr,
+            "  update        %8.1f ms  %8.1f million elements/s  %8.1f ms of processor, with the "
+            "norm\n",
+            1e3 * update->seconds, 1e-6 * n_elems / update->seconds, 1e3 * update->cpu_seconds);
+    fprintf(stderr, "  adam alone    %8.1f ms  %8.1f million elements/s  %8.1f ms of processor\n",
+            1e3 * adam->seconds, 1e-6 * n_elems / adam->seconds, 1e3 * adam->cpu_seconds);
     if (b->io != NULL)
-        fprintf(stderr, "  bytes alone   %8.1f ms  %8.2f GB/s, read and written\n", 1e3 * m->io,
-                1e-9 * bytes / m->io);
+        fprintf(stderr,
+                "  bytes alone   %8.1f ms  %8.2f GB/s, read and written  %8.1f ms of processor\n",
+                1e3 * io->seconds, 1e-9 * bytes / io->seconds, 1e3 * io->cpu_seconds);
     fprintf(stderr, "  ratio         %8.3f  of the update to the larger of these\n", m->ratio);
+}
+
+static bool put_spent(json_t *object, const medians_t *m, bool with_io) {
+    static const char *const names[N_PARTS][2] = {{"update_seconds", "step_cpu_seconds"},
+                                                  {"adam_seconds", "adam_cpu_seconds"},
+                                                  {"io_seconds", "io_cpu_seconds"}};
+    bool made = true;
+    for (int part = 0; part < (with_io ? N_PARTS : IO); part++) {
+        made &= json_put(object, names[part][0], json_number(m->of[part].seconds));
+        made &= json_put(object, names[part][1], json_number(m->of[part].cpu_seconds));
+    }
+    return made;
 }
 
 static json_t *describe(const offload_bench_t *b, const medians_t *m) {
@@ -220,13 +259,11 @@ static json_t *describe(const offload_bench_t *b, const medians_t *m) {
     zr_runtime_offload(b->runtime, &moved);
     made &= json_put(object, "largest_group_elems", json_count(moved.largest_group_elems));
     made &= json_put(object, "buffers", json_count(config->offload_optimizer.n_buffers));
-    made &= json_put(object, "rounds", json_count(b->update_times.n_times));
-    made &= json_put(object, "update_seconds", json_number(m->update));
-    made &= json_put(object, "adam_seconds", json_number(m->adam));
+    made &= json_put(object, "rounds", json_count(b->times[UPDATE].n_times));
+    made &= put_spent(object, m, b->io != NULL);
     if (b->io != NULL) {
         double bytes = 2 * STATE_BYTES * (double)b->n_elems;
-        made &= json_put(object, "io_seconds", json_number(m->io));
-        made &= json_put(object, "io_bytes_per_s", json_number(bytes / m->io));
+        made &= json_put(object, "io_bytes_per_s", json_number(bytes / m->of[IO].seconds));
     }
     made &= json_put(object, "ratio", json_number(m->ratio));
     if (made)

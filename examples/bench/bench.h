@@ -53,6 +53,8 @@ bool bench_answer_common(const bench_common_t *common, const struct argp *argp, 
 
 /** Seconds from some moment on. */
 double bench_seconds(void);
+/** Seconds of processor that this process has had, on all threads, in the kernel as well. */
+double bench_cpu_seconds(void);
 
 /** Times of a thing that is done again and again. */
 typedef struct bench_times {

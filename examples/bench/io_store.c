@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include "examples/bench/io_run.h"
 
@@ -85,13 +84,6 @@ void io_store_close(io_store_t **io) {
     *io = NULL;
 }
 
-static double cpu_seconds(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (double)usage.ru_utime.tv_sec + 1e-6 * (double)usage.ru_utime.tv_usec +
-           (double)usage.ru_stime.tv_sec + 1e-6 * (double)usage.ru_stime.tv_usec;
-}
-
 /* One transfer after the other, each into the slot of the one that is the longest under way. */
 static zr_status_t move(io_store_t *io, io_pattern_t pattern, uint64_t n_bytes) {
     size_t offset = 0, number = 0;
@@ -120,9 +112,9 @@ zr_status_t io_store_pass(io_store_t *io, io_pattern_t pattern, uint64_t n_bytes
                           io_speed_t *speed_p) {
     zr_store_statistics_t before, after;
     zr_store_statistics(io->store, &before);
-    double begin = bench_seconds(), cpu_begin = cpu_seconds();
+    double begin = bench_seconds(), cpu_begin = bench_cpu_seconds();
     ZR_TRY(move(io, pattern, n_bytes));
-    double seconds = bench_seconds() - begin, cpu = cpu_seconds() - cpu_begin;
+    double seconds = bench_seconds() - begin, cpu = bench_cpu_seconds() - cpu_begin;
     zr_store_statistics(io->store, &after);
     double n = (double)(after.count[ZR_STORE_PUT].bytes + after.count[ZR_STORE_GET].bytes -
                         before.count[ZR_STORE_PUT].bytes - before.count[ZR_STORE_GET].bytes);
