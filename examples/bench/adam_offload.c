@@ -27,7 +27,9 @@ typedef struct offload_bench {
     size_t n_elems; /* of all units */
     adam_bench_t memory;
     io_store_t *io; /* NULL without NVMe */
-    char *paths;
+    char *paths;    /* copy of the option, cut at commas */
+    const char *folders[IO_MAX_FILES];
+    size_t n_folders;
 
     zr_comm_t *comm;
     zr_runtime_t *runtime;
@@ -126,15 +128,10 @@ static zr_status_t open_io(offload_bench_t *b) {
                             .submit_batch = usual.submit_batch,
                             .n_files = 1};
     io_place_t place = {.verify = b->options->verify, .log = *b->options->log};
-    char *rest = NULL;
     if (b->options->offload != ZR_OFFLOAD_NVME)
         return ZR_OK;
-    b->paths = strdup(b->options->paths);
-    if (b->paths == NULL)
-        return zr_fail(b->options->log, ZR_ERR_MEMORY, "no memory for --path");
-    for (char *path = strtok_r(b->paths, ",", &rest); path != NULL && place.n_paths < IO_MAX_FILES;
-         path = strtok_r(NULL, ",", &rest))
-        place.paths[place.n_paths++] = path;
+    place.n_paths = b->n_folders;
+    memcpy(place.paths, b->folders, sizeof(place.paths));
     size_t unit = setting.request_bytes, size_bytes = STATE_BYTES * b->n_elems;
     place.size_bytes = (size_bytes + unit - 1) / unit * unit;
     return io_store_open(&place, &setting, &b->io);
@@ -152,7 +149,26 @@ static zr_status_t time_io(offload_bench_t *b, spent_t *spent_p) {
 /* ---- measuring
  * --------------------------------------------------------------------------------------- */
 
+/* The folders of --path, which have to be there. */
+static zr_status_t find_folders(offload_bench_t *b) {
+    const adam_options_t *o = b->options;
+    b->paths = strdup(o->paths);
+    if (b->paths == NULL)
+        return zr_fail(o->log, ZR_ERR_MEMORY, "no memory for --path");
+    for (char *rest = b->paths, *path; (path = strsep(&rest, ",")) != NULL;) {
+        if (path[0] == '\0' || b->n_folders == IO_MAX_FILES)
+            return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                           "--path \"%s\": 1 to %d folders are possible, none of them empty",
+                           o->paths, IO_MAX_FILES);
+        ZR_TRY(bench_check_folder("--path", path, o->log));
+        b->folders[b->n_folders++] = path;
+    }
+    return ZR_OK;
+}
+
 static zr_status_t set_up(offload_bench_t *b) {
+    if (b->options->offload == ZR_OFFLOAD_NVME)
+        ZR_TRY(find_folders(b));
     adam_options_t memory_options = *b->options;
     b->n_elems = b->options->n_elems > 0 ? b->options->n_elems : DEFAULT_ELEMS;
     memory_options.n_elems = b->n_elems;

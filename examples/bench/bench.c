@@ -2,8 +2,11 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 bool bench_take_common(int key, bench_common_t *common) {
     switch (key) {
@@ -34,6 +37,18 @@ bool bench_answer_common(const bench_common_t *common, const struct argp *argp, 
     else if (common->version)
         printf("zero-bench %s (%s)\n", zr_version(), zr_build_description());
     return common->help || common->version;
+}
+
+zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t *log) {
+    struct stat what;
+    int error = stat(path, &what) != 0           ? errno
+                : !S_ISDIR(what.st_mode)         ? ENOTDIR
+                : access(path, W_OK | X_OK) != 0 ? errno
+                                                 : 0;
+    if (error == 0)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: %s; it has to be a folder that can be written to",
+                   key, path, strerror(error));
 }
 
 double bench_seconds(void) {

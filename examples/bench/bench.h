@@ -49,6 +49,9 @@ error_t bench_taken(zr_status_t status);
 /** After parsing: true when --help or --version was asked for, and has been printed. */
 bool bench_answer_common(const bench_common_t *common, const struct argp *argp, const char *name);
 
+/** Whether an option names a folder that files can be made in; the error names the option. */
+ZR_NODISCARD zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t *log);
+
 /* ---- measuring ---------------------------------------------------------------------- */
 
 /** Seconds from some moment on. */

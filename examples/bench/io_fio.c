@@ -13,6 +13,7 @@
 #include "examples/bench/io_run.h"
 
 #define COMMAND_BYTES 2048
+#define VERIFY_BYTES ((size_t)256 << 10) /* a checksum each, as the store's */
 
 bool io_fio_find(char *version, size_t version_bytes) {
     FILE *pipe = popen("fio --version 2>/dev/null", "r");
@@ -41,14 +42,16 @@ static zr_status_t make_file(io_fio_t *fio, const char *folder, size_t size_byte
 }
 
 zr_status_t io_fio_open(const io_place_t *place, size_t n_files_per_path, io_fio_t *fio) {
-    const io_setting_t first = {.request_bytes = (size_t)1 << 20, .depth = 16};
+    const io_fio_job_t first = {.setting = {.request_bytes = (size_t)1 << 20, .depth = 16},
+                                .pattern = IO_WRITE,
+                                .n_bytes = place->size_bytes};
     size_t n_files = place->n_paths * n_files_per_path;
     io_speed_t speed;
     *fio = (io_fio_t){.size_bytes = place->size_bytes};
     for (size_t i = 0; i < n_files; i++)
         ZR_TRY(make_file(fio, place->paths[i % place->n_paths], place->size_bytes / n_files,
                          &place->log));
-    return io_fio_pass(fio, &first, IO_WRITE, place->size_bytes, &place->log, &speed);
+    return io_fio_pass(fio, &first, &place->log, &speed);
 }
 
 void io_fio_close(io_fio_t *fio) {
@@ -57,16 +60,29 @@ void io_fio_close(io_fio_t *fio) {
     fio->n_files = 0;
 }
 
-static void make_command(const io_fio_t *fio, const io_setting_t *setting, io_pattern_t pattern,
-                         uint64_t n_bytes, char *command) {
+/* Its own checksums: the bytes are a fixed pattern, because random ones would cost it more than
+ * the checksum. It leaves no file of its own about them. */
+static int add_verify(const io_fio_job_t *job, char *command, int n) {
+    size_t interval = job->setting.request_bytes;
+    interval = interval < VERIFY_BYTES ? interval : VERIFY_BYTES;
+    return n + snprintf(command + n, (size_t)(COMMAND_BYTES - n),
+                        "--verify=%s --verify_interval=%zu --verify_pattern=0x5a --do_verify=0 "
+                        "--verify_fatal=1 --verify_state_save=0 --randrepeat=1 ",
+                        job->verify, interval);
+}
+
+static void make_command(const io_fio_t *fio, const io_fio_job_t *job, char *command) {
     static const char *const names[] = {"write", "read", "rw"};
     int n = snprintf(command, COMMAND_BYTES,
                      "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=io --ioengine=io_uring "
                      "--direct=1 --fixedbufs=1 --registerfiles=1 "
                      "--overwrite=1 --randrepeat=0 --rw=%s --bs=%zu --iodepth=%zu --size=%zu "
-                     "--io_size=%llu --output-format=json --filename=",
-                     names[pattern], setting->request_bytes, setting->depth, fio->size_bytes,
-                     (unsigned long long)n_bytes);
+                     "--io_size=%llu --output-format=json ",
+                     names[job->pattern], job->setting.request_bytes, job->setting.depth,
+                     fio->size_bytes, (unsigned long long)job->n_bytes);
+    if (job->verify != NULL)
+        n = add_verify(job, command, n);
+    n += snprintf(command + n, (size_t)(COMMAND_BYTES - n), "--filename=");
     for (size_t i = 0; i < fio->n_files && n < COMMAND_BYTES - 64; i++)
         n += snprintf(command + n, (size_t)(COMMAND_BYTES - n), "%s/proc/%ld/fd/%d",
                       i == 0 ? "" : ":", (long)getpid(), fio->files[i]);
@@ -91,10 +107,10 @@ static bool read_speed(const json_t *output, io_speed_t *speed_p) {
     return true;
 }
 
-zr_status_t io_fio_pass(const io_fio_t *fio, const io_setting_t *setting, io_pattern_t pattern,
-                        uint64_t n_bytes, const zr_log_t *log, io_speed_t *speed_p) {
+zr_status_t io_fio_pass(const io_fio_t *fio, const io_fio_job_t *job, const zr_log_t *log,
+                        io_speed_t *speed_p) {
     char command[COMMAND_BYTES];
-    make_command(fio, setting, pattern, n_bytes, command);
+    make_command(fio, job, command);
     FILE *pipe = popen(command, "r");
     if (pipe == NULL)
         return zr_fail(log, ZR_ERR_IO, "fio cannot be started: %s", strerror(errno));

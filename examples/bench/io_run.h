@@ -19,7 +19,7 @@ typedef struct io_place {
     const char *paths[IO_MAX_FILES];
     size_t n_paths;
     size_t size_bytes; /* of all files together; a multiple of the largest request */
-    bool verify;       /* the store makes and verifies checksums; fio does not */
+    bool verify;       /* the store makes and verifies checksums */
     zr_log_t log;
 } io_place_t;
 
@@ -65,8 +65,17 @@ bool io_fio_find(char *version, size_t version_bytes);
 ZR_NODISCARD zr_status_t io_fio_open(const io_place_t *place, size_t n_files_per_path,
                                      io_fio_t *fio);
 void io_fio_close(io_fio_t *fio);
-ZR_NODISCARD zr_status_t io_fio_pass(const io_fio_t *fio, const io_setting_t *setting,
-                                     io_pattern_t pattern, uint64_t n_bytes, const zr_log_t *log,
-                                     io_speed_t *speed_p);
+
+/** One pass of it. */
+typedef struct io_fio_job {
+    io_setting_t setting;
+    io_pattern_t pattern;
+    uint64_t n_bytes;   /* from the beginning and again; with `verify`, the files' size */
+    const char *verify; /* of its checksums, per 256 KiB; NULL: none. They are made when it writes,
+                           and verified when it reads what the same job has written last */
+} io_fio_job_t;
+
+ZR_NODISCARD zr_status_t io_fio_pass(const io_fio_t *fio, const io_fio_job_t *job,
+                                     const zr_log_t *log, io_speed_t *speed_p);
 
 #endif

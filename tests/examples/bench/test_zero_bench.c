@@ -44,6 +44,9 @@ static void expect_offload(const char *arguments, const char *place) {
     if (has_io && number_at(object, "io_seconds") > limit)
         limit = number_at(object, "io_seconds");
     assert_true((json_object_get(object, "io_seconds") != NULL) == has_io);
+    assert_true((json_object_get(object, "io_cpu_seconds") != NULL) == has_io);
+    assert_true(number_at(object, "step_cpu_seconds") >= 0.0);
+    assert_true(number_at(object, "adam_cpu_seconds") >= 0.0);
     double ratio = number_at(object, "update_seconds") / limit;
     assert_true(fabs(number_at(object, "ratio") / ratio - 1.0) < 1e-6);
     json_decref(object);
@@ -64,8 +67,8 @@ static void test_adam_offload(void **state) {
     snprintf(with_place, sizeof(with_place), "%snvme --buffers 3 2>/dev/null", arguments);
     expect_offload(with_place, "nvme");
     snprintf(with_place, sizeof(with_place), "%snvme --path /nowhere 2>&1", arguments);
-    assert_int_equal(run(with_place, output, sizeof(output)), 1);
-    assert_non_null(strstr(output, "/nowhere"));
+    assert_int_equal(run(with_place, output, sizeof(output)), 2);
+    assert_non_null(strstr(output, "--path /nowhere: No such file"));
 }
 
 /* What is written for people leaves standard output alone. */

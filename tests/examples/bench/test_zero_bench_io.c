@@ -3,6 +3,7 @@
  * leaves no file behind. How fast anything is, is not a matter of tests, and so fio is not run.
  */
 #include <dirent.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -22,6 +23,38 @@ static int teardown(void **state) {
     return rmdir(folder); /* it is empty */
 }
 
+/* A comparison, without fio. */
+static void assert_measured(const json_t *comparison, bool is_checksummed) {
+    static const char *const patterns[] = {"write", "read", "mixed"};
+    for (int i = 0; i < 3; i++) {
+        const json_t *pattern = json_object_get(comparison, patterns[i]);
+        assert_true(number_at(pattern, "bytes_per_s") > 0.0);
+        assert_true(number_at(pattern, "cpu_s_per_gb") >= 0.0);
+        assert_null(json_object_get(pattern, "ratio"));
+        assert_null(json_object_get(pattern, "ratio_to_plain_fio"));
+        if (is_checksummed)
+            assert_true(number_at(pattern, "checksum_s_per_gb") > 0.0);
+        else
+            assert_null(json_object_get(pattern, "checksum_s_per_gb"));
+    }
+}
+
+static void test_one_of_both(void **state) {
+    char arguments[512], output[8192];
+    (void)state;
+    for (int is_checksummed = 0; is_checksummed < 2; is_checksummed++) {
+        snprintf(arguments, sizeof(arguments), SMALL "--path %s --json --verify %s 2>/dev/null",
+                 folder, is_checksummed ? "on" : "off");
+        assert_int_equal(run(arguments, output, sizeof(output)), 0);
+        json_t *object = json_loads(output, 0, NULL);
+        assert_non_null(object);
+        assert_measured(json_object_get(object, is_checksummed ? "checksummed" : "plain"),
+                        is_checksummed);
+        assert_null(json_object_get(object, is_checksummed ? "plain" : "checksummed"));
+        json_decref(object);
+    }
+}
+
 static void test_report(void **state) {
     (void)state;
     char arguments[512], output[8192];
@@ -33,14 +66,12 @@ static void test_report(void **state) {
     assert_non_null(object);
     assert_string_equal(json_string_value(json_object_get(object, "command")), "io");
     assert_int_equal(json_array_size(json_object_get(object, "paths")), 2);
-    static const char *const patterns[] = {"write", "read", "mixed"};
-    for (int i = 0; i < 3; i++) {
-        const json_t *pattern = json_object_get(object, patterns[i]);
-        assert_true(number_at(pattern, "bytes_per_s") > 0.0);
-        assert_true(number_at(pattern, "cpu_s_per_gb") >= 0.0);
-        assert_true(number_at(pattern, "checksum_s_per_gb") > 0.0);
-        assert_null(json_object_get(pattern, "ratio")); /* of fio */
-    }
+    const json_t *checksummed = json_object_get(object, "checksummed");
+    assert_measured(json_object_get(object, "plain"), false);
+    assert_measured(checksummed, true);
+    assert_true(number_at(checksummed, "cold_s_per_gb") > 0.0);
+    assert_true(number_at(checksummed, "cached_s_per_gb") > 0.0);
+    assert_null(json_object_get(checksummed, "fio_verify"));
     assert_true(number_at(json_object_get(object, "settings"), "request_bytes") == 262144.0);
     json_decref(object);
 
@@ -51,27 +82,36 @@ static void test_report(void **state) {
     assert_true(number_at(object, "submit_batch") >= 1.0);
     assert_true(number_at(object, "files_per_path") == 1.0);
     assert_int_equal(json_array_size(json_object_get(object, "paths")), 2);
+    const json_t *path = json_array_get(json_object_get(object, "paths"), 1);
+    assert_int_equal(json_string_value(path)[0], '/'); /* from any folder it means the same */
+    assert_int_equal(access(json_string_value(path), F_OK), 0);
     json_decref(object);
     assert_int_equal(unlink(arguments), 0);
 }
 
 static void test_refusals(void **state) {
     (void)state;
-    char output[4096];
     assert_bad_usage("io --request 5000", "--request 5000: multiples of 4096");
     assert_bad_usage("io --depth 0", "--depth");
     assert_bad_usage("io --depth 1025", "1024");
     assert_bad_usage("io --path a,,b", "none of them empty");
-    assert_bad_usage("io --size 1MiB", "--size 1048576");
+    assert_bad_usage("io --size 1MiB", "--size 1048576 bytes");
+    assert_bad_usage("io --size 1MiB", "8.0 MiB (8388608 bytes) to 64.0 GiB are possible");
+    assert_bad_usage("io --size 300", "a number without a unit is bytes");
+    assert_bad_usage("io --path /no/such/folder", "--path /no/such/folder: No such file");
+    assert_bad_usage("io --path /dev/null", "--path /dev/null: Not a directory");
+    assert_bad_usage("io --save-settings /no/such/folder/x",
+                     "--save-settings /no/such/folder/x: cannot be written");
+    assert_bad_usage("adam --offload nvme --path /no/such/folder", "--path /no/such/folder: No");
     assert_bad_usage("io --files 9 --path a,b", "16 files are possible");
     assert_bad_usage("io --verify maybe", "--verify");
     assert_bad_usage("io extra", "io takes options only");
     assert_bad_usage("io --pth x", "--path");
-    assert_int_equal(run(SMALL "--path /no/such/folder 2>/dev/null", output, sizeof(output)), 1);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_report),
+                                       cmocka_unit_test(test_one_of_both),
                                        cmocka_unit_test(test_refusals)};
     char output[256];
     if (run(SMALL "2>/dev/null", output, sizeof(output)) != 0) {

@@ -1,0 +1,149 @@
+/*
+ * The sweep of zero-bench io: which settings move a byte there and back fastest, for the store and
+ * for fio, each on its own.
+ */
+#include <stdlib.h>
+
+#include "examples/bench/io.h"
+
+#define MAX_SWEEP 64
+
+/* Settings that are tried, and how each did: seconds to write and read a byte. 0: not. */
+typedef struct trial {
+    io_setting_t setting;
+    double store_seconds, fio_seconds;
+} trial_t;
+
+typedef struct sweep {
+    trial_t trials[MAX_SWEEP];
+    size_t n_trials;
+    io_best_t best;
+} sweep_t;
+
+static zr_status_t try_store(const io_place_t *place, trial_t *trial) {
+    io_store_t *io = NULL;
+    io_speed_t write, read;
+    zr_status_t status = io_store_open(place, &trial->setting, &io);
+    if (status == ZR_OK)
+        status = io_store_pass(io, IO_WRITE, place->size_bytes, &write);
+    if (status == ZR_OK)
+        status = io_store_pass(io, IO_READ, place->size_bytes, &read);
+    io_store_close(&io);
+    if (status == ZR_OK)
+        trial->store_seconds = 1.0 / write.bytes_per_s + 1.0 / read.bytes_per_s;
+    return status;
+}
+
+static zr_status_t try_fio(const io_place_t *place, const io_fio_t *fio, trial_t *trial) {
+    io_speed_t write, read;
+    ZR_TRY(io_fio_pass(fio, &(io_fio_job_t){trial->setting, IO_WRITE, place->size_bytes, NULL},
+                       &place->log, &write));
+    ZR_TRY(io_fio_pass(fio, &(io_fio_job_t){trial->setting, IO_READ, place->size_bytes, NULL},
+                       &place->log, &read));
+    trial->fio_seconds = 1.0 / write.bytes_per_s + 1.0 / read.bytes_per_s;
+    return ZR_OK;
+}
+
+static zr_status_t try_setting(const io_options_t *o, sweep_t *sweep, const io_setting_t *setting,
+                               const io_fio_t *fio) {
+    trial_t *trial = &sweep->trials[sweep->n_trials++];
+    *trial = (trial_t){.setting = *setting};
+    ZR_TRY(try_store(&o->place, trial));
+    if (fio != NULL)
+        ZR_TRY(try_fio(&o->place, fio, trial));
+    fprintf(stderr, "  %5zu KiB  depth %3zu  files %2zu  batch %2zu   store %6.2f GB/s",
+            setting->request_bytes >> 10, setting->depth, setting->n_files, setting->submit_batch,
+            2e-9 / trial->store_seconds);
+    if (fio != NULL)
+        fprintf(stderr, "   fio %6.2f GB/s", 2e-9 / trial->fio_seconds);
+    fputc('\n', stderr);
+    return ZR_OK;
+}
+
+static void choose_best(sweep_t *sweep) {
+    const trial_t *store = NULL, *fio = NULL;
+    for (size_t i = 0; i < sweep->n_trials; i++) {
+        const trial_t *trial = &sweep->trials[i];
+        if (store == NULL || trial->store_seconds < store->store_seconds)
+            store = trial;
+        if (trial->fio_seconds > 0.0 && (fio == NULL || trial->fio_seconds < fio->fio_seconds))
+            fio = trial;
+    }
+    sweep->best.store = store->setting;
+    sweep->best.fio = fio != NULL ? fio->setting : store->setting;
+}
+
+/* Sizes of requests times depths, with one number of files. */
+static zr_status_t sweep_requests(const io_options_t *o, sweep_t *sweep, size_t n_files) {
+    io_fio_t fio = {.n_files = 0};
+    zr_status_t status = o->without_fio ? ZR_OK : io_fio_open(&o->place, n_files, &fio);
+    for (size_t size = (size_t)128 << 10; size <= (size_t)2 << 20 && status == ZR_OK; size *= 2) {
+        if (o->given.request_bytes > 0)
+            size = o->given.request_bytes;
+        for (size_t depth = 4; depth <= 64 && status == ZR_OK; depth *= 2) {
+            if (o->given.depth > 0)
+                depth = o->given.depth;
+            const io_setting_t setting = {size, depth, depth < 4 ? depth : 4, n_files};
+            if (size * depth <= IO_MAX_MEMORY || o->given.depth > 0)
+                status = try_setting(o, sweep, &setting, o->without_fio ? NULL : &fio);
+            if (o->given.depth > 0)
+                break;
+        }
+        if (o->given.request_bytes > 0)
+            break;
+    }
+    io_fio_close(&fio);
+    return status;
+}
+
+/* More files, with the requests that did best on one. */
+static zr_status_t sweep_files(const io_options_t *o, sweep_t *sweep) {
+    for (size_t n_files = 2; n_files <= 4 && o->given.n_files == 0; n_files *= 2) {
+        io_fio_t fio = {.n_files = 0};
+        io_setting_t setting = sweep->best.store;
+        setting.n_files = n_files;
+        zr_status_t status = o->without_fio ? ZR_OK : io_fio_open(&o->place, n_files, &fio);
+        if (status == ZR_OK)
+            status = try_setting(o, sweep, &setting, o->without_fio ? NULL : &fio);
+        setting = sweep->best.fio;
+        setting.n_files = n_files;
+        if (status == ZR_OK && !o->without_fio)
+            status = try_setting(o, sweep, &setting, &fio);
+        io_fio_close(&fio);
+        ZR_TRY(status);
+    }
+    return ZR_OK;
+}
+
+/* Other batches of submissions; fio's are its own. */
+static zr_status_t sweep_batches(const io_options_t *o, sweep_t *sweep) {
+    static const size_t batches[] = {1, 16};
+    for (size_t i = 0; i < 2; i++) {
+        io_setting_t setting = sweep->best.store;
+        setting.submit_batch = batches[i];
+        if (batches[i] <= setting.depth)
+            ZR_TRY(try_setting(o, sweep, &setting, NULL));
+    }
+    return ZR_OK;
+}
+
+static zr_status_t run_sweep(const io_options_t *o, sweep_t *sweep) {
+    fprintf(stderr, "written and read once, %zu MiB:\n", o->place.size_bytes >> 20);
+    ZR_TRY(sweep_requests(o, sweep, o->given.n_files > 0 ? o->given.n_files : 1));
+    choose_best(sweep);
+    ZR_TRY(sweep_files(o, sweep));
+    choose_best(sweep);
+    ZR_TRY(sweep_batches(o, sweep));
+    choose_best(sweep);
+    return ZR_OK;
+}
+
+zr_status_t io_sweep(const io_options_t *o, io_best_t *best_p) {
+    sweep_t *sweep = calloc(1, sizeof(*sweep));
+    if (sweep == NULL)
+        return zr_fail(o->log, ZR_ERR_MEMORY, "no memory for the sweep");
+    zr_status_t status = run_sweep(o, sweep);
+    *best_p = sweep->best;
+    free(sweep);
+    return status;
+}
