@@ -267,6 +267,11 @@ zr_device_t *zr_stream_device(const zr_stream_t *stream) {
     return stream->device;
 }
 
+void *zr_stream_native(const zr_stream_t *stream) {
+    const zr_device_backend_t *backend = stream->device->backend;
+    return backend->stream_native != NULL ? backend->stream_native(stream) : NULL;
+}
+
 zr_status_t zr_stream_synchronize(zr_stream_t *stream) {
     return stream->device->backend->stream_synchronize(stream);
 }

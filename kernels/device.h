@@ -161,6 +161,18 @@ void zr_stream_destroy(zr_stream_t **stream);
 zr_device_t *zr_stream_device(const zr_stream_t *stream);
 
 /**
+ * The device's own handle of a stream, for kernels of one's own: they run in the order of what is
+ * queued on it. Say what each costs with zr_stream_launched (kernels.h).
+ *
+ * @return "cuda": a cudaStream_t, whose device the caller makes the current one. NULL: the device
+ *         has none. Where zr_device_info says that it is synchronous, the caller does its work
+ *         itself, since all that was queued is done; a simulated device has nothing to compute
+ *
+ * Ownership: the stream's.
+ */
+void *zr_stream_native(const zr_stream_t *stream);
+
+/**
  * Wait until all work queued on the stream is done.
  *
  * @return ZR_OK; ZR_ERR_DEVICE when some of it failed: the log names the work

@@ -12,21 +12,6 @@
 #include "kernels/kernels.h"
 #include "kernels/nn/nn.h"
 
-/* Which of a processor's rates a kernel's operations run at. */
-typedef enum zr_rate {
-    ZR_RATE_VECTOR = 0,
-    ZR_RATE_MATRIX = 1,   /* products of operands of a dtype */
-    ZR_RATE_ATTENTION = 2 /* likewise, in attention */
-} zr_rate_t;
-
-/* A kernel that was queued, for accounts. */
-typedef struct zr_charge {
-    const char *kernel; /* static */
-    zr_cost_t cost;
-    zr_rate_t rate;
-    zr_dtype_t dtype; /* ZR_RATE_VECTOR: of no account */
-} zr_charge_t;
-
 typedef struct zr_device_backend {
     const char *name;
 
@@ -64,6 +49,13 @@ typedef struct zr_device_backend {
     zr_status_t (*event_query)(zr_event_t *event, bool *passed_p);
     zr_status_t (*copy_async)(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                               zr_copy_t kind);
+
+    /* Optional. The handle that kernels of a caller's own are queued on (zr_stream_native); NULL:
+     * there is none. */
+    void *(*stream_native)(const zr_stream_t *stream);
+    /* Optional. Such a kernel was queued: keep its name for the message if it fails, or fail when
+     * it was refused. */
+    zr_status_t (*stream_launched)(zr_stream_t *stream, const char *name);
 
     /* Optional. A kernel of this cost has been queued: what a simulated device takes its time for.
      */

@@ -184,3 +184,23 @@ zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_
            (zr_cost_t){.operations = 0.0, .bytes = (double)zr_dtype_size(dtype) * (double)n_elems});
     return ZR_OK;
 }
+
+/* ---- kernels of a caller's own -----------------------------------------------------------------
+ */
+
+zr_status_t zr_stream_launched(zr_stream_t *stream, const zr_charge_t *charge) {
+    const zr_device_backend_t *backend = stream->device->backend;
+    const zr_cost_t *cost = &charge->cost;
+    if (charge->kernel == NULL)
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "a kernel on stream \"%s\" has no name", stream->name);
+    if (!isfinite(cost->operations) || !isfinite(cost->bytes) || cost->operations < 0 ||
+        cost->bytes < 0)
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "%s: a cost of %g operations and %g bytes; both are finite and >= 0",
+                       charge->kernel, cost->operations, cost->bytes);
+    if (backend->stream_launched != NULL)
+        ZR_TRY(backend->stream_launched(stream, charge->kernel));
+    zr_stream_charge(stream, charge);
+    return ZR_OK;
+}

@@ -25,6 +25,34 @@ typedef struct zr_cost {
     double bytes;
 } zr_cost_t;
 
+/** Which of a processor's rates a kernel's operations run at. */
+typedef enum zr_rate {
+    ZR_RATE_VECTOR = 0,
+    ZR_RATE_MATRIX = 1,   /* products of operands of a dtype */
+    ZR_RATE_ATTENTION = 2 /* likewise, in attention */
+} zr_rate_t;
+
+/** A kernel that was queued, for accounts. */
+typedef struct zr_charge {
+    const char *kernel; /* static */
+    zr_cost_t cost;
+    zr_rate_t rate;
+    zr_dtype_t dtype; /* ZR_RATE_VECTOR: of no account */
+} zr_charge_t;
+
+/**
+ * After each launch of a kernel of one's own on zr_stream_native: state what it costs, as the
+ * library's kernels do. A simulated device takes the time for it, and a failure of queued work
+ * names it.
+ *
+ * @param charge  borrowed for the call, but for the name, which has to stay
+ * @return ZR_OK; ZR_ERR_ARGUMENT for a kernel without a name, or a cost that is no finite number
+ *         >= 0; ZR_ERR_DEVICE: the launch was refused, as far as the device sees that
+ *
+ * Threads: those of the stream.
+ */
+ZR_NODISCARD zr_status_t zr_stream_launched(zr_stream_t *stream, const zr_charge_t *charge);
+
 /** Work queued on a stream since it was created, in the kernels' own accounting. */
 ZR_NODISCARD zr_status_t zr_stream_cost(const zr_stream_t *stream, zr_cost_t *cost_p);
 

@@ -207,6 +207,10 @@ static void cuda_stream_destroy(zr_stream_t *stream) {
     free(stream);
 }
 
+static void *cuda_stream_native(const zr_stream_t *stream) {
+    return ((const zr_cuda_stream_t *)stream)->queue;
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static zr_status_t cuda_event_create(zr_device_t *device, zr_event_t **event_p) {
@@ -326,6 +330,8 @@ const zr_device_backend_t zr_cuda_backend = {
     .event_synchronize = cuda_event_synchronize,
     .event_query = cuda_event_query,
     .copy_async = cuda_copy_async,
+    .stream_native = cuda_stream_native,
+    .stream_launched = zr_cuda_launched,
     .adamw = zr_cuda_adamw,
     .sum_of_squares = zr_cuda_sum_of_squares,
     .add = zr_cuda_add,

@@ -13,6 +13,7 @@
 #include "kernels/device_fixture.h"
 #include "tests/emu/emu.h"
 #include "tests/emu/emu_probe.h"
+#include "tests/kernels/native_kernel.h"
 
 #define N_ELEMS 256
 
@@ -226,6 +227,30 @@ static void a_kernel_that_fails_is_named(void **state) {
     assert_refused(f, ZR_ERR_DEVICE, zr_kernel_scale(f->stream, x, ZR_DTYPE_F32, 100, 1.0f));
     assert_says(f, "fill on \"test\"");
     emu_forget_failures();
+    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+}
+
+/* So is a kernel that is none of the library's; one that is refused is not charged. */
+static void a_kernel_of_a_callers_own_is_named(void **state) {
+    fixture_t *f = *state;
+    const zr_charge_t charge = {.kernel = "own", .cost = {1.0, 1.0}};
+    zr_cost_t before, after;
+    fixture_reset(f);
+    float *x = fixture_take(f, 4096, 0);
+    emu_fail_kernel("own_kernel", 1, cudaErrorLaunchFailure);
+    native_kernel(zr_stream_native(f->stream), x, 100);
+    assert_int_equal(zr_stream_launched(f->stream, &charge), ZR_OK);
+    assert_refused(f, ZR_ERR_DEVICE, zr_stream_synchronize(f->stream));
+    assert_says(f, "own on \"test\"");
+    emu_forget_failures();
+
+    emu_fail_call("cudaLaunchKernel", 1, cudaErrorInvalidConfiguration);
+    assert_int_equal(zr_stream_cost(f->stream, &before), ZR_OK);
+    native_kernel(zr_stream_native(f->stream), x, 100);
+    assert_refused(f, ZR_ERR_DEVICE, zr_stream_launched(f->stream, &charge));
+    assert_says(f, "launching own");
+    assert_int_equal(zr_stream_cost(f->stream, &after), ZR_OK);
+    assert_memory_equal(&before, &after, sizeof(after));
     assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
 }
 
@@ -500,6 +525,7 @@ int main(void) {
         cmocka_unit_test(a_wait_that_is_missing_is_noticed),
         cmocka_unit_test(a_stream_that_is_destroyed_has_passed),
         cmocka_unit_test(a_kernel_that_fails_is_named),
+        cmocka_unit_test(a_kernel_of_a_callers_own_is_named),
         cmocka_unit_test(what_has_passed_is_not_named),
         cmocka_unit_test(work_on_memory_that_is_gone_fails),
         cmocka_unit_test(exactly_what_is_mapped_is_used_and_pinned),

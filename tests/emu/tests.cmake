@@ -39,7 +39,8 @@ zr_add_emu_test(test_emu_kernels kernels/test_kernels.c kernels/device_fixture.c
 zr_add_emu_test(test_emu_parity zero/test_parity.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_offload zero/test_offload.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_params zero/test_params.c zero/toy.c ${RANKS} NO_SANITIZERS)
-zr_add_emu_test(test_emu emu/test_emu.c emu/emu_probe.cc kernels/device_fixture.c LABELS asan)
+zr_add_emu_test(test_emu emu/test_emu.c emu/emu_probe.cc emu/native_kernel.cc
+                kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_matrix emu/test_emu_matrix.c emu/emu_matrix_probe.cc
                 kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_attention emu/test_emu_attention.c emu/attention_bounds.c
@@ -54,3 +55,5 @@ zr_test_properties(test_emu_matmul_plain LABELS asan)
 set_tests_properties(test_emu_matmul_plain PROPERTIES ENVIRONMENT EMU_NO_EPILOGUES=1)
 zr_add_emu_test(test_emu_lm_head emu/test_emu_lm_head.c emu/nn_array.c kernels/device_fixture.c
                 ref/ref_nn.c LABELS asan)
+zr_add_emu_test(test_emu_native kernels/test_native.c kernels/device_fixture.c emu/native_kernel.cc
+                LABELS asan)

@@ -11,9 +11,10 @@ target_link_options(test_host_move PRIVATE -Wl,--wrap=mremap,--wrap=mmap,--wrap=
 zr_add_test(kernels/test_late_move.c common/late_device.c common/late_nn.c)
 zr_add_test(kernels/test_kernels.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
 zr_add_test(kernels/test_bf16.c kernels/device_fixture.c ref/ref_kernels.c LABELS asan)
+zr_add_test(kernels/test_native.c kernels/native_kernel_host.c kernels/device_fixture.c LABELS asan)
 zr_add_test(kernels/test_isa.c kernels/device_fixture.c)
 zr_add_test(kernels/test_host_pool.c kernels/device_fixture.c)
-foreach(test test_device test_sim test_kernels test_bf16 test_isa test_host_pool)
+foreach(test test_device test_sim test_kernels test_bf16 test_native test_isa test_host_pool)
   target_include_directories(${test} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 endforeach()
 
@@ -23,6 +24,15 @@ if(ZR_WITH_CUDA)
     add_test(NAME ${test}_cuda COMMAND ${test} cuda)
     zr_test_properties(${test}_cuda NO_SANITIZERS)
   endforeach()
+  add_executable(test_native_cuda kernels/test_native.c kernels/device_fixture.c
+                                  kernels/cuda/native_kernel.cu)
+  target_include_directories(test_native_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_include_directories(test_native_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(test_native_cuda PRIVATE zero PkgConfig::CMOCKA m)
+  set_target_properties(test_native_cuda PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+                                                    ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME test_native_cuda COMMAND test_native_cuda cuda)
+  zr_test_properties(test_native_cuda NO_SANITIZERS)
   zr_add_test(kernels/cuda/test_cublaslt.c NO_SANITIZERS)
   target_include_directories(test_cublaslt SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   add_test(NAME test_ptx COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/test_ptx.sh

@@ -1,0 +1,17 @@
+/* A kernel that is none of the library's, for test_native.c: one file for each kind of device. */
+#ifndef ZR_TESTS_KERNELS_NATIVE_KERNEL_H
+#define ZR_TESTS_KERNELS_NATIVE_KERNEL_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** x[i] = 2 x[i] + 1, queued on the handle; NULL: done at once. */
+void native_kernel(void *handle, float *x, size_t n_elems);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,84 @@
+/*
+ * A kernel of a caller's own on a stream of the library: it runs in the order of the stream, its
+ * cost is in the stream's accounts, and what is no cost is refused.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/device_fixture.h"
+#include "tests/kernels/native_kernel.h"
+
+enum { N = 1000 };
+
+static const char *device_name;
+static fixture_t fixture;
+
+static zr_charge_t charge_of(double operations, double bytes) {
+    return (zr_charge_t){.kernel = "own", .cost = {operations, bytes}, .rate = ZR_RATE_VECTOR};
+}
+
+static void launch(float *x) {
+    zr_charge_t charge = charge_of(2.0 * N, 2.0 * N * sizeof(float));
+    native_kernel(zr_stream_native(fixture.stream), x, N);
+    assert_int_equal(zr_stream_launched(fixture.stream, &charge), ZR_OK);
+}
+
+static void test_handle(void **state) {
+    (void)state;
+    bool is_synchronous = zr_device_info(fixture.device)->synchronous;
+    assert_int_equal(zr_stream_native(fixture.stream) == NULL, is_synchronous);
+}
+
+/* Between kernels of the library, which it waits for and which wait for it. */
+static void test_order(void **state) {
+    (void)state;
+    float values[N];
+    float *x = fixture_take(&fixture, sizeof(values), 0),
+          *y = fixture_take(&fixture, sizeof(values), 0);
+    assert_int_equal(zr_kernel_fill(fixture.stream, y, ZR_DTYPE_F32, N, 0.5f), ZR_OK);
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(zr_kernel_fill(fixture.stream, x, ZR_DTYPE_F32, N, (float)round), ZR_OK);
+        launch(x);
+        assert_int_equal(zr_kernel_add(fixture.stream, y, ZR_DTYPE_F32, x, ZR_DTYPE_F32, N), ZR_OK);
+    }
+    fixture_download(&fixture, values, y, sizeof(values));
+    for (size_t i = 0; i < N; i++)
+        assert_true(values[i] == 0.5f + 1.0f + 3.0f + 5.0f);
+}
+
+static void test_cost(void **state) {
+    (void)state;
+    zr_cost_t before, after;
+    float *x = fixture_take(&fixture, N * sizeof(float), 0);
+    assert_int_equal(zr_stream_cost(fixture.stream, &before), ZR_OK);
+    launch(x);
+    assert_int_equal(zr_stream_cost(fixture.stream, &after), ZR_OK);
+    assert_true(after.operations - before.operations == 2.0 * N);
+    assert_true(after.bytes - before.bytes == 2.0 * N * sizeof(float));
+
+    const zr_charge_t wrong[] = {charge_of(-1.0, 0.0),
+                                 charge_of(0.0, -1.0),
+                                 charge_of(NAN, 0.0),
+                                 charge_of(0.0, INFINITY),
+                                 {.cost = {1.0, 1.0}}};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        assert_refused(&fixture, ZR_ERR_ARGUMENT, zr_stream_launched(fixture.stream, &wrong[i]));
+    assert_int_equal(zr_stream_cost(fixture.stream, &before), ZR_OK);
+    assert_memory_equal(&before, &after, sizeof(after));
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_handle),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_cost),
+    };
+    device_name = fixture_device_name(argc, argv);
+    int status = fixture_probe(device_name);
+    if (status != 0)
+        return status;
+    fixture_open(&fixture, device_name, 1, NULL);
+    status = cmocka_run_group_tests(tests, NULL, NULL);
+    fixture_close(&fixture);
+    return status;
+}
