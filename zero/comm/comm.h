@@ -81,6 +81,20 @@ ZR_NODISCARD zr_status_t zr_comm_create_threads(int n_ranks, const zr_comm_optio
                                                 zr_comm_t **comms);
 
 /**
+ * Make a communicator of one rank that stands for all of them: the others do what it does, at the
+ * same time, and hold what it holds. On a simulated device (kernels/simulation.h) a collective
+ * takes the time that the device's hardware description makes it, and moves nothing; on any other
+ * device the tensors of all ranks are as this rank's. A split makes a group of all ranks.
+ *
+ * @param rank     0 to n_ranks - 1
+ * @param n_ranks  1 to ZR_MAX_SUM_SOURCES
+ * @param options  as zr_comm_create_threads; nobody is waited for
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_comm_create_sim(int rank, int n_ranks, const zr_comm_options_t *options,
+                                            zr_comm_t **comm_p);
+
+/**
  * Leave and free. A rank that leaves while others wait for it in a collective ends their
  * calls with ZR_ERR_COMM, and so do later calls of theirs. NULL and *comm == NULL are fine.
  * Destroy a communicator before the device whose streams it was used with is closed.

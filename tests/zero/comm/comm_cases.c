@@ -44,13 +44,14 @@ static void make_elems(void *elems, zr_dtype_t dtype, size_t n_elems, uint64_t s
     }
 }
 
-/* sums = the sum of the ranks' elements [begin, begin + n_elems) of n_all, in rank order. */
-static void sum_naively(rank_t *self, void *sums, const comm_case_t *wanted, int n_ranks,
+/* sums = the sum of the ranks' elements [begin, begin + n_elems) of n_all, in rank order; `alone`:
+ * the rank that all hold what it holds, or -1. */
+static void sum_naively(rank_t *self, void *sums, const comm_case_t *wanted, int n_ranks, int alone,
                         size_t n_all, size_t begin, size_t n_elems) {
     float *totals = host_take(self, n_elems * sizeof(float));
     void *elems = host_take(self, n_all * zr_dtype_size(wanted->dtype));
     for (int rank = 0; rank < n_ranks; rank++) {
-        make_elems(elems, wanted->dtype, n_all, wanted->seed, rank);
+        make_elems(elems, wanted->dtype, n_all, wanted->seed, alone >= 0 ? alone : rank);
         for (size_t i = 0; i < n_elems; i++) {
             float value = wanted->dtype == ZR_DTYPE_F32
                               ? ((float *)elems)[begin + i]
@@ -70,6 +71,7 @@ static void sum_naively(rank_t *self, void *sums, const comm_case_t *wanted, int
 typedef struct tensors {
     zr_message_t message;
     int rank, n_ranks;
+    int alone; /* the rank, where it stands for all; or -1 */
     size_t n_elems;
     size_t part_bytes, whole_bytes;
     char *input;    /* host, of this rank */
@@ -85,6 +87,7 @@ static void begin_tensors(rank_t *self, zr_comm_t *comm, const comm_case_t *want
     snprintf(name, 64, "%s %s %zu %d", zr_collective_name(wanted->collective),
              zr_dtype_name(wanted->dtype), wanted->n_elems, wanted->in_place);
     tensors_t t = {.rank = zr_comm_rank(comm), .n_ranks = zr_comm_n_ranks(comm)};
+    t.alone = self->suite->is_alone ? t.rank : -1;
     t.message = (zr_message_t){.tensor = name, .dtype = wanted->dtype};
     t.n_elems = wanted->n_elems;
     t.part_bytes = t.n_elems * zr_dtype_size(wanted->dtype);
@@ -102,10 +105,17 @@ static void scribble(rank_t *self, void *device, size_t size_bytes) {
     upload(self, device, pattern, size_bytes);
 }
 
+/* Where nothing is stored, zeros come back. */
+static void expect_bytes(rank_t *self, const char *result, const char *expected,
+                         size_t size_bytes) {
+    for (size_t i = 0; i < size_bytes; i++)
+        CHECK(self, result[i] == (has_data(self) ? expected[i] : 0));
+}
+
 static void run_all_gather(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted, tensors_t *t) {
     for (int rank = 0; rank < t->n_ranks; rank++)
         make_elems(t->expected + (size_t)rank * t->part_bytes, wanted->dtype, t->n_elems,
-                   wanted->seed, rank);
+                   wanted->seed, t->alone >= 0 ? t->alone : rank);
     memcpy(t->input, t->expected + (size_t)t->rank * t->part_bytes, t->part_bytes);
     t->recv = device_take(self, t->whole_bytes);
     t->send = wanted->in_place ? t->recv + (size_t)t->rank * t->part_bytes
@@ -116,7 +126,7 @@ static void run_all_gather(rank_t *self, zr_comm_t *comm, const comm_case_t *wan
     download(self, t->result, t->recv, t->whole_bytes);
     scribble(self, t->send, t->part_bytes);
     CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
-    CHECK(self, memcmp(t->result, t->expected, t->whole_bytes) == 0);
+    expect_bytes(self, t->result, t->expected, t->whole_bytes);
 }
 
 static void run_reduce_scatter(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted,
@@ -125,8 +135,8 @@ static void run_reduce_scatter(rank_t *self, zr_comm_t *comm, const comm_case_t 
     size_t own_bytes = (size_t)t->rank * t->part_bytes;
     char *left = host_take(self, t->whole_bytes);
     make_elems(t->input, wanted->dtype, n_all, wanted->seed, t->rank);
-    sum_naively(self, t->expected, wanted, t->n_ranks, n_all, (size_t)t->rank * t->n_elems,
-                t->n_elems);
+    sum_naively(self, t->expected, wanted, t->n_ranks, t->alone, n_all,
+                (size_t)t->rank * t->n_elems, t->n_elems);
     t->send = device_take(self, t->whole_bytes);
     t->recv = wanted->in_place ? t->send + own_bytes : device_take(self, t->part_bytes);
     upload(self, t->send, t->input, t->whole_bytes);
@@ -136,19 +146,20 @@ static void run_reduce_scatter(rank_t *self, zr_comm_t *comm, const comm_case_t 
     download(self, t->result, t->recv, t->part_bytes);
     scribble(self, t->send, t->whole_bytes);
     CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
-    CHECK(self, memcmp(t->result, t->expected, t->part_bytes) == 0);
+    expect_bytes(self, t->result, t->expected, t->part_bytes);
     if (wanted->in_place)
         memcpy(t->input + own_bytes, t->expected, t->part_bytes);
-    CHECK(self, memcmp(left, t->input, t->whole_bytes) == 0);
+    expect_bytes(self, left, t->input, t->whole_bytes);
 }
 
 static void run_buffer(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted, tensors_t *t) {
     bool sums = wanted->collective == ZR_ALL_REDUCE;
     make_elems(t->input, wanted->dtype, t->n_elems, wanted->seed, t->rank);
     if (sums)
-        sum_naively(self, t->expected, wanted, t->n_ranks, t->n_elems, 0, t->n_elems);
+        sum_naively(self, t->expected, wanted, t->n_ranks, t->alone, t->n_elems, 0, t->n_elems);
     else
-        make_elems(t->expected, wanted->dtype, t->n_elems, wanted->seed, wanted->root);
+        make_elems(t->expected, wanted->dtype, t->n_elems, wanted->seed,
+                   t->alone >= 0 ? t->alone : wanted->root);
     t->recv = device_take(self, t->part_bytes);
     upload(self, t->recv, t->input, t->part_bytes);
     zr_status_t status =
@@ -159,7 +170,7 @@ static void run_buffer(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted,
     download(self, t->result, t->recv, t->part_bytes);
     scribble(self, t->recv, t->part_bytes);
     CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
-    CHECK(self, memcmp(t->result, t->expected, t->part_bytes) == 0);
+    expect_bytes(self, t->result, t->expected, t->part_bytes);
 }
 
 void run_case(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted) {

@@ -74,6 +74,10 @@ void *device_take(rank_t *self, size_t size_bytes) {
     return (char *)self->arena + begin;
 }
 
+bool has_data(const rank_t *self) {
+    return !zr_device_info(self->device)->stores_nothing;
+}
+
 static bool is_guard(const unsigned char *bytes) {
     for (size_t i = 0; i < GUARD_BYTES; i++)
         if (bytes[i] != GUARD)
@@ -92,7 +96,7 @@ static void check_guards(rank_t *self) {
     }
     if (zr_stream_synchronize(self->stream) != ZR_OK)
         note_failure(self, __FILE__, __LINE__, "the stream failed");
-    for (int i = 0; i < 2 * self->n_takes; i++)
+    for (int i = 0; has_data(self) && i < 2 * self->n_takes; i++)
         if (!is_guard(guards + (size_t)i * GUARD_BYTES))
             note_failure(self, __FILE__, __LINE__, "a tensor's surroundings were written");
 }

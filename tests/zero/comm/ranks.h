@@ -17,6 +17,7 @@ typedef struct comm_suite {
     zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
     zr_status_t (*open_device)(zr_device_t **device_p); /* one per rank */
     void (*close_device)(zr_device_t **device);
+    bool is_alone; /* a rank stands for all: it sees no other, which hold what it holds */
     /* The next copy on the stream's device fails; NULL: the device cannot be made to. */
     void (*fail_copy)(zr_stream_t *stream);
 } comm_suite_t;
@@ -50,6 +51,9 @@ struct rank {
 /** Run `body` on every rank of a new communicator; fails the test when a check did. */
 void run_ranks(const comm_suite_t *suite, int n_ranks, int timeout_ms, rank_fn body,
                const void *context);
+
+/** Whether device memory holds what is put there, so that results can be compared. */
+bool has_data(const rank_t *self);
 
 void note_failure(rank_t *self, const char *file, int line, const char *what);
 

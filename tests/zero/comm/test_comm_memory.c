@@ -60,7 +60,8 @@ static void test_create(void **state) {
         zr_comm_destroy(&comms[rank]);
 }
 
-/* Three groups of two and one rank without: each group is an allocation, and two handles and their places. */
+/* Three groups of two and one rank without: each group is an allocation, and two handles and their
+ * places. */
 static void split_in_need(rank_t *self) {
     enum { N_ALLOCATIONS = 15 };
     int color = self->rank == 6 ? -1 : self->rank % 3;

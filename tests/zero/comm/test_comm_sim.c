@@ -1,0 +1,198 @@
+/*
+ * The simulated communicator: the conformance suite, with each rank alone, on a device that stores
+ * nothing and on the host, where a rank's own data stand for all; and what collectives take of the
+ * virtual clock, against numbers by hand.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/simulation.h"
+#include "tests/zero/comm/comm_suite.h"
+
+static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms) {
+    if (n_ranks < 1) /* no rank to make, but options to refuse */
+        return zr_comm_create_sim(0, n_ranks, options, comms);
+    for (int rank = 0; rank < n_ranks; rank++)
+        ZR_TRY(zr_comm_create_sim(rank, n_ranks, options, &comms[rank]));
+    return ZR_OK;
+}
+
+static zr_status_t open_sim(zr_device_t **device_p) {
+    return zr_device_open("sim", NULL, device_p);
+}
+
+static zr_status_t open_host(zr_device_t **device_p) {
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 1;
+    return zr_device_open("host", &options, device_p);
+}
+
+/* ---- times ----------------------------------------------------------------------------------- */
+
+/* A node has four ranks; a rank sends 1 MB/s within, a node 2 MB/s to others. */
+static zr_hardware_t round_hardware(void) {
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = ZR_HARDWARE_CUDA;
+    hardware.launch_s = 1e-15;
+    hardware.ranks_per_node = 4;
+    hardware.within_node = (zr_link_t){.bytes_per_s = 1e6, .latency_s = 0.001};
+    hardware.between_nodes = (zr_link_t){.bytes_per_s = 2e6, .latency_s = 0.1};
+    return hardware;
+}
+
+typedef struct times {
+    double all_gather, reduce_scatter, all_reduce, broadcast, barrier;
+} times_t;
+
+static double since(zr_sim_clock_t *clock, zr_stream_t *stream, double *before) {
+    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    double now = zr_sim_clock_now(clock), seconds = now - *before;
+    *before = now;
+    return seconds;
+}
+
+/* Of n_bytes on every rank, or together where each has a part. */
+static times_t measure(const zr_hardware_t *hardware, int n_ranks, size_t n_bytes) {
+    zr_sim_clock_t *clock = NULL;
+    zr_device_t *device = NULL;
+    zr_stream_t *stream = NULL;
+    zr_comm_t *comm = NULL;
+    zr_device_options_t options = {.log = zr_log_default(), .hardware = hardware};
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    size_t n_elems = n_bytes / sizeof(float), n_part = n_elems / (size_t)n_ranks;
+    void *memory = NULL;
+    times_t times;
+    double before = 0.0;
+    assert_int_equal(zr_sim_clock_create(NULL, &clock), ZR_OK);
+    options.clock = clock;
+    assert_int_equal(zr_device_open("sim", &options, &device), ZR_OK);
+    assert_int_equal(zr_stream_create(device, "comm", &stream), ZR_OK);
+    assert_int_equal(zr_range_reserve(device, ZR_TIER_DEVICE, (size_t)1 << 30, &memory), ZR_OK);
+    assert_int_equal(zr_comm_create_sim(n_ranks - 1, n_ranks, NULL, &comm), ZR_OK);
+    char *part = (char *)memory + ((size_t)1 << 29);
+    assert_int_equal(zr_comm_all_gather(comm, &message, part, memory, n_part, stream), ZR_OK);
+    times.all_gather = since(clock, stream, &before);
+    assert_int_equal(zr_comm_reduce_scatter(comm, &message, memory, part, n_part, stream), ZR_OK);
+    times.reduce_scatter = since(clock, stream, &before);
+    assert_int_equal(zr_comm_all_reduce(comm, &message, memory, n_elems, stream), ZR_OK);
+    times.all_reduce = since(clock, stream, &before);
+    assert_int_equal(zr_comm_broadcast(comm, &message, memory, n_elems, 0, stream), ZR_OK);
+    times.broadcast = since(clock, stream, &before);
+    assert_int_equal(zr_comm_barrier(comm, "barrier"), ZR_OK);
+    times.barrier = since(clock, stream, &before);
+    zr_comm_destroy(&comm);
+    zr_stream_destroy(&stream);
+    zr_device_close(&device);
+    zr_sim_clock_destroy(&clock);
+    return times;
+}
+
+static void expect(double seconds, double wanted) {
+    if (!(seconds > wanted - 1e-9 && seconds < wanted + 1e-9))
+        fail_msg("%.12g s, not %.12g", seconds, wanted);
+}
+
+static void expect_times(int n_ranks, size_t n_bytes, times_t wanted) {
+    zr_hardware_t hardware = round_hardware();
+    times_t times = measure(&hardware, n_ranks, n_bytes);
+    expect(times.all_gather, wanted.all_gather);
+    expect(times.reduce_scatter, wanted.all_gather);
+    expect(times.all_reduce, wanted.all_reduce);
+    expect(times.broadcast, wanted.broadcast);
+    expect(times.barrier, wanted.barrier);
+}
+
+static void test_one_rank_waits_for_nobody(void **state) {
+    (void)state;
+    expect_times(1, 4000000, (times_t){0});
+}
+
+/* 4 MB on 4 ranks: 3 of them over 3 edges, and all of them down a tree of 2 levels. */
+static void test_one_node(void **state) {
+    (void)state;
+    expect_times(4, 4000000, (times_t){3.003, 3.003, 6.006, 4.002, 0.004});
+    /* Hardly any bytes: sums go over the tree. */
+    expect_times(4, 16, (times_t){0.003012, 0.003012, 0.004032, 0.002016, 0.004});
+}
+
+/* 8 ranks on 2 nodes: 7 edges, 2 of them between nodes; a rank's own link is the slowest. */
+static void test_two_nodes(void **state) {
+    (void)state;
+    expect_times(8, 8000000,
+                 (times_t){7.0 + 5 * 0.001 + 2 * 0.1, 0.0, 2 * (7.0 + 5 * 0.001 + 2 * 0.1),
+                           8.0 + 2 * 0.001 + 0.1, 2 * (2 * 0.001 + 0.1)});
+}
+
+/* Where every rank is a node, all edges are between nodes; and a node that is not full is one. */
+static void test_nodes(void **state) {
+    (void)state;
+    zr_hardware_t hardware = round_hardware();
+    hardware.ranks_per_node = 1;
+    times_t times = measure(&hardware, 8, 8000000);
+    expect(times.all_gather, 3.5 + 7 * 0.1);
+    expect(times.barrier, 2 * 3 * 0.1);
+    hardware.ranks_per_node = 4;
+    times = measure(&hardware, 5, 20);
+    expect(times.all_gather, 16e-6 + 2 * 0.001 + 2 * 0.1);
+    hardware.between_nodes.bytes_per_s = 1e5; /* slower than a rank's own link */
+    times = measure(&hardware, 8, 8000000);
+    expect(times.all_gather, 70.0 + 5 * 0.001 + 2 * 0.1);
+}
+
+/* A large sum goes the way that costs less, whatever the latencies; and more ranks cost more. */
+static void test_many_ranks(void **state) {
+    (void)state;
+    zr_hardware_t hardware = round_hardware();
+    times_t last = {0};
+    for (int n_ranks = 1; n_ranks <= 1024; n_ranks *= 2) {
+        times_t times = measure(&hardware, n_ranks, 1 << 20);
+        assert_true(times.all_gather > last.all_gather || n_ranks == 1);
+        assert_true(times.all_reduce >= last.all_reduce);
+        assert_true(times.all_reduce <= times.all_gather + times.reduce_scatter + 1e-9);
+        last = times;
+    }
+    expect(last.all_gather, (1 << 20) / 1e6 * 1023 / 1024 + 767 * 0.001 + 256 * 0.1);
+    expect(last.all_reduce, 2 * ((1 << 20) / 1e6 + 2 * 0.001 + 8 * 0.1));
+}
+
+static void ignore(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+static void test_refused_ranks(void **state) {
+    (void)state;
+    zr_comm_options_t options = zr_comm_options_default();
+    options.log.sink = ignore;
+    zr_comm_t *comm = NULL;
+    assert_int_equal(zr_comm_create_sim(-1, 4, &options, &comm), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_comm_create_sim(4, 4, &options, &comm), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_comm_create_sim(0, 4, &options, NULL), ZR_ERR_ARGUMENT);
+    assert_null(comm);
+}
+
+int main(void) {
+    static const comm_suite_t on_sim = {.name = "sim on sim",
+                                        .create = create,
+                                        .open_device = open_sim,
+                                        .close_device = zr_device_close,
+                                        .is_alone = true};
+    static const comm_suite_t on_host = {.name = "sim on host",
+                                         .create = create,
+                                         .open_device = open_host,
+                                         .close_device = zr_device_close,
+                                         .is_alone = true};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_rank_waits_for_nobody),
+        cmocka_unit_test(test_one_node),
+        cmocka_unit_test(test_two_nodes),
+        cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_refused_ranks),
+    };
+    return run_comm_suite(&on_sim) + run_comm_suite(&on_host) +
+           cmocka_run_group_tests(tests, NULL, NULL);
+}

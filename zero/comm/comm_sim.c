@@ -1,0 +1,271 @@
+/*
+ * The simulated communicator: one rank that stands for any number.
+ *
+ * The others are taken to be where this one is, to do what it does and to hold what it holds; so
+ * nobody is waited for, and no call can fail but for an end that was asked for. On a simulated
+ * device a collective takes its time of the virtual clock; on any other, where there is data, this
+ * rank's own stands for that of all.
+ *
+ * Times are those of large machines' algorithms. A ring goes through the ranks of a node and then
+ * to the next node, so that each node has one edge to others, over all its adapters at once. A
+ * gather or a scatter of S bytes over N ranks moves S (N-1)/N over the slowest edge, and takes the
+ * latencies of N-1 edges; a sum over all is both, or, where that is faster, a tree within and
+ * between nodes that takes 2 S and twice the latencies of its depth (two trees at once use both
+ * directions).
+ *
+ * Sources: Thakur, Rabenseifner and Gropp 2005; Sanders, Speck and Traeff 2009.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/kernels.h"
+#include "kernels/simulation.h"
+#include "zero/comm/comm_backend.h"
+
+enum { REASON_BYTES = 256 };
+
+typedef struct sim_comm {
+    zr_comm_t base;
+    int origin_rank; /* in the first communicator */
+    bool is_nested;  /* of a group made by split */
+
+    pthread_mutex_t lock; /* guards what follows */
+    bool is_dead;
+    char reason[REASON_BYTES];
+} sim_comm_t;
+
+static const zr_comm_backend_t sim_backend;
+
+/* ---- times ----------------------------------------------------------------------------------- */
+
+static int depth_of(int n) {
+    int depth = 0;
+    while (1 << depth < n)
+        depth++;
+    return depth;
+}
+
+/* Seconds a byte takes over the slowest edge of the ring, and the latency of its edges but one. */
+static zr_link_t ring_of(const zr_hardware_t *hardware, int n_ranks) {
+    int per_node = hardware->ranks_per_node;
+    int n_nodes = (n_ranks - 1) / per_node + 1;
+    int n_between = n_nodes == 1 ? 0 : n_nodes < n_ranks ? n_nodes : n_ranks - 1;
+    int n_within = n_ranks - 1 - n_between;
+    zr_link_t ring = {.bytes_per_s = hardware->between_nodes.bytes_per_s};
+    if (n_between == 0 || (n_nodes < n_ranks &&
+                           hardware->within_node.bytes_per_s < hardware->between_nodes.bytes_per_s))
+        ring.bytes_per_s = hardware->within_node.bytes_per_s;
+    ring.latency_s =
+        n_within * hardware->within_node.latency_s + n_between * hardware->between_nodes.latency_s;
+    return ring;
+}
+
+/* From the root to the last rank. */
+static double tree_latency(const zr_hardware_t *hardware, int n_ranks) {
+    int per_node = hardware->ranks_per_node;
+    int n_nodes = (n_ranks - 1) / per_node + 1;
+    return depth_of(per_node < n_ranks ? per_node : n_ranks) * hardware->within_node.latency_s +
+           depth_of(n_nodes) * hardware->between_nodes.latency_s;
+}
+
+/* Of a call with so many bytes on each rank; of a gather or scatter: of all ranks' parts. */
+static double seconds_of(const zr_hardware_t *hardware, int n_ranks, zr_collective_t collective,
+                         double bytes) {
+    if (n_ranks == 1)
+        return 0.0;
+    zr_link_t ring = ring_of(hardware, n_ranks);
+    double tree = tree_latency(hardware, n_ranks), move = bytes / ring.bytes_per_s;
+    double ring_seconds = move * (n_ranks - 1) / n_ranks + ring.latency_s;
+    double tree_seconds = move + tree;
+    switch (collective) {
+    case ZR_ALL_GATHER:
+    case ZR_REDUCE_SCATTER:
+        return ring_seconds;
+    case ZR_ALL_REDUCE:
+        return 2.0 * (ring_seconds < tree_seconds ? ring_seconds : tree_seconds);
+    case ZR_BROADCAST:
+        return tree_seconds;
+    case ZR_BARRIER:
+    case ZR_SPLIT:
+        break;
+    }
+    return 2.0 * tree;
+}
+
+static void take_time(sim_comm_t *self, const zr_comm_call_t *call, double n_parts) {
+    const zr_device_t *device = self->base.device;
+    zr_sim_clock_t *clock = device == NULL ? NULL : zr_sim_clock_of(device);
+    if (clock == NULL)
+        return;
+    double bytes = (double)call->n_elems * (double)zr_dtype_size(call->message.dtype) * n_parts;
+    double seconds =
+        seconds_of(zr_sim_hardware_of(device), self->base.n_ranks, call->collective, bytes);
+    double before = zr_sim_clock_now(clock);
+    if (call->stream != NULL)
+        zr_sim_queue(call->stream, ZR_SIM_NETWORK, zr_collective_name(call->collective), seconds);
+    else
+        zr_sim_clock_wait(clock,
+                          zr_sim_clock_work(clock, ZR_SIM_NETWORK,
+                                            zr_collective_name(call->collective), before, seconds));
+    self->base.statistics.move_seconds += zr_sim_clock_now(clock) - before;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static bool has_data(const zr_comm_call_t *call) {
+    return call->n_elems > 0 && !zr_device_info(zr_stream_device(call->stream))->stores_nothing;
+}
+
+/* Every rank's part is as this rank's. */
+static zr_status_t repeat_part(const sim_comm_t *self, const zr_comm_call_t *call) {
+    size_t part_bytes = call->n_elems * zr_dtype_size(call->message.dtype);
+    for (int rank = 0; rank < self->base.n_ranks; rank++) {
+        char *part = (char *)call->recv + (size_t)rank * part_bytes;
+        if (part != call->send)
+            ZR_TRY(zr_copy_async(call->stream, part, call->send, part_bytes,
+                                 ZR_COPY_DEVICE_TO_DEVICE));
+    }
+    return ZR_OK;
+}
+
+/* recv = the sum of as many of `part` as there are ranks. */
+static zr_status_t sum_parts(const sim_comm_t *self, const zr_comm_call_t *call, const char *part) {
+    const void *sources[ZR_MAX_SUM_SOURCES];
+    for (int rank = 0; rank < self->base.n_ranks; rank++)
+        sources[rank] = part;
+    return zr_kernel_sum(call->stream, call->recv, sources, self->base.n_ranks, call->message.dtype,
+                         call->n_elems);
+}
+
+/* ---- the backend ------------------------------------------------------------------------------
+ */
+
+static zr_status_t check_alive(sim_comm_t *self, const zr_comm_call_t *call) {
+    char text[ZR_COMM_DESCRIPTION_BYTES];
+    pthread_mutex_lock(&self->lock); /* the reason does not change once there is one */
+    bool is_dead = self->is_dead;
+    pthread_mutex_unlock(&self->lock);
+    if (!is_dead)
+        return ZR_OK;
+    zr_comm_call_describe(call, text, sizeof(text));
+    return zr_fail(&self->base.options.log, ZR_ERR_COMM, "%s: %s", text, self->reason);
+}
+
+/* After an error of a device a communicator is dead, as others are. */
+static zr_status_t finish(sim_comm_t *self, const zr_comm_call_t *call, zr_status_t status) {
+    if (status != ZR_OK)
+        sim_backend.abort(&self->base, zr_collective_name(call->collective));
+    return status;
+}
+
+static zr_status_t sim_all_gather(zr_comm_t *comm, const zr_comm_call_t *call) {
+    sim_comm_t *self = (sim_comm_t *)comm;
+    ZR_TRY(check_alive(self, call));
+    take_time(self, call, comm->n_ranks);
+    return has_data(call) ? finish(self, call, repeat_part(self, call)) : ZR_OK;
+}
+
+static zr_status_t sim_reduce_scatter(zr_comm_t *comm, const zr_comm_call_t *call) {
+    sim_comm_t *self = (sim_comm_t *)comm;
+    ZR_TRY(check_alive(self, call));
+    take_time(self, call, comm->n_ranks);
+    if (!has_data(call))
+        return ZR_OK;
+    size_t part_bytes = call->n_elems * zr_dtype_size(call->message.dtype);
+    const char *own = (const char *)call->send + (size_t)comm->rank * part_bytes;
+    return finish(self, call, sum_parts(self, call, own));
+}
+
+static zr_status_t sim_all_reduce(zr_comm_t *comm, const zr_comm_call_t *call) {
+    sim_comm_t *self = (sim_comm_t *)comm;
+    ZR_TRY(check_alive(self, call));
+    take_time(self, call, 1.0);
+    return has_data(call) ? finish(self, call, sum_parts(self, call, call->send)) : ZR_OK;
+}
+
+/* Broadcast and barrier: the root has what this rank has. */
+static zr_status_t sim_take_part(zr_comm_t *comm, const zr_comm_call_t *call) {
+    ZR_TRY(check_alive((sim_comm_t *)comm, call));
+    take_time((sim_comm_t *)comm, call, 1.0);
+    return ZR_OK;
+}
+
+static void sim_destroy(zr_comm_t *comm) {
+    sim_comm_t *self = (sim_comm_t *)comm;
+    pthread_mutex_destroy(&self->lock);
+    free(self);
+}
+
+static void sim_abort(zr_comm_t *comm, const char *reason) {
+    sim_comm_t *self = (sim_comm_t *)comm;
+    pthread_mutex_lock(&self->lock);
+    if (!self->is_dead && self->is_nested)
+        snprintf(self->reason, sizeof(self->reason),
+                 "rank %d of its group (rank %d of all) gave up: %s", comm->rank, self->origin_rank,
+                 reason);
+    else if (!self->is_dead)
+        snprintf(self->reason, sizeof(self->reason), "rank %d gave up: %s", comm->rank, reason);
+    self->is_dead = true;
+    pthread_mutex_unlock(&self->lock);
+}
+
+static sim_comm_t *make(const zr_comm_options_t *options, int rank, int n_ranks) {
+    sim_comm_t *self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return NULL;
+    if (pthread_mutex_init(&self->lock, NULL) != 0) {
+        free(self);
+        return NULL;
+    }
+    zr_comm_init(&self->base, &sim_backend, options, rank, n_ranks);
+    self->origin_rank = rank;
+    return self;
+}
+
+/* The others give what this rank gives. */
+static zr_status_t sim_split(zr_comm_t *comm, const zr_comm_call_t *call) {
+    sim_comm_t *self = (sim_comm_t *)comm;
+    ZR_TRY(check_alive(self, call));
+    take_time(self, call, 1.0);
+    if (call->color < 0) {
+        *call->group_p = NULL;
+        return ZR_OK;
+    }
+    sim_comm_t *group = make(&comm->options, comm->rank, comm->n_ranks);
+    if (group == NULL)
+        return zr_fail(&comm->options.log, ZR_ERR_MEMORY,
+                       "split: no memory for a group of %d simulated ranks", comm->n_ranks);
+    group->origin_rank = self->origin_rank;
+    group->is_nested = true;
+    *call->group_p = &group->base;
+    return ZR_OK;
+}
+
+static const zr_comm_backend_t sim_backend = {
+    .name = "sim",
+    .destroy = sim_destroy,
+    .abort = sim_abort,
+    .all_gather = sim_all_gather,
+    .reduce_scatter = sim_reduce_scatter,
+    .all_reduce = sim_all_reduce,
+    .broadcast = sim_take_part,
+    .barrier = sim_take_part,
+    .split = sim_split,
+};
+
+zr_status_t zr_comm_create_sim(int rank, int n_ranks, const zr_comm_options_t *options,
+                               zr_comm_t **comm_p) {
+    zr_comm_options_t o = options != NULL ? *options : zr_comm_options_default();
+    ZR_TRY(zr_comm_check_options(&o, n_ranks));
+    if (rank < 0 || rank >= n_ranks || comm_p == NULL)
+        return zr_fail(&o.log, ZR_ERR_ARGUMENT,
+                       "communicator: simulated rank %d of %d, result at %p; ranks are 0 to %d",
+                       rank, n_ranks, (void *)comm_p, n_ranks - 1);
+    o.log = zr_log_with_rank(&o.log, rank);
+    sim_comm_t *self = make(&o, rank, n_ranks);
+    if (self == NULL)
+        return zr_fail(&o.log, ZR_ERR_MEMORY, "communicator: no memory for a simulated rank");
+    *comm_p = &self->base;
+    return ZR_OK;
+}
