@@ -48,7 +48,9 @@ zr_allocator_options_t zr_allocator_options_default(void) {
 static size_t tier_capacity(const zr_device_info_t *info, zr_tier_t tier, size_t budget_bytes) {
     size_t machine_bytes = info->memory_bytes;
     long n_pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    if (tier == ZR_TIER_HOST && n_pages > 0 && page_bytes > 0)
+    if (tier == ZR_TIER_HOST && info->host_memory_bytes != 0)
+        machine_bytes = info->host_memory_bytes;
+    else if (tier == ZR_TIER_HOST && n_pages > 0 && page_bytes > 0)
         machine_bytes = max_size(machine_bytes, (size_t)n_pages * (size_t)page_bytes);
     return min_size(min_size(budget_bytes, machine_bytes), MAX_RANGE_BYTES);
 }

@@ -191,7 +191,8 @@ zr_status_t zr_arena_init(zr_arena_t *arena, zr_device_t *device, zr_block_pool_
     *arena = (zr_arena_t){.device = device, .pool = pool, .tier = tier, .name = name};
     arena->granule_bytes = info->granule_bytes;
     arena->is_backed = is_backed;
-    arena->is_addressable = is_backed && (tier == ZR_TIER_HOST || info->host_addressable);
+    arena->is_addressable =
+        is_backed && !info->stores_nothing && (tier == ZR_TIER_HOST || info->host_addressable);
     if (zr_block_pool_reserve(pool, 1) != ZR_OK)
         return zr_fail(zr_device_log(device), ZR_ERR_MEMORY, "%s memory: no metadata for a range",
                        zr_tier_name(tier));

@@ -308,8 +308,10 @@ static zr_status_t upload_tokens(gpt_t *gpt, const int32_t *tokens, const int32_
                     (void **)&batch->targets));
     ZR_TRY(allocate(gpt, "tokens", ZR_TIER_HOST, ZR_TAG_STAGING, ZR_LIFETIME_MICRO_BATCH,
                     2 * size_bytes, &batch->staging));
-    memcpy(batch->staging, tokens, size_bytes);
-    memcpy((char *)batch->staging + size_bytes, targets, size_bytes);
+    if (!zr_device_info(zr_runtime_device(gpt->runtime))->stores_nothing) {
+        memcpy(batch->staging, tokens, size_bytes);
+        memcpy((char *)batch->staging + size_bytes, targets, size_bytes);
+    }
     ZR_TRY(zr_copy_async(gpt->stream, batch->tokens, batch->staging, size_bytes,
                          ZR_COPY_HOST_TO_DEVICE));
     ZR_TRY(zr_copy_async(gpt->stream, batch->targets, (char *)batch->staging + size_bytes,

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/device_backend.h"
 
@@ -105,6 +106,14 @@ void zr_device_close(zr_device_t **device) {
     }
     (*device)->backend->close(*device);
     *device = NULL;
+}
+
+double zr_device_now(const zr_device_t *device) {
+    struct timespec now;
+    if (device->backend->now != NULL)
+        return device->backend->now(device);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 const zr_device_info_t *zr_device_info(const zr_device_t *device) {

@@ -92,6 +92,12 @@ ZR_NODISCARD zr_status_t zr_device_open_host(zr_device_t *device,
                                              const zr_device_options_t *options,
                                              zr_device_t **host_p);
 
+/**
+ * Seconds of the clock that work on the device takes its time from: the machine's, which only goes
+ * forward, or a simulated device's own.
+ */
+double zr_device_now(const zr_device_t *device);
+
 /** Facts of the device; valid until it is closed. */
 const zr_device_info_t *zr_device_info(const zr_device_t *device);
 

@@ -21,6 +21,8 @@ typedef struct zr_device_backend {
     /* Optional. Create the device that zr_device_open_host gives; NULL: "host" is right. */
     zr_status_t (*open_host)(zr_device_t *device, const zr_device_options_t *options,
                              zr_device_t **host_p);
+    /* Optional. See zr_device_now; NULL: the machine's clock. */
+    double (*now)(const zr_device_t *device);
 
     /* Address ranges: see device.h. All five may be called with queued work elsewhere. */
     zr_status_t (*range_reserve)(zr_device_t *device, zr_tier_t tier, size_t size_bytes,

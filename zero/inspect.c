@@ -122,6 +122,10 @@ static zr_status_t hash_params(zr_runtime_t *runtime, XXH3_state_t *state) {
 
 zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p) {
     ZR_TRY(check_outside(runtime, "zr_runtime_weights_xxh3"));
+    if (!zr_rt_has_data(runtime))
+        return zr_fail(&runtime->log, ZR_ERR_UNSUPPORTED,
+                       "the weights have no hash: device \"%s\" simulates, and holds none",
+                       zr_device_info(runtime->device)->backend);
     XXH3_state_t *state = XXH3_createState();
     if (state == NULL)
         return zr_rt_note(

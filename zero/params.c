@@ -423,7 +423,8 @@ zr_status_t zr_params_fill(zr_unit_t *unit, int kind, size_t first, size_t n_ele
     while (n_elems != 0) {
         zr_params_write_t write = {.first = first, .n_elems = n_elems};
         ZR_TRY(zr_params_open_write(unit, kind, &write));
-        store_values(write.target, unit->runtime->config.dtype, values, write.n_elems);
+        if (zr_rt_has_data(unit->runtime))
+            store_values(write.target, unit->runtime->config.dtype, values, write.n_elems);
         ZR_TRY(zr_params_close_write(unit, kind, &write));
         first += write.n_elems;
         values += write.n_elems;
@@ -463,8 +464,9 @@ zr_status_t zr_params_read(zr_unit_t *unit, int kind, size_t first, size_t n_ele
         else
             part = (const char *)unit->data[kind].own +
                    zr_rt_bytes(runtime, first - first % part_elems);
-        load_values(part + zr_rt_bytes(runtime, first % part_elems), runtime->config.dtype, values,
-                    length);
+        if (zr_rt_has_data(runtime))
+            load_values(part + zr_rt_bytes(runtime, first % part_elems), runtime->config.dtype,
+                        values, length);
         first += length;
         values += length;
         n_elems -= length;

@@ -10,7 +10,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include <xxhash.h>
 
@@ -18,12 +17,6 @@
 #define PLAN_SEARCH_SECONDS 2.0
 
 /* ---- helpers ---- */
-
-double zr_rt_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 zr_status_t zr_rt_note(zr_runtime_t *runtime, zr_status_t status) {
     if (status != ZR_OK && runtime->failed == ZR_OK)
@@ -563,12 +556,15 @@ static zr_status_t place_chunk(zr_unit_t *unit, int kind, size_t own_first, size
                                size_t n_elems) {
     zr_runtime_t *runtime = unit->runtime;
     zr_stream_t *stream = runtime->compute;
-    fill_values(unit, kind, first, n_elems, runtime->staging_host);
-    ZR_TRY(zr_copy_async(stream, runtime->staging_device, runtime->staging_host,
-                         n_elems * sizeof(float), ZR_COPY_HOST_TO_DEVICE));
+    bool has_data = zr_rt_has_data(runtime);
+    if (has_data) {
+        fill_values(unit, kind, first, n_elems, runtime->staging_host);
+        ZR_TRY(zr_copy_async(stream, runtime->staging_device, runtime->staging_host,
+                             n_elems * sizeof(float), ZR_COPY_HOST_TO_DEVICE));
+    }
     if (zr_rt_offloads_params(runtime))
         ZR_TRY(zr_params_fill(unit, kind, first - own_first, n_elems, runtime->staging_host));
-    else
+    else if (has_data)
         ZR_TRY(zr_kernel_cast(stream, zr_rt_at(runtime, unit->data[kind].own, first - own_first),
                               runtime->config.dtype, runtime->staging_device, ZR_DTYPE_F32,
                               n_elems));
@@ -577,14 +573,16 @@ static zr_status_t place_chunk(zr_unit_t *unit, int kind, size_t own_first, size
     return zr_stream_synchronize(stream); /* the staging buffer is filled again */
 }
 
+/* Without data there is nothing to bring, and only what goes to a store is gone through. */
 static zr_status_t place_values(zr_unit_t *unit, int kind) {
     zr_runtime_t *runtime = unit->runtime;
     const zr_flat_t *flat = &unit->flat[kind];
     bool full = zr_rt_keeps_full_params(runtime);
     size_t own_first = full ? 0 : (size_t)runtime->rank * flat->shard_elems;
     size_t end = own_first + (full ? flat->padded_elems : flat->shard_elems);
+    size_t most = zr_rt_has_data(runtime) ? ZR_STAGING_ELEMS : SIZE_MAX;
     for (size_t first = own_first, n_elems; first < end; first += n_elems) {
-        n_elems = end - first < ZR_STAGING_ELEMS ? end - first : ZR_STAGING_ELEMS;
+        n_elems = end - first < most ? end - first : most;
         if (kind == FLAT_TRAINABLE)
             n_elems = zr_state_cut(unit, first, n_elems);
         ZR_TRY(place_chunk(unit, kind, own_first, first, n_elems));

@@ -210,6 +210,7 @@ ZR_NODISCARD zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value,
 /**
  * XXH3 (64 bits) of all parameters in registration order: fp32 master, or the fp32 value of
  * frozen ones. Collective; the same number on every rank. Outside micro-batches only.
+ * ZR_ERR_UNSUPPORTED on a device that stores nothing.
  */
 ZR_NODISCARD zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p);
 

@@ -143,6 +143,11 @@ static inline bool zr_rt_keeps_full_params(const zr_runtime_t *runtime) {
     return runtime->config.stage < 3 || (runtime->n_ranks == 1 && !zr_rt_offloads_params(runtime));
 }
 
+/** Whether memory holds what is put there, so that the CPU may touch what it can address. */
+static inline bool zr_rt_has_data(const zr_runtime_t *runtime) {
+    return !zr_device_info(runtime->device)->stores_nothing;
+}
+
 static inline bool zr_rt_keeps_full_grads(const zr_runtime_t *runtime) {
     return runtime->config.stage < 2;
 }
@@ -225,7 +230,9 @@ ZR_NODISCARD zr_status_t zr_unit_drop_gathered(zr_unit_t *unit);
 ZR_NODISCARD zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char *tensor,
                                               zr_dtype_t dtype, void *all, size_t n_elems);
 
-/** Seconds of the monotonic clock. */
-double zr_rt_now(void);
+/** Seconds of the device's clock. */
+static inline double zr_rt_now(const zr_runtime_t *runtime) {
+    return zr_device_now(runtime->device);
+}
 
 #endif

@@ -130,17 +130,17 @@ static zr_status_t create_swap(zr_runtime_t *runtime) {
 /* ---- where the update runs ---------------------------------------------------------------------
  */
 
-/* Kernels on host memory: of the device itself where it is the host, else of a host device. */
+/* Kernels on host memory: of the device itself where it has them, else of a host device. */
 static zr_status_t create_host(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     zr_device_options_t options = zr_device_options_default();
-    if (strcmp(zr_device_info(runtime->device)->backend, "host") == 0) {
+    if (zr_device_info(runtime->device)->computes_on_host) {
         state->host = runtime->compute;
         return ZR_OK;
     }
     options.log = runtime->log;
     options.n_threads = runtime->config.host_threads;
-    ZR_TRY(zr_device_open("host", &options, &state->own_host));
+    ZR_TRY(zr_device_open_host(runtime->device, &options, &state->own_host));
     ZR_TRY(zr_stream_create(state->own_host, "host update", &state->own_host_stream));
     state->host = state->own_host_stream;
     return ZR_OK;
@@ -215,7 +215,7 @@ zr_status_t zr_state_allocate_unit(zr_unit_t *unit) {
     const size_t *bytes = unit->runtime->state.placement.tensor_bytes[unit->index];
     ZR_TRY(allocate_tier(unit, ZR_TIER_DEVICE));
     ZR_TRY(allocate_tier(unit, ZR_TIER_HOST));
-    if (bytes[ZR_TIER_HOST] != 0)
+    if (bytes[ZR_TIER_HOST] != 0 && zr_rt_has_data(unit->runtime))
         memset(unit->state[ZR_TIER_HOST], 0, bytes[ZR_TIER_HOST]);
     return zr_kernel_fill(unit->runtime->compute, unit->state[ZR_TIER_DEVICE], ZR_DTYPE_F32,
                           bytes[ZR_TIER_DEVICE] / sizeof(float), 0.0f);
@@ -277,13 +277,16 @@ size_t zr_state_cut(const zr_unit_t *unit, size_t first, size_t n_elems) {
 static zr_status_t fill_swapped(zr_unit_t *unit, const zr_piece_t *piece, size_t first,
                                 size_t n_elems, const float *values) {
     zr_swap_t *swap = unit->runtime->state.swap;
+    bool has_data = zr_rt_has_data(unit->runtime);
     if (first == piece->first) {
         void *buffer = NULL;
         ZR_TRY(zr_swap_next(swap, &buffer));
         unit->state[ZR_TIER_NVME] = buffer;
-        memset(unit->state[ZR_TIER_NVME], 0, piece->n_elems * ZR_STATE_BYTES_PER_ELEM);
+        if (has_data)
+            memset(buffer, 0, piece->n_elems * ZR_STATE_BYTES_PER_ELEM);
     }
-    memcpy(unit->state[ZR_TIER_NVME] + (first - piece->first), values, n_elems * sizeof(float));
+    if (has_data)
+        memcpy(unit->state[ZR_TIER_NVME] + (first - piece->first), values, n_elems * sizeof(float));
     if (first + n_elems < piece->first + piece->n_elems)
         return ZR_OK;
     unit->state[ZR_TIER_NVME] = NULL;
@@ -305,6 +308,8 @@ zr_status_t zr_state_fill(zr_unit_t *unit, size_t first, size_t n_elems, const f
         zr_placement_find(&unit->runtime->state.placement, unit->index, first);
     if (piece->tier == ZR_TIER_NVME)
         return fill_swapped(unit, piece, first, n_elems, host);
+    if (!zr_rt_has_data(unit->runtime))
+        return ZR_OK;
     float *master = resident_state(unit, piece) + (first - piece->first);
     if (piece->tier == ZR_TIER_HOST) {
         memcpy(master, host, n_elems * sizeof(float));

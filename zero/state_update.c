@@ -190,7 +190,7 @@ zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     if (state->n_lowered == 0)
         return ZR_OK;
-    state->begin_seconds = zr_rt_now();
+    state->begin_seconds = zr_rt_now(runtime);
     state->n_updated = 0;
     if (state->store != NULL) {
         zr_store_account_statistics(state->store, state->extents.account, &state->before);
@@ -230,6 +230,6 @@ zr_status_t zr_state_end_update(zr_runtime_t *runtime) {
         ZR_TRY(zr_swap_end(state->swap));
     if (state->store != NULL)
         count_update(state);
-    state->update_seconds += zr_rt_now() - state->begin_seconds;
+    state->update_seconds += zr_rt_now(runtime) - state->begin_seconds;
     return zr_state_order_params(runtime, runtime->compute);
 }

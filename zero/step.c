@@ -128,13 +128,13 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     zr_allocator_mark(runtime->allocator,
                       &(zr_mark_t){.step = runtime->n_steps + 1, .unit = ZR_NO_UNIT});
     zr_runtime_time(runtime, &before);
-    double start = zr_rt_now();
+    double start = zr_rt_now(runtime);
     zr_step_report_t report = {0};
     ZR_TRY(zr_rt_note(runtime, finish_step(runtime, &report)));
     zr_runtime_time(runtime, &after);
-    runtime->optimizer_seconds += zr_rt_now() - start - (after.comm_seconds - before.comm_seconds) -
-                                  (after.stall_seconds - before.stall_seconds) -
-                                  (after.io_seconds - before.io_seconds);
+    runtime->optimizer_seconds +=
+        zr_rt_now(runtime) - start - (after.comm_seconds - before.comm_seconds) -
+        (after.stall_seconds - before.stall_seconds) - (after.io_seconds - before.io_seconds);
     for (size_t i = 0; i < runtime->n_units; i++)
         ZR_TRY(zr_rt_note(runtime, zr_unit_drop_gathered(runtime->units[i])));
     runtime->micro_batch = 0;

@@ -93,6 +93,10 @@ static zr_status_t sim_open_host(zr_device_t *device, const zr_device_options_t 
     return ZR_OK;
 }
 
+static double sim_now(const zr_device_t *device) {
+    return zr_sim_clock_now(((const zr_sim_device_t *)device)->clock);
+}
+
 zr_sim_clock_t *zr_sim_clock_of(const zr_device_t *device) {
     return device->backend == &zr_sim_backend ? ((const zr_sim_device_t *)device)->clock : NULL;
 }
@@ -261,6 +265,7 @@ const zr_device_backend_t zr_sim_backend = {
     .open = sim_open,
     .close = sim_close,
     .open_host = sim_open_host,
+    .now = sim_now,
     .range_reserve = zr_sim_range_reserve,
     .range_release = zr_sim_range_release,
     .range_map = zr_sim_range_map,

@@ -451,6 +451,7 @@ zr_status_t late_device_open(zr_device_t **device_p) {
     device->base.info.backend = "late";
     device->base.info.host_addressable = false;
     device->base.info.synchronous = false;
+    device->base.info.computes_on_host = false;
     *device_p = &device->base;
     return ZR_OK;
 }
