@@ -8,6 +8,7 @@
 #include "zero/runtime_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include <xxhash.h>
 
@@ -107,7 +108,19 @@ zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float
 
 /* ---- hash ---- */
 
-static zr_status_t hash_params(zr_runtime_t *runtime, XXH3_state_t *state) {
+/* Exponents of all ones: infinities and NaN. */
+static size_t count_non_finite(const float *values, size_t n_elems) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_elems; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof(bits));
+        n += (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return n;
+}
+
+static zr_status_t look_at_params(zr_runtime_t *runtime, XXH3_state_t *state, size_t *n_p) {
+    *n_p = 0;
     for (size_t i = 0; i < runtime->n_params; i++) {
         zr_param_t *param = runtime->params[i];
         for (size_t first = 0; first < param->layout.n_elems; first += ZR_STAGING_ELEMS) {
@@ -115,13 +128,14 @@ static zr_status_t hash_params(zr_runtime_t *runtime, XXH3_state_t *state) {
             size_t n_elems = n_left < ZR_STAGING_ELEMS ? n_left : ZR_STAGING_ELEMS;
             ZR_TRY(read_param(param, first, n_elems, runtime->staging_host));
             XXH3_64bits_update(state, runtime->staging_host, n_elems * sizeof(float));
+            *n_p += count_non_finite(runtime->staging_host, n_elems);
         }
     }
     return ZR_OK;
 }
 
-zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p) {
-    ZR_TRY(check_outside(runtime, "zr_runtime_weights_xxh3"));
+zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p) {
+    ZR_TRY(check_outside(runtime, "zr_runtime_weights"));
     if (!zr_rt_has_data(runtime))
         return zr_fail(&runtime->log, ZR_ERR_UNSUPPORTED,
                        "the weights have no hash: device \"%s\" simulates, and holds none",
@@ -131,11 +145,20 @@ zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p) {
         return zr_rt_note(
             runtime, zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for a hash"));
     XXH3_64bits_reset(state);
-    zr_status_t status = hash_params(runtime, state);
+    size_t n_non_finite = 0;
+    zr_status_t status = look_at_params(runtime, state, &n_non_finite);
     if (status == ZR_OK)
-        *hash_p = XXH3_64bits_digest(state);
+        *weights_p =
+            (zr_weights_t){.xxh3 = XXH3_64bits_digest(state), .n_non_finite = n_non_finite};
     XXH3_freeState(state);
     return zr_rt_note(runtime, status);
+}
+
+zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p) {
+    zr_weights_t weights;
+    ZR_TRY(zr_runtime_weights(runtime, &weights));
+    *hash_p = weights.xxh3;
+    return ZR_OK;
 }
 
 /* ---- averages ---- */

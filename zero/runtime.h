@@ -207,6 +207,16 @@ ZR_NODISCARD zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t
 /** Average of a value over the ranks (losses), summed in rank order. Traffic is control. */
 ZR_NODISCARD zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p);
 
+/** All parameters together. */
+typedef struct zr_weights {
+    uint64_t xxh3;       /* as of zr_runtime_weights_xxh3 */
+    size_t n_non_finite; /* elements that are infinite or NaN: training has gone astray */
+} zr_weights_t;
+
+/** Look at all parameters in one pass. Collective; the same on every rank. Outside micro-batches
+ * only. ZR_ERR_UNSUPPORTED on a device that stores nothing. */
+ZR_NODISCARD zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p);
+
 /**
  * XXH3 (64 bits) of all parameters in registration order: fp32 master, or the fp32 value of
  * frozen ones. Collective; the same number on every rank. Outside micro-batches only.
