@@ -7,17 +7,15 @@
 #include "examples/train.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "examples/data.h"
+#include "examples/train_files.h"
 #include "examples/train_report.h"
 
 typedef struct run {
@@ -27,6 +25,7 @@ typedef struct run {
     data_t *data;
     FILE *log_file;
     int n_device_threads;
+    atomic_size_t n_wanted; /* steps until all ranks end, once options->stop was seen */
 
     pthread_mutex_t lock; /* guards what follows */
     zr_status_t status;   /* of the rank that failed first */
@@ -44,12 +43,14 @@ typedef struct rank {
     gpt_t *gpt;
     data_reader_t *reader;
 
-    bool is_recording;         /* the allocator is */
-    zr_recording_t *recording; /* of --memory-snapshot, when it is done; owned */
-    double *step_seconds;      /* [n_steps]; rank 0 only */
-    double *step_tokens_per_s; /* [n_steps]; rank 0 only */
-    size_t capacity;           /* of both */
-    double seconds;            /* of all steps */
+    bool is_recording;             /* the allocator is */
+    zr_recording_t *recording;     /* of --memory-snapshot, when it is done; owned */
+    size_t recorded_step;          /* its step, from 1; 0: of a run that failed */
+    zr_replay_statistics_t replay; /* at the end of the last step that was recorded */
+    double *step_seconds;          /* [n_steps]; rank 0 only */
+    double *step_tokens_per_s;     /* [n_steps]; rank 0 only */
+    size_t capacity;               /* of both */
+    double seconds;                /* of all steps */
     train_result_t result;
 } rank_t;
 
@@ -293,21 +294,39 @@ static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
     return ZR_OK;
 }
 
-/* The second step is the one of --memory-snapshot: the first is not yet like all others, since
- * it records the order of units. Of a run of one step, that step and all before it. */
+/* The step of --memory-snapshot is the first whose plan foresaw everything: those before are not
+ * yet like all others. Without plans it is the second, since the first records the order of units.
+ * Where there is none, it is the last; of a run of one step, that step and all before it. */
 static zr_status_t record_steps(rank_t *rank, size_t n_done) {
-    size_t n_recorded = rank->run->options->steps < 2 ? 1 : 2;
+    zr_replay_statistics_t before = rank->replay;
     if (!rank->is_recording)
         return ZR_OK;
-    return n_done == n_recorded ? stop_recording(rank) : start_recording(rank);
+    zr_allocator_replay_statistics(zr_runtime_allocator(rank->runtime), &rank->replay);
+    bool is_typical = rank->replay.is_on ? rank->replay.n_planned > before.n_planned &&
+                                               rank->replay.n_unplanned == before.n_unplanned
+                                         : n_done == 2;
+    if (!is_typical && n_done < rank->run->options->steps)
+        return start_recording(rank);
+    rank->recorded_step = n_done;
+    return stop_recording(rank);
+}
+
+/* Whether to begin step `i`, counted from 0. All ranks have to end after the same step: in every
+ * step they wait for each other, so whoever comes to the next one sees who saw the flag in this. */
+static bool begins_step(rank_t *rank, size_t i) {
+    run_t *run = rank->run;
+    const train_options_t *o = run->options;
+    size_t none = SIZE_MAX, last = o->n_ranks == 1 ? i : i + 1;
+    if (o->stop != NULL && atomic_load(o->stop) && i < o->steps)
+        atomic_compare_exchange_strong(&run->n_wanted, &none, last);
+    return i < o->steps && i < atomic_load(&run->n_wanted);
 }
 
 static zr_status_t train_steps(rank_t *rank) {
-    const train_options_t *o = rank->run->options;
     train_result_t *result = &rank->result;
     train_time_t begin = rank_time(rank), before = begin, after = begin;
     double start = now_seconds(), step_start = start;
-    for (size_t i = 0; i < o->steps; i++) {
+    for (size_t i = 0; begins_step(rank, i); i++) {
         train_step_line_t line = {0};
         ZR_TRY(train_step(rank, &line));
         ZR_TRY(record_steps(rank, i + 1));
@@ -338,7 +357,7 @@ static zr_status_t finish(rank_t *rank) {
     for (int traffic = 0; traffic < ZR_N_TRAFFICS; traffic++)
         for (int i = 0; i < ZR_N_COLLECTIVES; i++)
             rank->result.bytes_sent[traffic][i] = statistics.count[traffic][i].bytes_sent;
-    return zr_runtime_weights_xxh3(rank->runtime, &rank->result.weights_xxh3);
+    return zr_runtime_weights(rank->runtime, &rank->result.weights);
 }
 
 /* Whether a status is about what the run was given, and not about what it met. */
@@ -499,7 +518,7 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     result->n_trained_tokens = first->n_trained_tokens;
     result->first_loss = first->first_loss;
     result->last_loss = first->last_loss;
-    result->weights_xxh3 = first->weights_xxh3;
+    result->weights = first->weights;
     result->seconds = ranks[0].seconds;
     for (int i = 0; i < options->n_ranks; i++)
         add_up_rank(&ranks[i], options->n_ranks, result);
@@ -543,72 +562,24 @@ static void run_threads(run_t *run, rank_t *ranks) {
         pthread_join(ranks[i].thread, NULL);
 }
 
-/* ---- files that are written ------------------------------------------------------------- */
-
-/* A slip of the hand in a command line must not cost the data. */
-static zr_status_t check_not_data(const run_t *run, const char *option, const char *path) {
-    if (!data_has_file(run->data, path))
-        return ZR_OK;
-    return zr_fail(&run->log, ZR_ERR_ARGUMENT,
-                   "%s %s: is one of the files of --data, which would be overwritten; give another "
-                   "name",
-                   option, path);
-}
-
 /* ---- memory snapshots ------------------------------------------------------------------- */
-
-/* The file of a rank: for all but the first, .rankN stands before the ending. */
-static zr_status_t make_snapshot_path(const run_t *run, int rank, char **path_p) {
-    const char *path = run->options->memory_snapshot_path, *ending = strrchr(path, '.');
-    size_t size = strlen(path) + 32;
-    char *text = malloc(size);
-    if (text == NULL)
-        return zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for the name of a memory snapshot");
-    if (rank == 0)
-        snprintf(text, size, "%s", path);
-    else
-        snprintf(text, size, "%.*s.rank%d%s", (int)(ending - path), path, rank, ending);
-    *path_p = text;
-    return ZR_OK;
-}
-
-/* Whether a file can be written, found out before training. What is there stays until then. */
-static zr_status_t check_writable(const run_t *run, const char *path) {
-    ZR_TRY(check_not_data(run, "--memory-snapshot", path));
-    bool is_new = access(path, F_OK) != 0;
-    FILE *file = fopen(path, "ab");
-    if (file == NULL)
-        return zr_fail(&run->log, ZR_ERR_IO, "cannot write --memory-snapshot %s: %s", path,
-                       strerror(errno));
-    fclose(file);
-    if (is_new)
-        remove(path);
-    return ZR_OK;
-}
-
-static zr_status_t check_snapshot_paths(const run_t *run) {
-    int n_paths = run->options->memory_snapshot_path == NULL ? 0 : run->options->n_ranks;
-    for (int i = 0; i < n_paths; i++) {
-        char *path = NULL;
-        ZR_TRY(make_snapshot_path(run, i, &path));
-        zr_status_t status = check_writable(run, path);
-        free(path);
-        ZR_TRY(status);
-    }
-    return ZR_OK;
-}
 
 static zr_status_t save_snapshot(const run_t *run, const rank_t *rank) {
     char *path = NULL;
     if (rank->recording == NULL)
         return ZR_OK;
-    ZR_TRY(make_snapshot_path(run, rank->number, &path));
+    ZR_TRY(train_files_snapshot_path(run->options, rank->number, &rank->log, &path));
     zr_status_t status = zr_snapshot_save(rank->recording, path, &rank->log);
     if (status == ZR_OK) {
         zr_recording_info_t info;
         zr_recording_info(rank->recording, &info);
-        zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %zu lives written to %s",
-                     info.n_lives, path);
+        if (rank->recorded_step > 0)
+            zr_log_write(&rank->log, ZR_LOG_INFO,
+                         "memory snapshot: %zu lives of step %zu written to %s", info.n_lives,
+                         rank->recorded_step, path);
+        else
+            zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %zu lives written to %s",
+                         info.n_lives, path);
     }
     free(path);
     return status;
@@ -649,61 +620,6 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
     return status;
 }
 
-/* A file without a name, as the store will make them; 0 or what is wrong. */
-static int try_file_in(const char *folder) {
-    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-        char path[PATH_MAX];
-        snprintf(path, sizeof(path), "%s/.zero-train-XXXXXX", folder);
-        fd = mkostemp(path, O_CLOEXEC);
-        if (fd >= 0)
-            unlink(path);
-    }
-    int error = fd < 0 ? errno : 0;
-    if (fd >= 0)
-        close(fd);
-    return error;
-}
-
-/* Why a folder cannot be used; NULL: it can. */
-static const char *refuse_folder(const char *path) {
-    struct stat about;
-    if (stat(path, &about) != 0)
-        return strerror(errno);
-    if (!S_ISDIR(about.st_mode))
-        return "not a folder";
-    int error = try_file_in(path);
-    if (error == ENOENT) /* what proc and the like say of a folder that is there */
-        return "no files can be made there";
-    return error == 0 ? NULL : strerror(error);
-}
-
-/* Folders that no file can be made in are bad input, found before anything is made. */
-static zr_status_t check_nvme_paths(const run_t *run) {
-    const train_options_t *o = run->options;
-    char paths[ZR_CONFIG_PATHS_BYTES], *rest = NULL;
-    if (!train_options_use_nvme(o))
-        return ZR_OK;
-    snprintf(paths, sizeof(paths), "%s", o->config.nvme.paths);
-    for (char *path = strtok_r(paths, ",", &rest); path; path = strtok_r(NULL, ",", &rest)) {
-        const char *problem = refuse_folder(path);
-        if (problem == NULL)
-            continue;
-        if (o->nvme_paths_from == TRAIN_PATHS_OF_OPTION)
-            return zr_fail(&run->log, ZR_ERR_IO,
-                           "--nvme-path %s: %s; give a folder that can be written to", path,
-                           problem);
-        bool is_config = o->nvme_paths_from == TRAIN_PATHS_OF_CONFIG;
-        return zr_fail(&run->log, ZR_ERR_IO,
-                       "%s %s: %s %s: %s; name a folder that can be written to, there or with "
-                       "--nvme-path",
-                       is_config ? "--config" : "--io-settings",
-                       is_config ? o->config_path : o->io_settings_path,
-                       is_config ? "nvme_path" : "paths", path, problem);
-    }
-    return ZR_OK;
-}
-
 static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     const train_options_t *o = run->options;
     data_options_t options = {.paths = o->data_paths,
@@ -719,11 +635,9 @@ static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     result->n_data_tokens = data_n_tokens(run->data);
     result->n_data_windows = data_n_windows(run->data);
     result->n_data_duplicates = data_n_duplicates(run->data);
-    ZR_TRY(check_snapshot_paths(run));
-    ZR_TRY(check_nvme_paths(run));
+    ZR_TRY(train_files_check(o, run->data, &run->log));
     if (o->log_path == NULL)
         return ZR_OK;
-    ZR_TRY(check_not_data(run, "--log", o->log_path));
     run->log_file = fopen(o->log_path, "w");
     if (run->log_file == NULL)
         return zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", o->log_path,
@@ -752,7 +666,8 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
     run_t run = {.options = options,
                  .log = *log,
                  .messages = options->quiet ? NULL : messages,
-                 .n_device_threads = threads_per_rank(options)};
+                 .n_device_threads = threads_per_rank(options),
+                 .n_wanted = SIZE_MAX};
     train_result_t result = {.n_threads = (size_t)run.n_device_threads, .data_kind = "none"};
     zr_status_t status = ZR_OK;
     if (strcmp(options->device, "auto") == 0)
@@ -772,6 +687,10 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
     }
     if (run.messages != NULL)
         messages_end_progress(run.messages);
+    result.interrupted = status == ZR_OK && result.n_steps < options->steps;
+    if (result.interrupted)
+        zr_log_write(log, ZR_LOG_ERROR, "interrupted after step %zu of %zu", result.n_steps,
+                     options->steps);
     result.status = status;
     *result_p = result;
     return status;

@@ -93,6 +93,7 @@ typedef struct train_activations {
 typedef struct train_result {
     zr_status_t status; /* of the rank that failed first */
     bool bad_input;     /* the run failed for what it was given: exit 2 */
+    bool interrupted;   /* options->stop ended it before its last step */
 
     /* Also of a run that failed, as far as it came. */
     train_peak_t peak[ZR_N_TIERS];
@@ -117,7 +118,7 @@ typedef struct train_result {
     /* Of a run that succeeded. */
     double step_ms;      /* median */
     double tokens_per_s; /* median of the steps' own, over all ranks */
-    uint64_t weights_xxh3;
+    zr_weights_t weights;
     uint64_t bytes_sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES]; /* the largest over the ranks */
     train_time_t time;
     double seconds; /* of all steps, on rank 0 */

@@ -182,10 +182,10 @@ static const struct argp_option option_table[] = {
     {NULL, 0, NULL, 0, "Output:", 6},
     {"log", KEY_LOG, "FILE", 0, "write each step to this file as a line of JSON", 6},
     {"memory-snapshot", KEY_MEMORY_SNAPSHOT, "FILE", 0,
-     "write what was allocated in the second step: FILE.csv (device memory; for planners of "
-     "offsets), FILE.json (for ui.perfetto.dev) or FILE.pickle (for pytorch.org/memory_viz); rank "
-     "N > 0 writes FILE.rankN.csv and so on. Of a single step, all since the start; of a run that "
-     "fails, the last as far as it came",
+     "write what was allocated in a typical step, the first that followed its memory plan, or else "
+     "the last: FILE.csv (device memory; for planners of offsets), FILE.json (for ui.perfetto.dev) "
+     "or FILE.pickle (for pytorch.org/memory_viz); rank N > 0 writes FILE.rankN.csv and so on. Of "
+     "a single step, all since the start; of a run that fails, the last as far as it came",
      6},
     {"json", KEY_JSON, NULL, 0, "print the result as one JSON object", 6},
     {"quiet", KEY_QUIET, NULL, 0, "no progress and no summary; errors and warnings only", 6},
@@ -261,14 +261,12 @@ static zr_status_t set_schedule(parsing_t *p, const char *value) {
 
 static zr_status_t set_warmup(parsing_t *p, const char *value) {
     p->options->warmup_given = true;
-    return args_count("--warmup", value, 0, MOST_COUNT, p->log,
-                      &p->options->config.schedule.warmup_steps);
+    return args_count("--warmup", value, 0, MOST_COUNT, p->log, &p->options->warmup_steps);
 }
 
 static zr_status_t set_min_lr_ratio(parsing_t *p, const char *value) {
     p->options->min_lr_ratio_given = true;
-    return args_number("--min-lr-ratio", value, 0, 1, p->log,
-                       &p->options->config.schedule.cos_min_ratio);
+    return args_number("--min-lr-ratio", value, 0, 1, p->log, &p->options->min_lr_ratio);
 }
 
 static zr_status_t set_ranks(parsing_t *p, const char *value) {
@@ -600,12 +598,16 @@ static zr_status_t resolve_schedule(train_options_t *options, const zr_log_t *lo
     if (options->warmup_given && schedule->kind == ZR_SCHEDULE_CONSTANT)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--warmup %zu: a constant rate has no warm-up; add --schedule cosine",
-                       schedule->warmup_steps);
+                       options->warmup_steps);
     if (options->min_lr_ratio_given && schedule->kind != ZR_SCHEDULE_WARMUP_COSINE)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--min-lr-ratio %g: this schedule does not come down to it; add --schedule "
                        "cosine",
-                       schedule->cos_min_ratio);
+                       options->min_lr_ratio);
+    if (options->warmup_given)
+        schedule->warmup_steps = options->warmup_steps;
+    if (options->min_lr_ratio_given)
+        schedule->cos_min_ratio = options->min_lr_ratio;
     bool open_warmup = schedule->warmup_steps == SIZE_MAX;
     if (schedule->kind == ZR_SCHEDULE_CONSTANT)
         *schedule = zr_config_default().schedule;

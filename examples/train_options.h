@@ -4,6 +4,7 @@
 #ifndef EXAMPLES_TRAIN_OPTIONS_H
 #define EXAMPLES_TRAIN_OPTIONS_H
 
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "examples/gpt.h"
@@ -41,6 +42,7 @@ typedef struct train_options {
     const char *device;    /* as written: auto, host, cuda or cuda:N */
     size_t n_threads;      /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
+    const atomic_bool *stop; /* end after the step under way once this is set; NULL: never */
 
     /* What to say. */
     const char *log_path;             /* NULL: none */
@@ -52,8 +54,10 @@ typedef struct train_options {
 
     /* Between parsing and resolving: what was written and has no field of its own. */
     bool warmup_given;
+    size_t warmup_steps;
     bool min_lr_ratio_given;
     bool gradients_given;
+    double min_lr_ratio;
     const char *offload_given; /* an option that means something with offload only; NULL: none */
     const char *nvme_given;    /* likewise with offload to NVMe */
     const char *nvme_optimizer_given; /* likewise with offload of the optimizer there */

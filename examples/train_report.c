@@ -284,6 +284,24 @@ static bool put_common(json_t *object, const train_options_t *options,
     return made;
 }
 
+/* Whether what was trained can be used. */
+static bool is_finite(const train_result_t *result) {
+    return isfinite(result->last_loss) && result->weights.n_non_finite == 0;
+}
+
+void train_report_warnings(const train_options_t *options, const train_result_t *result,
+                           const zr_log_t *log) {
+    if (result->status != ZR_OK || result->n_steps == 0 || is_finite(result))
+        return;
+    zr_log_write(log, ZR_LOG_WARNING,
+                 "the training went astray: the last loss is %g, %zu of %zu steps were skipped, "
+                 "%zu of %zu weights are not finite; try a lower --lr (now %g), --clip 1, or a "
+                 "longer --warmup",
+                 isnan(result->last_loss) ? NAN : result->last_loss, result->n_skipped,
+                 result->n_steps, result->weights.n_non_finite, gpt_n_params(&options->shape),
+                 options->config.adamw.lr);
+}
+
 static bool put_success(json_t *object, const train_options_t *options,
                         const train_result_t *result) {
     json_t *loss = json_object();
@@ -292,7 +310,9 @@ static bool put_success(json_t *object, const train_options_t *options,
     made &= json_put(object, "loss", loss);
     made &= json_put(object, "step_ms", json_number(result->step_ms));
     made &= json_put(object, "tokens_per_s", json_number(result->tokens_per_s));
-    made &= json_put(object, "weights_xxh3", json_hex(result->weights_xxh3));
+    made &= json_put(object, "weights_xxh3", json_hex(result->weights.xxh3));
+    made &= json_put(object, "non_finite_weights", json_count(result->weights.n_non_finite));
+    made &= json_put(object, "finite", json_boolean(is_finite(result)));
     made &= json_put(object, "comm_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_MODEL]));
     made &=
         json_put(object, "comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL]));
@@ -303,14 +323,16 @@ static bool put_success(json_t *object, const train_options_t *options,
 bool train_report_json(const train_options_t *options, const train_result_t *result,
                        const char *message, FILE *file) {
     json_t *object = json_object();
-    bool failed = result->status != ZR_OK;
-    bool made = json_put(object, "result", json_string(failed ? "failed" : "trained"));
-    if (failed) {
+    bool failed = result->status != ZR_OK, ended_early = failed || result->interrupted;
+    bool made = json_put(object, "result", json_string(ended_early ? "failed" : "trained"));
+    if (result->interrupted)
+        made &= json_put(object, "interrupted", json_true());
+    if (failed)
         made &= json_put(object, "error", json_string(zr_status_name(result->status)));
+    if (ended_early)
         made &= json_put(object, "message", json_text(message));
-    }
     made &= put_common(object, options, result);
-    if (!failed)
+    if (!failed && result->n_steps > 0)
         made &= put_success(object, options, result);
     bool printed = made && json_print(object, true, file);
     json_decref(object);
@@ -388,8 +410,9 @@ static void print_memory(const train_result_t *result, FILE *file) {
             print_plan(&result->replay.plans[tier], file);
     }
     if (result->replay.is_on)
-        fprintf(file, "memory plan  %zu plans; %zu allocations were placed by plan, %zu left it\n",
-                result->replay.n_plans, result->replay.n_planned, result->replay.n_unplanned);
+        fprintf(file, "memory plan  %zu plan%s; %zu allocations were placed by plan, %zu left it\n",
+                result->replay.n_plans, messages_plural(result->replay.n_plans),
+                result->replay.n_planned, result->replay.n_unplanned);
 }
 
 static void print_sent(const train_result_t *result, FILE *file) {
@@ -420,14 +443,16 @@ void train_report_summary(const train_options_t *options, const train_result_t *
     fprintf(file, "; padding %zu\n",
             size->trainable_padded_elems - size->trainable_elems + size->frozen_padded_elems -
                 size->frozen_elems);
-    fprintf(file, "data         %zu files, %zu tokens (%s), %zu sequences of %zu per epoch",
-            result->n_data_files, result->n_data_tokens, result->data_kind, result->n_data_windows,
+    fprintf(file, "data         %zu file%s, %zu tokens (%s), %zu sequence%s of %zu per epoch",
+            result->n_data_files, messages_plural(result->n_data_files), result->n_data_tokens,
+            result->data_kind, result->n_data_windows, messages_plural(result->n_data_windows),
             options->seq);
     if (options->seq_min < options->seq)
         fprintf(file, ", cut to their first %zu to %zu", options->seq_min, options->seq);
     fprintf(file, "\n");
-    fprintf(file, "run          stage %d, %d ranks with %zu threads each, %s, device %s\n",
-            options->config.stage, options->n_ranks, result->n_threads,
+    fprintf(file, "run          stage %d, %d rank%s with %zu thread%s each, %s, device %s\n",
+            options->config.stage, options->n_ranks, messages_plural((size_t)options->n_ranks),
+            result->n_threads, messages_plural(result->n_threads),
             zr_dtype_name(options->config.dtype), result->device);
     fprintf(file, "steps        %zu, %zu skipped; %zu tokens; loss %.4f to %.4f\n", result->n_steps,
             result->n_skipped, result->n_trained_tokens, result->first_loss, result->last_loss);
@@ -439,7 +464,7 @@ void train_report_summary(const train_options_t *options, const train_result_t *
         fprintf(file, ", io %.1f", time->io);
     fprintf(file, "\n");
     print_sent(result, file);
-    fprintf(file, "weights      xxh3 %016llx\n", (unsigned long long)result->weights_xxh3);
+    fprintf(file, "weights      xxh3 %016llx\n", (unsigned long long)result->weights.xxh3);
     train_offload_summary(options, result, file);
     print_memory(result, file);
 }

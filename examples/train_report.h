@@ -32,6 +32,10 @@ ZR_NODISCARD zr_status_t train_report_log_step(FILE *file, const train_options_t
 void train_report_progress(messages_t *messages, const train_options_t *options,
                            const train_step_line_t *line);
 
+/** Warn of a run that came to its end and trained nothing of use. */
+void train_report_warnings(const train_options_t *options, const train_result_t *result,
+                           const zr_log_t *log);
+
 /** Print the object of --json; false when that failed. */
 bool train_report_json(const train_options_t *options, const train_result_t *result,
                        const char *message, FILE *file);

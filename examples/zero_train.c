@@ -2,6 +2,7 @@
  * zero-train: train a GPT at ZeRO stage 0 to 3. This is the shell around zero_train_run:
  * command line in, exit status and report out.
  */
+#include <signal.h>
 #include <stdio.h>
 
 #include "examples/common/messages.h"
@@ -9,6 +10,28 @@
 #include "examples/train_report.h"
 
 enum { EXIT_TRAINED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
+
+/* Set by the first signal that asks the process to end; a second one ends it at once. */
+static atomic_bool stop;
+
+static void note_signal(int number) {
+    (void)number;
+    atomic_store(&stop, true);
+}
+
+/* End after the step under way, with a report; what is ignored, as under nohup, stays so. */
+static void watch_signals(void) {
+    static const int numbers[] = {SIGINT, SIGTERM};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        struct sigaction action;
+        if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN)
+            continue;
+        action = (struct sigaction){.sa_handler = note_signal,
+                                    .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
+        sigemptyset(&action.sa_mask);
+        (void)sigaction(numbers[i], &action, NULL);
+    }
+}
 
 static int exit_code(zr_status_t status, bool bad_input) {
     if (status == ZR_OK)
@@ -26,11 +49,12 @@ static int check_output(const zr_log_t *log) {
 /* With --json an object is printed for every run that began, so that scripts find one. */
 static int report(const train_options_t *options, const train_result_t *result,
                   const messages_t *messages, const zr_log_t *log) {
-    int code = exit_code(result->status, result->bad_input);
+    int code = result->interrupted ? EXIT_FAILED : exit_code(result->status, result->bad_input);
     bool printed = true;
+    train_report_warnings(options, result, log);
     if (options->json && code != EXIT_BAD_INPUT)
         printed = train_report_json(options, result, messages_first_error(messages), stdout);
-    else if (!options->quiet && code == EXIT_TRAINED)
+    else if (!options->quiet && result->status == ZR_OK && result->n_steps > 0)
         train_report_summary(options, result, stdout);
     if (!printed || check_output(log) != EXIT_TRAINED) {
         if (!printed)
@@ -56,6 +80,8 @@ static int run(int argc, char **argv, messages_t *messages) {
         code = check_output(&log);
     } else {
         log.level = options.quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
+        watch_signals();
+        options.stop = &stop;
         zero_train_run(&options, &log, messages, &result);
         code = report(&options, &result, messages, &log);
     }

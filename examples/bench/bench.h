@@ -10,6 +10,7 @@
 
 #include "examples/common/args.h"
 #include "examples/common/json.h"
+#include "examples/common/messages.h"
 #include "zero/zero.h"
 
 /** What zero-bench exits with. */

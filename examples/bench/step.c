@@ -159,9 +159,10 @@ static void print_for_people(const options_t *options, const step_result_t *resu
     const step_options_t *o = &options->step;
     fprintf(stderr, "%s\n", result->device);
     fprintf(stderr,
-            "%s, %zu parameters, %s, stage %d, %d ranks of %d threads, micro-batch %zu x %zu\n",
+            "%s, %zu parameters, %s, stage %d, %d rank%s of %d thread%s, micro-batch %zu x %zu\n",
             options->model, gpt_n_params(&o->shape), zr_dtype_name(o->dtype), o->stage, o->n_ranks,
-            o->n_threads, o->micro_batch, o->seq);
+            messages_plural((size_t)o->n_ranks), o->n_threads,
+            messages_plural((size_t)o->n_threads), o->micro_batch, o->seq);
     fprintf(stderr, "  step       %9.1f ms  (median of %zu)\n", 1e3 * result->step_seconds,
             o->n_steps);
     fprintf(stderr, "  compute    %9.1f ms\n", 1e3 * result->compute_seconds);

@@ -21,6 +21,9 @@ static int prepare(void **state) {
     (void)state;
     if (make_folder() != 0 || mkdir("other", 0777) != 0)
         return -1;
+    write_text("there.csv", "");
+    if (link("there.csv", "link.csv") != 0)
+        return -1;
     write_text("size.json", "{\"request_bytes\": 5000}");
     write_text("depth.json", "{\"depth\": 4000}");
     write_text("files.json", "{\"files_per_path\": 9, \"paths\": [\"drive\", \"other\"]}");
@@ -55,6 +58,18 @@ static void refusals(void **state) {
          {"--io-settings depth.json: depth is 4000", "nearest is 1024"}},
         {TINY "--offload-optimizer nvme --io-settings files.json",
          {"--io-settings files.json: files_per_path is 9, with 2 folders", "16 files together"}},
+        {TINY "--log same.csv --memory-snapshot ./same.csv",
+         {"--log same.csv and --memory-snapshot ./same.csv", "are one file"}},
+        {TINY "--ranks 2 --log m.rank1.csv --memory-snapshot m.csv", {"m.rank1.csv", "one file"}},
+        {TINY "--log link.csv --memory-snapshot there.csv", {"link.csv", "are one file"}},
+        {TINY "--config config.json --log config.json",
+         {"--log config.json", "one of the files of --config"}},
+        {TINY NVME "--offload-optimizer nvme --io-settings settings.json --memory-snapshot "
+                   "settings.json",
+         {"--memory-snapshot settings.json", "one of the files of --io-settings"}},
+        {TINY "--schedule constant --warmup 7", {"--warmup 7", "--schedule cosine"}},
+        {TINY "--warmup 7 --schedule constant", {"--warmup 7", "--schedule cosine"}},
+        {TINY "--min-lr-ratio 0.3 --schedule constant", {"--min-lr-ratio 0.3"}},
         {TINY "--offload-optimizer cpu --sub-group 10",
          {"--sub-group", "is 10", "nearest is 1024"}},
         {TINY NVME "--stage 3 --offload-params nvme --param-buffer 1",
@@ -142,11 +157,24 @@ static void budgets(void **state) {
     }
 }
 
+/* ---- the summary ------------------------------------------------------------------------- */
+
+static void numbers_and_nouns_agree(void **state) {
+    (void)state;
+    assert_ran(TINY "--steps 2 --threads 1", 0);
+    assert_non_null(strstr(out, " 1 file, "));
+    assert_non_null(strstr(out, " 1 rank with 1 thread each"));
+    assert_non_null(strstr(out, " 1 plan; "));
+    assert_ran(TINY "text --steps 2 --threads 2 --ranks 2", 0);
+    assert_non_null(strstr(out, " 2 ranks with 2 threads each"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals),
         cmocka_unit_test(options_override_folders),
         cmocka_unit_test(budgets),
+        cmocka_unit_test(numbers_and_nouns_agree),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

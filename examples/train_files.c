@@ -1,0 +1,175 @@
+/*
+ * Two names may lead to one file, by links, or by "./": files that are there are compared by what
+ * they are, and those that are not by their folder and their last part.
+ */
+#include "examples/train_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- files ------------------------------------------------------------------------------ */
+
+/* The folder of a path: "." where it names none. */
+static bool stat_folder(const char *path, struct stat *about) {
+    char folder[PATH_MAX] = ".";
+    const char *slash = strrchr(path, '/');
+    if (slash != NULL)
+        snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path + 1), path);
+    return stat(folder, about) == 0;
+}
+
+static const char *last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+static bool is_same_file(const char *a, const char *b) {
+    struct stat about_a, about_b;
+    bool has_a = stat(a, &about_a) == 0, has_b = stat(b, &about_b) == 0;
+    if (has_a != has_b)
+        return false;
+    if (!has_a && (strcmp(last_part(a), last_part(b)) != 0 || !stat_folder(a, &about_a) ||
+                   !stat_folder(b, &about_b)))
+        return false;
+    return about_a.st_dev == about_b.st_dev && about_a.st_ino == about_b.st_ino;
+}
+
+/* ---- outputs ---------------------------------------------------------------------------- */
+
+/* A slip of the hand in a command line must not cost what it reads. */
+static zr_status_t check_not_read(const train_options_t *options, const data_t *data,
+                                  const char *option, const char *path, const zr_log_t *log) {
+    const char *inputs[][2] = {{"--config", options->config_path},
+                               {"--io-settings", options->io_settings_path}};
+    const char *input = data_has_file(data, path) ? "--data" : NULL;
+    for (size_t i = 0; i < 2 && input == NULL; i++)
+        if (inputs[i][1] != NULL && is_same_file(path, inputs[i][1]))
+            input = inputs[i][0];
+    if (input == NULL)
+        return ZR_OK;
+    return zr_fail(
+        log, ZR_ERR_ARGUMENT,
+        "%s %s: is one of the files of %s, which would be overwritten; give another name", option,
+        path, input);
+}
+
+/* Whether a file can be written. What is there stays. */
+static zr_status_t check_writable(const char *option, const char *path, const zr_log_t *log) {
+    struct stat about;
+    bool is_new = lstat(path, &about) != 0;
+    FILE *file = fopen(path, "ab");
+    if (file == NULL)
+        return zr_fail(log, ZR_ERR_IO, "cannot write %s %s: %s", option, path, strerror(errno));
+    fclose(file);
+    if (is_new)
+        remove(path);
+    return ZR_OK;
+}
+
+static zr_status_t check_snapshot(const train_options_t *options, const data_t *data,
+                                  const char *path, const zr_log_t *log) {
+    ZR_TRY(check_not_read(options, data, "--memory-snapshot", path, log));
+    if (options->log_path != NULL && is_same_file(path, options->log_path))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--log %s and --memory-snapshot %s: are one file; give another name",
+                       options->log_path, path);
+    return check_writable("--memory-snapshot", path, log);
+}
+
+zr_status_t train_files_snapshot_path(const train_options_t *options, int rank, const zr_log_t *log,
+                                      char **path_p) {
+    const char *path = options->memory_snapshot_path, *ending = strrchr(path, '.');
+    size_t size = strlen(path) + 32;
+    char *text = malloc(size);
+    if (text == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the name of a memory snapshot");
+    if (rank == 0)
+        snprintf(text, size, "%s", path);
+    else
+        snprintf(text, size, "%.*s.rank%d%s", (int)(ending - path), path, rank, ending);
+    *path_p = text;
+    return ZR_OK;
+}
+
+static zr_status_t check_outputs(const train_options_t *options, const data_t *data,
+                                 const zr_log_t *log) {
+    int n_snapshots = options->memory_snapshot_path == NULL ? 0 : options->n_ranks;
+    if (options->log_path != NULL)
+        ZR_TRY(check_not_read(options, data, "--log", options->log_path, log));
+    for (int i = 0; i < n_snapshots; i++) {
+        char *path = NULL;
+        ZR_TRY(train_files_snapshot_path(options, i, log, &path));
+        zr_status_t status = check_snapshot(options, data, path, log);
+        free(path);
+        ZR_TRY(status);
+    }
+    return ZR_OK;
+}
+
+/* ---- folders for NVMe --------------------------------------------------------------------- */
+
+/* A file without a name, as the store will make them; 0 or what is wrong. */
+static int try_file_in(const char *folder) {
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof(path), "%s/.zero-train-XXXXXX", folder);
+        fd = mkostemp(path, O_CLOEXEC);
+        if (fd >= 0)
+            unlink(path);
+    }
+    int error = fd < 0 ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return error;
+}
+
+/* Why a folder cannot be used; NULL: it can. */
+static const char *refuse_folder(const char *path) {
+    struct stat about;
+    if (stat(path, &about) != 0)
+        return strerror(errno);
+    if (!S_ISDIR(about.st_mode))
+        return "not a folder";
+    int error = try_file_in(path);
+    if (error == ENOENT) /* what proc and the like say of a folder that is there */
+        return "no files can be made there";
+    return error == 0 ? NULL : strerror(error);
+}
+
+/* Folders that no file can be made in are bad input, found before anything is made. */
+static zr_status_t check_nvme_paths(const train_options_t *o, const zr_log_t *log) {
+    char paths[ZR_CONFIG_PATHS_BYTES], *rest = NULL;
+    if (!train_options_use_nvme(o))
+        return ZR_OK;
+    snprintf(paths, sizeof(paths), "%s", o->config.nvme.paths);
+    for (char *path = strtok_r(paths, ",", &rest); path; path = strtok_r(NULL, ",", &rest)) {
+        const char *problem = refuse_folder(path);
+        if (problem == NULL)
+            continue;
+        if (o->nvme_paths_from == TRAIN_PATHS_OF_OPTION)
+            return zr_fail(log, ZR_ERR_IO,
+                           "--nvme-path %s: %s; give a folder that can be written to", path,
+                           problem);
+        bool is_config = o->nvme_paths_from == TRAIN_PATHS_OF_CONFIG;
+        return zr_fail(log, ZR_ERR_IO,
+                       "%s %s: %s %s: %s; name a folder that can be written to, there or with "
+                       "--nvme-path",
+                       is_config ? "--config" : "--io-settings",
+                       is_config ? o->config_path : o->io_settings_path,
+                       is_config ? "nvme_path" : "paths", path, problem);
+    }
+    return ZR_OK;
+}
+
+zr_status_t train_files_check(const train_options_t *options, const data_t *data,
+                              const zr_log_t *log) {
+    ZR_TRY(check_outputs(options, data, log));
+    return check_nvme_paths(options, log);
+}

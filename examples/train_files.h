@@ -1,0 +1,29 @@
+/*
+ * The files that zero-train writes, and the folders it is given: what cannot work, or would destroy
+ * something, is found before anything is made.
+ */
+#ifndef EXAMPLES_TRAIN_FILES_H
+#define EXAMPLES_TRAIN_FILES_H
+
+#include "examples/data.h"
+#include "examples/train_options.h"
+
+/**
+ * Check --log and --memory-snapshot: neither is read by this run, they are not one file, and the
+ * second can be written (the first is opened at once); and the folders for NVMe: files can be made
+ * in them. What is there stays as it is.
+ *
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO; ZR_ERR_MEMORY. What is wrong has been logged.
+ */
+ZR_NODISCARD zr_status_t train_files_check(const train_options_t *options, const data_t *data,
+                                           const zr_log_t *log);
+
+/**
+ * The file of a rank's memory snapshot: for all but the first, .rankN stands before the ending.
+ *
+ * Ownership: free the path.
+ */
+ZR_NODISCARD zr_status_t train_files_snapshot_path(const train_options_t *options, int rank,
+                                                   const zr_log_t *log, char **path_p);
+
+#endif

@@ -1,0 +1,152 @@
+/*
+ * How runs of zero-train end that are neither a success nor an error: interrupted, or with weights
+ * that are of no use. Both are said, to people and in --json.
+ */
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "tests/examples/run_train.h"
+
+#define WORDS 32
+#define LONG "--steps 1000000 --schedule constant "
+
+static int prepare(void **state) {
+    (void)state;
+    return make_folder();
+}
+
+/* ---- signals ---------------------------------------------------------------------------- */
+
+/* Start zero-train with its output in the files out and err. */
+static pid_t start(const char *arguments) {
+    char copy[1024], *words[WORDS] = {ZERO_TRAIN};
+    size_t n = 1;
+    snprintf(copy, sizeof(copy), "%s", arguments);
+    for (char *word = strtok(copy, " "); word != NULL && n < WORDS - 1; word = strtok(NULL, " "))
+        words[n++] = word;
+    int out_fd = open("out", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int err_fd = open("err", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(out_fd >= 0 && err_fd >= 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
+        dup2(out_fd, STDOUT_FILENO);
+        dup2(err_fd, STDERR_FILENO);
+        execv(words[0], words);
+        _exit(127);
+    }
+    close(out_fd);
+    close(err_fd);
+    return child;
+}
+
+/* Until the run has said something: no time is too long but that of the test's own limit. */
+static void wait_for(pid_t child, const char *part) {
+    int status;
+    for (;;) {
+        read_file("err", err, sizeof(err));
+        if (strstr(err, part) != NULL)
+            return;
+        if (waitpid(child, &status, WNOHANG) != 0)
+            fail_msg("it ended before it said \"%s\": %s", part, err);
+        usleep(1000);
+    }
+}
+
+static int end(pid_t child) {
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    read_file("out", out, sizeof(out));
+    read_file("err", err, sizeof(err));
+    return status;
+}
+
+static json_t *interrupt(const char *arguments, int number) {
+    pid_t child = start(arguments);
+    wait_for(child, "step 10/");
+    assert_int_equal(kill(child, number), 0);
+    int status = end(child);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 1)
+        fail_msg("%s: ended with %#x\n%s", arguments, (unsigned)status, err);
+    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    if (object == NULL)
+        fail_msg("%s: no JSON: %s%s", arguments, out, err);
+    return object;
+}
+
+/* All ranks end after the same step, and what they did until then is reported. */
+static void interrupted_runs_report(void **state) {
+    static const char *const runs[] = {
+        TINY LONG "--json", TINY LONG "--json --ranks 3 --stage 3",
+        TINY LONG "--json --ranks 2 --stage 2 --grad-accum 2 --memory-snapshot lives.csv"};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        json_t *object = interrupt(runs[i], i == 1 ? SIGTERM : SIGINT);
+        assert_string_equal(text(object, "result"), "failed");
+        assert_true(json_is_true(json_object_get(object, "interrupted")));
+        assert_non_null(strstr(text(object, "message"), "interrupted after step"));
+        double n_steps = number(object, "steps", NULL);
+        assert_true(n_steps >= 10 && n_steps < 1000000);
+        assert_true(number(object, "loss", "last") < number(object, "loss", "first"));
+        assert_int_equal(strlen(text(object, "weights_xxh3")), 16);
+        assert_said(runs[i], "interrupted after step");
+        json_decref(object);
+    }
+    assert_int_equal(access("lives.rank1.csv", R_OK), 0);
+}
+
+/* The same steps, told to be no more: nothing of the run was left half done. */
+static void an_interrupted_run_has_whole_steps(void **state) {
+    char arguments[512];
+    (void)state;
+    json_t *object = interrupt(TINY LONG "--json --ranks 2 --stage 3", SIGINT);
+    snprintf(arguments, sizeof(arguments),
+             TINY "--json --ranks 2 --stage 3 --schedule constant --steps %.0f",
+             number(object, "steps", NULL));
+    json_t *again = run_json(arguments, 0);
+    assert_string_equal(text(object, "weights_xxh3"), text(again, "weights_xxh3"));
+    assert_null(json_object_get(again, "interrupted"));
+    json_decref(again);
+    json_decref(object);
+}
+
+/* ---- weights ---------------------------------------------------------------------------- */
+
+#define ASTRAY TINY "--steps 6 --lr 1000 --schedule constant --beta2 0 --epsilon 1e-37 "
+
+static void a_run_that_went_astray_says_so(void **state) {
+    (void)state;
+    json_t *object = run_json(ASTRAY "--quiet --json --ranks 2", 0);
+    assert_string_equal(text(object, "result"), "trained");
+    assert_true(json_is_false(json_object_get(object, "finite")));
+    assert_true(json_is_null(json_object_get(json_object_get(object, "loss"), "last")));
+    assert_true(number(object, "non_finite_weights", NULL) > 0);
+    assert_true(number(object, "n_skipped", NULL) > 0);
+    assert_said("astray", "warning: the training went astray: the last loss is nan");
+    assert_said("astray", "of 6 steps were skipped");
+    assert_said("astray", "a lower --lr (now 1000)");
+    json_decref(object);
+    object = run_json(TINY "--steps 2 --json", 0);
+    assert_true(json_is_true(json_object_get(object, "finite")));
+    assert_not_said("good", "astray");
+    json_decref(object);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(interrupted_runs_report),
+        cmocka_unit_test(an_interrupted_run_has_whole_steps),
+        cmocka_unit_test(a_run_that_went_astray_says_so),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
