@@ -153,6 +153,7 @@ static void note_offloaded_params(const zr_params_report_t *report,
                                        .staging_bytes = report->staging_bytes,
                                        .live_bytes = report->bytes[ZR_TIER_NVME],
                                        .gathers = report->gathers,
+                                       .unused_bytes = report->unused_bytes,
                                        .updates = report->updates,
                                        .gather_wait_seconds = report->gather_wait_seconds,
                                        .update_wait_seconds = report->update_wait_seconds,
@@ -426,7 +427,10 @@ static void add_up_params(const train_offload_params_t *own, int n_ranks,
     keep_larger(&sum->n_buffers, own->n_buffers);
     keep_larger(&sum->staging_bytes, own->staging_bytes);
     keep_larger(&sum->live_bytes, own->live_bytes);
-    add_up_count(&own->gathers, &sum->gathers);
+    sum->gathers.n_parts += own->gathers.n_parts;
+    sum->gathers.bytes += own->gathers.bytes;
+    sum->gathers.moved_bytes += own->gathers.moved_bytes;
+    sum->unused_bytes += own->unused_bytes;
     add_up_count(&own->updates, &sum->updates);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
         sum->moved[d] += own->moved[d];

@@ -46,7 +46,8 @@ typedef struct train_offload_params {
     size_t n_buffers;     /* the most of a rank */
     size_t staging_bytes; /* the most of a rank */
     size_t live_bytes;    /* the most of a rank */
-    zr_store_count_t gathers;
+    zr_params_reads_t gathers;
+    uint64_t unused_bytes;
     zr_store_count_t updates;
     uint64_t moved[ZR_N_STORE_DIRECTIONS]; /* bytes of the whole run */
     double gather_wait_seconds;            /* the average over the ranks, as the next two */

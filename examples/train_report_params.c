@@ -8,9 +8,17 @@
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-static json_t *count_object(const zr_store_count_t *count, double wait_seconds) {
-    return json_pack("{s:I, s:I, s:f}", "bytes", (json_int_t)count->bytes, "moved_bytes",
-                     (json_int_t)count->moved_bytes, "wait_seconds", wait_seconds);
+static json_t *read_object(const train_offload_params_t *params) {
+    const zr_params_reads_t *gathers = &params->gathers;
+    return json_pack("{s:I, s:I, s:I, s:f}", "bytes", (json_int_t)gathers->bytes, "moved_bytes",
+                     (json_int_t)gathers->moved_bytes, "unused_bytes",
+                     (json_int_t)params->unused_bytes, "wait_seconds", params->gather_wait_seconds);
+}
+
+static json_t *written_object(const train_offload_params_t *params) {
+    const zr_store_count_t *updates = &params->updates;
+    return json_pack("{s:I, s:I, s:f}", "bytes", (json_int_t)updates->bytes, "moved_bytes",
+                     (json_int_t)updates->moved_bytes, "wait_seconds", params->update_wait_seconds);
 }
 
 static json_t *nvme_object(const train_options_t *options, const train_result_t *result) {
@@ -23,9 +31,8 @@ static json_t *nvme_object(const train_options_t *options, const train_result_t 
     made &= json_put(object, "checksum_seconds", json_number(params->checksum_seconds));
     made &= json_put(object, "buffers", json_count(params->n_buffers));
     made &= json_put(object, "buffer_bytes", json_count(params->staging_bytes));
-    made &= json_put(object, "read", count_object(&params->gathers, params->gather_wait_seconds));
-    made &=
-        json_put(object, "written", count_object(&params->updates, params->update_wait_seconds));
+    made &= json_put(object, "read", read_object(params));
+    made &= json_put(object, "written", written_object(params));
     made &= train_put_endurance(object, options, result);
     if (!made) {
         json_decref(object);

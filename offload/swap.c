@@ -281,6 +281,10 @@ zr_status_t zr_swap_end(zr_swap_t *swap) {
                        "swap: %zu of %zu %sitems are done; the pass cannot end", swap->n_done,
                        n_due, swap->pass == ZR_SWAP_READ ? "given " : "");
     ZR_TRY(end_if_failed(swap, finish_all(swap)));
+    for (size_t i = swap->n_given; i < swap->n_begun; i++) {
+        swap->statistics.n_unused++;
+        swap->statistics.unused_bytes += swap->items[i].size_bytes;
+    }
     swap->is_open = false;
     swap->statistics.n_passes++;
     swap->statistics.pass_seconds += zr_store_clock() - swap->begin_seconds;

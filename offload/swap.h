@@ -106,11 +106,13 @@ ZR_NODISCARD zr_status_t zr_swap_load(zr_swap_t *swap, const zr_swap_item_t *ite
                                       const void **buffer_p);
 
 typedef struct zr_swap_statistics {
-    size_t host_bytes;   /* of the buffers, with what aligns them */
-    size_t n_passes;     /* ended well */
-    size_t n_items;      /* worked on */
-    size_t n_loads;      /* that read */
-    size_t most_ahead;   /* buffers that were read, there, or worked on at once */
+    size_t host_bytes; /* of the buffers, with what aligns them */
+    size_t n_passes;   /* ended well */
+    size_t n_items;    /* worked on */
+    size_t n_loads;    /* that read */
+    size_t most_ahead; /* buffers that were read, there, or worked on at once */
+    uint64_t n_unused; /* items that were read and not given out before their pass ended */
+    uint64_t unused_bytes;
     double pass_seconds; /* from begin to end */
 } zr_swap_statistics_t;
 

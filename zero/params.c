@@ -200,7 +200,7 @@ static zr_status_t close_reads(zr_params_t *params) {
         return ZR_OK;
     while (params->n_returned < params->n_given)
         ZR_TRY(return_buffer(params));
-    params->is_reading = false;
+    params->is_reading = params->is_ahead = false;
     return zr_swap_end(params->swap);
 }
 
@@ -260,6 +260,13 @@ static zr_status_t seek_shard(zr_runtime_t *runtime, const unit_params_t *data) 
     return open_reads(params, first, data->n_parts);
 }
 
+static void count_gather(zr_params_t *params, size_t size_bytes) {
+    size_t block = zr_store_info(params->store)->block_bytes;
+    params->gathers.n_parts++;
+    params->gathers.bytes += size_bytes;
+    params->gathers.moved_bytes += (size_bytes + block - 1) / block * block;
+}
+
 /* The next part of the pass. */
 static zr_status_t fetch_part(zr_runtime_t *runtime, void *target, size_t size_bytes) {
     zr_params_t *params = &runtime->shards;
@@ -269,6 +276,8 @@ static zr_status_t fetch_part(zr_runtime_t *runtime, void *target, size_t size_b
     ZR_TRY(zr_swap_next(params->swap, &buffer));
     zr_event_t *taken = params->taken[params->n_given % params->n_buffers];
     params->n_given++;
+    params->is_ahead = false;
+    count_gather(params, size_bytes);
     ZR_TRY(zr_copy_async(runtime->transfer, target, buffer, size_bytes, ZR_COPY_HOST_TO_DEVICE));
     ZR_TRY(zr_event_record(taken, runtime->transfer));
     return zr_params_progress(runtime);
@@ -291,14 +300,19 @@ zr_status_t zr_params_fetch(zr_unit_t *unit, int kind, void *target) {
     return ZR_OK;
 }
 
-zr_status_t zr_params_begin_micro_batch(zr_runtime_t *runtime) {
+zr_status_t zr_params_read_ahead(zr_runtime_t *runtime) {
     zr_params_t *params = &runtime->shards;
-    if (params->store == NULL)
+    if (params->store == NULL || params->is_ahead)
         return ZR_OK;
     ZR_TRY(close_reads(params));
-    params->n_order = params->position;
+    if (params->position != 0) /* a micro-batch has been: it may have read less than those before */
+        params->n_order = params->position;
     params->position = 0;
-    return params->n_order == 0 ? ZR_OK : open_reads(params, params->order, params->n_order);
+    if (params->n_order == 0)
+        return ZR_OK;
+    ZR_TRY(open_reads(params, params->order, params->n_order));
+    params->is_ahead = true;
+    return ZR_OK;
 }
 
 /* What was moved of them. */
@@ -439,13 +453,15 @@ static zr_status_t look_at_part(zr_unit_t *unit, int kind, size_t first, const c
     size_t number = zr_rt_bytes(unit->runtime, first) / params->part_bytes;
     zr_store_statistics_t before, after;
     const void *buffer = NULL;
+    account(params, &before);
+    double waited = before.wait_seconds[ZR_STORE_GET]; /* also for what is dropped now */
     ZR_TRY(close_reads(params));
     account(params, &before);
     ZR_TRY(
         zr_swap_load(params->swap, &params->parts[unit->data[kind].first_part + number], &buffer));
     account(params, &after);
     zr_store_count_add(&params->looked, &before.count[ZR_STORE_GET], &after.count[ZR_STORE_GET]);
-    params->look_seconds += after.wait_seconds[ZR_STORE_GET] - before.wait_seconds[ZR_STORE_GET];
+    params->look_seconds += after.wait_seconds[ZR_STORE_GET] - waited;
     *part_p = buffer;
     return ZR_OK;
 }
@@ -498,7 +514,9 @@ static void report_store(const zr_params_t *params, zr_params_report_t *report) 
     report->staging_bytes = swap.host_bytes;
     report->n_buffers = params->n_buffers;
     report->n_foreseen = params->n_foreseen;
-    zr_store_count_add(&report->gathers, &params->looked, &report->all.count[ZR_STORE_GET]);
+    report->gathers = params->gathers;
+    report->n_unused = swap.n_unused;
+    report->unused_bytes = swap.unused_bytes;
     zr_store_count_add(&report->updates, &params->filled.count[ZR_STORE_PUT],
                        &report->all.count[ZR_STORE_PUT]);
     zr_store_count_add(&report->looked, &none, &params->looked);

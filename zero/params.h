@@ -36,6 +36,7 @@ typedef struct zr_params {
     size_t position;
     bool is_reading; /* a pass of the swap pipeline is open, over `order`, or over one shard that
                         was not foreseen */
+    bool is_ahead;   /* it is over `order`, and nothing of it was taken */
     uint64_t n_foreseen;   /* parts that were the next of `order` */
     zr_event_t **taken;    /* [n_buffers] passes when the device has what was in a buffer */
     size_t n_given;        /* buffers, in this pass */
@@ -47,7 +48,8 @@ typedef struct zr_params {
     uint64_t copied_up_bytes;
     uint64_t copied_down_bytes;
     zr_store_statistics_t filled; /* after commit */
-    zr_store_count_t looked;      /* got by zr_params_read */
+    zr_params_reads_t gathers;
+    zr_store_count_t looked; /* got by zr_params_read */
     double look_seconds;
 } zr_params_t;
 
@@ -66,8 +68,9 @@ ZR_NODISCARD zr_status_t zr_params_fill(zr_unit_t *unit, int kind, size_t first,
                                         const float *values);
 ZR_NODISCARD zr_status_t zr_params_end_fill(zr_runtime_t *runtime);
 
-/** The next micro-batch begins: start to read what the last one read. */
-ZR_NODISCARD zr_status_t zr_params_begin_micro_batch(zr_runtime_t *runtime);
+/** The next micro-batch will come, or begins: start to read what the last one read. What is read
+ * outside of micro-batches before it begins ends that. */
+ZR_NODISCARD zr_status_t zr_params_read_ahead(zr_runtime_t *runtime);
 /**
  * Queue, on the transfer stream, all of a flat buffer's shard to device memory.
  *

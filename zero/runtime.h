@@ -266,6 +266,13 @@ typedef struct zr_runtime_time {
 /** Times since creation. What is left of a step is the trainer's compute. */
 void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p);
 
+/** What gathers took of a store. */
+typedef struct zr_params_reads {
+    uint64_t n_parts;
+    uint64_t bytes;
+    uint64_t moved_bytes; /* with padding to whole blocks */
+} zr_params_reads_t;
+
 /** Where this rank's shards of parameters live when they are offloaded; all 0 when not. */
 typedef struct zr_params_report {
     size_t bytes[ZR_N_TIERS];   /* of shards, by where they live */
@@ -274,10 +281,12 @@ typedef struct zr_params_report {
     bool has_store;             /* what follows says something */
     zr_store_info_t store;      /* the rank's, also of what is not parameters */
     size_t n_buffers;
-    size_t staging_bytes;       /* of all buffers */
-    uint64_t n_foreseen;        /* transfers of gathers that were started ahead of them, or could
-                                   have been, had there been buffers */
-    zr_store_count_t gathers;   /* got */
+    size_t staging_bytes; /* of all buffers */
+    uint64_t n_foreseen;  /* transfers of gathers that were started ahead of them, or could
+                             have been, had there been buffers */
+    zr_params_reads_t gathers;
+    uint64_t n_unused; /* parts that were read ahead of gathers, and dropped */
+    uint64_t unused_bytes;
     zr_store_count_t updates;   /* put */
     zr_store_count_t looked;    /* got for looking at parameters */
     double gather_wait_seconds; /* this thread was blocked */

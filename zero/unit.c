@@ -332,7 +332,7 @@ zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
     /* Gradients that are kept are overwritten, and may still be read by their reduction. */
     if (zr_rt_keeps_full_grads(runtime) && runtime->micro_batch > 0)
         ZR_TRY(zr_rt_note(runtime, zr_rt_order(runtime, runtime->transfer, runtime->compute)));
-    ZR_TRY(zr_rt_note(runtime, zr_params_begin_micro_batch(runtime)));
+    ZR_TRY(zr_rt_note(runtime, zr_params_read_ahead(runtime)));
     runtime->micro_batch++;
     zr_rt_mark(runtime, NULL, ZR_FORWARD);
     runtime->in_micro_batch = true;

@@ -173,9 +173,35 @@ static void reads_are_foreseen(void **state) {
         train(&options, &result);
         const zr_params_report_t *report = &result.offload[1].params;
         uint64_t n_micro_batches = options.n_steps * options.config.grad_accum;
-        assert_true(report->gathers.n_transfers > 0);
+        assert_true(report->gathers.n_parts > 0);
         assert_int_equal(report->n_foreseen,
-                         report->gathers.n_transfers / n_micro_batches * (n_micro_batches - 1));
+                         report->gathers.n_parts / n_micro_batches * (n_micro_batches - 1));
+    }
+}
+
+/* A step's end begins to read for the next, into all buffers: an evaluation in between drops that,
+ * and what the step reads is as without one. */
+static void the_end_of_a_step_reads_ahead(void **state) {
+    (void)state;
+    for (unsigned flags = 0; flags < 64; flags++) {
+        toy_options_t options = variant(2, ZR_DTYPE_BF16, flags & ~8u);
+        toy_result_t result;
+        offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
+        options.config.offload_param.n_buffers = 1 + flags % 9;
+        options.nan_step = flags % 3 == 0 ? 1 : -1; /* a step that is skipped, too */
+        options.quiet = true;
+        train(&options, &result);
+        zr_params_report_t without = result.offload[1].params;
+        assert_int_equal(without.unused_bytes, 0);
+        options.evaluate = true;
+        train(&options, &result);
+        const zr_params_report_t *report = &result.offload[1].params;
+        assert_int_equal(report->n_foreseen, without.n_foreseen);
+        uint64_t n_parts = without.gathers.n_parts / (options.n_steps * options.config.grad_accum);
+        uint64_t n_ahead = report->n_buffers < n_parts ? report->n_buffers : n_parts;
+        assert_int_equal(report->n_unused, options.n_steps * n_ahead);
+        assert_int_equal(report->all.count[ZR_STORE_GET].bytes,
+                         report->gathers.bytes + report->unused_bytes + report->looked.bytes);
     }
 }
 
@@ -189,7 +215,7 @@ static void a_new_order_is_foreseen_again(void **state) {
         offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
         options.n_steps = 3 + is_prefetching;
         train(&options, &result);
-        uint64_t n_parts = result.offload[0].params.gathers.n_transfers / options.n_steps;
+        uint64_t n_parts = result.offload[0].params.gathers.n_parts / options.n_steps;
         options.reorder_step = 1;
         train(&options, &result);
         assert_true(result.offload[0].params.n_foreseen > n_parts);
@@ -381,6 +407,7 @@ int main(void) {
         cmocka_unit_test(files_end_in_the_same_bits),
         cmocka_unit_test(traffic_is_exact),
         cmocka_unit_test(reads_are_foreseen),
+        cmocka_unit_test(the_end_of_a_step_reads_ahead),
         cmocka_unit_test(a_new_order_is_foreseen_again),
         cmocka_unit_test(a_skipped_step_writes_nothing),
         cmocka_unit_test(shards_are_where_they_should_be),
