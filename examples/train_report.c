@@ -272,8 +272,9 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "n_skipped", json_count(result->n_skipped));
     made &= json_put(object, "tokens", json_count(result->n_trained_tokens));
     made &= json_put(object, "peak_bytes", peaks_object(result));
-    if (process_peak_resident_bytes() != 0)
-        made &= json_put(object, "peak_resident_bytes", json_count(process_peak_resident_bytes()));
+    size_t resident = process_peak_resident_bytes();
+    if (resident != 0)
+        made &= json_put(object, "peak_resident_bytes", json_count(resident));
     made &= json_put(object, "memory", memory_object(result));
     if (c->offload_optimizer.device != ZR_OFFLOAD_NONE ||
         c->offload_param.device != ZR_OFFLOAD_NONE ||

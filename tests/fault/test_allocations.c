@@ -199,7 +199,7 @@ static void report(void **state) {
                                         "nvme",    "--nvme-path", ".", "--nvme-tbw",
                                         "1TB"};
     train_options_t options;
-    train_result_t result = {.status = ZR_ERR_BUDGET, .data_kind = "text"};
+    train_result_t result = {.status = ZR_ERR_BUDGET, .data_kind = "text", .n_steps = 1};
     train_step_line_t line = {.loss = 1};
     char *arguments[32];
     int n_words = sizeof(words) / sizeof(words[0]);
