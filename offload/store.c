@@ -11,8 +11,8 @@
 
 #include "offload/store_backend.h"
 
-static const zr_store_backend_t *const backends[] = {&zr_store_memory_backend,
-                                                     &zr_store_uring_backend};
+static const zr_store_backend_t *const backends[] = {
+    &zr_store_memory_backend, &zr_store_uring_backend, &zr_store_sim_backend};
 #define N_BACKENDS (sizeof(backends) / sizeof(backends[0]))
 
 const char *zr_store_direction_name(zr_store_direction_t direction) {
@@ -109,8 +109,17 @@ static zr_status_t find_backend(const char *name, const zr_log_t *log,
         }
     }
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "store: there is no backend \"%s\"; there are memory, uring",
+                   "store: there is no backend \"%s\"; there are memory, uring, sim",
                    name != NULL ? name : "(NULL)");
+}
+
+/* Where there is no memory, nothing can be taken from it. */
+static zr_status_t check_device(const zr_store_options_t *o, const zr_store_backend_t *backend) {
+    if (o->device == NULL || !zr_device_info(o->device)->stores_nothing || backend->keeps_nothing)
+        return ZR_OK;
+    return zr_fail(&o->log, ZR_ERR_UNSUPPORTED,
+                   "store: device \"%s\" simulates and has no data for \"%s\"; use \"sim\"",
+                   zr_device_info(o->device)->backend, backend->name);
 }
 
 /* The names lie behind the array, in one piece of memory. */
@@ -133,6 +142,7 @@ static zr_store_extent_t *copy_extents(const zr_store_extent_t *extents, size_t 
 /* The tables of the front, as large as they will ever be. */
 static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *extents) {
     size_t n_extents = store->info.n_extents, n_chunks = 0;
+    bool has_sums = store->options.verify && !store->backend->keeps_nothing;
     store->extents = copy_extents(extents, n_extents);
     store->chunks = calloc(n_extents + 1, sizeof(*store->chunks));
     store->transfers = calloc(store->options.max_transfers, sizeof(*store->transfers));
@@ -147,7 +157,7 @@ static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *exten
     store->is_present = calloc(n_chunks + 1, sizeof(*store->is_present));
     if (store->is_present == NULL)
         goto err_no_memory;
-    if (store->options.verify) {
+    if (has_sums) {
         store->sums = calloc(n_chunks + 1, sizeof(*store->sums));
         if (store->sums == NULL)
             goto err_no_memory;
@@ -155,7 +165,7 @@ static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *exten
     store->info.host_bytes = store->backend->handle_bytes +
                              store->options.max_transfers * sizeof(*store->transfers) +
                              n_extents * (sizeof(*store->extents) + sizeof(*store->chunks)) +
-                             n_chunks * (1 + (store->options.verify ? sizeof(*store->sums) : 0));
+                             n_chunks * (1 + (has_sums ? sizeof(*store->sums) : 0));
     return ZR_OK;
 
 err_no_memory:
@@ -183,6 +193,7 @@ zr_status_t zr_store_create(const char *name, const zr_store_options_t *options,
         return zr_fail(&o.log, ZR_ERR_ARGUMENT, "store: nowhere to give it to (NULL)");
     ZR_TRY(find_backend(name, &o.log, &backend));
     ZR_TRY(check_options(&o));
+    ZR_TRY(check_device(&o, backend));
     ZR_TRY(check_extents(&o, extents, n_extents));
 
     zr_store_t *store = calloc(1, backend->handle_bytes);
@@ -338,11 +349,11 @@ static bool conflicts(const zr_store_transfer_t *transfer, const call_t *call) {
 static void finish(zr_store_t *store, const zr_store_transfer_t *transfer) {
     if (transfer->state != ZR_TRANSFER_IN_FLIGHT)
         return;
-    double begin = zr_store_clock();
+    double begin = zr_store_now(store);
     zr_store_direction_t direction = transfer->direction;
     while (transfer->state == ZR_TRANSFER_IN_FLIGHT)
         store->backend->progress(store, true);
-    zr_store_account_of(store, transfer)->wait_seconds[direction] += zr_store_clock() - begin;
+    zr_store_account_of(store, transfer)->wait_seconds[direction] += zr_store_now(store) - begin;
 }
 
 /* Let what is on the same bytes end first. */

@@ -64,10 +64,12 @@ typedef struct zr_store_options {
     zr_allocator_t *allocator; /* for buffers, in the host tier; borrowed for the store's life;
                                   NULL: the system's memory, within no budget */
     size_t chunk_bytes;        /* one checksum each; a multiple of ZR_STORE_CHUNK_ALIGN_BYTES */
-    size_t max_transfers;      /* in flight, or ended and not yet waited for */
-    bool verify;               /* make checksums and verify them */
+    zr_device_t *device;  /* whose clock times are of, borrowed likewise; "sim" needs a simulated
+                             one, whose hardware description it takes. NULL: none */
+    size_t max_transfers; /* in flight, or ended and not yet waited for */
+    bool verify;          /* make checksums and verify them */
 
-    /* Of the backend "uring" alone. */
+    /* Of the backend "uring"; "sim" takes the sizes as well. */
     const char *const *paths; /* [n_paths] folders; extents are striped over them; borrowed for
                                  the call */
     size_t n_paths;
@@ -85,7 +87,8 @@ zr_store_options_t zr_store_options_default(void);
 /**
  * Make a store and reserve everything that its extents need.
  *
- * @param backend    "memory" (reference: host memory) or "uring" (files, by io_uring)
+ * @param backend    "memory" (reference: host memory), "uring" (files, by io_uring), or
+ *                   "sim" (nothing: on a simulated device)
  * @param options    NULL means the defaults; borrowed for the call
  * @param extents    [n_extents], copied with their names
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET when a path has no room for the

@@ -52,6 +52,8 @@ typedef struct zr_store_piece {
 typedef struct zr_store_backend {
     const char *name;    /* static */
     size_t handle_bytes; /* of the backend's struct, whose first member is a zr_store */
+    bool keeps_nothing;  /* it moves no data: buffers may be addresses without memory, and the front
+                            makes no checksums */
 
     /* Reserve room for store->extents, and fill store->info from buffer_align_bytes on. The rest
      * of the handle is zero. Logs its own failure; close is then called, too. */
@@ -97,6 +99,12 @@ struct zr_store {
 
 extern const zr_store_backend_t zr_store_memory_backend;
 extern const zr_store_backend_t zr_store_uring_backend;
+extern const zr_store_backend_t zr_store_sim_backend;
+
+/** Extents on drives begin and end at multiples of the larger of this and a drive's block. */
+static inline size_t zr_store_layout_bytes(size_t block_bytes) {
+    return block_bytes > 4096 ? block_bytes : 4096;
+}
 
 /** Where a transfer is counted. The backend adds n_continued and n_retried. */
 static inline zr_store_statistics_t *zr_store_account_of(zr_store_t *store,
@@ -124,6 +132,8 @@ void zr_store_abandon_rest(zr_store_t *store, zr_store_transfer_t *transfer);
 
 /** Seconds of a clock that only goes forward. */
 double zr_store_clock(void);
+/** Seconds of the clock that the store's work takes its time from: its device's, if it has one. */
+double zr_store_now(const zr_store_t *store);
 
 /**
  * Host memory of the store, aligned to a power of two, counted in info.host_bytes and, with an
@@ -138,6 +148,9 @@ ZR_NODISCARD zr_status_t zr_store_memory_allocate(zr_store_t *store, zr_tag_t ta
                                                   size_t size_bytes, size_t align_bytes,
                                                   zr_store_memory_t *memory_p);
 void zr_store_memory_free(zr_store_t *store, zr_store_memory_t *memory);
+
+/** The bounce buffers that the options ask for, one behind the other. */
+ZR_NODISCARD zr_status_t zr_store_bounce_allocate(zr_store_t *store, zr_store_memory_t *memory_p);
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,10 @@ double zr_store_clock(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+double zr_store_now(const zr_store_t *store) {
+    return store->options.device != NULL ? zr_device_now(store->options.device) : zr_store_clock();
+}
+
 /* The place of a piece's first chunk in the tables. */
 static size_t first_chunk(const zr_store_t *store, const zr_store_piece_t *piece) {
     return store->chunks[piece->transfer->extent].first +
@@ -157,4 +161,11 @@ void zr_store_memory_free(zr_store_t *store, zr_store_memory_t *memory) {
         free(memory->allocation);
     store->info.host_bytes -= memory->size_bytes;
     *memory = (zr_store_memory_t){0};
+}
+
+zr_status_t zr_store_bounce_allocate(zr_store_t *store, zr_store_memory_t *memory_p) {
+    size_t align = store->info.buffer_align_bytes > 4096 ? store->info.buffer_align_bytes : 4096;
+    return zr_store_memory_allocate(store, ZR_TAG_STAGING, "the store's bounce buffers",
+                                    store->options.n_bounce_buffers * store->options.request_bytes,
+                                    align, memory_p);
 }

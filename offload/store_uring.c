@@ -162,8 +162,7 @@ static size_t shortest(const uint64_t *lengths, size_t n_files) {
 static void lay_out(zr_uring_store_t *uring, uint64_t *lengths) {
     const zr_store_t *store = &uring->base;
     uint64_t stripe = store->options.request_bytes;
-    uint64_t unit = store->info.block_bytes > ZR_URING_LAYOUT_BYTES ? store->info.block_bytes
-                                                                    : ZR_URING_LAYOUT_BYTES;
+    uint64_t unit = zr_store_layout_bytes(store->info.block_bytes);
     for (size_t e = 0; e < store->info.n_extents; e++) {
         size_t first = shortest(lengths, uring->n_files);
         uint64_t size = round_up(store->extents[e].size_bytes, unit);
@@ -217,14 +216,6 @@ static zr_status_t make_uring_tables(zr_store_t *store) {
     store->info.host_bytes += depth * (sizeof(*uring->requests) + sizeof(uint32_t)) +
                               n_extents * (1 + uring->n_files * sizeof(*uring->begins));
     return ZR_OK;
-}
-
-static zr_status_t make_bounce_buffers(zr_store_t *store) {
-    zr_uring_store_t *uring = (zr_uring_store_t *)store;
-    size_t align = store->info.buffer_align_bytes > 4096 ? store->info.buffer_align_bytes : 4096;
-    return zr_store_memory_allocate(store, ZR_TAG_STAGING, "the store's bounce buffers",
-                                    store->options.n_bounce_buffers * store->options.request_bytes,
-                                    align, &uring->bounce_memory);
 }
 
 static struct iovec part_of(uintptr_t begin, uintptr_t end) {
@@ -342,7 +333,7 @@ static zr_status_t open_uring(zr_store_t *store) {
         open_polling(store);
     ZR_TRY(make_uring_tables(store));
     ZR_TRY(reserve(store));
-    ZR_TRY(make_bounce_buffers(store));
+    ZR_TRY(zr_store_bounce_allocate(store, &uring->bounce_memory));
     register_files(uring);
     return register_buffers(store);
 }

@@ -93,7 +93,8 @@ typedef struct zr_nvme_options {
     size_t submit_batch;   /* of them handed over at once, or depth where that is less; > 0 */
     size_t files_per_path; /* 1 to 16 together */
     bool verify;           /* make checksums, and verify them */
-    const char *store;     /* backend: "uring", or "memory" for tests; static */
+    const char
+        *store; /* backend: "uring"; "memory" for tests; "sim" on a simulated device; static */
 } zr_nvme_options_t;
 
 typedef struct zr_config {

@@ -157,6 +157,7 @@ static zr_status_t create_store(zr_runtime_t *runtime) {
     snprintf(folders, sizeof(folders), "%s", asked->paths);
     options.log = runtime->log;
     options.allocator = is_drive ? runtime->allocator : NULL; /* "memory" stands for a drive */
+    options.device = runtime->device;
     options.verify = asked->verify;
     options.chunk_bytes = nvme->chunk_bytes;
     options.max_transfers = nvme->max_transfers;

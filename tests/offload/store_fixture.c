@@ -52,6 +52,9 @@ void fixture_open(fixture_t *f, const char *backend, size_t n_paths) {
     }
     f->n_files_before = count_descriptors();
     f->options = zr_store_options_default();
+    if (strcmp(backend, "sim") == 0)
+        assert_int_equal(zr_device_open("sim", NULL, &f->device), ZR_OK);
+    f->options.device = f->device;
     f->options.log = (zr_log_t){.sink = keep, .context = f, .level = ZR_LOG_WARNING, .rank = 3};
     f->options.chunk_bytes = CHUNK;
     f->options.request_bytes = REQUEST;
@@ -66,6 +69,7 @@ void fixture_open(fixture_t *f, const char *backend, size_t n_paths) {
 void fixture_close(fixture_t *f) {
     zr_store_destroy(&f->store);
     assert_null(f->store);
+    zr_device_close(&f->device);
     assert_int_equal(count_descriptors(), f->n_files_before);
     for (size_t i = 0; i < FIXTURE_MAX_PATHS && f->paths[i] != NULL; i++) {
         if (access(f->folders[i], F_OK) == 0)

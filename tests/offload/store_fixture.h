@@ -23,6 +23,7 @@
 
 typedef struct fixture {
     const char *backend;
+    zr_device_t *device; /* "sim": of options.device */
     char folders[FIXTURE_MAX_PATHS][64];
     const char *paths[FIXTURE_MAX_PATHS];
     zr_store_options_t options; /* for fixture_create; changed by tests as they like */

@@ -9,6 +9,7 @@ endforeach()
 zr_add_test(offload/test_store_memory.c allocator/fail_malloc.c ${STORE_FIXTURE} LABELS asan)
 target_link_options(test_store_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 zr_add_test(offload/test_checksum.c)
+zr_add_test(offload/test_store_sim.c LABELS asan)
 zr_add_test(offload/test_placement.c)
 zr_add_test(offload/test_swap.c offload/store_fixture.c)
 zr_add_test(offload/test_stash.c offload/fault_ring.c offload/store_fixture.c

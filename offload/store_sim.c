@@ -1,0 +1,174 @@
+/*
+ * Store "sim": keeps nothing, and takes the time of a simulated rank's clock (kernels/simulation.h)
+ * for it. Reading and writing go side by side, each one transfer after the other; latencies pass
+ * beside them, as they do on drives that have several requests.
+ *
+ * It needs the host memory that "uring" needs, and reserves what that would.
+ */
+#include <stdlib.h>
+
+#include "kernels/simulation.h"
+#include "offload/store_backend.h"
+
+typedef struct sim_store {
+    zr_store_t base;
+    zr_sim_clock_t *clock;
+    const zr_hardware_t *hardware;
+    zr_store_memory_t bounce_memory;
+    double *ends;                          /* [options.max_transfers] of those in flight */
+    zr_store_transfer_t *oldest, **newest; /* in flight, in the order of their starts */
+} sim_store_t;
+
+static uint64_t round_up(uint64_t size_bytes, uint64_t unit) {
+    return (size_bytes + unit - 1) / unit * unit;
+}
+
+static double *end_of(sim_store_t *sim, const zr_store_transfer_t *transfer) {
+    return &sim->ends[transfer - sim->base.transfers];
+}
+
+/* ---- creation -------------------------------------------------------------------------------- */
+
+static zr_status_t reserve(zr_store_t *store) {
+    const sim_store_t *sim = (const sim_store_t *)store;
+    for (size_t i = 0; i < store->info.n_extents; i++)
+        store->info.reserved_bytes +=
+            round_up(store->extents[i].size_bytes, zr_store_layout_bytes(store->info.block_bytes));
+    if (store->info.reserved_bytes <= sim->hardware->disk_bytes)
+        return ZR_OK;
+    return zr_fail(&store->options.log, ZR_ERR_BUDGET,
+                   "store: the simulated drives have no room for %.1f MiB: a rank's share of "
+                   "\"%s\" is %.1f MiB",
+                   (double)store->info.reserved_bytes / 0x1p20, sim->hardware->name,
+                   (double)sim->hardware->disk_bytes / 0x1p20);
+}
+
+static zr_status_t open_sim(zr_store_t *store) {
+    sim_store_t *sim = (sim_store_t *)store;
+    const zr_device_t *device = store->options.device;
+    sim->newest = &sim->oldest;
+    sim->clock = device != NULL ? zr_sim_clock_of(device) : NULL;
+    if (sim->clock == NULL)
+        return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
+                       "store: \"sim\" keeps nothing and needs a simulated device in its options, "
+                       "whose time it takes; use \"uring\"");
+    sim->hardware = zr_sim_hardware_of(device);
+    store->info.request_bytes = store->options.request_bytes;
+    store->info.depth = store->options.depth;
+    store->info.block_bytes = sim->hardware->disk_block_bytes;
+    store->info.buffer_align_bytes = sim->hardware->disk_align_bytes;
+    store->info.is_direct = true;
+    sim->ends = calloc(store->options.max_transfers, sizeof(*sim->ends));
+    if (sim->ends == NULL)
+        return zr_fail(&store->options.log, ZR_ERR_MEMORY,
+                       "store: no memory for the times of %zu transfers",
+                       store->options.max_transfers);
+    ZR_TRY(reserve(store));
+    return zr_store_bounce_allocate(store, &sim->bounce_memory);
+}
+
+static void close_sim(zr_store_t *store) {
+    sim_store_t *sim = (sim_store_t *)store;
+    zr_store_memory_free(store, &sim->bounce_memory);
+    free(sim->ends);
+}
+
+/* ---- transfers ------------------------------------------------------------------------------- */
+
+/* Made before a put and after a get, on the rank's thread. */
+static void spend_checksum(sim_store_t *sim, const zr_store_transfer_t *transfer) {
+    double seconds = (double)transfer->size_bytes / sim->hardware->checksum_bytes_per_s;
+    if (!sim->base.options.verify)
+        return;
+    double now = zr_sim_clock_now(sim->clock);
+    zr_sim_clock_wait(sim->clock,
+                      zr_sim_clock_work(sim->clock, ZR_SIM_HOST, "checksum", now, seconds));
+    zr_store_account_of(&sim->base, transfer)->checksum_seconds += seconds;
+}
+
+static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
+    sim_store_t *sim = (sim_store_t *)store;
+    bool is_put = transfer->direction == ZR_STORE_PUT;
+    const zr_link_t *disk = is_put ? &sim->hardware->disk_write : &sim->hardware->disk_read;
+    double moved = (double)round_up(transfer->size_bytes, store->info.block_bytes);
+    if (is_put)
+        spend_checksum(sim, transfer);
+    *end_of(sim, transfer) =
+        zr_sim_clock_work(sim->clock, is_put ? ZR_SIM_DISK_WRITE : ZR_SIM_DISK_READ,
+                          zr_store_direction_name(transfer->direction),
+                          zr_sim_clock_now(sim->clock), moved / disk->bytes_per_s) +
+        disk->latency_s;
+    transfer->next = NULL;
+    *sim->newest = transfer;
+    sim->newest = &transfer->next;
+}
+
+/* All of it at once; but a last chunk that ends within a block goes through a bounce buffer. */
+static void end(sim_store_t *sim, zr_store_transfer_t *transfer) {
+    zr_store_t *store = &sim->base;
+    size_t ragged = transfer->size_bytes % store->info.block_bytes == 0
+                        ? 0
+                        : transfer->size_bytes % store->info.chunk_bytes;
+    size_t whole = transfer->size_bytes - ragged;
+    bool is_aligned = (uintptr_t)transfer->buffer % store->info.buffer_align_bytes == 0;
+    zr_store_piece_t piece = {.transfer = transfer,
+                              .offset_bytes = transfer->offset_bytes,
+                              .size_bytes = whole,
+                              .file = "a simulated drive"};
+    zr_store_outcome_t outcome = {.n_requests = (whole + store->info.request_bytes - 1) /
+                                                store->info.request_bytes,
+                                  .moved_bytes = whole,
+                                  .was_bounced = !is_aligned};
+    if (transfer->direction == ZR_STORE_GET)
+        spend_checksum(sim, transfer);
+    if (whole > 0)
+        zr_store_piece_ended(store, &piece, &outcome);
+    piece.offset_bytes += whole;
+    piece.size_bytes = ragged;
+    outcome = (zr_store_outcome_t){.n_requests = 1,
+                                   .moved_bytes = round_up(ragged, store->info.block_bytes),
+                                   .was_bounced = true};
+    if (ragged > 0)
+        zr_store_piece_ended(store, &piece, &outcome);
+}
+
+/* End what has come to its end by now, in the order of the starts. */
+static size_t end_passed(sim_store_t *sim) {
+    double now = zr_sim_clock_now(sim->clock);
+    zr_store_transfer_t **link = &sim->oldest;
+    size_t n_ended = 0;
+    while (*link != NULL) {
+        zr_store_transfer_t *transfer = *link;
+        if (*end_of(sim, transfer) > now) {
+            link = &transfer->next;
+            continue;
+        }
+        *link = transfer->next;
+        end(sim, transfer);
+        n_ended++;
+    }
+    sim->newest = link;
+    return n_ended;
+}
+
+static void progress(zr_store_t *store, bool wait) {
+    sim_store_t *sim = (sim_store_t *)store;
+    double first = -1.0;
+    for (const zr_store_transfer_t *t = sim->oldest; t != NULL; t = t->next)
+        first = first < 0.0 || *end_of(sim, t) < first ? *end_of(sim, t) : first;
+    if (wait && first >= 0.0)
+        zr_sim_clock_wait(sim->clock, first);
+    /* Looking takes time, so that whoever does nothing but look sees it pass. */
+    if (end_passed(sim) == 0)
+        zr_sim_clock_spend(sim->clock, sim->hardware->launch_s);
+}
+
+const zr_store_backend_t zr_store_sim_backend = {
+    .name = "sim",
+    .handle_bytes = sizeof(sim_store_t),
+    .keeps_nothing = true,
+    .open = open_sim,
+    .close = close_sim,
+    .start = start,
+    .progress = progress,
+};

@@ -1,0 +1,196 @@
+/*
+ * The store "sim": when transfers end, what waiting for them takes, what it has room for, and that
+ * it is asked for where nothing is stored, and only there.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/simulation.h"
+#include "tests/offload/store_fixture.h"
+
+/* A byte takes 1 us to read and 2 us to write; checksums go 100 times as fast. */
+typedef struct machine {
+    zr_sim_clock_t *clock;
+    zr_device_t *device;
+    zr_store_t *store;
+    zr_store_options_t options;
+    char *memory; /* an address */
+    void *range;
+} machine_t;
+
+enum { N_CHUNKS = 8 };
+#define RANGE_BYTES ((size_t)1 << 20)
+
+static void open_machine(machine_t *m, bool verify, size_t disk_bytes) {
+    zr_hardware_t hardware = zr_hardware_default();
+    zr_device_options_t options = zr_device_options_default();
+    *m = (machine_t){.options = zr_store_options_default()};
+    hardware.launch_s = 1e-15;
+    hardware.checksum_bytes_per_s = 1e8;
+    hardware.disk_read = (zr_link_t){1e6, 0.5};
+    hardware.disk_write = (zr_link_t){0.5e6, 0.25};
+    hardware.disk_bytes = disk_bytes;
+    assert_int_equal(zr_sim_clock_create(NULL, &m->clock), ZR_OK);
+    options.hardware = &hardware;
+    options.clock = m->clock;
+    assert_int_equal(zr_device_open("sim", &options, &m->device), ZR_OK);
+    assert_int_equal(zr_range_reserve(m->device, ZR_TIER_HOST, RANGE_BYTES, &m->range), ZR_OK);
+    m->memory = m->range;
+    m->options.chunk_bytes = m->options.request_bytes = CHUNK;
+    m->options.device = m->device;
+    m->options.verify = verify;
+}
+
+static void close_machine(machine_t *m) {
+    zr_store_destroy(&m->store);
+    zr_device_close(&m->device);
+    zr_sim_clock_destroy(&m->clock);
+}
+
+static void create(machine_t *m) {
+    const zr_store_extent_t extent = {.name = "x", .size_bytes = N_CHUNKS * CHUNK};
+    assert_int_equal(zr_store_create("sim", &m->options, &extent, 1, &m->store), ZR_OK);
+}
+
+static void expect_now(const machine_t *m, double wanted) {
+    double now = zr_sim_clock_now(m->clock);
+    if (!(now > wanted - 1e-9 && now < wanted + 1e-9))
+        fail_msg("it is %.12g s, not %.12g", now, wanted);
+}
+
+static void put(machine_t *m, size_t chunk, zr_store_ticket_t *ticket_p) {
+    assert_int_equal(
+        zr_store_put(m->store, 0, chunk * CHUNK, CHUNK, m->memory + chunk * CHUNK, ticket_p),
+        ZR_OK);
+}
+
+static void get(machine_t *m, size_t chunk, zr_store_ticket_t *ticket_p) {
+    assert_int_equal(
+        zr_store_get(m->store, 0, chunk * CHUNK, CHUNK, m->memory + chunk * CHUNK, ticket_p),
+        ZR_OK);
+}
+
+/* Transfers of one direction share its bandwidth, and their latencies pass at once. */
+static void test_times(void **state) {
+    (void)state;
+    machine_t m;
+    zr_store_ticket_t tickets[4];
+    const double write = CHUNK * 2e-6, read = CHUNK * 1e-6;
+    bool done = true;
+    open_machine(&m, false, (size_t)1 << 30);
+    create(&m);
+    put(&m, 0, &tickets[0]);
+    put(&m, 1, &tickets[1]);
+    expect_now(&m, 0.0); /* nothing was waited for */
+    assert_int_equal(zr_store_wait(m.store, tickets[0]), ZR_OK);
+    expect_now(&m, write + 0.25);
+    assert_int_equal(zr_store_wait(m.store, tickets[1]), ZR_OK);
+    expect_now(&m, 2 * write + 0.25);
+
+    double begin = zr_sim_clock_now(m.clock);
+    get(&m, 0, &tickets[0]);
+    put(&m, 2, &tickets[1]); /* beside it */
+    get(&m, 1, &tickets[2]);
+    assert_int_equal(zr_store_wait(m.store, tickets[1]), ZR_OK);
+    expect_now(&m, begin + write + 0.25);
+    assert_int_equal(zr_store_poll(m.store, tickets[0], &done), ZR_OK);
+    assert_false(done);
+    zr_sim_clock_wait(m.clock, begin + read + 0.5);
+    assert_int_equal(zr_store_poll(m.store, tickets[0], &done), ZR_OK);
+    assert_true(done);
+    zr_sim_clock_wait(m.clock, begin + 9.0); /* it ended long ago */
+    assert_int_equal(zr_store_wait(m.store, tickets[2]), ZR_OK);
+    expect_now(&m, begin + 9.0);
+
+    /* Bytes that a put is still on its way with are waited for. */
+    begin = zr_sim_clock_now(m.clock);
+    put(&m, 3, &tickets[0]);
+    get(&m, 3, &tickets[1]);
+    expect_now(&m, begin + write + 0.25);
+    assert_int_equal(zr_store_wait_all(m.store), ZR_OK);
+    expect_now(&m, begin + write + 0.25 + read + 0.5);
+    close_machine(&m);
+}
+
+static void test_checksums_take_the_processor(void **state) {
+    (void)state;
+    machine_t m;
+    zr_store_ticket_t ticket;
+    zr_store_statistics_t statistics;
+    const double sum = CHUNK * 1e-8;
+    open_machine(&m, true, (size_t)1 << 30);
+    create(&m);
+    put(&m, 0, &ticket);
+    expect_now(&m, sum);
+    assert_int_equal(zr_store_wait(m.store, ticket), ZR_OK);
+    expect_now(&m, sum + CHUNK * 2e-6 + 0.25);
+    get(&m, 0, &ticket);
+    assert_int_equal(zr_store_wait(m.store, ticket), ZR_OK);
+    expect_now(&m, 2 * sum + CHUNK * 3e-6 + 0.75);
+    zr_store_statistics(m.store, &statistics);
+    assert_true(statistics.checksum_seconds > 1.99 * sum &&
+                statistics.checksum_seconds < 2.01 * sum);
+    /* The wait for a get includes what is made of it then. */
+    assert_true(statistics.wait_seconds[ZR_STORE_PUT] > 0.25);
+    assert_true(statistics.wait_seconds[ZR_STORE_GET] > 0.5);
+    assert_true(statistics.wait_seconds[ZR_STORE_GET] < 0.6);
+    close_machine(&m);
+}
+
+typedef struct kept {
+    char text[1024];
+} kept_t;
+
+static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)level, (void)rank;
+    snprintf(((kept_t *)context)->text, sizeof(((kept_t *)context)->text), "%s", message);
+}
+
+/* Drives hold what the description says, to the block. */
+static void test_capacity(void **state) {
+    (void)state;
+    machine_t m;
+    kept_t kept;
+    zr_store_extent_t extents[] = {{.name = "x", .size_bytes = 3 * CHUNK},
+                                   {.name = "y", .size_bytes = 1}};
+    open_machine(&m, false, 3 * CHUNK + 4096);
+    m.options.log = (zr_log_t){.sink = keep, .context = &kept, .level = ZR_LOG_ERROR};
+    assert_int_equal(zr_store_create("sim", &m.options, extents, 2, &m.store), ZR_OK);
+    assert_int_equal(zr_store_info(m.store)->reserved_bytes, 3 * CHUNK + 4096);
+    zr_store_destroy(&m.store);
+    extents[1].size_bytes = 4097;
+    assert_int_equal(zr_store_create("sim", &m.options, extents, 2, &m.store), ZR_ERR_BUDGET);
+    assert_non_null(strstr(kept.text, "no room"));
+    assert_null(m.store);
+    close_machine(&m);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    machine_t m;
+    kept_t kept;
+    open_machine(&m, false, 1 << 20);
+    m.options.log = (zr_log_t){.sink = keep, .context = &kept, .level = ZR_LOG_ERROR};
+    assert_int_equal(zr_store_create("memory", &m.options, NULL, 0, &m.store), ZR_ERR_UNSUPPORTED);
+    assert_non_null(strstr(kept.text, "use \"sim\""));
+    m.options.device = NULL;
+    assert_int_equal(zr_store_create("sim", &m.options, NULL, 0, &m.store), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(kept.text, "use \"uring\""));
+    zr_device_t *host = NULL;
+    assert_int_equal(zr_device_open("host", NULL, &host), ZR_OK);
+    m.options.device = host;
+    assert_int_equal(zr_store_create("sim", &m.options, NULL, 0, &m.store), ZR_ERR_ARGUMENT);
+    zr_device_close(&host);
+    assert_null(m.store);
+    close_machine(&m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_checksums_take_the_processor),
+        cmocka_unit_test(test_capacity),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
