@@ -1,6 +1,9 @@
 /*
  * What the tests of the transformer's kernels share: devices of several kinds, arrays that
  * exist for the kernel and for the oracle, and how the two are compared.
+ *
+ * A program's first argument names the device, "host" without one. Tests see device memory only
+ * through the functions below, so they run on any device.
  */
 #ifndef ZR_TESTS_KERNELS_NN_NN_TEST_H
 #define ZR_TESTS_KERNELS_NN_NN_TEST_H
@@ -13,23 +16,32 @@
 
 #include "kernels/nn/nn.h"
 
+/** What main is: 0, or 77 having said why, when this build or machine has no such device. */
+int nn_choose_device(int argc, char **argv);
+
 /* A device to run every case on. */
 typedef struct nn_device {
     const char *isa; /* NULL: the best one */
     int n_threads;
+    size_t skip_elems; /* arrays begin so many elements after a multiple of 256 bytes */
     zr_device_t *device;
     zr_stream_t *stream;
 } nn_device_t;
 
 /**
- * Run `body` on devices of 1, 2 and 3 threads and of every instruction set that this machine
- * has, and say which one when it fails.
+ * Run `body` on several devices, and say which one when it fails. The host: with 1, 2 and 3 threads
+ * and every instruction set that this machine has. Others: with arrays that are aligned and that
+ * are not. Arrays and workspaces belong to the device of the moment, and are all freed by `body`.
  */
 void nn_on_every_device(void (*body)(nn_device_t *device));
 
+/** The dtype of activations for such parameters. */
+zr_dtype_t nn_activation_dtype(const nn_device_t *device, zr_dtype_t param_dtype);
+
 /* An array: `data` in its dtype for the kernel, `ref` with the same values for the oracle. */
 typedef struct nn_array {
-    void *data;
+    void *data; /* on the device */
+    void *host; /* what was there last, for the test; on the host the same as data */
     double *ref;
     size_t n;
     zr_dtype_t dtype;
@@ -37,10 +49,18 @@ typedef struct nn_array {
 
 /** Random values in [-scale, scale], the same for the same seed. */
 nn_array_t nn_array_random(size_t n, zr_dtype_t dtype, double scale, uint64_t seed);
+/** These values. */
+nn_array_t nn_array_of(const double *values, size_t n, zr_dtype_t dtype);
+/** Random int32 numbers in [0, limit). */
+nn_array_t nn_tokens_random(size_t n, size_t limit, uint64_t seed);
 void nn_array_free(nn_array_t *array);
 
-/** Random numbers in [0, limit). */
-int32_t *nn_tokens_random(size_t n, size_t limit, uint64_t seed);
+/** Wait for the stream, and bring `host` up to date; the other way round. */
+const void *nn_download(const nn_array_t *array);
+void nn_upload(const nn_array_t *array);
+/** An element of `host`; the same, with its `ref`, to be uploaded. */
+double nn_value(const nn_array_t *array, size_t i);
+void nn_set_value(nn_array_t *array, size_t i, double value);
 
 /** A workspace of exactly the size asked for, with guards behind it; NULL data when it is 0. */
 zr_nn_workspace_t nn_workspace(size_t size_bytes);
@@ -54,7 +74,7 @@ void nn_workspace_free(zr_nn_workspace_t *workspace);
  */
 void nn_assert_close(const char *what, const nn_array_t *array, double tolerance);
 
-/** Bytes are equal. */
+/** Bytes, which the test can reach, are equal. */
 void nn_assert_same(const char *what, const void *a, const void *b, size_t size_bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Matrix products and bias gradients against double precision: shapes that are multiples of
+ * Matrix products against double precision: shapes that are multiples of
  * nothing, transposed operands, both dtypes, every epilogue.
  */
 #include <stdio.h>
@@ -163,44 +163,6 @@ static void test_epilogues(void **state) {
     nn_on_every_device(epilogue_body);
 }
 
-static void check_bias_grad(nn_device_t *device, size_t n_rows, size_t n_columns, zr_dtype_t dtype,
-                            bool accumulate) {
-    nn_array_t dy = nn_array_random(n_rows * n_columns, ZR_DTYPE_F32, 1.0, 8);
-    nn_array_t dbias = nn_array_random(n_columns, dtype, 1.0, 9);
-    for (size_t j = 0; j < n_columns; j++) {
-        dbias.ref[j] = accumulate ? dbias.ref[j] : 0.0;
-        for (size_t i = 0; i < n_rows; i++)
-            dbias.ref[j] += dy.ref[i * n_columns + j];
-    }
-    zr_nn_bias_grad_t args = {.n_rows = n_rows,
-                              .n_columns = n_columns,
-                              .dy = dy.data,
-                              .dbias = {dbias.data, accumulate},
-                              .activation_dtype = ZR_DTYPE_F32,
-                              .param_dtype = dtype};
-    zr_nn_workspace_t workspace =
-        nn_workspace(zr_nn_bias_grad_workspace_bytes(device->device, &args));
-    assert_int_equal(zr_nn_bias_grad(device->stream, &args, workspace), ZR_OK);
-    nn_assert_close("bias gradient", &dbias, 2e-6);
-    nn_workspace_free(&workspace);
-    nn_array_free(&dy);
-    nn_array_free(&dbias);
-}
-
-static void bias_grad_body(nn_device_t *device) {
-    static const size_t sizes[][2] = {{1, 1}, {0, 9}, {7, 130}, {129, 63}, {40, 257}};
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        for (int variant = 0; variant < 4; variant++)
-            check_bias_grad(device, sizes[i][0], sizes[i][1],
-                            variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, variant & 2);
-    }
-}
-
-static void test_bias_gradients(void **state) {
-    (void)state;
-    nn_on_every_device(bias_grad_body);
-}
-
 /* The same product twice, on one device: the same bits. */
 static void determinism_body(nn_device_t *device) {
     static const size_t shape[3] = {200, 333, 150};
@@ -227,7 +189,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_epilogues),
-        cmocka_unit_test(test_bias_gradients),
         cmocka_unit_test(test_determinism),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /*
- * Layer normalisation, GELU and embeddings against double precision.
+ * Layer normalisation, GELU, bias gradients and embeddings against double precision.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,16 +19,17 @@ typedef struct norm_case {
 
 static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
     size_t n = c->n_rows * c->channels;
-    nn_array_t x = nn_array_random(n, ZR_DTYPE_F32, 2.0, 1);
+    zr_dtype_t activation = nn_activation_dtype(device, c->dtype);
+    nn_array_t x = nn_array_random(n, activation, 2.0, 1);
     nn_array_t weight = nn_array_random(c->channels, c->dtype, 1.0, 2);
     nn_array_t bias = nn_array_random(c->channels, c->dtype, 1.0, 3);
-    nn_array_t y = nn_array_random(n, ZR_DTYPE_F32, 1.0, 4);
-    nn_array_t dy = nn_array_random(n, ZR_DTYPE_F32, 1.0, 5);
-    nn_array_t dx = nn_array_random(n, ZR_DTYPE_F32, 1.0, 6);
+    nn_array_t y = nn_array_random(n, activation, 1.0, 4);
+    nn_array_t dy = nn_array_random(n, activation, 1.0, 5);
+    nn_array_t dx = nn_array_random(n, activation, 1.0, 6);
     nn_array_t dweight = nn_array_random(c->channels, c->dtype, 1.0, 7);
     nn_array_t dbias = nn_array_random(c->channels, c->dtype, 1.0, 8);
-    float *mean = malloc(c->n_rows * sizeof(float) + 1),
-          *rstd = malloc(c->n_rows * sizeof(float) + 1);
+    nn_array_t mean = nn_array_random(c->n_rows, ZR_DTYPE_F32, 1.0, 9);
+    nn_array_t rstd = nn_array_random(c->n_rows, ZR_DTYPE_F32, 1.0, 10);
 
     zr_nn_layernorm_t forward = {.n_rows = c->n_rows,
                                  .channels = c->channels,
@@ -36,10 +37,10 @@ static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
                                  .weight = weight.data,
                                  .bias = bias.data,
                                  .y = y.data,
-                                 .mean = mean,
-                                 .rstd = rstd,
+                                 .mean = mean.data,
+                                 .rstd = rstd.data,
                                  .epsilon = 1e-5f,
-                                 .activation_dtype = ZR_DTYPE_F32,
+                                 .activation_dtype = activation,
                                  .param_dtype = c->dtype};
     assert_int_equal(zr_nn_layernorm(device->stream, &forward), ZR_OK);
     ref_layernorm(y.ref, x.ref, weight.ref, bias.ref, 1e-5, c->n_rows, c->channels);
@@ -62,13 +63,13 @@ static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
                                            .dy = dy.data,
                                            .x = x.data,
                                            .weight = weight.data,
-                                           .mean = mean,
-                                           .rstd = rstd,
+                                           .mean = mean.data,
+                                           .rstd = rstd.data,
                                            .dx = dx.data,
                                            .accumulate_dx = c->accumulate,
                                            .dweight = {dweight.data, c->accumulate},
                                            .dbias = {dbias.data, c->accumulate},
-                                           .activation_dtype = ZR_DTYPE_F32,
+                                           .activation_dtype = activation,
                                            .param_dtype = c->dtype};
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_layernorm_backward_workspace_bytes(device->device, &backward));
@@ -81,15 +82,14 @@ static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
 
     for (int i = 0; i < 3; i++)
         free(old[i]);
-    free(mean);
-    free(rstd);
-    nn_array_t *arrays[] = {&x, &weight, &bias, &y, &dy, &dx, &dweight, &dbias};
+    nn_array_t *arrays[] = {&x, &weight, &bias, &y, &dy, &dx, &mean, &rstd, &dweight, &dbias};
     for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
         nn_array_free(arrays[i]);
 }
 
 static void layernorm_body(nn_device_t *device) {
-    static const size_t sizes[][2] = {{1, 2}, {7, 33}, {13, 257}, {64, 128}, {5, 771}, {0, 40}};
+    static const size_t sizes[][2] = {{1, 2},   {7, 33}, {13, 257}, {64, 128},
+                                      {5, 771}, {0, 40}, {3, 2600}, {9, 4400}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         for (int variant = 0; variant < 4; variant++)
             check_layernorm(device, &(norm_case_t){sizes[i][0], sizes[i][1],
@@ -105,25 +105,30 @@ static void test_layernorm(void **state) {
 
 /* ---- GELU -------------------------------------------------------------------------------- */
 
+static void check_gelu(nn_device_t *device, size_t n, zr_dtype_t dtype) {
+    nn_array_t x = nn_array_random(n, dtype, 12.0, 1);
+    nn_array_t y = nn_array_random(n, dtype, 1.0, 2);
+    nn_array_t dy = nn_array_random(n, dtype, 1.0, 3);
+    for (size_t j = 0; j < n; j++)
+        y.ref[j] = ref_gelu(x.ref[j]);
+    assert_int_equal(zr_nn_gelu(device->stream, y.data, x.data, dtype, n), ZR_OK);
+    nn_assert_close("gelu", &y, 2e-7);
+    for (size_t j = 0; j < n; j++)
+        dy.ref[j] *= ref_gelu_slope(x.ref[j]);
+    assert_int_equal(zr_nn_gelu_backward(device->stream, dy.data, dy.data, x.data, dtype, n),
+                     ZR_OK);
+    nn_assert_close("gelu backward in place", &dy, 4e-7);
+    nn_array_free(&x);
+    nn_array_free(&y);
+    nn_array_free(&dy);
+}
+
 static void gelu_body(nn_device_t *device) {
     static const size_t sizes[] = {1, 15, 1000, 70001};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        nn_array_t x = nn_array_random(sizes[i], ZR_DTYPE_F32, 12.0, 1);
-        nn_array_t y = nn_array_random(sizes[i], ZR_DTYPE_F32, 1.0, 2);
-        nn_array_t dy = nn_array_random(sizes[i], ZR_DTYPE_F32, 1.0, 3);
-        for (size_t j = 0; j < sizes[i]; j++)
-            y.ref[j] = ref_gelu(x.ref[j]);
-        assert_int_equal(zr_nn_gelu(device->stream, y.data, x.data, ZR_DTYPE_F32, sizes[i]), ZR_OK);
-        nn_assert_close("gelu", &y, 2e-7);
-        for (size_t j = 0; j < sizes[i]; j++)
-            dy.ref[j] *= ref_gelu_slope(x.ref[j]);
-        assert_int_equal(
-            zr_nn_gelu_backward(device->stream, dy.data, dy.data, x.data, ZR_DTYPE_F32, sizes[i]),
-            ZR_OK);
-        nn_assert_close("gelu backward in place", &dy, 4e-7);
-        nn_array_free(&x);
-        nn_array_free(&y);
-        nn_array_free(&dy);
+        check_gelu(device, sizes[i], ZR_DTYPE_F32);
+        if (nn_activation_dtype(device, ZR_DTYPE_BF16) == ZR_DTYPE_BF16)
+            check_gelu(device, sizes[i], ZR_DTYPE_BF16);
     }
 }
 
@@ -134,23 +139,84 @@ static void test_gelu(void **state) {
 
 /* What is not finite must stay so: a step with it is skipped, not taken. Extremes must not
    become infinite by themselves. */
+static void check_extremes(nn_device_t *device, zr_dtype_t dtype) {
+    static const double values[] = {NAN, INFINITY, 1e30, -1e30, 100.0, -100.0, 0.0, -0.0};
+    nn_array_t x = nn_array_of(values, 8, dtype);
+    nn_array_t y = nn_array_random(8, dtype, 1.0, 1), dx = nn_array_random(8, dtype, 1.0, 2);
+    static const double ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
+    nn_array_t dy = nn_array_of(ones, 8, dtype);
+    assert_int_equal(zr_nn_gelu(device->stream, y.data, x.data, dtype, 8), ZR_OK);
+    assert_int_equal(zr_nn_gelu_backward(device->stream, dx.data, dy.data, x.data, dtype, 8),
+                     ZR_OK);
+    (void)nn_download(&y);
+    (void)nn_download(&dx);
+#define Y(i) nn_value(&y, i)
+#define DX(i) nn_value(&dx, i)
+    assert_true(isnan(Y(0)) && isnan(DX(0)));
+    assert_true(isinf(Y(1)));
+    assert_true(Y(2) == x.ref[2] && DX(2) == 1.0);
+    assert_true(fabs(Y(3)) < 1e-5 && fabs(DX(3)) < 1e-20);
+    assert_true(Y(4) == 100.0 && DX(4) == 1.0);
+    assert_true(fabs(Y(5)) < 1e-30 && fabs(DX(5)) < 1e-20);
+    assert_true(Y(6) == 0.0 && fabs(DX(6) - 0.5) < 1e-6 && Y(7) == 0.0);
+#undef Y
+#undef DX
+    nn_array_t *arrays[] = {&x, &y, &dx, &dy};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
+        nn_array_free(arrays[i]);
+}
+
 static void extremes_body(nn_device_t *device) {
-    float x[] = {NAN, INFINITY, 1e30f, -1e30f, 100.0f, -100.0f, 0.0f, -0.0f};
-    float y[8], dx[8], dy[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    assert_int_equal(zr_nn_gelu(device->stream, y, x, ZR_DTYPE_F32, 8), ZR_OK);
-    assert_int_equal(zr_nn_gelu_backward(device->stream, dx, dy, x, ZR_DTYPE_F32, 8), ZR_OK);
-    assert_true(isnan(y[0]) && isnan(dx[0]));
-    assert_true(isinf(y[1]));
-    assert_true(y[2] == 1e30f && dx[2] == 1.0f);
-    assert_true(fabsf(y[3]) < 1e-5f && fabsf(dx[3]) < 1e-20f);
-    assert_true(y[4] == 100.0f && dx[4] == 1.0f);
-    assert_true(fabsf(y[5]) < 1e-30f && fabsf(dx[5]) < 1e-20f);
-    assert_true(y[6] == 0.0f && fabsf(dx[6] - 0.5f) < 1e-6f && y[7] == 0.0f);
+    check_extremes(device, ZR_DTYPE_F32);
+    if (nn_activation_dtype(device, ZR_DTYPE_BF16) == ZR_DTYPE_BF16)
+        check_extremes(device, ZR_DTYPE_BF16);
 }
 
 static void test_extremes(void **state) {
     (void)state;
     nn_on_every_device(extremes_body);
+}
+
+/* ---- bias ---------------------------------------------------------------------------------- */
+
+static void check_bias_grad(nn_device_t *device, size_t n_rows, size_t n_columns, zr_dtype_t dtype,
+                            bool accumulate) {
+    zr_dtype_t activation = nn_activation_dtype(device, dtype);
+    nn_array_t dy = nn_array_random(n_rows * n_columns, activation, 1.0, 8);
+    nn_array_t dbias = nn_array_random(n_columns, dtype, 1.0, 9);
+    for (size_t j = 0; j < n_columns; j++) {
+        dbias.ref[j] = accumulate ? dbias.ref[j] : 0.0;
+        for (size_t i = 0; i < n_rows; i++)
+            dbias.ref[j] += dy.ref[i * n_columns + j];
+    }
+    zr_nn_bias_grad_t args = {.n_rows = n_rows,
+                              .n_columns = n_columns,
+                              .dy = dy.data,
+                              .dbias = {dbias.data, accumulate},
+                              .activation_dtype = activation,
+                              .param_dtype = dtype};
+    zr_nn_workspace_t workspace =
+        nn_workspace(zr_nn_bias_grad_workspace_bytes(device->device, &args));
+    assert_int_equal(zr_nn_bias_grad(device->stream, &args, workspace), ZR_OK);
+    nn_assert_close("bias gradient", &dbias, 2e-6);
+    nn_workspace_free(&workspace);
+    nn_array_free(&dy);
+    nn_array_free(&dbias);
+}
+
+static void bias_grad_body(nn_device_t *device) {
+    static const size_t sizes[][2] = {{1, 1},    {0, 9},     {7, 130},  {129, 63},
+                                      {40, 257}, {300, 520}, {1100, 16}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        for (int variant = 0; variant < 4; variant++)
+            check_bias_grad(device, sizes[i][0], sizes[i][1],
+                            variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, variant & 2);
+    }
+}
+
+static void test_bias_gradients(void **state) {
+    (void)state;
+    nn_on_every_device(bias_grad_body);
 }
 
 /* ---- embedding ------------------------------------------------------------------------------ */
@@ -162,14 +228,15 @@ typedef struct embedding_case {
 } embedding_case_t;
 
 static void check_embedding_forward(nn_device_t *device, const embedding_case_t *c,
-                                    const int32_t *tokens) {
+                                    const nn_array_t *tokens) {
     size_t n = c->batch * c->seq * c->channels;
+    zr_dtype_t activation = nn_activation_dtype(device, c->dtype);
     nn_array_t tokens_table = nn_array_random(c->vocab * c->channels, c->dtype, 1.0, 1);
     nn_array_t positions = nn_array_random(c->n_positions * c->channels, c->dtype, 1.0, 2);
-    nn_array_t out = nn_array_random(n, ZR_DTYPE_F32, 1.0, 3);
+    nn_array_t out = nn_array_random(n, activation, 1.0, 3);
     for (size_t i = 0; i < n; i++) {
         size_t row = i / c->channels, column = i % c->channels;
-        out.ref[i] = tokens_table.ref[(size_t)tokens[row] * c->channels + column] +
+        out.ref[i] = tokens_table.ref[(size_t)tokens->ref[row] * c->channels + column] +
                      positions.ref[row % c->seq * c->channels + column];
     }
     zr_nn_embedding_t args = {.batch = c->batch,
@@ -177,11 +244,11 @@ static void check_embedding_forward(nn_device_t *device, const embedding_case_t 
                               .channels = c->channels,
                               .vocab = c->vocab,
                               .n_positions = c->n_positions,
-                              .tokens = tokens,
+                              .tokens = tokens->data,
                               .token_table = tokens_table.data,
                               .position_table = positions.data,
                               .out = out.data,
-                              .activation_dtype = ZR_DTYPE_F32,
+                              .activation_dtype = activation,
                               .param_dtype = c->dtype};
     assert_int_equal(zr_nn_embedding(device->stream, &args), ZR_OK);
     nn_assert_close("embedding", &out, 1e-7);
@@ -191,9 +258,10 @@ static void check_embedding_forward(nn_device_t *device, const embedding_case_t 
 }
 
 static void check_embedding_backward(nn_device_t *device, const embedding_case_t *c,
-                                     const int32_t *tokens) {
+                                     const nn_array_t *tokens) {
     size_t n = c->batch * c->seq * c->channels;
-    nn_array_t dout = nn_array_random(n, ZR_DTYPE_F32, 1.0, 4);
+    zr_dtype_t activation = nn_activation_dtype(device, c->dtype);
+    nn_array_t dout = nn_array_random(n, activation, 1.0, 4);
     nn_array_t dtokens = nn_array_random(c->vocab * c->channels, c->dtype, 1.0, 5);
     nn_array_t dpositions = nn_array_random(c->n_positions * c->channels, c->dtype, 1.0, 6);
     for (size_t i = 0; !c->accumulate && i < dtokens.n; i++)
@@ -202,7 +270,7 @@ static void check_embedding_backward(nn_device_t *device, const embedding_case_t
         dpositions.ref[i] = 0.0;
     for (size_t i = 0; i < n; i++) {
         size_t row = i / c->channels, column = i % c->channels;
-        dtokens.ref[(size_t)tokens[row] * c->channels + column] += dout.ref[i];
+        dtokens.ref[(size_t)tokens->ref[row] * c->channels + column] += dout.ref[i];
         dpositions.ref[row % c->seq * c->channels + column] += dout.ref[i];
     }
     zr_nn_embedding_backward_t args = {.batch = c->batch,
@@ -210,11 +278,11 @@ static void check_embedding_backward(nn_device_t *device, const embedding_case_t
                                        .channels = c->channels,
                                        .vocab = c->vocab,
                                        .n_positions = c->n_positions,
-                                       .tokens = tokens,
+                                       .tokens = tokens->data,
                                        .dout = dout.data,
                                        .dtoken_table = {dtokens.data, c->accumulate},
                                        .dposition_table = {dpositions.data, c->accumulate},
-                                       .activation_dtype = ZR_DTYPE_F32,
+                                       .activation_dtype = activation,
                                        .param_dtype = c->dtype};
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_embedding_backward_workspace_bytes(device->device, &args));
@@ -228,23 +296,25 @@ static void check_embedding_backward(nn_device_t *device, const embedding_case_t
 }
 
 static void embedding_body(nn_device_t *device) {
-    static const size_t sizes[][5] = {{1, 1, 1, 1, 1},     {3, 7, 33, 11, 9},
-                                      {5, 19, 300, 3, 40}, {2, 50, 17, 70001, 50},
-                                      {0, 4, 12, 5, 6},    {4, 64, 8, 1000, 64}};
+    static const size_t sizes[][5] = {
+        {1, 1, 1, 1, 1},  {3, 7, 33, 11, 9},    {5, 19, 300, 3, 40},  {2, 50, 17, 70001, 50},
+        {0, 4, 12, 5, 6}, {4, 64, 8, 1000, 64}, {3, 700, 9, 300, 701}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         size_t n_tokens = sizes[i][0] * sizes[i][1];
-        int32_t *tokens = nn_tokens_random(n_tokens, sizes[i][3], 9);
+        nn_array_t tokens = nn_tokens_random(n_tokens, sizes[i][3], 9);
         for (size_t j = 0; sizes[i][3] > 65536 && j < n_tokens; j++)
-            tokens[j] = 3 + 65536 * (tokens[j] % 2); /* alike but for the upper half */
+            nn_set_value(&tokens, j, 3 + 65536 * ((int)tokens.ref[j] % 2)); /* but for the upper
+                                                                               half alike */
+        nn_upload(&tokens);
         for (int variant = 0; variant < 4; variant++) {
             embedding_case_t c = {sizes[i][0], sizes[i][1],
                                   sizes[i][2], sizes[i][3],
                                   sizes[i][4], variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
                                   variant & 2};
-            check_embedding_forward(device, &c, tokens);
-            check_embedding_backward(device, &c, tokens);
+            check_embedding_forward(device, &c, &tokens);
+            check_embedding_backward(device, &c, &tokens);
         }
-        free(tokens);
+        nn_array_free(&tokens);
     }
 }
 
@@ -253,11 +323,12 @@ static void test_embedding(void **state) {
     nn_on_every_device(embedding_body);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (nn_choose_device(argc, argv) != 0)
+        return 77;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layernorm),
-        cmocka_unit_test(test_gelu),
-        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_extremes),  cmocka_unit_test(test_bias_gradients),
         cmocka_unit_test(test_embedding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
