@@ -1,6 +1,6 @@
 /*
- * Two names may lead to one file, by links, or by "./": files that are there are compared by what
- * they are, and those that are not by their folder and their last part.
+ * Outputs are compared with everything that the run reads, and with each other; that they can be
+ * written is found out here because training comes before they are.
  */
 #include "examples/train_files.h"
 
@@ -13,32 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- files ------------------------------------------------------------------------------ */
-
-/* The folder of a path: "." where it names none. */
-static bool stat_folder(const char *path, struct stat *about) {
-    char folder[PATH_MAX] = ".";
-    const char *slash = strrchr(path, '/');
-    if (slash != NULL)
-        snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path + 1), path);
-    return stat(folder, about) == 0;
-}
-
-static const char *last_part(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash == NULL ? path : slash + 1;
-}
-
-static bool is_same_file(const char *a, const char *b) {
-    struct stat about_a, about_b;
-    bool has_a = stat(a, &about_a) == 0, has_b = stat(b, &about_b) == 0;
-    if (has_a != has_b)
-        return false;
-    if (!has_a && (strcmp(last_part(a), last_part(b)) != 0 || !stat_folder(a, &about_a) ||
-                   !stat_folder(b, &about_b)))
-        return false;
-    return about_a.st_dev == about_b.st_dev && about_a.st_ino == about_b.st_ino;
-}
+#include "examples/common/files.h"
 
 /* ---- outputs ---------------------------------------------------------------------------- */
 
@@ -49,7 +24,7 @@ static zr_status_t check_not_read(const train_options_t *options, const data_t *
                                {"--io-settings", options->io_settings_path}};
     const char *input = data_has_file(data, path) ? "--data" : NULL;
     for (size_t i = 0; i < 2 && input == NULL; i++)
-        if (inputs[i][1] != NULL && is_same_file(path, inputs[i][1]))
+        if (inputs[i][1] != NULL && files_are_same(path, inputs[i][1]))
             input = inputs[i][0];
     if (input == NULL)
         return ZR_OK;
@@ -59,27 +34,14 @@ static zr_status_t check_not_read(const train_options_t *options, const data_t *
         path, input);
 }
 
-/* Whether a file can be written. What is there stays. */
-static zr_status_t check_writable(const char *option, const char *path, const zr_log_t *log) {
-    struct stat about;
-    bool is_new = lstat(path, &about) != 0;
-    FILE *file = fopen(path, "ab");
-    if (file == NULL)
-        return zr_fail(log, ZR_ERR_IO, "cannot write %s %s: %s", option, path, strerror(errno));
-    fclose(file);
-    if (is_new)
-        remove(path);
-    return ZR_OK;
-}
-
 static zr_status_t check_snapshot(const train_options_t *options, const data_t *data,
                                   const char *path, const zr_log_t *log) {
     ZR_TRY(check_not_read(options, data, "--memory-snapshot", path, log));
-    if (options->log_path != NULL && is_same_file(path, options->log_path))
+    if (options->log_path != NULL && files_are_same(path, options->log_path))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--log %s and --memory-snapshot %s: are one file; give another name",
                        options->log_path, path);
-    return check_writable("--memory-snapshot", path, log);
+    return files_check_writable("--memory-snapshot", path, log);
 }
 
 zr_status_t train_files_snapshot_path(const train_options_t *options, int rank, const zr_log_t *log,

@@ -5,12 +5,11 @@
  * the lives in advance, would reserve for the same trace. Without a trace that is a made-up
  * training step, and the time that a pair of calls takes is measured as well.
  */
-#include <sys/stat.h>
-
 #include "examples/bench/alloc_pairs.h"
 #include "examples/bench/alloc_sim.h"
 #include "examples/bench/bench.h"
 #include "examples/bench/trace.h"
+#include "examples/common/files.h"
 
 #define MAX_SECONDS 86400.0
 #define MAX_PAIRS ((size_t)1000000)
@@ -124,16 +123,14 @@ static double seconds_for(const options_t *options, size_t n_buffers) {
     return by_count > LEAST_SECONDS ? by_count : LEAST_SECONDS;
 }
 
-/* A plan must not be written over the trace it is made from. */
+/* A plan must not be written over the trace it is made from, nor made in vain. */
 static zr_status_t check_files(const options_t *options) {
-    struct stat trace, plan;
-    if (options->plan == NULL || options->trace == NULL || stat(options->trace, &trace) != 0 ||
-        stat(options->plan, &plan) != 0)
+    if (options->plan == NULL)
         return ZR_OK;
-    if (trace.st_dev == plan.st_dev && trace.st_ino == plan.st_ino)
+    if (options->trace != NULL && files_are_same(options->trace, options->plan))
         return zr_fail(options->log, ZR_ERR_ARGUMENT,
                        "--plan %s is the file that --trace reads; name another", options->plan);
-    return ZR_OK;
+    return files_check_writable("--plan", options->plan, options->log);
 }
 
 static zr_status_t get_trace(const options_t *options, trace_t *trace_p) {
@@ -207,9 +204,9 @@ static void print_comparison(const alloc_bench_t *bench, const options_t *option
 
 static void print_for_people(const alloc_bench_t *bench, const options_t *options) {
     const zr_plan_result_t *result = &bench->result;
-    fprintf(stderr, "%s: %zu buffers",
+    fprintf(stderr, "%s: %zu buffer%s",
             options->trace != NULL ? options->trace : "a made-up training step",
-            bench->trace.n_buffers);
+            bench->trace.n_buffers, messages_plural(bench->trace.n_buffers));
     if (options->align_bytes > 1)
         fprintf(stderr, ", their sizes rounded up to multiples of %zu bytes", options->align_bytes);
     fputc('\n', stderr);

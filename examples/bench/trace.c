@@ -27,6 +27,8 @@ typedef struct reader {
     field_t fields[MAX_COLUMNS];
     size_t n_fields, n_header_fields;
     size_t places[N_COLUMNS]; /* in a line; SIZE_MAX: not there */
+    size_t total_bytes;       /* of all buffers so far */
+    size_t *lines;            /* [trace's capacity] where each buffer's id stands */
 } reader_t;
 
 void trace_free(trace_t *trace) {
@@ -49,7 +51,8 @@ static zr_status_t read_all(FILE *file, const char *path, const zr_log_t *log, c
         capacity *= 2;
         if (capacity > MAX_FILE_BYTES) {
             free(text);
-            return zr_fail(log, ZR_ERR_FORMAT, "%s: longer than %zu bytes, which are allowed", path,
+            return zr_fail(log, ZR_ERR_FORMAT,
+                           "--trace %s: longer than %zu bytes, which are allowed", path,
                            MAX_FILE_BYTES);
         }
         char *larger = realloc(text, capacity + 1);
@@ -58,11 +61,11 @@ static zr_status_t read_all(FILE *file, const char *path, const zr_log_t *log, c
         text = larger;
     }
     if (text == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for more than %zu bytes of it", path,
-                       length);
+        return zr_fail(log, ZR_ERR_MEMORY, "--trace %s: no memory for more than %zu bytes of it",
+                       path, length);
     if (ferror(file)) {
         free(text);
-        return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(errno));
+        return zr_fail(log, ZR_ERR_IO, "--trace %s: cannot read it: %s", path, strerror(errno));
     }
     text[length] = '\0';
     *text_p = text;
@@ -74,7 +77,7 @@ static zr_status_t read_file(const char *path, const zr_log_t *log, char **text_
                              size_t *length_p) {
     FILE *file = fopen(path, "rb");
     if (file == NULL)
-        return zr_fail(log, ZR_ERR_IO, "%s: cannot open it: %s", path, strerror(errno));
+        return zr_fail(log, ZR_ERR_IO, "--trace %s: cannot open it: %s", path, strerror(errno));
     zr_status_t status = read_all(file, path, log, text_p, length_p);
     fclose(file);
     return status;
@@ -84,12 +87,12 @@ static zr_status_t read_file(const char *path, const zr_log_t *log, char **text_
 
 /* Log what is wrong with the character here, or with a field. Always ZR_ERR_FORMAT. */
 static zr_status_t refuse_here(const reader_t *reader, const char *problem) {
-    return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: %s", reader->path, reader->line,
+    return zr_fail(reader->log, ZR_ERR_FORMAT, "--trace %s:%zu:%zu: %s", reader->path, reader->line,
                    (size_t)(reader->at - reader->line_begin) + 1, problem);
 }
 
 static zr_status_t refuse_field(const reader_t *reader, const field_t *field, const char *problem) {
-    return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: %s", reader->path, field->line,
+    return zr_fail(reader->log, ZR_ERR_FORMAT, "--trace %s:%zu:%zu: %s", reader->path, field->line,
                    field->column, problem);
 }
 
@@ -155,7 +158,7 @@ static zr_status_t read_record(reader_t *reader) {
                          .line = reader->line,
                          .column = (size_t)(reader->at - reader->line_begin) + 1};
         if (reader->n_fields == MAX_COLUMNS)
-            return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: more than %d columns",
+            return zr_fail(reader->log, ZR_ERR_FORMAT, "--trace %s:%zu:%zu: more than %d columns",
                            reader->path, field.line, field.column, MAX_COLUMNS);
         ZR_TRY(*reader->at == '"' ? read_quoted(reader, &field, &end) : read_plain(reader, &end));
         reader->fields[reader->n_fields++] = field;
@@ -179,17 +182,19 @@ static zr_status_t read_header(reader_t *reader) {
             if (strcmp(field->text, column_names[c]) != 0)
                 continue;
             if (reader->places[c] != SIZE_MAX)
-                return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: a second column \"%s\"",
-                               reader->path, field->line, field->column, field->text);
+                return zr_fail(reader->log, ZR_ERR_FORMAT,
+                               "--trace %s:%zu:%zu: a second column \"%s\"", reader->path,
+                               field->line, field->column, field->text);
             reader->places[c] = i;
         }
     }
     for (int c = 0; c < COLUMN_ALIGNMENT; c++)
         if (reader->places[c] == SIZE_MAX)
-            return zr_fail(reader->log, ZR_ERR_FORMAT,
-                           "%s:%zu:1: the header has no column \"%s\" (id, lower, upper and size "
-                           "are needed)",
-                           reader->path, reader->fields[0].line, column_names[c]);
+            return zr_fail(
+                reader->log, ZR_ERR_FORMAT,
+                "--trace %s:%zu:1: the header has no column \"%s\" (id, lower, upper and size "
+                "are needed)",
+                reader->path, reader->fields[0].line, column_names[c]);
     reader->n_header_fields = reader->n_fields;
     return ZR_OK;
 }
@@ -206,8 +211,9 @@ static zr_status_t read_number(const reader_t *reader, int column, bool may_be_n
         *number_p = number;
         return ZR_OK;
     }
-    return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:%zu:%zu: %s \"%.40s\" is no whole number%s",
-                   reader->path, field->line, field->column, column_names[column], text,
+    return zr_fail(reader->log, ZR_ERR_FORMAT,
+                   "--trace %s:%zu:%zu: %s \"%.40s\" is no whole number%s", reader->path,
+                   field->line, field->column, column_names[column], text,
                    errno == ERANGE ? " of 64 bits" : (may_be_negative ? "" : " of 0 or more"));
 }
 
@@ -222,48 +228,100 @@ static zr_status_t read_alignment(const reader_t *reader, size_t *alignment_p) {
         return ZR_OK;
     const field_t *field = &reader->fields[reader->places[COLUMN_ALIGNMENT]];
     return zr_fail(reader->log, ZR_ERR_FORMAT,
-                   "%s:%zu:%zu: alignment %zu is no power of two up to %zu", reader->path,
+                   "--trace %s:%zu:%zu: alignment %zu is no power of two up to %zu", reader->path,
                    field->line, field->column, *alignment_p, ZR_PLAN_MAX_ALIGNMENT);
 }
 
-static zr_status_t read_buffer(const reader_t *reader, zr_plan_buffer_t *buffer) {
+static zr_status_t read_buffer(reader_t *reader, zr_plan_buffer_t *buffer) {
     int64_t size = 0;
     if (reader->n_fields != reader->n_header_fields) {
         const field_t *last = &reader->fields[reader->n_fields - 1];
         return zr_fail(reader->log, ZR_ERR_FORMAT,
-                       "%s:%zu:%zu: %zu fields, but the header has %zu columns", reader->path,
-                       last->line, last->column, reader->n_fields, reader->n_header_fields);
+                       "--trace %s:%zu:%zu: %zu fields, but the header has %zu columns",
+                       reader->path, last->line, last->column, reader->n_fields,
+                       reader->n_header_fields);
     }
     ZR_TRY(read_number(reader, COLUMN_LOWER, true, &buffer->lower));
     ZR_TRY(read_number(reader, COLUMN_UPPER, true, &buffer->upper));
     ZR_TRY(read_number(reader, COLUMN_SIZE, false, &size));
     ZR_TRY(read_alignment(reader, &buffer->alignment));
     buffer->size_bytes = (size_t)size;
+    if (__builtin_add_overflow(reader->total_bytes, buffer->size_bytes, &reader->total_bytes) ||
+        reader->total_bytes > ZR_PLAN_MAX_BYTES)
+        return refuse_field(reader, &reader->fields[reader->places[COLUMN_SIZE]],
+                            "sizes up to this one add up to more than 4 EiB");
     if (buffer->lower < buffer->upper)
         return ZR_OK;
     const field_t *upper = &reader->fields[reader->places[COLUMN_UPPER]];
     return zr_fail(reader->log, ZR_ERR_FORMAT,
-                   "%s:%zu:%zu: upper %" PRId64 " is not above lower %" PRId64, reader->path,
-                   upper->line, upper->column, buffer->upper, buffer->lower);
+                   "--trace %s:%zu:%zu: upper %" PRId64 " is not above lower %" PRId64,
+                   reader->path, upper->line, upper->column, buffer->upper, buffer->lower);
 }
 
-static zr_status_t add_buffer(const reader_t *reader, trace_t *trace) {
-    if (trace->n_buffers == trace->capacity) {
-        size_t capacity = trace->capacity == 0 ? 256 : 2 * trace->capacity;
-        zr_plan_buffer_t *buffers = realloc(trace->buffers, capacity * sizeof(*buffers));
-        if (buffers != NULL)
-            trace->buffers = buffers;
-        const char **ids = realloc(trace->ids, capacity * sizeof(*ids));
-        if (ids != NULL)
-            trace->ids = ids;
-        if (buffers == NULL || ids == NULL)
-            return zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory for %zu buffers",
-                           reader->path, capacity);
-        trace->capacity = capacity;
-    }
-    ZR_TRY(read_buffer(reader, &trace->buffers[trace->n_buffers]));
-    trace->ids[trace->n_buffers++] = reader->fields[reader->places[COLUMN_ID]].text;
+/* Room for one more buffer. */
+static zr_status_t grow(reader_t *reader, trace_t *trace) {
+    if (trace->n_buffers < trace->capacity)
+        return ZR_OK;
+    size_t capacity = trace->capacity == 0 ? 256 : 2 * trace->capacity;
+    zr_plan_buffer_t *buffers = realloc(trace->buffers, capacity * sizeof(*buffers));
+    if (buffers != NULL)
+        trace->buffers = buffers;
+    const char **ids = realloc(trace->ids, capacity * sizeof(*ids));
+    if (ids != NULL)
+        trace->ids = ids;
+    size_t *lines = realloc(reader->lines, capacity * sizeof(*lines));
+    if (lines != NULL)
+        reader->lines = lines;
+    if (buffers == NULL || ids == NULL || lines == NULL)
+        return zr_fail(reader->log, ZR_ERR_MEMORY, "--trace %s: no memory for %zu buffers",
+                       reader->path, capacity);
+    trace->capacity = capacity;
     return ZR_OK;
+}
+
+static zr_status_t add_buffer(reader_t *reader, trace_t *trace) {
+    const field_t *id = &reader->fields[reader->places[COLUMN_ID]];
+    ZR_TRY(grow(reader, trace));
+    ZR_TRY(read_buffer(reader, &trace->buffers[trace->n_buffers]));
+    reader->lines[trace->n_buffers] = id->line;
+    trace->ids[trace->n_buffers++] = id->text;
+    return ZR_OK;
+}
+
+/* Where an id stands. */
+typedef struct named {
+    const char *id;
+    size_t line;
+} named_t;
+
+static int compare_ids(const void *a, const void *b) {
+    const named_t *x = a, *y = b;
+    int order = strcmp(x->id, y->id);
+    return order != 0 ? order : (x->line > y->line) - (x->line < y->line);
+}
+
+/* A plan names buffers by their ids. */
+static zr_status_t check_ids(const reader_t *reader, const trace_t *trace) {
+    size_t n = trace->n_buffers;
+    if (n == 0)
+        return zr_fail(reader->log, ZR_ERR_FORMAT,
+                       "--trace %s: there are no buffers; after the header one line each is needed",
+                       reader->path);
+    named_t *named = malloc(n * sizeof(*named));
+    if (named == NULL)
+        return zr_fail(reader->log, ZR_ERR_MEMORY, "--trace %s: no memory for %zu ids",
+                       reader->path, n);
+    for (size_t i = 0; i < n; i++)
+        named[i] = (named_t){.id = trace->ids[i], .line = reader->lines[i]};
+    qsort(named, n, sizeof(*named), compare_ids);
+    zr_status_t status = ZR_OK;
+    for (size_t i = 1; i < n && status == ZR_OK; i++)
+        if (strcmp(named[i - 1].id, named[i].id) == 0)
+            status = zr_fail(reader->log, ZR_ERR_FORMAT,
+                             "--trace %s:%zu: id \"%.40s\" stands in line %zu already",
+                             reader->path, named[i].line, named[i].id, named[i - 1].line);
+    free(named);
+    return status;
 }
 
 static zr_status_t read_records(reader_t *reader, trace_t *trace) {
@@ -281,8 +339,8 @@ static zr_status_t read_records(reader_t *reader, trace_t *trace) {
         has_header = true;
     }
     if (!has_header)
-        return zr_fail(reader->log, ZR_ERR_FORMAT, "%s:1:1: it is empty; a header is needed",
-                       reader->path);
+        return zr_fail(reader->log, ZR_ERR_FORMAT,
+                       "--trace %s:1:1: it is empty; a header is needed", reader->path);
     return ZR_OK;
 }
 
@@ -296,6 +354,9 @@ zr_status_t trace_read(const char *path, const zr_log_t *log, trace_t *trace_p) 
     reader.at = reader.line_begin = trace.text + begin;
     reader.end = trace.text + length;
     zr_status_t status = read_records(&reader, &trace);
+    if (status == ZR_OK)
+        status = check_ids(&reader, &trace);
+    free(reader.lines);
     if (status != ZR_OK) {
         trace_free(&trace);
         return status;
@@ -333,7 +394,7 @@ zr_status_t trace_write_plan(const trace_t *trace, const size_t *offsets, const 
                              const zr_log_t *log) {
     FILE *file = fopen(path, "wb");
     if (file == NULL)
-        return zr_fail(log, ZR_ERR_IO, "%s: cannot write it: %s", path, strerror(errno));
+        return zr_fail(log, ZR_ERR_IO, "--plan %s: cannot write it: %s", path, strerror(errno));
     fputs("id,lower,upper,size,offset\n", file);
     for (size_t i = 0; i < trace->n_buffers; i++) {
         const zr_plan_buffer_t *buffer = &trace->buffers[i];
@@ -343,7 +404,7 @@ zr_status_t trace_write_plan(const trace_t *trace, const size_t *offsets, const 
     }
     bool failed = ferror(file) != 0;
     if (fclose(file) != 0 || failed)
-        return zr_fail(log, ZR_ERR_IO, "%s: cannot write it: %s", path, strerror(errno));
+        return zr_fail(log, ZR_ERR_IO, "--plan %s: cannot write it: %s", path, strerror(errno));
     return ZR_OK;
 }
 

@@ -239,7 +239,13 @@ static void test_bad_traces(void **state) {
         {"id,lower,upper,size\n\"\n\n\",1,2,3\n0,1,1,3\n", ":5:5: upper 1 is not above"},
         {"\"id\",\"lower\",upper,\"si\nze\"\n", ":1:1: the header has no column \"size\""},
         {"id,lower,upper,size,alignment\n0,1,2,3,3\n", ":2:9: alignment 3 is no power"},
-        {"id,lower,upper,size\n0,1,2,9000000000000000000\n", "add up to more than"},
+        {"id,lower,upper,size\n0,1,2,9000000000000000000\n", ":2:7: sizes up to this one add up"},
+        {"id,lower,upper,size\n0,1,2,3000000000000000000\n1,1,2,3000000000000000000\n",
+         ":3:7: siz"},
+        {"id,lower,upper,size\n", "alloc.csv: there are no buffers"},
+        {"id,lower,upper,size\na,1,2,3\nb,1,2,3\na,2,3,4\n", ":4: id \"a\" stands in line 2"},
+        {"id,lower,upper,size\na,1,2,3\n\n\"a\",1,2,3\n", ":4: id \"a\" stands in line 2"},
+        {"id,lower,upper,size\n0,1,1,3\n", "--trace test_zero_bench_alloc.csv:2:5: "},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_bad_trace(cases[i].text, strlen(cases[i].text), cases[i].expected);
@@ -253,6 +259,11 @@ static void test_bad_traces(void **state) {
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv --plan ./test_zero_bench_alloc.csv",
                      "is the file that --trace reads");
     assert_bad_usage("alloc --trace /dev/zero", "longer than");
+    /* Before any work, which this trace would have failed at. */
+    assert_bad_usage("alloc --trace no_such_file.csv --plan no_such_folder/plan.csv",
+                     "cannot write --plan no_such_folder/plan.csv: No such file");
+    assert_bad_usage("alloc --plan .", "cannot write --plan .: Is a directory");
+    assert_bad_usage("alloc --trace no_such_file.csv --plan ./no_such_file.csv", "--trace reads");
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv --capacity -1", "--capacity -1");
     assert_bad_usage("alloc --align 384", "--align 384: a power of two up to");
     assert_bad_usage("alloc --align 700", "the nearest is 512");

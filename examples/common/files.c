@@ -1,0 +1,55 @@
+/*
+ * Two names may lead to one file, by links, or by "./": files that are there are compared by what
+ * they are, and those that are not by their folder and their last part.
+ */
+#include "examples/common/files.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The folder of a path: "." where it names none. */
+static bool stat_folder(const char *path, struct stat *about) {
+    char folder[PATH_MAX] = ".";
+    const char *slash = strrchr(path, '/');
+    if (slash != NULL)
+        snprintf(folder, sizeof(folder), "%.*s", (int)(slash - path + 1), path);
+    return stat(folder, about) == 0;
+}
+
+static const char *last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
+bool files_are_same(const char *a, const char *b) {
+    struct stat about_a, about_b;
+    bool has_a = stat(a, &about_a) == 0, has_b = stat(b, &about_b) == 0;
+    if (has_a != has_b)
+        return false;
+    if (!has_a && (strcmp(last_part(a), last_part(b)) != 0 || !stat_folder(a, &about_a) ||
+                   !stat_folder(b, &about_b)))
+        return false;
+    return about_a.st_dev == about_b.st_dev && about_a.st_ino == about_b.st_ino;
+}
+
+zr_status_t files_check_writable(const char *option, const char *path, const zr_log_t *log) {
+    struct stat about;
+    bool is_there = lstat(path, &about) == 0, is_writable;
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode)) {
+        is_writable = access(path, W_OK) == 0;
+    } else {
+        FILE *file = fopen(path, "ab");
+        is_writable = file != NULL;
+        if (file != NULL)
+            fclose(file);
+        if (file != NULL && !is_there)
+            remove(path);
+    }
+    return is_writable
+               ? ZR_OK
+               : zr_fail(log, ZR_ERR_IO, "cannot write %s %s: %s", option, path, strerror(errno));
+}

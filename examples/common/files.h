@@ -1,0 +1,22 @@
+/*
+ * Files that a command line names: whether two names are one file, and whether one can be written,
+ * found out before work that would be lost.
+ */
+#ifndef EXAMPLES_COMMON_FILES_H
+#define EXAMPLES_COMMON_FILES_H
+
+#include "zero/zero.h"
+
+/** Whether two paths lead to one file, be it there or not. */
+bool files_are_same(const char *a, const char *b);
+
+/**
+ * Check that a file can be written. What is there stays, and what is not there is not left.
+ *
+ * @param option  as the user wrote it, for the message: "--plan"
+ * @return ZR_OK; ZR_ERR_IO, logged. Pipes and devices are not opened: of them only the rights.
+ */
+ZR_NODISCARD zr_status_t files_check_writable(const char *option, const char *path,
+                                              const zr_log_t *log);
+
+#endif
