@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "examples/data.h"
+#include "examples/train_device.h"
 #include "examples/train_files.h"
 #include "examples/train_report.h"
 
@@ -24,6 +25,7 @@ typedef struct run {
     messages_t *messages;
     data_t *data;
     FILE *log_file;
+    train_device_t device;
     int n_device_threads;
     atomic_size_t n_wanted; /* steps until all ranks end, once options->stop was seen */
 
@@ -66,7 +68,8 @@ static zr_status_t create_device(rank_t *rank) {
     zr_device_options_t options = zr_device_options_default();
     options.log = rank->log;
     options.n_threads = rank->run->n_device_threads;
-    ZR_TRY(zr_device_open("host", &options, &rank->device));
+    options.index = rank->run->device.index;
+    ZR_TRY(zr_device_open(rank->run->device.name, &options, &rank->device));
     snprintf(rank->result.device, sizeof(rank->result.device), "%s",
              zr_device_info(rank->device)->description);
     return ZR_OK;
@@ -221,8 +224,8 @@ static void destroy_rank(rank_t *rank) {
     data_reader_destroy(&rank->reader);
     gpt_destroy(&rank->gpt);
     zr_runtime_destroy(&rank->runtime);
+    zr_comm_destroy(&rank->comm); /* it has events of the device */
     zr_device_close(&rank->device);
-    zr_comm_destroy(&rank->comm);
 }
 
 /* ---- a rank: steps ---------------------------------------------------------------------- */
@@ -626,6 +629,7 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
 
 static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     const train_options_t *o = run->options;
+    ZR_TRY(train_device_choose(o->device, &run->log, &run->device));
     data_options_t options = {.paths = o->data_paths,
                               .n_paths = o->n_data_paths,
                               .seq = o->seq,
@@ -674,9 +678,6 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
                  .n_wanted = SIZE_MAX};
     train_result_t result = {.n_threads = (size_t)run.n_device_threads, .data_kind = "none"};
     zr_status_t status = ZR_OK;
-    if (strcmp(options->device, "auto") == 0)
-        zr_log_write(log, ZR_LOG_INFO,
-                     "device: host (auto; a CUDA device cannot train this model yet)");
     if (pthread_mutex_init(&run.lock, NULL) != 0) {
         status = zr_fail(log, ZR_ERR_MEMORY, "no memory for a lock");
     } else {

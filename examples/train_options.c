@@ -641,25 +641,6 @@ static zr_status_t check_sizes(const train_options_t *options, const zr_log_t *l
     return ZR_OK;
 }
 
-/* A CUDA device has no kernels of a transformer yet: what it can is for users of the library. */
-static zr_status_t check_device(const train_options_t *options, const zr_log_t *log) {
-    zr_device_options_t device_options = zr_device_options_default();
-    zr_device_t *device = NULL;
-    if (strncmp(options->device, "cuda", 4) != 0)
-        return ZR_OK;
-    device_options.log = *log;
-    if (options->device[4] == ':')
-        device_options.index = atoi(options->device + 5);
-    zr_status_t status = zr_device_open("cuda", &device_options, &device);
-    const char *reason =
-        status == ZR_OK ? "it has no kernels of a transformer yet, so that it is" : "it is";
-    zr_device_close(&device);
-    return zr_fail(log, status == ZR_OK ? ZR_ERR_UNSUPPORTED : status,
-                   "--device %s: %s not available here; allowed are auto, host; the nearest is "
-                   "host",
-                   options->device, reason);
-}
-
 bool train_options_use_nvme(const train_options_t *options) {
     return options->config.offload_optimizer.device == ZR_OFFLOAD_NVME ||
            options->config.offload_param.device == ZR_OFFLOAD_NVME ||
@@ -732,7 +713,7 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
     ZR_TRY(check_offload(options, log));
     ZR_TRY(check_sizes(options, log));
     ZR_TRY(check_memory_snapshot(options, log));
-    return check_device(options, log);
+    return ZR_OK;
 }
 
 /* Options go over files, and what they replace is said. */

@@ -61,8 +61,8 @@ static void destroy_rank(rank_t *rank) {
     free(rank->tokens);
     gpt_destroy(&rank->gpt);
     zr_runtime_destroy(&rank->runtime);
+    zr_comm_destroy(&rank->comm); /* it has events of the device */
     zr_device_close(&rank->device);
-    zr_comm_destroy(&rank->comm);
 }
 
 static void draw_tokens(rank_t *rank, size_t step) {

@@ -1,0 +1,59 @@
+/*
+ * A device is had when it can be opened and has a transformer's kernels. That is tried once, before
+ * anything is made; the ranks open it again.
+ */
+#include "examples/train_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The first message, for one of our own. */
+typedef struct reason {
+    char text[512];
+} reason_t;
+
+static void keep_first(void *context, zr_log_level_t level, int rank, const char *message) {
+    reason_t *reason = context;
+    (void)rank;
+    if (level == ZR_LOG_ERROR && reason->text[0] == '\0')
+        snprintf(reason->text, sizeof(reason->text), "%s", message);
+}
+
+static zr_status_t try_device(const train_device_t *wanted, reason_t *reason) {
+    zr_device_options_t options = zr_device_options_default();
+    zr_device_t *device = NULL;
+    zr_dtype_t dtype;
+    reason->text[0] = '\0';
+    options.log = (zr_log_t){.sink = keep_first, .context = reason, .rank = -1};
+    options.index = wanted->index;
+    zr_status_t status = zr_device_open(wanted->name, &options, &device);
+    if (status == ZR_OK)
+        status = zr_nn_activation_dtype(device, ZR_DTYPE_F32, &dtype);
+    zr_device_close(&device);
+    return status;
+}
+
+zr_status_t train_device_choose(const char *wanted, const zr_log_t *log, train_device_t *device_p) {
+    train_device_t device = {.name = "cuda"};
+    reason_t reason;
+    if (strcmp(wanted, "host") == 0) {
+        *device_p = (train_device_t){.name = "host"};
+        return ZR_OK;
+    }
+    if (strncmp(wanted, "cuda:", 5) == 0)
+        device.index = atoi(wanted + 5);
+    zr_status_t status = try_device(&device, &reason);
+    if (status != ZR_OK && strcmp(wanted, "auto") != 0)
+        return zr_fail(log, status,
+                       "--device %s: not available here: %s; allowed are auto, host; the nearest "
+                       "is host",
+                       wanted, reason.text);
+    if (status != ZR_OK)
+        device.name = "host";
+    if (strcmp(wanted, "auto") == 0)
+        zr_log_write(log, ZR_LOG_INFO, "device: %s (auto%s%s)", status == ZR_OK ? "cuda:0" : "host",
+                     status == ZR_OK ? "" : "; ", reason.text);
+    *device_p = device;
+    return ZR_OK;
+}
