@@ -339,5 +339,5 @@ const zr_device_backend_t zr_cuda_backend = {
     .cast = zr_cuda_cast,
     .fill = zr_cuda_fill,
     .sum = zr_cuda_sum,
-    .nn = NULL,
+    .nn = &zr_cuda_nn_backend,
 };

@@ -57,3 +57,5 @@ zr_add_emu_test(test_emu_lm_head emu/test_emu_lm_head.c emu/nn_array.c kernels/d
                 ref/ref_nn.c LABELS asan)
 zr_add_emu_test(test_emu_native kernels/test_native.c kernels/device_fixture.c emu/native_kernel.cc
                 LABELS asan)
+# The transformer's kernels against their oracles.
+zr_add_emu_test(test_emu_nn_lm_head kernels/nn/test_nn_lm_head.c ${NN_TEST} NO_SANITIZERS)

@@ -24,6 +24,8 @@
 extern "C" {
 #endif
 
+extern const zr_nn_backend_t zr_cuda_nn_backend;
+
 /** What these kernels keep in a device, given back; nothing when they were never used. */
 void zr_cuda_nn_close(zr_cuda_device_t *cuda);
 
