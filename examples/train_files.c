@@ -4,14 +4,9 @@
  */
 #include "examples/train_files.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "examples/common/files.h"
 
@@ -76,35 +71,6 @@ static zr_status_t check_outputs(const train_options_t *options, const data_t *d
 
 /* ---- folders for NVMe --------------------------------------------------------------------- */
 
-/* A file without a name, as the store will make them; 0 or what is wrong. */
-static int try_file_in(const char *folder) {
-    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
-        char path[PATH_MAX];
-        snprintf(path, sizeof(path), "%s/.zero-train-XXXXXX", folder);
-        fd = mkostemp(path, O_CLOEXEC);
-        if (fd >= 0)
-            unlink(path);
-    }
-    int error = fd < 0 ? errno : 0;
-    if (fd >= 0)
-        close(fd);
-    return error;
-}
-
-/* Why a folder cannot be used; NULL: it can. */
-static const char *refuse_folder(const char *path) {
-    struct stat about;
-    if (stat(path, &about) != 0)
-        return strerror(errno);
-    if (!S_ISDIR(about.st_mode))
-        return "not a folder";
-    int error = try_file_in(path);
-    if (error == ENOENT) /* what proc and the like say of a folder that is there */
-        return "no files can be made there";
-    return error == 0 ? NULL : strerror(error);
-}
-
 /* Folders that no file can be made in are bad input, found before anything is made. */
 static zr_status_t check_nvme_paths(const train_options_t *o, const zr_log_t *log) {
     char paths[ZR_CONFIG_PATHS_BYTES], *rest = NULL;
@@ -112,7 +78,7 @@ static zr_status_t check_nvme_paths(const train_options_t *o, const zr_log_t *lo
         return ZR_OK;
     snprintf(paths, sizeof(paths), "%s", o->config.nvme.paths);
     for (char *path = strtok_r(paths, ",", &rest); path; path = strtok_r(NULL, ",", &rest)) {
-        const char *problem = refuse_folder(path);
+        const char *problem = files_refuse_folder(path);
         if (problem == NULL)
             continue;
         if (o->nvme_paths_from == TRAIN_PATHS_OF_OPTION)

@@ -45,7 +45,8 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
-static zr_status_t take_option(int key, const char *value, adam_options_t *o) {
+static zr_status_t take_option(int key, const char *value, void *options) {
+    adam_options_t *o = options;
     static const char *const dtypes[] = {"fp32", "bf16"};
     static const char *const isas[] = {"avx512", "avx2", "baseline"};
     static const char *const places[] = {"none", "cpu", "nvme"}, *const switches[] = {"off", "on"};
@@ -83,22 +84,14 @@ static zr_status_t take_option(int key, const char *value, adam_options_t *o) {
         return ZR_OK;
     case KEY_SECONDS:
         return args_number("--seconds", value, 0.0, 3600.0, o->log, &o->seconds);
-    case ARGP_KEY_ARG:
-        return zr_fail(o->log, ZR_ERR_ARGUMENT, "adam takes options only, but got \"%s\"", value);
     }
     return ZR_ERR_UNSUPPORTED;
 }
 
-static error_t parse_option(int key, char *value, struct argp_state *state) {
-    adam_options_t *options = state->input;
-    if (bench_take_common(key, &options->common))
-        return 0;
-    return bench_taken(take_option(key, value, options));
-}
-
-static const struct argp parser = {
+static const bench_parser_t parser = {
+    .name = "adam",
     .options = option_table,
-    .parser = parse_option,
+    .take = take_option,
     .doc = "Elements per second of the AdamW step, against a streaming loop of the same reads and "
            "writes in the same run."};
 
@@ -268,11 +261,9 @@ static zr_status_t check_offload(const adam_options_t *o) {
 static int run(int argc, char **argv, const zr_log_t *log) {
     adam_options_t options = {
         .dtype = ZR_DTYPE_F32, .seconds = 2.0, .paths = ".", .verify = true, .log = log};
-    zr_status_t status = args_parse(&parser, argc, argv, log, &options);
-    if (status != ZR_OK)
-        return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
-    if (bench_answer_common(&options.common, &parser, "adam"))
-        return BENCH_MEASURED;
+    int code = BENCH_FAILED;
+    if (!bench_parse(&parser, argc, argv, log, &options.common, &code))
+        return code;
     if (check_offload(&options) != ZR_OK)
         return BENCH_BAD_INPUT;
     if (options.offload != ZR_OFFLOAD_NONE)
@@ -281,14 +272,13 @@ static int run(int argc, char **argv, const zr_log_t *log) {
         options.n_elems = DEFAULT_ELEMS;
 
     adam_bench_t bench = {0};
-    int code = BENCH_FAILED;
-    status = adam_set_up(&bench, &options);
+    zr_status_t status = adam_set_up(&bench, &options);
     if (status == ZR_OK)
         status = measure(&bench, &options);
+    bool is_bad_input = status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_ARGUMENT;
+    code = is_bad_input ? BENCH_BAD_INPUT : BENCH_FAILED;
     if (status == ZR_OK)
         code = report(&bench, &options);
-    else if (status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_ARGUMENT)
-        code = BENCH_BAD_INPUT;
     adam_tear_down(&bench);
     return code;
 }

@@ -64,7 +64,8 @@ static zr_status_t take_align(const char *value, options_t *o) {
                    ZR_PLAN_MAX_ALIGNMENT, nearest);
 }
 
-static zr_status_t take_option(int key, const char *value, options_t *o) {
+static zr_status_t take_option(int key, const char *value, void *options) {
+    options_t *o = options;
     switch (key) {
     case KEY_TRACE:
         o->trace = value;
@@ -82,22 +83,14 @@ static zr_status_t take_option(int key, const char *value, options_t *o) {
     case KEY_PLAN:
         o->plan = value;
         return ZR_OK;
-    case ARGP_KEY_ARG:
-        return zr_fail(o->log, ZR_ERR_ARGUMENT, "alloc takes options only, but got \"%s\"", value);
     }
     return ZR_ERR_UNSUPPORTED;
 }
 
-static error_t parse_option(int key, char *value, struct argp_state *state) {
-    options_t *options = state->input;
-    if (bench_take_common(key, &options->common))
-        return 0;
-    return bench_taken(take_option(key, value, options));
-}
-
-static const struct argp parser = {
+static const bench_parser_t parser = {
+    .name = "alloc",
     .options = option_table,
-    .parser = parse_option,
+    .take = take_option,
     .doc = "Plan the offsets of a trace of buffers, and compare the height with the most bytes "
            "that are alive at once, and with what other allocators would reserve for them. Time "
            "pairs of calls, allocate and free, against malloc and the locks in them."};
@@ -284,16 +277,14 @@ static int report(const alloc_bench_t *bench, const options_t *options) {
 
 static int run(int argc, char **argv, const zr_log_t *log) {
     options_t options = {.seconds = -1.0, .align_bytes = 1, .log = log};
-    zr_status_t status = args_parse(&parser, argc, argv, log, &options);
-    if (status != ZR_OK)
-        return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
-    if (bench_answer_common(&options.common, &parser, "alloc"))
-        return BENCH_MEASURED;
+    int code = BENCH_FAILED;
+    if (!bench_parse(&parser, argc, argv, log, &options.common, &code))
+        return code;
     if (!options.has_pairs && options.trace == NULL)
         options.n_pairs = DEFAULT_PAIRS;
     alloc_bench_t bench = {0};
-    int code = BENCH_FAILED;
-    status = measure(&bench, &options);
+    zr_status_t status = measure(&bench, &options);
+    code = BENCH_FAILED;
     if (status == ZR_OK)
         code = report(&bench, &options);
     else if (status == ZR_ERR_FORMAT || status == ZR_ERR_ARGUMENT ||

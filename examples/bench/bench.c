@@ -2,53 +2,74 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
-bool bench_take_common(int key, bench_common_t *common) {
+#include "examples/common/files.h"
+
+/* ---- options -------------------------------------------------------------------------- */
+
+typedef struct parsing {
+    const bench_parser_t *parser;
+    bench_common_t *common;
+    const zr_log_t *log;
+} parsing_t;
+
+static zr_status_t take(const parsing_t *parsing, int key, const char *value) {
     switch (key) {
     case BENCH_KEY_JSON:
-        common->json = true;
-        return true;
+        parsing->common->json = true;
+        return ZR_OK;
     case BENCH_KEY_HELP:
-        common->help = true;
-        return true;
+        parsing->common->help = true;
+        return ZR_OK;
     case BENCH_KEY_VERSION:
-        common->version = true;
-        return true;
+        parsing->common->version = true;
+        return ZR_OK;
+    case ARGP_KEY_ARG:
+        return zr_fail(parsing->log, ZR_ERR_ARGUMENT, "%s takes options only, but got \"%s\"",
+                       parsing->parser->name, value);
     }
-    return false;
+    return parsing->parser->take(key, value, parsing->common);
 }
 
-error_t bench_taken(zr_status_t status) {
-    if (status == ZR_ERR_UNSUPPORTED)
+static error_t parse_option(int key, char *value, struct argp_state *state) {
+    switch (take(state->input, key, value)) {
+    case ZR_OK:
+        return 0;
+    case ZR_ERR_UNSUPPORTED:
         return ARGP_ERR_UNKNOWN;
-    return status == ZR_OK ? 0 : EINVAL;
+    default:
+        return EINVAL;
+    }
 }
 
-bool bench_answer_common(const bench_common_t *common, const struct argp *argp, const char *name) {
-    char full_name[64];
-    snprintf(full_name, sizeof(full_name), "zero-bench %s", name);
+bool bench_parse(const bench_parser_t *parser, int argc, char **argv, const zr_log_t *log,
+                 bench_common_t *common, int *code_p) {
+    parsing_t parsing = {.parser = parser, .common = common, .log = log};
+    const struct argp argp = {
+        .options = parser->options, .parser = parse_option, .doc = parser->doc};
+    zr_status_t status = args_parse(&argp, argc, argv, log, &parsing);
+    if (status != ZR_OK) {
+        *code_p = status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
+        return false;
+    }
+    char name[64];
+    snprintf(name, sizeof(name), "zero-bench %s", parser->name);
     if (common->help)
-        argp_help(argp, stdout, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, full_name);
+        argp_help(&argp, stdout, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
     else if (common->version)
         printf("zero-bench %s (%s)\n", zr_version(), zr_build_description());
-    return common->help || common->version;
+    *code_p = BENCH_MEASURED;
+    return !common->help && !common->version;
 }
 
 zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t *log) {
-    struct stat what;
-    int error = stat(path, &what) != 0           ? errno
-                : !S_ISDIR(what.st_mode)         ? ENOTDIR
-                : access(path, W_OK | X_OK) != 0 ? errno
-                                                 : 0;
-    if (error == 0)
+    const char *problem = files_refuse_folder(path);
+    if (problem == NULL)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: %s; it has to be a folder that can be written to",
-                   key, path, strerror(error));
+                   key, path, problem);
 }
 
 double bench_seconds(void) {

@@ -43,12 +43,24 @@ enum { BENCH_KEY_JSON = 0x1000, BENCH_KEY_HELP, BENCH_KEY_VERSION, BENCH_KEY_FIR
         "version", BENCH_KEY_VERSION, NULL, 0, "print the version and how it was built", -1        \
     }
 
-/** Take one of the common options; false when the key is not of them. */
-bool bench_take_common(int key, bench_common_t *common);
-/** What argp is told of an option of the command's own; ZR_ERR_UNSUPPORTED: it has none such. */
-error_t bench_taken(zr_status_t status);
-/** After parsing: true when --help or --version was asked for, and has been printed. */
-bool bench_answer_common(const bench_common_t *common, const struct argp *argp, const char *name);
+/** The command line of a command. */
+typedef struct bench_parser {
+    const char *name;                  /* of the command */
+    const struct argp_option *options; /* its own, BENCH_COMMON_OPTIONS, and zeros */
+    const char *doc;                   /* what --help says of it */
+    /* Take one of its own; what is wrong has been logged. ZR_ERR_UNSUPPORTED: it has none such. */
+    zr_status_t (*take)(int key, const char *value, void *options);
+} bench_parser_t;
+
+/**
+ * Parse a command line, and answer --help and --version.
+ *
+ * @param common  the first member of the options that the parser's `take` gets
+ * @param code_p  set when the answer is false: what the program exits with
+ * @return whether to go on
+ */
+bool bench_parse(const bench_parser_t *parser, int argc, char **argv, const zr_log_t *log,
+                 bench_common_t *common, int *code_p);
 
 /** Whether an option names a folder that files can be made in; the error names the option. */
 ZR_NODISCARD zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t *log);

@@ -87,7 +87,8 @@ static zr_status_t take_verify(const char *value, io_options_t *o) {
     return ZR_OK;
 }
 
-static zr_status_t take_option(int key, const char *value, io_options_t *o) {
+static zr_status_t take_option(int key, const char *value, void *options) {
+    io_options_t *o = options;
     bool with_fio = true;
     switch (key) {
     case KEY_PATH:
@@ -111,22 +112,14 @@ static zr_status_t take_option(int key, const char *value, io_options_t *o) {
     case KEY_SAVE:
         o->save_path = value;
         return ZR_OK;
-    case ARGP_KEY_ARG:
-        return zr_fail(o->log, ZR_ERR_ARGUMENT, "io takes options only, but got \"%s\"", value);
     }
     return ZR_ERR_UNSUPPORTED;
 }
 
-static error_t parse_option(int key, char *value, struct argp_state *state) {
-    io_options_t *options = state->input;
-    if (bench_take_common(key, &options->common))
-        return 0;
-    return bench_taken(take_option(key, value, options));
-}
-
-static const struct argp parser = {
+static const bench_parser_t parser = {
+    .name = "io",
     .options = option_table,
-    .parser = parse_option,
+    .take = take_option,
     .doc = "Bandwidth of the store on these folders, against fio on the same file systems in the "
            "same run; finds the settings that do best."};
 
@@ -189,17 +182,16 @@ static int run(int argc, char **argv, const zr_log_t *log) {
                             .checksummed = true,
                             .log = log};
     int code = BENCH_FAILED;
-    zr_status_t status = args_parse(&parser, argc, argv, log, &options);
-    if (status == ZR_OK && bench_answer_common(&options.common, &parser, "io")) {
-        free(options.paths);
-        return BENCH_MEASURED;
+    if (bench_parse(&parser, argc, argv, log, &options.common, &code)) {
+        code = BENCH_FAILED;
+        zr_status_t status = check(&options);
+        if (status == ZR_OK)
+            status = measure(&options, &code);
+        if (status == ZR_ERR_ARGUMENT)
+            code = BENCH_BAD_INPUT;
     }
-    if (status == ZR_OK)
-        status = check(&options);
-    if (status == ZR_OK)
-        status = measure(&options, &code);
     free(options.paths);
-    return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : code;
+    return code;
 }
 
 const bench_command_t bench_io = {

@@ -1,11 +1,10 @@
 /* What zero-bench io prints and saves. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "examples/bench/io.h"
+#include "examples/common/files.h"
 
 /* ---- for people --------------------------------------------------------------------------------
  */
@@ -174,15 +173,8 @@ int io_report(const io_options_t *o, const io_best_t *best, const io_comparison_
 zr_status_t io_check_save(const io_options_t *o) {
     if (o->save_path == NULL)
         return ZR_OK;
-    bool was_there = access(o->save_path, F_OK) == 0;
-    int fd = open(o->save_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT, "--save-settings %s: cannot be written: %s",
-                       o->save_path, strerror(errno));
-    close(fd);
-    if (!was_there)
-        unlink(o->save_path);
-    return ZR_OK;
+    zr_status_t status = files_check_writable("--save-settings", o->save_path, o->log);
+    return status == ZR_ERR_IO ? ZR_ERR_ARGUMENT : status; /* named before anything ran */
 }
 
 zr_status_t io_save(const io_options_t *o, const io_best_t *best) {

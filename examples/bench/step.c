@@ -70,13 +70,12 @@ static zr_status_t take_choice(int key, const char *value, options_t *o) {
         ZR_TRY(args_choice("--recompute", value, recomputes, 2, o->log, &choice));
         o->step.recompute = choice == 1;
         return ZR_OK;
-    case ARGP_KEY_ARG:
-        return zr_fail(o->log, ZR_ERR_ARGUMENT, "step takes options only, but got \"%s\"", value);
     }
     return ZR_ERR_UNSUPPORTED;
 }
 
-static zr_status_t take_option(int key, const char *value, options_t *o) {
+static zr_status_t take_option(int key, const char *value, void *options) {
+    options_t *o = options;
     switch (key) {
     case KEY_MODEL:
         o->model = value;
@@ -97,16 +96,10 @@ static zr_status_t take_option(int key, const char *value, options_t *o) {
     return take_choice(key, value, o);
 }
 
-static error_t parse_option(int key, char *value, struct argp_state *state) {
-    options_t *options = state->input;
-    if (bench_take_common(key, &options->common))
-        return 0;
-    return bench_taken(take_option(key, value, options));
-}
-
-static const struct argp parser = {
+static const bench_parser_t parser = {
+    .name = "step",
     .options = option_table,
-    .parser = parse_option,
+    .take = take_option,
     .doc = "Time of a training step on random tokens, split into its parts, and its matrix "
            "products against the machine's own rate in the same run."};
 
@@ -234,13 +227,11 @@ static int run(int argc, char **argv, const zr_log_t *log) {
                          .n_ranks = 1,
                          .step = {.micro_batch = 4, .grad_accum = 1, .n_steps = 5},
                          .log = log};
-    zr_status_t status = args_parse(&parser, argc, argv, log, &options);
-    if (status == ZR_OK && bench_answer_common(&options.common, &parser, "step"))
-        return BENCH_MEASURED;
-    if (status == ZR_OK)
-        status = complete(&options);
-    if (status != ZR_OK)
-        return status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
+    int code = BENCH_FAILED;
+    if (!bench_parse(&parser, argc, argv, log, &options.common, &code))
+        return code;
+    if (complete(&options) != ZR_OK)
+        return BENCH_BAD_INPUT;
 
     step_result_t result;
     double sgemm = 0.0;

@@ -5,8 +5,10 @@
 #include "examples/common/files.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,4 +54,32 @@ zr_status_t files_check_writable(const char *option, const char *path, const zr_
     return is_writable
                ? ZR_OK
                : zr_fail(log, ZR_ERR_IO, "cannot write %s %s: %s", option, path, strerror(errno));
+}
+
+/* A file without a name, as the store will make them; 0 or what is wrong. */
+static int try_file_in(const char *folder) {
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof(path), "%s/.zero-XXXXXX", folder);
+        fd = mkostemp(path, O_CLOEXEC);
+        if (fd >= 0)
+            unlink(path);
+    }
+    int error = fd < 0 ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return error;
+}
+
+const char *files_refuse_folder(const char *path) {
+    struct stat about;
+    if (stat(path, &about) != 0)
+        return strerror(errno);
+    if (!S_ISDIR(about.st_mode))
+        return "not a folder";
+    int error = try_file_in(path);
+    if (error == ENOENT) /* what proc and the like say of a folder that is there */
+        return "no files can be made there";
+    return error == 0 ? NULL : strerror(error);
 }

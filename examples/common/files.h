@@ -19,4 +19,8 @@ bool files_are_same(const char *a, const char *b);
 ZR_NODISCARD zr_status_t files_check_writable(const char *option, const char *path,
                                               const zr_log_t *log);
 
+/** Why no files can be made in a folder, as the store makes them; NULL: they can. The text is good
+ * until the thread's next call of strerror. */
+const char *files_refuse_folder(const char *path);
+
 #endif

@@ -99,9 +99,10 @@ static void test_refusals(void **state) {
     assert_bad_usage("io --size 1MiB", "8.0 MiB (8388608 bytes) to 64.0 GiB are possible");
     assert_bad_usage("io --size 300", "a number without a unit is bytes");
     assert_bad_usage("io --path /no/such/folder", "--path /no/such/folder: No such file");
-    assert_bad_usage("io --path /dev/null", "--path /dev/null: Not a directory");
+    assert_bad_usage("io --path /dev/null", "--path /dev/null: not a folder");
+    assert_bad_usage("io --path /proc", "--path /proc: no files can be made there");
     assert_bad_usage("io --save-settings /no/such/folder/x",
-                     "--save-settings /no/such/folder/x: cannot be written");
+                     "cannot write --save-settings /no/such/folder/x");
     assert_bad_usage("adam --offload nvme --path /no/such/folder", "--path /no/such/folder: No");
     assert_bad_usage("io --files 9 --path a,b", "16 files are possible");
     assert_bad_usage("io --verify maybe", "--verify");
