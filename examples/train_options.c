@@ -61,6 +61,7 @@ enum option_key {
     KEY_OFFLOAD_OPTIMIZER,
     KEY_OFFLOAD_RATIO,
     KEY_OFFLOAD_GRADIENTS,
+    KEY_UPDATE_ON,
     KEY_OFFLOAD_ACTIVATIONS,
     KEY_NVME_PATH,
     KEY_NVME_CAPACITY,
@@ -130,6 +131,8 @@ static const struct argp_option option_table[] = {
      "how much of it, at least; the rest stays on the device (default 1)", 4},
     {"offload-gradients", KEY_OFFLOAD_GRADIENTS, "none|cpu", 0,
      "with it, at stages 2 and 3: where gradients wait for an update on the host (default cpu)", 4},
+    {"update-on", KEY_UPDATE_ON, "auto|host|device", 0,
+     "where what is offloaded is updated (default auto: the faster, measured at the start)", 4},
     {"offload-activations", KEY_OFFLOAD_ACTIVATIONS, "none|cpu|nvme", 0,
      "with --recompute unit: where each layer's input waits for backward (default none)", 4},
     {"sub-group", KEY_SUB_GROUP, "ELEMS", 0,
@@ -321,6 +324,15 @@ static zr_status_t set_offload_gradients(parsing_t *p, const char *value) {
     return ZR_OK;
 }
 
+static zr_status_t set_update_on(parsing_t *p, const char *value) {
+    static const char *const names[] = {"auto", "host", "device"};
+    int choice = 0;
+    ZR_TRY(choose(p, "--update-on", value, names, 3, &choice));
+    p->options->offload_given = "--update-on";
+    p->options->config.offload_optimizer.update_on = (zr_update_on_t)choice;
+    return ZR_OK;
+}
+
 static zr_status_t set_nvme_path(parsing_t *p, const char *value) {
     zr_nvme_options_t *nvme = &p->options->config.nvme;
     if (value[0] == '\0' || strlen(value) >= sizeof(nvme->paths))
@@ -415,6 +427,8 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
         o->offload_given = "--offload-ratio";
         return args_number("--offload-ratio", value, 0, 1, p->log,
                            &o->config.offload_optimizer.ratio);
+    case KEY_UPDATE_ON:
+        return set_update_on(p, value);
     case KEY_OFFLOAD_GRADIENTS:
         return set_offload_gradients(p, value);
     case KEY_SUB_GROUP:

@@ -221,6 +221,11 @@ static zr_status_t check_offload(const zr_config_t *config, const zr_log_t *log)
                                     "configuration: offload_optimizer.gradients is %d; allowed are "
                                     "none (0) and cpu (1)",
                                     (int)optimizer->gradients));
+    if ((unsigned)optimizer->update_on > ZR_UPDATE_ON_DEVICE)
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: offload_optimizer.update_on is %d; allowed are "
+                                    "the faster (0), host (1) and device (2)",
+                                    (int)optimizer->update_on));
     keep_first(&status, check_buffers("offload_optimizer", optimizer->n_buffers, log));
     keep_first(&status, check_buffers("offload_param", param->n_buffers, log));
     if (config->host_threads < 0)

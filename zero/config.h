@@ -56,12 +56,20 @@ typedef enum zr_offload_device {
     ZR_OFFLOAD_NVME = 2  /* in files, through host memory */
 } zr_offload_device_t;
 
+/** Where what lives in host memory or on NVMe is updated. */
+typedef enum zr_update_on {
+    ZR_UPDATE_ON_FASTER = 0, /* measured when the runtime is committed */
+    ZR_UPDATE_ON_HOST = 1,
+    ZR_UPDATE_ON_DEVICE = 2 /* it comes up for it, and goes back */
+} zr_update_on_t;
+
 typedef struct zr_offload_options {
     zr_offload_device_t device;
     double ratio; /* at least this fraction lives there, in whole sub-groups; the rest stays on
                      the device; 0 to 1 */
     zr_offload_device_t gradients; /* stages 2 and 3: where shards of gradients are whose state is
                                       not on the device: NONE, there all the same; or CPU */
+    zr_update_on_t update_on;      /* the same where the device works on host memory */
     size_t n_buffers;  /* nvme: sub-groups that are read, worked on and written at once; > 0 */
     bool read_ahead;   /* nvme: read the next sub-groups while one is worked on */
     bool write_behind; /* nvme: write the last ones then */

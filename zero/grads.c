@@ -231,8 +231,5 @@ zr_status_t zr_grads_queue_norm(zr_unit_t *unit) {
 
 zr_status_t zr_grads_order_before_compute(zr_runtime_t *runtime) {
     ZR_TRY(zr_rt_order(runtime, runtime->transfer, runtime->compute));
-    if (!runtime->state.has_copies)
-        return ZR_OK;
-    ZR_TRY(zr_event_record(runtime->state.grads_down, runtime->state.down));
-    return zr_stream_wait(runtime->compute, runtime->state.grads_down);
+    return zr_state_order_down(runtime);
 }

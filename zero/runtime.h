@@ -301,12 +301,16 @@ typedef struct zr_offload_report {
     size_t state_bytes[ZR_N_TIERS]; /* of them */
     bool has_copies;                /* the CPU cannot touch device memory: what the host updates
                                        needs gradients brought down and parameters brought up */
-    uint64_t copied_down_bytes;     /* gradients */
-    uint64_t copied_up_bytes;       /* parameters */
-    double update_seconds;          /* of updates of which the host did a part */
-    bool has_store;                 /* what follows says something */
-    zr_store_info_t store;          /* the rank's, also of what is not optimizer state */
-    size_t staging_bytes;           /* of the buffers that NVMe goes through */
+    bool is_updated_on_device;      /* what is moved; else on the host */
+    bool was_measured;              /* what follows says something: it was the faster way */
+    double host_elems_per_s;        /* as measured at the start, if all parts of it overlap */
+    double device_elems_per_s;
+    uint64_t copied_down_bytes; /* gradients; state that was updated on the device */
+    uint64_t copied_up_bytes;   /* parameters; gradients that are added to; state to be updated */
+    double update_seconds;      /* of updates of which the host did a part */
+    bool has_store;             /* what follows says something */
+    zr_store_info_t store;      /* the rank's, also of what is not optimizer state */
+    size_t staging_bytes;       /* of the buffers that NVMe goes through */
     zr_store_count_t updates[ZR_N_STORE_DIRECTIONS]; /* moved by updates */
     double update_wait_seconds[ZR_N_STORE_DIRECTIONS];
     zr_store_statistics_t all; /* of the state, since commit: initial values, updates, reading */

@@ -169,8 +169,11 @@ static zr_status_t create_copies(zr_runtime_t *runtime) {
     ZR_TRY(zr_stream_create(runtime->device, "gradients down", &state->down));
     ZR_TRY(zr_stream_create(runtime->device, "parameters up", &state->up));
     ZR_TRY(zr_event_create(runtime->device, &state->grads_reduced));
-    ZR_TRY(zr_event_create(runtime->device, &state->grads_down));
+    ZR_TRY(zr_event_create(runtime->device, &state->all_down));
     ZR_TRY(zr_event_create(runtime->device, &state->params_up));
+    ZR_TRY(zr_state_choose(runtime));
+    if (state->choice.is_on_device)
+        return zr_state_create_stages(runtime);
     for (size_t i = 0; i < ZR_STATE_N_COPIES; i++) {
         zr_state_copy_t *copy = &state->copies[i];
         if (!zr_rt_offloads_grads(runtime))
@@ -231,8 +234,9 @@ void zr_state_destroy(zr_runtime_t *runtime) {
         zr_event_destroy(&copy->grads_there);
         zr_event_destroy(&copy->params_taken);
     }
+    zr_state_destroy_stages(runtime);
     zr_event_destroy(&state->grads_reduced);
-    zr_event_destroy(&state->grads_down);
+    zr_event_destroy(&state->all_down);
     zr_event_destroy(&state->params_up);
     zr_stream_destroy(&state->down);
     zr_stream_destroy(&state->up);
@@ -388,6 +392,10 @@ void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report
     const zr_state_t *state = &runtime->state;
     const zr_placement_t *placement = &state->placement;
     zr_offload_report_t report = {.has_copies = state->has_copies,
+                                  .is_updated_on_device = state->choice.is_on_device,
+                                  .was_measured = state->choice.was_measured,
+                                  .host_elems_per_s = state->choice.host_elems_per_s,
+                                  .device_elems_per_s = state->choice.device_elems_per_s,
                                   .copied_down_bytes = state->copied_down_bytes,
                                   .copied_up_bytes = state->copied_up_bytes,
                                   .update_seconds = state->update_seconds};

@@ -17,6 +17,7 @@
 #define ZR_STATE_GROUP_ELEMS ((size_t)1 << 20)
 #define ZR_STATE_BYTES_PER_ELEM (3 * sizeof(float))
 #define ZR_STATE_N_COPIES 2
+#define ZR_STATE_N_STAGES 2
 
 /* Gradients and parameters of a piece on the host, where the CPU cannot touch the device's. */
 typedef struct zr_state_copy {
@@ -25,6 +26,23 @@ typedef struct zr_state_copy {
     zr_event_t *grads_there;  /* passes when the gradients have come down */
     zr_event_t *params_taken; /* passes when the parameters have gone up */
 } zr_state_copy_t;
+
+/* A piece's state on the device, while it is updated there (state_device.c). */
+typedef struct zr_state_stage {
+    float *state;        /* [3][n_elems] */
+    void *grads;         /* [n_elems], where gradients wait in host memory */
+    zr_event_t *there;   /* passes when they have come up */
+    zr_event_t *updated; /* when they are no longer needed, but for the state's way back */
+    zr_event_t *gone;    /* when the state is back */
+} zr_state_stage_t;
+
+/* Where what is not on the device is updated, and why. */
+typedef struct zr_update_choice {
+    bool is_on_device;
+    bool was_measured; /* what follows says something */
+    double host_elems_per_s;
+    double device_elems_per_s;
+} zr_update_choice_t;
 
 typedef struct zr_state {
     zr_placement_t placement; /* its tensors are the units, by index */
@@ -42,12 +60,14 @@ typedef struct zr_state {
     zr_stream_t *host; /* own_host_stream, or the compute stream */
 
     bool has_copies;
-    zr_state_copy_t copies[ZR_STATE_N_COPIES];
-    zr_stream_t *down; /* gradients to the host */
-    zr_stream_t *up;   /* parameters to the device */
+    zr_update_choice_t choice;
+    zr_state_copy_t copies[ZR_STATE_N_COPIES];  /* updates on the host */
+    zr_state_stage_t stages[ZR_STATE_N_STAGES]; /* updates on the device */
+    zr_stream_t *down;                          /* gradients to the host; state back to it */
+    zr_stream_t *up;                            /* parameters to the device; state */
     /* Each of one stream alone, so that its records pass in order. */
     zr_event_t *grads_reduced; /* of the transfer stream */
-    zr_event_t *grads_down;    /* of `down` */
+    zr_event_t *all_down;      /* of `down` */
     zr_event_t *params_up;     /* of `up` */
     size_t n_updated;          /* of the lowered pieces, in this update */
 
@@ -98,6 +118,24 @@ ZR_NODISCARD zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_e
 ZR_NODISCARD zr_status_t zr_state_begin_update(zr_runtime_t *runtime);
 ZR_NODISCARD zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *update);
 ZR_NODISCARD zr_status_t zr_state_end_update(zr_runtime_t *runtime);
+/** state_device.c: decide where what is not on the device is updated. With streams to it. */
+ZR_NODISCARD zr_status_t zr_state_choose(zr_runtime_t *runtime);
+ZR_NODISCARD zr_status_t zr_state_create_stages(zr_runtime_t *runtime);
+void zr_state_destroy_stages(zr_runtime_t *runtime);
+/**
+ * Queue a piece's way to the device; compute waits for it.
+ *
+ * @param host_grads  its gradients, where they are in host memory; NULL: they are on the device
+ */
+ZR_NODISCARD zr_status_t zr_state_bring_up(zr_runtime_t *runtime, const zr_piece_t *piece,
+                                           const float *state, const void *host_grads,
+                                           zr_state_stage_t **stage_p);
+/** And its way back, behind what compute does with it. */
+ZR_NODISCARD zr_status_t zr_state_send_back(zr_runtime_t *runtime, const zr_piece_t *piece,
+                                            zr_state_stage_t *stage, float *state);
+
+/** Compute goes on behind what has been queued to go down. */
+ZR_NODISCARD zr_status_t zr_state_order_down(zr_runtime_t *runtime);
 /** Work queued on `later` from now on finds the parameters of the units updated so far. */
 ZR_NODISCARD zr_status_t zr_state_order_params(zr_runtime_t *runtime, zr_stream_t *later);
 

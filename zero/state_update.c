@@ -42,7 +42,8 @@ static void *device_params(const zr_unit_t *unit, size_t first) {
 /* Bring the gradients of the next piece down, if there is one, and they are not there. */
 static zr_status_t queue_grads(zr_runtime_t *runtime, size_t number) {
     zr_state_t *state = &runtime->state;
-    if (!state->has_copies || zr_rt_offloads_grads(runtime) || number >= state->n_lowered)
+    if (!state->has_copies || state->choice.is_on_device || zr_rt_offloads_grads(runtime) ||
+        number >= state->n_lowered)
         return ZR_OK;
     const zr_piece_t *piece = &state->placement.pieces[state->lowered[number]];
     const zr_unit_t *unit = runtime->units[piece->tensor];
@@ -143,6 +144,18 @@ static zr_status_t update_on_device(zr_unit_t *unit, const zr_state_update_t *up
     return update_runs(unit, update, work);
 }
 
+/* Where a piece that is not on the device has its state on the host. */
+static zr_status_t find_home(zr_unit_t *unit, const zr_piece_t *piece, float **home_p) {
+    void *buffer = NULL;
+    if (piece->tier != ZR_TIER_NVME) {
+        *home_p = unit->state[ZR_TIER_HOST] + piece->offset_bytes / sizeof(float);
+        return ZR_OK;
+    }
+    ZR_TRY(zr_swap_next(unit->runtime->state.swap, &buffer));
+    *home_p = buffer;
+    return ZR_OK;
+}
+
 static zr_status_t update_on_host(zr_unit_t *unit, const zr_state_update_t *update,
                                   piece_work_t *work) {
     zr_runtime_t *runtime = unit->runtime;
@@ -151,21 +164,45 @@ static zr_status_t update_on_host(zr_unit_t *unit, const zr_state_update_t *upda
     work->stream = state->host;
     if (state->has_copies)
         ZR_TRY(take_copies(runtime, work));
-    if (is_swapped) {
-        void *buffer = NULL;
-        ZR_TRY(zr_swap_next(state->swap, &buffer));
-        work->state = buffer;
-        if (work->most_elems > MOST_SWAPPED_ELEMS)
-            work->most_elems = MOST_SWAPPED_ELEMS;
-    } else {
-        work->state = unit->state[ZR_TIER_HOST] + work->piece->offset_bytes / sizeof(float);
-    }
+    ZR_TRY(find_home(unit, work->piece, &work->state));
+    if (is_swapped && work->most_elems > MOST_SWAPPED_ELEMS)
+        work->most_elems = MOST_SWAPPED_ELEMS;
     ZR_TRY(update_runs(unit, update, work));
     ZR_TRY(zr_stream_synchronize(state->host));
     if (work->params != NULL && state->has_copies)
         ZR_TRY(send_params(unit, work));
     state->n_updated++;
     return is_swapped ? zr_swap_done(state->swap) : ZR_OK;
+}
+
+/* Of a piece that lives elsewhere. */
+static zr_status_t update_on_stage(zr_unit_t *unit, const zr_state_update_t *update,
+                                   piece_work_t *work) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_state_t *state = &runtime->state;
+    const void *host_grads = zr_rt_offloads_grads(runtime) ? work->grads : NULL;
+    zr_state_stage_t *stage = NULL;
+    float *home = NULL;
+    ZR_TRY(find_home(unit, work->piece, &home));
+    ZR_TRY(zr_state_bring_up(runtime, work->piece, home, host_grads, &stage));
+    work->stream = runtime->compute;
+    work->state = stage->state;
+    work->grads = host_grads != NULL ? stage->grads : work->grads;
+    ZR_TRY(update_runs(unit, update, work));
+    ZR_TRY(zr_state_send_back(runtime, work->piece, stage, home));
+    state->n_updated++;
+    if (work->piece->tier != ZR_TIER_NVME)
+        return ZR_OK;
+    ZR_TRY(zr_event_synchronize(stage->gone));
+    return zr_swap_done(state->swap);
+}
+
+static zr_status_t update_piece(zr_unit_t *unit, const zr_state_update_t *update,
+                                piece_work_t *work) {
+    if (work->piece->tier == ZR_TIER_DEVICE)
+        return update_on_device(unit, update, work);
+    return unit->runtime->state.choice.is_on_device ? update_on_stage(unit, update, work)
+                                                    : update_on_host(unit, update, work);
 }
 
 zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *update) {
@@ -178,8 +215,7 @@ zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *updat
         work.first = range_first + work.piece->first;
         work.grads = zr_grads_of_piece(unit, work.piece);
         work.params = device_params(unit, work.first);
-        ZR_TRY(work.piece->tier == ZR_TIER_DEVICE ? update_on_device(unit, update, &work)
-                                                  : update_on_host(unit, update, &work));
+        ZR_TRY(update_piece(unit, update, &work));
     }
     return ZR_OK;
 }
@@ -205,9 +241,17 @@ zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
     return queue_grads(runtime, 0);
 }
 
-zr_status_t zr_state_order_params(zr_runtime_t *runtime, zr_stream_t *later) {
+zr_status_t zr_state_order_down(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     if (!state->has_copies)
+        return ZR_OK;
+    ZR_TRY(zr_event_record(state->all_down, state->down));
+    return zr_stream_wait(runtime->compute, state->all_down);
+}
+
+zr_status_t zr_state_order_params(zr_runtime_t *runtime, zr_stream_t *later) {
+    zr_state_t *state = &runtime->state;
+    if (!state->has_copies || state->choice.is_on_device)
         return ZR_OK;
     ZR_TRY(zr_event_record(state->params_up, state->up));
     return zr_stream_wait(later, state->params_up);
@@ -231,5 +275,7 @@ zr_status_t zr_state_end_update(zr_runtime_t *runtime) {
     if (state->store != NULL)
         count_update(state);
     state->update_seconds += zr_rt_now(runtime) - state->begin_seconds;
+    if (state->choice.is_on_device)
+        return zr_state_order_down(runtime);
     return zr_state_order_params(runtime, runtime->compute);
 }

@@ -76,10 +76,15 @@ static void late_streams_with_offload(void **state) {
                     options.config.offload_optimizer.ratio = is_part ? 0.3 : 1;
                     options.config.nvme.store = "memory";
                     options.config.sub_group_elems = is_part ? 2048 : 1024;
-                    if (hash_of(&options) != reference)
-                        fail_msg("stage %d, %d ranks, variant %u, placement %d: late streams end "
-                                 "in other weights",
-                                 stage, n_ranks, flags, device);
+                    for (int place = ZR_UPDATE_ON_FASTER; place <= ZR_UPDATE_ON_DEVICE; place++) {
+                        if (device_name != NULL && place != stage % 3)
+                            continue; /* emulated kernels take their time */
+                        options.config.offload_optimizer.update_on = (zr_update_on_t)place;
+                        if (hash_of(&options) != reference)
+                            fail_msg("stage %d, %d ranks, variant %u, placement %d, update %d: "
+                                     "late streams end in other weights",
+                                     stage, n_ranks, flags, device, place);
+                    }
                 }
 }
 
@@ -122,6 +127,7 @@ static void copies_of_params_are_exact(void **state) {
         options.config.offload_param.device = ZR_OFFLOAD_NVME;
         options.config.offload_param.buffer_elems = SMALL_BUFFER(options);
         options.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
+        options.config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
         options.config.nvme.store = "memory";
         toy_train(&options, &result);
         assert_int_equal(result.status[0], ZR_OK);
@@ -149,6 +155,7 @@ static void expect_exact_copies(int stage, zr_offload_device_t gradients, size_t
     options.config.grad_accum = grad_accum;
     options.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
     options.config.offload_optimizer.gradients = gradients;
+    options.config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
     options.config.offload_optimizer.ratio = 0.5;
     options.config.sub_group_elems = 1024;
     toy_train(&options, &result);
@@ -175,6 +182,51 @@ static void copies_are_exact(void **state) {
         for (int gradients = ZR_OFFLOAD_NONE; gradients <= ZR_OFFLOAD_CPU; gradients++)
             for (size_t grad_accum = 1; grad_accum <= 3; grad_accum++)
                 expect_exact_copies(stage, (zr_offload_device_t)gradients, grad_accum);
+}
+
+/* What is updated on the device goes up and back; no host buffers are needed for it. */
+static void copies_for_updates_on_the_device_are_exact(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++) {
+            toy_options_t options = variant(stage, 2, 1);
+            toy_result_t result;
+            be_late(&options);
+            options.config.nvme.store = "memory";
+            options.config.offload_optimizer.device = (zr_offload_device_t)device;
+            options.config.offload_optimizer.update_on = ZR_UPDATE_ON_DEVICE;
+            options.config.sub_group_elems = 1024;
+            toy_train(&options, &result);
+            assert_int_equal(result.status[0], ZR_OK);
+            const zr_offload_report_t *report = &result.offload[0];
+            uint64_t state_bytes =
+                report->state_bytes[ZR_TIER_HOST] + report->state_bytes[ZR_TIER_NVME];
+            uint64_t grads_bytes = stage >= 2 ? state_bytes / 12 * sizeof(zr_bf16_t) : 0;
+            assert_true(report->is_updated_on_device && !report->was_measured);
+            assert_int_equal(report->copied_up_bytes,
+                             options.n_steps * (state_bytes + grads_bytes));
+            assert_int_equal(report->copied_down_bytes,
+                             options.n_steps * (state_bytes + grads_bytes));
+            size_t staging = result.device_memory.by_tag[ZR_TAG_STAGING].peak;
+            assert_int_equal(staging, 2 * 1024 * (12 + (stage >= 2 ? sizeof(zr_bf16_t) : 0)) +
+                                          16384 * sizeof(float));
+        }
+}
+
+/* A measurement decides, says what it found, and leaves nothing behind. */
+static void the_faster_place_is_chosen(void **state) {
+    (void)state;
+    toy_options_t options = variant(2, 1, 0);
+    toy_result_t result;
+    be_late(&options);
+    options.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
+    toy_train(&options, &result);
+    assert_int_equal(result.status[0], ZR_OK);
+    const zr_offload_report_t *report = &result.offload[0];
+    assert_true(report->was_measured);
+    assert_true(report->host_elems_per_s > 0 && report->device_elems_per_s > 0);
+    assert_int_equal(report->is_updated_on_device,
+                     report->device_elems_per_s > report->host_elems_per_s);
 }
 
 static void a_new_order_is_dropped_late_too(void **state) {
@@ -230,6 +282,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(late_streams_with_offloaded_params),
         cmocka_unit_test(copies_of_params_are_exact),
         cmocka_unit_test(copies_are_exact),
+        cmocka_unit_test(copies_for_updates_on_the_device_are_exact),
+        cmocka_unit_test(the_faster_place_is_chosen),
         cmocka_unit_test(a_new_order_is_dropped_late_too),
         cmocka_unit_test(without_waits_it_goes_wrong),
     };

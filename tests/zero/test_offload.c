@@ -85,6 +85,7 @@ static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
                 offload(&copy, (zr_offload_device_t)device, ratios[i]);
                 if (is_small)
                     copy.config.sub_group_elems = SMALL_GROUP;
+                copy.config.offload_optimizer.update_on = (zr_update_on_t)(i % 3);
                 bool has_choice = options->config.stage >= 2 && (is_host || is_small);
                 for (int gradients = has_choice ? 0 : 1; gradients < 2; gradients++) {
                     copy.config.offload_optimizer.gradients = (zr_offload_device_t)gradients;
