@@ -277,6 +277,32 @@ static zr_status_t read_samples(rank_state_t *state) {
     return ZR_OK;
 }
 
+/* All parameters, those that were updated last first. */
+static zr_status_t look(rank_state_t *state, uint64_t *sum_p) {
+    uint64_t sum = 0;
+    for (int unit = N_UNITS - 1; unit >= 0; unit--)
+        for (int i = 0; i < state->n_params[unit]; i++) {
+            zr_param_t *param = state->params[unit][i];
+            size_t n_elems = zr_param_n_elems(param);
+            ZR_TRY(zr_param_read(param, 0, n_elems, state->values));
+            for (size_t elem = 0; elem < n_elems; elem++) {
+                uint32_t bits;
+                memcpy(&bits, &state->values[elem], sizeof(bits));
+                sum = (sum ^ bits) * 0x100000001b3u;
+            }
+        }
+    *sum_p = sum;
+    return ZR_OK;
+}
+
+/* What is seen at once is what is seen when all is done. */
+static zr_status_t look_twice(rank_state_t *state) {
+    uint64_t at_once, later;
+    ZR_TRY(look(state, &at_once));
+    ZR_TRY(look(state, &later));
+    return at_once == later ? ZR_OK : ZR_ERR_STATE;
+}
+
 static zr_status_t train(rank_state_t *state) {
     zr_comm_statistics_t before, after;
     ZR_TRY(build(state));
@@ -296,6 +322,7 @@ static zr_status_t train(rank_state_t *state) {
         zr_runtime_model_size(state->runtime, &state->result->size);
         state->result->step = state->last;
     }
+    ZR_TRY(look_twice(state));
     ZR_TRY(read_samples(state));
     return zr_runtime_weights_xxh3(state->runtime, &state->hash);
 }
