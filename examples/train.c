@@ -172,6 +172,11 @@ static void note_offload(rank_t *rank) {
     train_offload_t *offload = &rank->result.offload;
     zr_runtime_offload(rank->runtime, &report);
     *offload = (train_offload_t){.largest_group_elems = report.largest_group_elems,
+                                 .has_copies = report.has_copies,
+                                 .n_updated_on_device = report.is_updated_on_device,
+                                 .was_measured = report.was_measured,
+                                 .host_elems_per_s = report.host_elems_per_s,
+                                 .device_elems_per_s = report.device_elems_per_s,
                                  .copied_down_bytes = report.copied_down_bytes,
                                  .copied_up_bytes = report.copied_up_bytes,
                                  .update_seconds = report.update_seconds,
@@ -457,7 +462,19 @@ static void add_up_store(const train_offload_t *own, int n_ranks, train_offload_
     }
 }
 
+/* Where updates ran; what was measured is of the first rank that says so. */
+static void add_up_places(const train_offload_t *own, train_offload_t *sum) {
+    sum->has_copies |= own->has_copies;
+    sum->n_updated_on_device += own->n_updated_on_device;
+    if (!sum->was_measured) {
+        sum->was_measured = own->was_measured;
+        sum->host_elems_per_s = own->host_elems_per_s;
+        sum->device_elems_per_s = own->device_elems_per_s;
+    }
+}
+
 static void add_up_offload(const train_offload_t *own, int n_ranks, train_offload_t *sum) {
+    add_up_places(own, sum);
     keep_larger(&sum->largest_group_elems, own->largest_group_elems);
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         sum->n_groups[tier] += own->n_groups[tier];

@@ -60,8 +60,13 @@ typedef struct train_offload {
     size_t largest_group_elems; /* the largest of a rank */
     size_t n_groups[ZR_N_TIERS];
     size_t state_bytes[ZR_N_TIERS];
-    uint64_t copied_down_bytes; /* gradients to the host */
-    uint64_t copied_up_bytes;   /* parameters to the device */
+    bool has_copies;         /* the CPU cannot touch the device's memory */
+    int n_updated_on_device; /* ranks whose offloaded state is updated on the device */
+    bool was_measured;       /* what follows says something: of the first rank */
+    double host_elems_per_s;
+    double device_elems_per_s;
+    uint64_t copied_down_bytes; /* gradients, and what was updated on the device */
+    uint64_t copied_up_bytes;   /* parameters, and what is updated there */
     double update_seconds;      /* the largest of a rank */
 
     /* NVMe. */

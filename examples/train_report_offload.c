@@ -13,9 +13,6 @@ const char *train_offload_name(zr_offload_device_t device) {
     return names[device];
 }
 
-/* Why what is offloaded is updated on the host. */
-static const char why[] = "its state lives there";
-
 /* Bytes per second of updates. */
 static double rate(const train_offload_t *offload, uint64_t bytes) {
     return offload->update_seconds > 0 ? (double)bytes / offload->update_seconds : 0;
@@ -32,6 +29,30 @@ static double bytes_per_day(const train_result_t *result) {
                      (double)result->offload.params.updates.moved_bytes +
                      (double)result->activations.drive_bytes[ZR_STORE_PUT];
     return result->seconds > 0 ? written / result->seconds * SECONDS_PER_DAY : 0;
+}
+
+/* ---- where updates ran --------------------------------------------------------------------- */
+
+static const char *update_place(const train_options_t *options, const train_offload_t *offload) {
+    if (offload->n_updated_on_device == 0)
+        return "host";
+    return offload->n_updated_on_device == options->n_ranks ? "device" : "both";
+}
+
+static void explain_update(const train_options_t *options, const train_offload_t *offload,
+                           char *text, size_t size) {
+    if (offload->was_measured)
+        snprintf(text, size,
+                 "measured at the start: %.0f million elements/s on the host, %.0f on the device, "
+                 "to which state would have to go and come back%s",
+                 1e-6 * offload->host_elems_per_s, 1e-6 * offload->device_elems_per_s,
+                 offload->n_updated_on_device % options->n_ranks != 0
+                     ? ", on the first rank; others measured differently"
+                     : "");
+    else
+        snprintf(text, size, "%s",
+                 offload->has_copies ? "--update-on says so"
+                                     : "its state lives there, and so does the device's memory");
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
@@ -95,7 +116,9 @@ static bool put_optimizer(json_t *object, const train_options_t *options,
     made &= json_put(object, "groups", train_tiers_object(offload->n_groups));
     made &= json_put(object, "state_bytes", train_tiers_object(offload->state_bytes));
     if (offload->largest_group_elems > 0) {
-        made &= json_put(object, "update", json_string("host"));
+        char why[192];
+        explain_update(options, offload, why, sizeof(why));
+        made &= json_put(object, "update", json_string(update_place(options, offload)));
         made &= json_put(object, "update_reason", json_string(why));
     }
     made &= json_put(object, "update_seconds", json_number(offload->update_seconds));
@@ -176,18 +199,21 @@ static void print_endurance(const train_options_t *options, const train_result_t
 static void print_optimizer(const train_options_t *options, const train_result_t *result,
                             FILE *file) {
     const train_offload_t *offload = &result->offload;
-    char down[32], up[32];
+    char down[32], up[32], why[192];
     if (options->config.offload_optimizer.device == ZR_OFFLOAD_NONE)
         return;
     fprintf(file, "optimizer    ");
     print_places(offload, file);
-    if (offload->largest_group_elems > 0)
+    if (offload->largest_group_elems > 0) {
+        explain_update(options, offload, why, sizeof(why));
         fprintf(file,
-                "\n             sub-groups of up to %zu parameters are updated on the host: %s",
-                offload->largest_group_elems, why);
+                "\n             sub-groups of up to %zu parameters are updated on the %s:\n"
+                "             %s",
+                offload->largest_group_elems, update_place(options, offload), why);
+    }
     fprintf(file, "\n");
     if (offload->copied_down_bytes > 0)
-        fprintf(file, "copied       gradients %s to the host, parameters %s to the device\n",
+        fprintf(file, "copied       %s to the host, gradients among it, and %s to the device\n",
                 train_format_bytes((double)offload->copied_down_bytes, down, sizeof(down)),
                 train_format_bytes((double)offload->copied_up_bytes, up, sizeof(up)));
     if (offload->has_store)

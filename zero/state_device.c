@@ -143,10 +143,10 @@ static zr_status_t time_adam(const zr_runtime_t *runtime, const probe_t *probe,
                        .epsilon = 1e-8f,
                        .step = 1};
     for (int i = 0; i < N_MEASUREMENTS; i++) {
-        double start = zr_rt_now();
+        double start = zr_rt_now(runtime);
         ZR_TRY(zr_kernel_adamw(stream, &args));
         ZR_TRY(zr_stream_synchronize(stream));
-        double seconds = (zr_rt_now() - start) / (double)args.n_elems;
+        double seconds = (zr_rt_now(runtime) - start) / (double)args.n_elems;
         *best_p = i == 1 || seconds < *best_p ? seconds : *best_p;
     }
     return ZR_OK;
@@ -158,11 +158,11 @@ static zr_status_t time_copy(const zr_runtime_t *runtime, const probe_t *probe, 
     bool is_up = kind == ZR_COPY_HOST_TO_DEVICE;
     zr_stream_t *stream = is_up ? runtime->state.up : runtime->state.down;
     for (int i = 0; i < N_MEASUREMENTS; i++) {
-        double start = zr_rt_now();
+        double start = zr_rt_now(runtime);
         ZR_TRY(zr_copy_async(stream, is_up ? probe->device.state : probe->host.state,
                              is_up ? probe->host.state : probe->device.state, size_bytes, kind));
         ZR_TRY(zr_stream_synchronize(stream));
-        double seconds = (zr_rt_now() - start) / (double)size_bytes;
+        double seconds = (zr_rt_now(runtime) - start) / (double)size_bytes;
         *best_p = i == 1 || seconds < *best_p ? seconds : *best_p;
     }
     return ZR_OK;

@@ -103,6 +103,8 @@ static void bad_usage_and_input(void **state) {
         {TINY "--offload-optimizer gpu", {"--offload-optimizer gpu", "none, cpu, nvme"}},
         {TINY "--offload-ratio 0.5", {"--offload-ratio", "--offload-optimizer cpu or nvme"}},
         {TINY "--offload-optimizer cpu --offload-ratio 1.5", {"--offload-ratio 1.5", "0 to 1"}},
+        {TINY "--update-on host", {"--update-on", "--offload-optimizer cpu"}},
+        {TINY "--offload-optimizer cpu --update-on cpu", {"--update-on cpu", "auto, host, device"}},
         {TINY "--offload-gradients cpu", {"--offload-gradients", "--offload-optimizer cpu"}},
         {TINY "--offload-optimizer cpu --stage 2 --offload-gradients nvme",
          {"--offload-gradients nvme", "none, cpu"}},
