@@ -120,6 +120,8 @@ static zr_status_t allocate_probe(zr_runtime_t *runtime, probe_t *probe) {
     ZR_TRY(zr_allocate(runtime->allocator, &request, (void **)&probe->host.state));
     request.size_bytes = zr_rt_bytes(runtime, probe->n_elems);
     ZR_TRY(zr_allocate(runtime->allocator, &request, &probe->host.grads));
+    if (!zr_rt_has_data(runtime))
+        return ZR_OK;
     memset(probe->host.state, 0, probe->n_elems * ZR_STATE_BYTES_PER_ELEM);
     memset(probe->host.grads, 0, zr_rt_bytes(runtime, probe->n_elems));
     return ZR_OK;
