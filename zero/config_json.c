@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "zero/config_keys.h"
+#include "zero/config_whole.h"
 
 enum {
     FILE_MAX_BYTES = 16 << 20, /* no configuration is larger; /dev/zero is */
@@ -404,7 +405,7 @@ static zr_status_t fail_io(const reader_t *reader, const char *what) {
                    strerror(errno));
 }
 
-/** Read what is left of an open file; the caller frees *text_p. */
+/** Read what is left of an open file, and end it with a zero; the caller frees *text_p. */
 static zr_status_t read_rest(const reader_t *reader, int fd, char **text_p, size_t *n_bytes_p) {
     char *text = NULL;
     size_t n_bytes = 0, capacity = 0;
@@ -412,7 +413,7 @@ static zr_status_t read_rest(const reader_t *reader, int fd, char **text_p, size
     for (;;) {
         if (n_bytes == capacity) {
             capacity = capacity ? 2 * capacity : 4096;
-            char *larger = (char *)realloc(text, capacity);
+            char *larger = (char *)realloc(text, capacity + 1);
             if (!larger) {
                 status = zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory for %zu bytes of it",
                                  reader->path, capacity);
@@ -437,6 +438,7 @@ static zr_status_t read_rest(const reader_t *reader, int fd, char **text_p, size
             goto err_free_text;
         }
     }
+    text[n_bytes] = '\0';
     *text_p = text;
     *n_bytes_p = n_bytes;
     return ZR_OK;
@@ -486,12 +488,16 @@ static const char *advise(const char *text, size_t n_bytes, const json_error_t *
     return "";
 }
 
+static zr_status_t fail_no_memory(const reader_t *reader, size_t n_bytes) {
+    return zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory to parse %zu bytes", reader->path,
+                   n_bytes);
+}
+
 static zr_status_t fail_parse(const reader_t *reader, const char *text, size_t n_bytes,
                               const json_error_t *error) {
     enum json_error_code code = json_error_code(error);
     if (code == json_error_out_of_memory || error->text[0] == '\0')
-        return zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory to parse %zu bytes", reader->path,
-                       n_bytes);
+        return fail_no_memory(reader, n_bytes);
     char message[JSON_ERROR_TEXT_LENGTH];
     snprintf(message, sizeof(message), "%s", error->text);
     for (char *letter = message; *letter; letter++)
@@ -519,10 +525,14 @@ static zr_status_t parse(const reader_t *reader, json_t **root_p) {
     }
     json_error_t error;
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
-    if (!root)
+    if (!root) {
         status = fail_parse(reader, text, n_bytes, &error);
-    else
+    } else if (!zr_config_is_whole(text, root)) {
+        status = fail_no_memory(reader, n_bytes);
+        json_decref(root);
+    } else {
         *root_p = root;
+    }
 
 out_free_text:
     free(text);

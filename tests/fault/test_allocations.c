@@ -238,11 +238,49 @@ static void report(void **state) {
     fclose(file);
 }
 
+/* What a file says is read whole or not at all, also where the parser's own buffer cannot grow. */
+static void a_file_is_read_whole(void **state) {
+    static const char path[] = "/a/path/that/is/longer/than/the/buffer/that/the/parser/begins/with";
+    char text[512];
+    (void)state;
+    snprintf(text, sizeof(text),
+             "{\"zero_optimization\": {\"offload_optimizer\": {\"nvme_path\": \"%s\"},"
+             " \"stage3_prefetch_bucket_size\": 1234567890123456},"
+             " \"gradient_clipping\": 0.1234567890123456789012345678901234567890}",
+             path);
+    FILE *file = fopen("long.json", "wb");
+    assert_true(file != NULL && fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    error_count_t count = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    zr_log_t log = {.sink = count_errors, .context = &count, .level = ZR_LOG_WARNING, .rank = -1};
+    json_set_alloc_funcs(fault_malloc, fault_free);
+    long live = fault_live(), n = 0;
+    zr_status_t status = ZR_ERR_MEMORY;
+    while (status != ZR_OK) {
+        zr_config_t config = zr_config_default();
+        fault_arm(++n);
+        count.n_errors = 0;
+        status = zr_config_read_json("long.json", &log, &config);
+        assert_true((status != ZR_OK) == fault_hit());
+        assert_int_equal(count.n_errors, fault_hit());
+        assert_int_equal(fault_live(), live);
+        if (status != ZR_OK)
+            continue;
+        assert_string_equal(config.nvme.paths, path);
+        assert_int_equal(config.prefetch_elems, 1234567890123456);
+        assert_true(config.clip == 0.1234567890123456789012345678901234567890);
+    }
+    assert_true(n > 10);
+    fault_arm(0);
+    json_set_alloc_funcs(fault_malloc_always, fault_free);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stage_3_with_config), cmocka_unit_test(stage_0),
-        cmocka_unit_test(offload_to_host),     cmocka_unit_test(offload_to_nvme),
-        cmocka_unit_test(memory_snapshot),     cmocka_unit_test(report),
+        cmocka_unit_test(stage_3_with_config),  cmocka_unit_test(stage_0),
+        cmocka_unit_test(offload_to_host),      cmocka_unit_test(offload_to_nvme),
+        cmocka_unit_test(memory_snapshot),      cmocka_unit_test(report),
+        cmocka_unit_test(a_file_is_read_whole),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }
