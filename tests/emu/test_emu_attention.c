@@ -30,7 +30,7 @@ typedef struct attention_test {
     attention_case_t c;
     zr_dtype_t dtype;
     tensor_t qkv, out, log_sum, dout, dqkv;
-    size_t skip_bytes; /* how far tensors are from alignment */
+    size_t skip_elems; /* how far tensors are from alignment */
 } attention_test_t;
 
 static size_t size_of(const tensor_t *tensor) {
@@ -57,7 +57,7 @@ static tensor_t make(attention_test_t *test, size_t n_elems, zr_dtype_t dtype) {
     tensor.bytes = malloc(size_of(&tensor) + 2 * GUARD_BYTES);
     memset(tensor.bytes, 0xff, size_of(&tensor) + 2 * GUARD_BYTES);
     tensor.device = (char *)fixture_place(test->f, tensor.bytes, size_of(&tensor) + 2 * GUARD_BYTES,
-                                          test->skip_bytes) +
+                                          test->skip_elems * zr_dtype_size(dtype)) +
                     GUARD_BYTES;
     return tensor;
 }
@@ -155,10 +155,8 @@ static void run_backward(attention_test_t *test) {
     size_t n_rows = test->c.batch * test->c.heads * test->c.seq;
     assert_int_equal(zr_cuda_nn_attention_backward_workspace_bytes(test->f->device, &args),
                      n_rows * sizeof(float));
-    size_t used_bytes = test->f->used_bytes, skip_bytes = test->skip_bytes;
-    test->skip_bytes = 0;
+    size_t used_bytes = test->f->used_bytes;
     tensor_t workspace = make(test, n_rows, ZR_DTYPE_F32);
-    test->skip_bytes = skip_bytes;
     assert_int_equal(zr_cuda_nn_attention_backward(test->f->stream, &args, workspace.device),
                      ZR_OK);
     download(test, &workspace);
@@ -230,10 +228,14 @@ static int teardown(void **state) {
 static const zr_dtype_t dtypes[] = {ZR_DTYPE_BF16, ZR_DTYPE_F32};
 
 static void test_sizes(void **state) {
-    static const size_t head_sizes[] = {16, 64, 80, 128}, seqs[] = {1, 2, 63, 64, 65, 130};
+#if defined(__SANITIZE_ADDRESS__) /* its fibres are slow */
+    static const size_t head_sizes[] = {16, 64, 128, 0}, seqs[] = {65, 0};
+#else
+    static const size_t head_sizes[] = {16, 64, 80, 128, 0}, seqs[] = {1, 2, 63, 64, 65, 130, 0};
+#endif
     for (size_t d = 0; d < 2; d++)
-        for (size_t h = 0; h < 4; h++)
-            for (size_t s = 0; s < 6; s++) {
+        for (size_t h = 0; head_sizes[h] > 0; h++)
+            for (size_t s = 0; seqs[s] > 0; s++) {
                 bool is_short = seqs[s] < 64;
                 attention_case_t c = {.batch = is_short ? 2 : 1,
                                       .seq = seqs[s],
@@ -246,10 +248,12 @@ static void test_sizes(void **state) {
 /* More than one tile of own rows, and a cut one, on every path; all columns that a lane can have.
  */
 static void test_long(void **state) {
+#if !defined(__SANITIZE_ADDRESS__)
     check_attention(
         (attention_test_t){.f = *state, .c = {1, 269, 1, 64, 0}, .dtype = ZR_DTYPE_BF16}, 2.0);
     check_attention(
         (attention_test_t){.f = *state, .c = {2, 161, 1, 128, 0}, .dtype = ZR_DTYPE_BF16}, 2.0);
+#endif
     for (size_t d = 0; d < 2; d++)
         check_attention(
             (attention_test_t){.f = *state, .c = {1, 41, 1, 256, 0}, .dtype = dtypes[d]}, 2.0);
@@ -269,7 +273,7 @@ static void test_large_scores(void **state) {
 static void test_unaligned(void **state) {
     check_attention(
         (attention_test_t){
-            .f = *state, .c = {1, 33, 2, 64, 0}, .dtype = ZR_DTYPE_BF16, .skip_bytes = 2},
+            .f = *state, .c = {1, 33, 2, 64, 0}, .dtype = ZR_DTYPE_BF16, .skip_elems = 1},
         2.0);
 }
 

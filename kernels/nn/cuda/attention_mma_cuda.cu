@@ -76,8 +76,8 @@ static __device__ inline void load_floats(unsigned char *shared, const float *va
 
 /*
  * Round a warp's values, times their rows' factors, and write them to its rows of a matrix, by way
- * of its rows of a tile that nobody else reads. `row` is its first one there, `first` in the
- * matrix.
+ * of its rows of a tile, which no other warp reads and this one has multiplied for the last time.
+ * `row` is its first one there, `first` in the matrix.
  */
 template <int D, int M>
 static __device__ inline void store_rows(float (&value)[M][D / 8][4], const float (&factor)[M][2],
@@ -85,7 +85,6 @@ static __device__ inline void store_rows(float (&value)[M][D / 8][4], const floa
                                          size_t stride, size_t first, size_t n_rows) {
     const unsigned chunks = D / 8;
     unsigned lane = find_lane();
-    __syncwarp(); /* all lanes have read what was there */
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -220,14 +219,14 @@ static __device__ inline void update_softmax(softmax_t<M> &softmax, float (&out)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float top = fmaxf(softmax.top[m][h], find_top<N>(score[m], h));
-            float correction = exp2f((softmax.top[m][h] - top) * scale);
+            float correction = zr_exp2((softmax.top[m][h] - top) * scale);
             float offset = top * scale, sum = softmax.sum[m][h] * correction;
             softmax.top[m][h] = top;
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll
                 for (int i = 2 * h; i < 2 * h + 2; i++) {
-                    score[m][n][i] = exp2f(fmaf(score[m][n][i], scale, -offset));
+                    score[m][n][i] = zr_exp2(fmaf(score[m][n][i], scale, -offset));
                     sum += score[m][n][i];
                 }
             softmax.sum[m][h] = sum;
@@ -390,7 +389,7 @@ static __device__ inline void differentiate(float (&score)[M][N][4], float (&dsc
                 float delta = BY_KEYS ? columns[N * 8 + column] : rows.delta[m][i / 2];
                 int distance = column + ahead - find_row(m, i); /* of own and other position */
                 bool is_hidden = is_cut && (BY_KEYS ? distance < 0 : distance > 0);
-                float p = exp2f(fmaf(score[m][n][i], scale, -log_sum * LOG2_E));
+                float p = zr_exp2(fmaf(score[m][n][i], scale, -log_sum * LOG2_E));
                 p = is_hidden ? 0.0f : p;
                 score[m][n][i] = p;
                 dscore[m][n][i] = p * (dscore[m][n][i] - delta);

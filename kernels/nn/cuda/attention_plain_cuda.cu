@@ -168,7 +168,7 @@ static __device__ inline void attend(const zr_cuda_attention_t &args, const zr_c
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2)
     attention_plain_kernel(const zr_cuda_attention_t args) {
     ZR_CUDA_SHARED(shared);
     plain_t tiles = find_shared(shared, args.head_size);
@@ -246,7 +246,7 @@ static __device__ inline void differentiate_rows(const zr_cuda_attention_t &args
 }
 
 template <typename T, bool BY_KEYS>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2)
     attention_plain_backward_kernel(const zr_cuda_attention_t args) {
     ZR_CUDA_SHARED(shared);
     plain_t tiles = find_shared(shared, args.head_size);

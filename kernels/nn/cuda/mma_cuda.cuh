@@ -1,7 +1,7 @@
 /*
- * The warp's matrix instructions and copies to shared memory that nobody waits for at once: one
- * function per instruction of the PTX manual. Under the emulation each computes the same by letting
- * the lanes see each other's registers (tests/emu/include/emu_matrix.h).
+ * The warp's matrix instructions, copies to shared memory that nobody waits for at once, and what
+ * goes with them: one function per instruction of the PTX manual. Under the emulation each computes
+ * the same by letting the lanes see each other's registers (tests/emu/include/emu_matrix.h).
  *
  * A lane is group * 4 + in_group. Fragments of mma.m16n8k16, two bf16 to a register:
  *
@@ -73,6 +73,17 @@ static __device__ inline uint32_t zr_pair_of_bf16(float low, float high) {
     return bits;
 #else
     return (uint32_t)zr_bf16_from_f32(low) | (uint32_t)zr_bf16_from_f32(high) << 16;
+#endif
+}
+
+/** 2 to the power of x, to 2^-22 of it; 0 below 2^-126. One instruction, where exp2f is several. */
+static __device__ inline float zr_exp2(float x) {
+#ifdef __CUDACC__
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#else
+    return x < -126.0f ? 0.0f : exp2f(x);
 #endif
 }
 
