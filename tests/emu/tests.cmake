@@ -43,8 +43,10 @@ zr_add_emu_test(test_emu emu/test_emu.c emu/emu_probe.cc emu/native_kernel.cc
                 kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_matrix emu/test_emu_matrix.c emu/emu_matrix_probe.cc
                 kernels/device_fixture.c LABELS asan)
-zr_add_emu_test(test_emu_attention emu/test_emu_attention.c emu/attention_bounds.c
+zr_add_emu_test(test_emu_attention kernels/cuda/test_attention.c ref/attention_bounds.c
                 kernels/device_fixture.c ref/ref_nn.c LABELS asan)
+zr_add_emu_test(test_emu_attention_fails emu/test_emu_attention_fails.c kernels/device_fixture.c
+                LABELS asan)
 zr_add_emu_test(test_emu_bits emu/test_emu_bits.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_allocator emu/test_emu_allocator.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_late zero/test_late.c zero/toy.c ${RANKS} NO_SANITIZERS)

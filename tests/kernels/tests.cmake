@@ -24,6 +24,14 @@ if(ZR_WITH_CUDA)
     add_test(NAME ${test}_cuda COMMAND ${test} cuda)
     zr_test_properties(${test}_cuda NO_SANITIZERS)
   endforeach()
+  add_executable(test_attention kernels/cuda/test_attention.c ref/attention_bounds.c
+                                kernels/device_fixture.c ref/ref_nn.c)
+  target_include_directories(test_attention PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_link_libraries(test_attention PRIVATE zero PkgConfig::CMOCKA m)
+  set_target_properties(test_attention PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+                                                  ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME test_attention_cuda COMMAND test_attention cuda)
+  zr_test_properties(test_attention_cuda NO_SANITIZERS)
   add_executable(test_native_cuda kernels/test_native.c kernels/device_fixture.c
                                   kernels/cuda/native_kernel.cu)
   target_include_directories(test_native_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})

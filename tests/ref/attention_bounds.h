@@ -2,8 +2,8 @@
  * How far a kernel of attention that rounds as it says may be from the double precision oracle,
  * element by element: the sum of what each rounding can do.
  */
-#ifndef ZR_TESTS_EMU_ATTENTION_BOUNDS_H
-#define ZR_TESTS_EMU_ATTENTION_BOUNDS_H
+#ifndef ZR_TESTS_REF_ATTENTION_BOUNDS_H
+#define ZR_TESTS_REF_ATTENTION_BOUNDS_H
 
 #include <stddef.h>
 

@@ -9,7 +9,7 @@
  *   results       u
  *   delta         u times the sum of |dout out|, from out as it is given
  */
-#include "tests/emu/attention_bounds.h"
+#include "tests/ref/attention_bounds.h"
 
 #include <math.h>
 
