@@ -60,6 +60,7 @@ enum option_key {
     KEY_VERSION,
     KEY_OFFLOAD_OPTIMIZER,
     KEY_OFFLOAD_RATIO,
+    KEY_STATE_IN_HOST,
     KEY_OFFLOAD_GRADIENTS,
     KEY_UPDATE_ON,
     KEY_OFFLOAD_ACTIVATIONS,
@@ -129,6 +130,9 @@ static const struct argp_option option_table[] = {
      "where the optimizer state lives: on the device, in host memory, in files (default none)", 4},
     {"offload-ratio", KEY_OFFLOAD_RATIO, "RATIO", 0,
      "how much of it, at least; the rest stays on the device (default 1)", 4},
+    {"state-in-host", KEY_STATE_IN_HOST, "ELEMS", 0,
+     "with nvme: as many parameters' state, in whole sub-groups, stays in host memory (default 0)",
+     4},
     {"offload-gradients", KEY_OFFLOAD_GRADIENTS, "none|cpu", 0,
      "with it, at stages 2 and 3: where gradients wait for an update on the host (default cpu)", 4},
     {"update-on", KEY_UPDATE_ON, "auto|host|device", 0,
@@ -429,6 +433,9 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
                            &o->config.offload_optimizer.ratio);
     case KEY_UPDATE_ON:
         return set_update_on(p, value);
+    case KEY_STATE_IN_HOST:
+        return args_count("--state-in-host", value, 0, MOST_COUNT, p->log,
+                          &o->config.offload_optimizer.max_in_cpu_elems);
     case KEY_OFFLOAD_GRADIENTS:
         return set_offload_gradients(p, value);
     case KEY_SUB_GROUP:
@@ -688,6 +695,10 @@ static zr_status_t check_offload(const train_options_t *options, const zr_log_t 
                        "--offload-gradients: at stage %d every rank adds up all gradients on the "
                        "device; only shards of them can be offloaded, at --stage 2 or 3",
                        options->config.stage);
+    if (device != ZR_OFFLOAD_NVME && options->config.offload_optimizer.max_in_cpu_elems != 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--state-in-host: no optimizer state is offloaded to NVMe; add "
+                       "--offload-optimizer nvme");
     if (device != ZR_OFFLOAD_NVME && options->offload_activations != ZR_OFFLOAD_NVME &&
         options->nvme_optimizer_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,

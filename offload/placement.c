@@ -36,8 +36,11 @@ static size_t count_pieces(const zr_placement_options_t *o, const size_t *tensor
 
 /* How far the cutting has come. */
 typedef struct progress {
-    size_t seen_elems; /* of the pieces so far */
-    size_t down_elems; /* of those that went down */
+    size_t seen_elems;   /* of the pieces so far */
+    size_t down_elems;   /* of those that went down */
+    size_t lower_elems;  /* of these, to lower */
+    size_t tensor_elems; /* of the last tensor's pieces that went down */
+    double lower_share;  /* of what goes down, that may go to lower */
 } progress_t;
 
 /* A piece goes down when the fraction is not reached without it: then it is never missed, and
@@ -48,7 +51,23 @@ static zr_tier_t choose_tier(const zr_placement_options_t *o, progress_t *progre
     if ((double)progress->down_elems >= o->ratio * (double)progress->seen_elems)
         return o->upper;
     progress->down_elems += n_elems;
+    size_t lower_elems = progress->lower_elems + n_elems;
+    if (o->has_lowest &&
+        (lower_elems > o->most_lower_elems ||
+         (double)lower_elems > progress->lower_share * (double)progress->down_elems))
+        return o->lowest;
+    progress->lower_elems = lower_elems;
     return o->lower;
+}
+
+/* The share of lower is what may go there of what will go down. */
+static progress_t begin(const zr_placement_options_t *o, const size_t *tensor_elems,
+                        size_t n_tensors) {
+    double down_elems = 0;
+    for (size_t i = 0; i < n_tensors; i++)
+        down_elems += o->ratio * (double)tensor_elems[i];
+    return (progress_t){.lower_share =
+                            down_elems > 0 ? (double)o->most_lower_elems / down_elems : 1};
 }
 
 static void add_piece(const zr_placement_options_t *o, zr_placement_t *placement,
@@ -57,6 +76,9 @@ static void add_piece(const zr_placement_options_t *o, zr_placement_t *placement
     size_t size_bytes = piece->n_elems * o->elem_bytes;
     size_t *in_tensor = &placement->tensor_bytes[piece->tensor][tier];
     piece->tier = tier;
+    piece->below_elems = progress->tensor_elems;
+    if (tier != o->upper)
+        progress->tensor_elems += piece->n_elems;
     piece->offset_bytes = *in_tensor;
     *in_tensor += size_bytes;
     placement->bytes[tier] += size_bytes;
@@ -80,8 +102,9 @@ zr_status_t zr_placement_make(const zr_placement_options_t *o, const size_t *ten
         return zr_fail(&o->log, ZR_ERR_MEMORY, "the system has no memory to place %zu pieces",
                        n_pieces);
     }
-    progress_t progress = {0};
+    progress_t progress = begin(o, tensor_elems, n_tensors);
     for (size_t i = 0; i < n_tensors; i++) {
+        progress.tensor_elems = 0;
         for (size_t first = 0; first < tensor_elems[i];) {
             size_t left = tensor_elems[i] - first;
             zr_piece_t piece = {.tensor = i,

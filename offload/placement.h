@@ -6,9 +6,9 @@
  * per element (an optimizer keeps three numbers) lies together in its piece, so that one transfer
  * moves all of it.
  *
- * What stays in the upper tier is a fraction, in whole pieces. Those that go down are spread
- * evenly over the order of the pieces, so that whoever works through all of them has transfers
- * and work to do at the same time.
+ * What stays in the upper tier is a fraction, in whole pieces; what goes down may be shared by two
+ * tiers. All are spread evenly over the order of the pieces, so that whoever works through them has
+ * transfers and work to do at the same time.
  */
 #ifndef ZR_OFFLOAD_PLACEMENT_H
 #define ZR_OFFLOAD_PLACEMENT_H
@@ -26,6 +26,9 @@ typedef struct zr_placement_options {
     double ratio;       /* at least this fraction of the elements goes down; 0 to 1 */
     zr_tier_t upper;    /* where the rest stays */
     zr_tier_t lower;
+    bool has_lowest; /* what goes down is shared between lower and lowest */
+    zr_tier_t lowest;
+    size_t most_lower_elems; /* at most so many elements go to lower then */
 } zr_placement_options_t;
 
 /** Elements [first, first + n_elems) of a tensor. */
@@ -35,6 +38,7 @@ typedef struct zr_piece {
     size_t n_elems;
     zr_tier_t tier;
     size_t offset_bytes; /* in what its tensor has in this tier */
+    size_t below_elems; /* of its tensor's pieces before it, those that are not in the upper tier */
 } zr_piece_t;
 
 typedef struct zr_placement {

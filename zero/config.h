@@ -67,6 +67,8 @@ typedef struct zr_offload_options {
     zr_offload_device_t device;
     double ratio; /* at least this fraction lives there, in whole sub-groups; the rest stays on
                      the device; 0 to 1 */
+    size_t max_in_cpu_elems; /* nvme: state of as many parameters per rank, in whole sub-groups,
+                                stays in host memory */
     zr_offload_device_t gradients; /* stages 2 and 3: where shards of gradients are whose state is
                                       not on the device: NONE, there all the same; or CPU */
     zr_update_on_t update_on;      /* the same where the device works on host memory */

@@ -23,8 +23,9 @@ static size_t elems_in(const zr_unit_t *unit, zr_tier_t tier) {
 void *zr_grads_of_piece(const zr_unit_t *unit, const zr_piece_t *piece) {
     const zr_runtime_t *runtime = unit->runtime;
     if (unit->grads_are_split) {
-        void *base = piece->tier == ZR_TIER_DEVICE ? unit->grad_shard : unit->grad_host;
-        return zr_rt_at(runtime, base, piece->offset_bytes / ZR_STATE_BYTES_PER_ELEM);
+        if (piece->tier != ZR_TIER_DEVICE)
+            return zr_rt_at(runtime, unit->grad_host, piece->below_elems);
+        return zr_rt_at(runtime, unit->grad_shard, piece->first - piece->below_elems);
     }
     if (runtime->config.stage != 0 && unit->grad_shard != NULL)
         return zr_rt_at(runtime, unit->grad_shard, piece->first);

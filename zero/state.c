@@ -63,6 +63,12 @@ static zr_status_t cut(zr_runtime_t *runtime) {
                                       .ratio = offload->ratio,
                                       .upper = ZR_TIER_DEVICE,
                                       .lower = lower_tier(&runtime->config)};
+    if (offload->device == ZR_OFFLOAD_NVME && offload->max_in_cpu_elems != 0) {
+        options.lower = ZR_TIER_HOST;
+        options.has_lowest = true;
+        options.lowest = ZR_TIER_NVME;
+        options.most_lower_elems = offload->max_in_cpu_elems;
+    }
     size_t *elems = calloc(runtime->n_units + 1, sizeof(*elems));
     if (elems == NULL)
         return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu units",
@@ -79,10 +85,11 @@ static zr_status_t cut(zr_runtime_t *runtime) {
 
 /* How it needs less room there. */
 static const char *const *advice(const zr_runtime_t *runtime) {
-    static const char *const of_stage_0[] = {"a lower --offload-ratio", "--offload-optimizer cpu",
+    static const char *const of_stage_0[] = {"a lower --offload-ratio", "a larger --state-in-host",
+                                             "--offload-optimizer cpu",
                                              "--stage 1, 2 or 3 with more --ranks", NULL};
-    static const char *const of_others[] = {"a lower --offload-ratio", "--offload-optimizer cpu",
-                                            "more --ranks", NULL};
+    static const char *const of_others[] = {"a lower --offload-ratio", "a larger --state-in-host",
+                                            "--offload-optimizer cpu", "more --ranks", NULL};
     return runtime->config.stage == 0 ? of_stage_0 : of_others;
 }
 

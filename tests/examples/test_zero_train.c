@@ -103,6 +103,8 @@ static void bad_usage_and_input(void **state) {
         {TINY "--offload-optimizer gpu", {"--offload-optimizer gpu", "none, cpu, nvme"}},
         {TINY "--offload-ratio 0.5", {"--offload-ratio", "--offload-optimizer cpu or nvme"}},
         {TINY "--offload-optimizer cpu --offload-ratio 1.5", {"--offload-ratio 1.5", "0 to 1"}},
+        {TINY "--offload-optimizer cpu --state-in-host 5",
+         {"--state-in-host", "--offload-optimizer nvme"}},
         {TINY "--update-on host", {"--update-on", "--offload-optimizer cpu"}},
         {TINY "--offload-optimizer cpu --update-on cpu", {"--update-on cpu", "auto, host, device"}},
         {TINY "--offload-gradients cpu", {"--offload-gradients", "--offload-optimizer cpu"}},
@@ -287,7 +289,7 @@ static void same_weights_at_every_placement(void **state) {
         "--offload-optimizer cpu --offload-ratio 0.3",
         NVME,
         NVME "--offload-ratio 0.3 --sub-group 1024 --nvme-verify off",
-        NVME "--sub-group 1024 --nvme-buffers 2",
+        NVME "--sub-group 1024 --nvme-buffers 2 --state-in-host 3000",
         "--offload-optimizer nvme --io-settings settings.json"};
     static const char *const of_params[] = {
         "--offload-params cpu",

@@ -89,6 +89,35 @@ static void the_fraction_is_kept(void **state) {
     zr_placement_clear(&all);
 }
 
+/* Between two lower tiers: no more than is allowed goes to the upper one of them, and no less than
+ * that but for a piece, and one for each tensor's end. */
+static void two_tiers_share_what_goes_down(void **state) {
+    static const size_t groups[] = {1, 7, 32};
+    (void)state;
+    for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++)
+        for (int percent = 0; percent <= 100; percent += 20)
+            for (size_t most = 0; most <= ALL_ELEMS + 200; most += 60) {
+                zr_placement_t p;
+                zr_placement_options_t options = options_of(groups[g], percent / 100.0);
+                options.lower = ZR_TIER_HOST;
+                options.has_lowest = true;
+                options.lowest = ZR_TIER_NVME;
+                options.most_lower_elems = most;
+                assert_int_equal(zr_placement_make(&options, tensor_elems, N_TENSORS, &p), ZR_OK);
+                expect_whole(&p, groups[g]);
+                size_t host = p.bytes[ZR_TIER_HOST] / 12, nvme = p.bytes[ZR_TIER_NVME] / 12;
+                size_t wanted = most < host + nvme ? most : host + nvme;
+                assert_true(host <= most && host + groups[g] * 2 >= wanted);
+                assert_true((double)(host + nvme) >= percent / 100.0 * ALL_ELEMS - 1e-6);
+                for (size_t i = 0, below = 0; i < p.n_pieces; i++) {
+                    below = i == p.first_piece[p.pieces[i].tensor] ? 0 : below;
+                    assert_int_equal(p.pieces[i].below_elems, below);
+                    below += p.pieces[i].tier != ZR_TIER_DEVICE ? p.pieces[i].n_elems : 0;
+                }
+                zr_placement_clear(&p);
+            }
+}
+
 /* Those that go down are spread: in every stretch of the order there is about the fraction. */
 static void what_goes_down_is_spread(void **state) {
     (void)state;
@@ -121,6 +150,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_cover_all),
         cmocka_unit_test(the_fraction_is_kept),
+        cmocka_unit_test(two_tiers_share_what_goes_down),
         cmocka_unit_test(what_goes_down_is_spread),
         cmocka_unit_test(wrong_arguments_are_refused),
     };

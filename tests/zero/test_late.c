@@ -76,6 +76,7 @@ static void late_streams_with_offload(void **state) {
                     options.config.offload_optimizer.ratio = is_part ? 0.3 : 1;
                     options.config.nvme.store = "memory";
                     options.config.sub_group_elems = is_part ? 2048 : 1024;
+                    options.config.offload_optimizer.max_in_cpu_elems = is_part ? 6000 : 0;
                     for (int place = ZR_UPDATE_ON_FASTER; place <= ZR_UPDATE_ON_DEVICE; place++) {
                         if (device_name != NULL && place != stage % 3)
                             continue; /* emulated kernels take their time */

@@ -85,6 +85,7 @@ static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
                 offload(&copy, (zr_offload_device_t)device, ratios[i]);
                 if (is_small)
                     copy.config.sub_group_elems = SMALL_GROUP;
+                copy.config.offload_optimizer.max_in_cpu_elems = i == 1 ? 7000 : 0;
                 copy.config.offload_optimizer.update_on = (zr_update_on_t)(i % 3);
                 bool has_choice = options->config.stage >= 2 && (is_host || is_small);
                 for (int gradients = has_choice ? 0 : 1; gradients < 2; gradients++) {
@@ -233,6 +234,29 @@ static void what_is_offloaded_is_not_on_the_device(void **state) {
             double wanted = device == ZR_OFFLOAD_NONE ? 0 : ratios[i] * (double)all;
             assert_true((double)down >= wanted);
             assert_true((double)down < wanted + STATE_BYTES * SMALL_GROUP);
+        }
+}
+
+/* What may stay in host memory does, as far as sub-groups fit. */
+static void nvme_is_shared_with_the_host(void **state) {
+    (void)state;
+    for (size_t most = 0; most < 30000; most += 3000)
+        for (int stage = 0; stage <= 3; stage++) {
+            toy_options_t options = variant(stage, 2, ZR_DTYPE_BF16, 16);
+            toy_result_t result;
+            uint64_t reference = hash_of(&options);
+            offload(&options, ZR_OFFLOAD_NVME, 0.8);
+            options.config.offload_optimizer.max_in_cpu_elems = most;
+            options.config.sub_group_elems = SMALL_GROUP;
+            train(&options, &result);
+            assert_true(result.hash == reference);
+            const zr_offload_report_t *report = &result.offload[0];
+            size_t in_host = report->state_bytes[ZR_TIER_HOST] / STATE_BYTES;
+            size_t down = in_host + report->state_bytes[ZR_TIER_NVME] / STATE_BYTES;
+            assert_true(in_host <= most);
+            assert_true(in_host + 2 * SMALL_GROUP >= (most < down ? most : down));
+            assert_int_equal(result.host_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak,
+                             in_host * STATE_BYTES);
         }
 }
 
@@ -395,6 +419,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(traffic_is_exact),
         cmocka_unit_test(a_skipped_step_moves_nothing),
         cmocka_unit_test(what_is_offloaded_is_not_on_the_device),
+        cmocka_unit_test(nvme_is_shared_with_the_host),
         cmocka_unit_test(host_memory_does_not_grow_with_the_model),
         cmocka_unit_test(few_groups_need_few_buffers),
         cmocka_unit_test(the_store_is_counted),
