@@ -381,9 +381,11 @@ static zr_status_t set_model_option(parsing_t *p, int key, const char *value) {
         o->data_paths[o->n_data_paths++] = value;
         return ZR_OK;
     case KEY_SEQ:
-        return args_count("--seq", value, 1, MOST_COUNT, p->log, &o->seq);
+        o->seq_text = value;
+        return ZR_OK;
     case KEY_SEQ_MIN:
-        return args_count("--seq-min", value, 1, MOST_COUNT, p->log, &o->seq_min);
+        o->seq_min_text = value;
+        return ZR_OK;
     case KEY_SEED:
         return args_u64("--seed", value, p->log, &o->seed);
     case KEY_STEPS:
@@ -597,6 +599,8 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
     char error[512] = "";
     if (!gpt_shape_parse(options->model, &options->shape, error, sizeof(error)))
         return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", options->model, error);
+    if (options->seq_text != NULL)
+        ZR_TRY(args_count("--seq", options->seq_text, 1, options->shape.seq, log, &options->seq));
     if (options->seq == 0)
         options->seq = options->shape.seq;
     if (options->seq > options->shape.seq)
@@ -604,6 +608,9 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
                        "--seq %zu: the model has %zu positions; allowed are 1 to %zu; the nearest "
                        "is %zu",
                        options->seq, options->shape.seq, options->shape.seq, options->shape.seq);
+    if (options->seq_min_text != NULL)
+        ZR_TRY(args_count("--seq-min", options->seq_min_text, 1, options->seq, log,
+                          &options->seq_min));
     if (options->seq_min == 0)
         options->seq_min = options->seq;
     if (options->seq_min > options->seq)

@@ -53,6 +53,8 @@ typedef struct train_options {
     bool version; /* print the version and do nothing else */
 
     /* Between parsing and resolving: what was written and has no field of its own. */
+    const char *seq_text; /* their range is known with the model; NULL: not written */
+    const char *seq_min_text;
     bool warmup_given;
     size_t warmup_steps;
     bool min_lr_ratio_given;
