@@ -125,51 +125,66 @@ static const struct argp_option option_table[] = {
     {"comm-timeout", KEY_COMM_TIMEOUT, "SECONDS", 0,
      "how long a rank waits for another (default 60)", 3},
 
-    {NULL, 0, NULL, 0, "Offload:", 4},
+    /* Sorted by name in the help: each has to be understood by itself. */
+    {NULL, 0, NULL, 0, "Offload (cpu: to host memory, nvme: to files on drives):", 4},
     {"offload-optimizer", KEY_OFFLOAD_OPTIMIZER, "none|cpu|nvme", 0,
-     "where the optimizer state lives: on the device, in host memory, in files (default none)", 4},
+     "where the optimizer's state lives (default none: on the device)", 4},
     {"offload-ratio", KEY_OFFLOAD_RATIO, "RATIO", 0,
-     "how much of it, at least; the rest stays on the device (default 1)", 4},
+     "how much of the optimizer's state is offloaded, at least; the rest stays on the device "
+     "(default 1)",
+     4},
     {"state-in-host", KEY_STATE_IN_HOST, "ELEMS", 0,
-     "with nvme: as many parameters' state, in whole sub-groups, stays in host memory (default 0)",
+     "with --offload-optimizer nvme: as many parameters' state, in whole sub-groups, stays in host "
+     "memory (default 0)",
      4},
     {"offload-gradients", KEY_OFFLOAD_GRADIENTS, "none|cpu", 0,
-     "with it, at stages 2 and 3: where gradients wait for an update on the host (default cpu)", 4},
+     "with --offload-optimizer, at stages 2 and 3: where gradients wait for an update on the host "
+     "(default cpu)",
+     4},
     {"update-on", KEY_UPDATE_ON, "auto|host|device", 0,
-     "where what is offloaded is updated (default auto: the faster, measured at the start)", 4},
+     "with --offload-optimizer: where what is offloaded is updated (default auto: the faster, "
+     "measured at the start)",
+     4},
     {"offload-activations", KEY_OFFLOAD_ACTIVATIONS, "none|cpu|nvme", 0,
-     "with --recompute unit: where each layer's input waits for backward (default none)", 4},
+     "with --recompute unit: where each layer's input waits for backward (default none: on the "
+     "device)",
+     4},
     {"sub-group", KEY_SUB_GROUP, "ELEMS", 0,
-     "parameters that are updated, and whose state is moved, at a time; of what is moved at most "
-     "1048576, at least 1024 (default 1000000000)",
+     "parameters that are updated at a time (default 1000000000); what is offloaded is moved in "
+     "sub-groups of 1024 to 1048576",
      4},
     {"offload-params", KEY_OFFLOAD_PARAMS, "none|cpu|nvme", 0,
-     "stage 3: where each rank's parameters live: on the device, in host memory, in files (default "
-     "none)",
-     4},
+     "at stage 3: where each rank's parameters live (default none: on the device)", 4},
     {"param-buffers", KEY_PARAM_BUFFERS, "N", 0,
-     "buffers in host memory that parameters pass through on their way to and from files (default "
-     "5)",
+     "with --offload-params nvme: buffers in host memory that parameters pass through (default 5)",
      4},
     {"param-buffer", KEY_PARAM_BUFFER, "ELEMS", 0,
-     "parameters in such a buffer, at most (default 4194304)", 4},
+     "with --offload-params nvme: parameters in each of those buffers, at most (default 4194304)",
+     4},
     {"params-in-host", KEY_PARAM_IN_HOST, "ELEMS", 0,
-     "as many of each rank's parameters stay in host memory, in whole shards (default 0)", 4},
-    {"nvme-path", KEY_NVME_PATH, "DIR[,DIR...]", 0, "folders on the drives to use", 4},
+     "with --offload-params nvme: as many of each rank's parameters stay in host memory, in whole "
+     "shards (default 0)",
+     4},
+    {"nvme-path", KEY_NVME_PATH, "DIR[,DIR...]", 0,
+     "folders on the drives, for everything that is offloaded to nvme", 4},
     {"nvme-capacity", KEY_NVME_CAPACITY, "SIZE", 0,
-     "what each rank may use there (default: no limit)", 4},
+     "what each rank may use on the drives (default: no limit)", 4},
     {"nvme-buffers", KEY_NVME_BUFFERS, "N", 0,
-     "sub-groups that are read, updated and written at once, in host memory; likewise inputs of "
-     "layers (default 4)",
+     "buffers in host memory: so many sub-groups of the optimizer's state are read, updated and "
+     "written at once, and as many inputs of layers (default 4)",
      4},
     {"nvme-verify", KEY_NVME_VERIFY, "on|off", 0,
-     "make checksums of what is written, and verify them when it is read (default on)", 4},
+     "make checksums of what is written to the drives, and verify them when it is read (default "
+     "on)",
+     4},
     {"io-settings", KEY_IO_SETTINGS, "FILE", 0,
-     "how to read and write there, as zero-bench io --save-settings has found it; also where, "
-     "without --nvme-path",
+     "read and write on the drives as zero-bench io --save-settings FILE has found best; also in "
+     "its folders, without --nvme-path",
      4},
     {"nvme-tbw", KEY_NVME_TBW, "SIZE", 0,
-     "what the drives may be written in their life, such as 600TB: reports how long they last", 4},
+     "what the drives are rated to be written in their life, such as 600TB: reports how long they "
+     "last at this rate",
+     4},
 
     {NULL, 0, NULL, 0, "The step:", 5},
     {"micro-batch", KEY_MICRO_BATCH, "N", 0, "sequences per rank and micro-batch (default 1)", 5},

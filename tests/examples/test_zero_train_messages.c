@@ -169,12 +169,73 @@ static void numbers_and_nouns_agree(void **state) {
     assert_non_null(strstr(out, " 2 ranks with 2 threads each"));
 }
 
+/* ---- the document ------------------------------------------------------------------------- */
+
+static char document[131072];
+
+static void assert_documented(const char *name, const char *before, const char *after) {
+    char wanted[128];
+    snprintf(wanted, sizeof(wanted), "%s%s%s", before, name, after);
+    if (strstr(document, wanted) == NULL)
+        fail_msg("docs/config.md says nothing of %s", wanted);
+}
+
+static void every_option_is_documented(void **state) {
+    size_t n = 0;
+    (void)state;
+    read_file(CONFIG_DOC, document, sizeof(document));
+    assert_ran("--help", 0);
+    for (const char *at = out; (at = strstr(at, "\n      --")) != NULL; n++) {
+        char name[64];
+        at += 9;
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(at, "=[ \n"), at);
+        assert_documented(name, "`--", "");
+    }
+    assert_true(n > 50);
+}
+
+/* Keys of tables of tags and classes are said by their tables' names. */
+static void assert_keys_documented(json_t *object) {
+    static const char *const lists[] = {"tags", "classes", "comm_bytes", "comm_control_bytes"};
+    const char *key;
+    json_t *value;
+    json_object_foreach(object, key, value) {
+        bool is_list = false;
+        assert_documented(key, "`", "`");
+        for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+            is_list |= strcmp(key, lists[i]) == 0;
+        if (json_is_object(value) && !is_list)
+            assert_keys_documented(value);
+    }
+}
+
+static void every_field_is_documented(void **state) {
+    (void)state;
+    read_file(CONFIG_DOC, document, sizeof(document));
+    json_t *object = run_json(TINY "--json --steps 3 --ranks 2", 0);
+    assert_keys_documented(object);
+    json_decref(object);
+    object = run_json(TINY "--json --device-memory 64KiB", 1);
+    assert_keys_documented(object);
+    json_decref(object);
+    if (!has_nvme())
+        skip();
+    object = run_json(TINY NVME "--json --steps 3 --ranks 2 --stage 3 --offload-optimizer nvme "
+                                "--offload-params nvme --recompute unit --offload-activations nvme "
+                                "--nvme-tbw 600TB",
+                      0);
+    assert_keys_documented(object);
+    json_decref(object);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals),
         cmocka_unit_test(options_override_folders),
         cmocka_unit_test(budgets),
         cmocka_unit_test(numbers_and_nouns_agree),
+        cmocka_unit_test(every_option_is_documented),
+        cmocka_unit_test(every_field_is_documented),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

@@ -7,7 +7,7 @@ if(TARGET zero-train)
   add_dependencies(test_zero_train zero-train)
   zr_add_test(examples/test_zero_train_messages.c)
   target_compile_definitions(test_zero_train_messages PRIVATE
-    ZERO_TRAIN="$<TARGET_FILE:zero-train>")
+    ZERO_TRAIN="$<TARGET_FILE:zero-train>" CONFIG_DOC="${CMAKE_SOURCE_DIR}/docs/config.md")
   add_dependencies(test_zero_train_messages zero-train)
   zr_add_test(examples/test_train_in_budget.c NO_SANITIZERS)
   target_compile_definitions(test_train_in_budget PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
