@@ -8,6 +8,11 @@
 static const char *const smaller_batch =
     "a smaller --micro-batch or --recompute unit, with --offload-activations cpu or nvme";
 
+/* Whether gradients wait where their state is updated. */
+static bool moves_gradients(const zr_config_t *config) {
+    return config->stage >= 2 && config->offload_optimizer.gradients == ZR_OFFLOAD_CPU;
+}
+
 static void advise_device(const zr_config_t *config, zr_allocator_advice_t *advice) {
     static const char *const stages[] = {"--stage 1, 2 or 3", "--stage 2 or 3", "--stage 3",
                                          "more --ranks"};
@@ -18,6 +23,10 @@ static void advise_device(const zr_config_t *config, zr_allocator_advice_t *advi
         by_tag[ZR_TAG_OPTIMIZER_STATE] = "--offload-optimizer cpu or nvme";
     else if (config->offload_optimizer.ratio < 1)
         by_tag[ZR_TAG_OPTIMIZER_STATE] = "a larger --offload-ratio";
+    if (config->offload_optimizer.device == ZR_OFFLOAD_NONE && moves_gradients(config))
+        by_tag[ZR_TAG_GRADIENTS] = by_tag[ZR_TAG_OPTIMIZER_STATE];
+    else if (config->stage >= 2 && !moves_gradients(config))
+        by_tag[ZR_TAG_GRADIENTS] = "--offload-gradients cpu, with an offloaded optimizer";
     if (config->stage == 3 && config->offload_param.device == ZR_OFFLOAD_NONE)
         by_tag[ZR_TAG_PARAMETERS] = "--offload-params cpu or nvme";
     if (config->stage == 3 && config->prefetch_elems > 0)
@@ -50,6 +59,10 @@ static void advise_host(const zr_config_t *config, zr_allocator_advice_t *advice
     advice->budget[ZR_TIER_HOST] = "a larger --host-memory";
     if (config->offload_optimizer.device == ZR_OFFLOAD_CPU)
         by_tag[ZR_TAG_OPTIMIZER_STATE] = "--offload-optimizer nvme or a lower --offload-ratio";
+    if (config->offload_optimizer.device == ZR_OFFLOAD_NVME)
+        by_tag[ZR_TAG_OPTIMIZER_STATE] = "a smaller --state-in-host";
+    if (config->offload_optimizer.device != ZR_OFFLOAD_NONE && moves_gradients(config))
+        by_tag[ZR_TAG_GRADIENTS] = "--offload-gradients none";
     if (config->offload_param.device == ZR_OFFLOAD_CPU)
         by_tag[ZR_TAG_PARAMETERS] = "--offload-params nvme";
     if (config->offload_param.device == ZR_OFFLOAD_NVME)

@@ -45,6 +45,7 @@ static void on_the_device(void **state) {
     (void)state;
     config.stage = 3;
     assert_says(said(&config, ZR_TIER_DEVICE, ZR_TAG_OPTIMIZER_STATE), "--offload-optimizer cpu");
+    assert_says(said(&config, ZR_TIER_DEVICE, ZR_TAG_GRADIENTS), "--offload-optimizer cpu");
     assert_says(said(&config, ZR_TIER_DEVICE, ZR_TAG_PARAMETERS), "--offload-params cpu");
     assert_says(said(&config, ZR_TIER_DEVICE, ZR_TAG_GATHERED_PARAMETERS), "--prefetch 0");
     assert_says(said(&config, ZR_TIER_DEVICE, ZR_TAG_ACTIVATIONS), "--recompute unit");
@@ -54,6 +55,9 @@ static void on_the_device(void **state) {
     assert_string_equal(said(&config, ZR_TIER_DEVICE, ZR_TAG_OPTIMIZER_STATE), "");
     assert_string_equal(said(&config, ZR_TIER_DEVICE, ZR_TAG_PARAMETERS), "");
     assert_string_equal(said(&config, ZR_TIER_DEVICE, ZR_TAG_GATHERED_PARAMETERS), "");
+    assert_string_equal(said(&config, ZR_TIER_DEVICE, ZR_TAG_GRADIENTS), "");
+    config.offload_optimizer.gradients = ZR_OFFLOAD_NONE;
+    assert_says(said(&config, ZR_TIER_DEVICE, ZR_TAG_GRADIENTS), "--offload-gradients cpu");
     config.offload_optimizer.ratio = 0.5;
     assert_says(said(&config, ZR_TIER_DEVICE, ZR_TAG_OPTIMIZER_STATE), "--offload-ratio");
     config.stage = 2;
@@ -84,7 +88,10 @@ static void on_the_host(void **state) {
     }
     config.offload_optimizer.device = config.offload_param.device = ZR_OFFLOAD_CPU;
     assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_OPTIMIZER_STATE), "--offload-optimizer nvme");
+    assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_GRADIENTS), "--offload-gradients none");
     assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_PARAMETERS), "--offload-params nvme");
+    config.offload_optimizer.device = ZR_OFFLOAD_NVME;
+    assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_OPTIMIZER_STATE), "--state-in-host");
     config.offload_param.device = ZR_OFFLOAD_NVME;
     assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_PARAMETERS), "--params-in-host");
     assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_ACTIVATIONS), "--offload-activations nvme");
