@@ -72,6 +72,7 @@ enum option_key {
     KEY_IO_SETTINGS,
     KEY_SUB_GROUP,
     KEY_OFFLOAD_PARAMS,
+    KEY_OFFLOAD_PARAM_RATIO,
     KEY_PARAM_BUFFERS,
     KEY_PARAM_BUFFER,
     KEY_PARAM_IN_HOST,
@@ -155,6 +156,10 @@ static const struct argp_option option_table[] = {
      4},
     {"offload-params", KEY_OFFLOAD_PARAMS, "none|cpu|nvme", 0,
      "at stage 3: where each rank's parameters live (default none: on the device)", 4},
+    {"offload-param-ratio", KEY_OFFLOAD_PARAM_RATIO, "RATIO", 0,
+     "with --offload-params: how much of each rank's parameters is offloaded, at least, in whole "
+     "shards of units; the rest stays on the device (default 1)",
+     4},
     {"param-buffers", KEY_PARAM_BUFFERS, "N", 0,
      "with --offload-params nvme: buffers in host memory that parameters pass through (default 5)",
      4},
@@ -421,6 +426,9 @@ static zr_status_t set_params_option(parsing_t *p, int key, const char *value) {
     switch (key) {
     case KEY_OFFLOAD_PARAMS:
         return set_offload(p, "--offload-params", value, &param->device);
+    case KEY_OFFLOAD_PARAM_RATIO:
+        o->params_given = "--offload-param-ratio";
+        return args_number("--offload-param-ratio", value, 0, 1, p->log, &param->ratio);
     case KEY_PARAM_BUFFERS:
         o->nvme_params_given = "--param-buffers";
         return args_count("--param-buffers", value, 1, ZR_SWAP_MAX_BUFFERS, p->log,
@@ -727,6 +735,10 @@ static zr_status_t check_offload(const train_options_t *options, const zr_log_t 
                        "%s: neither optimizer state nor activations are offloaded to NVMe; add "
                        "--offload-optimizer nvme or --offload-activations nvme",
                        options->nvme_optimizer_given);
+    if (options->config.offload_param.device == ZR_OFFLOAD_NONE && options->params_given != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: no parameters are offloaded; add --offload-params cpu or nvme",
+                       options->params_given);
     if (options->config.offload_param.device != ZR_OFFLOAD_NVME &&
         options->nvme_params_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,

@@ -63,6 +63,7 @@ typedef struct train_options {
     const char *offload_given; /* an option that means something with offload only; NULL: none */
     const char *nvme_given;    /* likewise with offload to NVMe */
     const char *nvme_optimizer_given; /* likewise with offload of the optimizer there */
+    const char *params_given;         /* likewise with offload of parameters */
     const char *nvme_params_given;    /* likewise with offload of parameters there */
 } train_options_t;
 

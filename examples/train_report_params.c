@@ -46,6 +46,7 @@ json_t *train_params_object(const train_options_t *options, const train_result_t
     json_t *object = json_object();
     bool made = json_put(object, "device",
                          json_string(train_offload_name(options->config.offload_param.device)));
+    made &= json_put(object, "ratio", json_number(options->config.offload_param.ratio));
     made &= json_put(object, "bytes", train_tiers_object(params->bytes));
     made &= json_put(object, "copied_up_bytes", json_integer((json_int_t)params->copied_up_bytes));
     made &=
@@ -67,10 +68,14 @@ void train_params_summary(const train_options_t *options, const train_result_t *
     char first[32], second[32];
     if (options->config.offload_param.device == ZR_OFFLOAD_NONE)
         return;
-    fprintf(file, "parameters   %s in host memory, %s on nvme; %s to gathered buffers\n",
-            train_format_bytes((double)params->bytes[ZR_TIER_HOST], first, sizeof(first)),
-            train_format_bytes((double)params->bytes[ZR_TIER_NVME], second, sizeof(second)),
-            train_format_bytes((double)params->copied_up_bytes, (char[32]){0}, 32));
+    fprintf(file, "parameters   ");
+    for (int tier = 0; tier < ZR_N_TIERS; tier++)
+        if (params->bytes[tier] > 0)
+            fprintf(file, "%s on %s, ",
+                    train_format_bytes((double)params->bytes[tier], first, sizeof(first)),
+                    zr_tier_name((zr_tier_t)tier));
+    fprintf(file, "%s to gathered buffers\n",
+            train_format_bytes((double)params->copied_up_bytes, first, sizeof(first)));
     if (!params->has_store)
         return;
     fprintf(file, "             gathers read %s, waited %.2f s; updates wrote %s, waited %.2f s\n",

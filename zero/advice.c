@@ -29,6 +29,8 @@ static void advise_device(const zr_config_t *config, zr_allocator_advice_t *advi
         by_tag[ZR_TAG_GRADIENTS] = "--offload-gradients cpu, with an offloaded optimizer";
     if (config->stage == 3 && config->offload_param.device == ZR_OFFLOAD_NONE)
         by_tag[ZR_TAG_PARAMETERS] = "--offload-params cpu or nvme";
+    else if (config->stage == 3 && config->offload_param.ratio < 1)
+        by_tag[ZR_TAG_PARAMETERS] = "a larger --offload-param-ratio";
     if (config->stage == 3 && config->prefetch_elems > 0)
         by_tag[ZR_TAG_GATHERED_PARAMETERS] = "--prefetch 0";
     by_tag[ZR_TAG_ACTIVATIONS] = smaller_batch;

@@ -33,6 +33,7 @@ zr_config_t zr_config_default(void) {
                               .read_ahead = true,
                               .write_behind = true},
         .offload_param = {.device = ZR_OFFLOAD_NONE,
+                          .ratio = 1,
                           .n_buffers = 5,
                           .buffer_elems = (size_t)4 << 20},
         .nvme = {.capacity_bytes = ZR_CONFIG_NO_BUDGET,

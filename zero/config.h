@@ -84,6 +84,8 @@ typedef struct zr_offload_options {
 /** Shards of parameters, at stage 3. */
 typedef struct zr_offload_param_options {
     zr_offload_device_t device;
+    double ratio;            /* at least this fraction lives there, in whole shards of units; the
+                                rest stays on the device; 0 to 1 */
     size_t n_buffers;        /* nvme: staging buffers in host memory; > 0 */
     size_t buffer_elems;     /* nvme: parameters in a buffer, rounded down to whole 256 KiB, or to
                                 4096 bytes where that is less, which is the least; a shard that is
@@ -142,9 +144,9 @@ typedef struct zr_config {
 /**
  * Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
  * decay, no clipping, constant rate, prefetch of 50,000,000 elements, overlap, no budgets, nothing
- * offloaded (ratio 1, gradients with it, 4 buffers; of parameters 5 buffers of 4194304, none in
- * host memory; requests of 512 KiB, 32 at once, checksums), progress every 10 steps. The schedule's
- * other fields are DeepSpeed's defaults: whoever sets a kind sets steps too.
+ * offloaded (ratio 1, gradients with it, 4 buffers; of parameters ratio 1, 5 buffers of 4194304,
+ * none in host memory; requests of 512 KiB, 32 at once, checksums), progress every 10 steps. The
+ * schedule's other fields are DeepSpeed's defaults: whoever sets a kind sets steps too.
  *
  * Threads: thread-safe, as everything here: nothing is shared.
  */

@@ -526,6 +526,12 @@ static const zr_config_key_t keys[] = {
              "host memory",
      .range = ZR_RANGE_NOT_NEGATIVE, .field = "offload_param.max_in_cpu_elems",
      .offset = offsetof(zr_config_t, offload_param.max_in_cpu_elems), .store = ZR_STORE_SIZE},
+    {"zero_optimization.offload_param.ratio", ZR_KEY_NUMBER, ZR_KEY_FIELD, .usual = "",
+     .flags = AUTO,
+     .note = "at least this fraction of the parameters is offloaded, in whole shards of units, and "
+             "the rest stays on the device; DeepSpeed has no such key",
+     .range = ZR_RANGE_FRACTION, .field = "offload_param.ratio",
+     .offset = offsetof(zr_config_t, offload_param.ratio), .store = ZR_STORE_DOUBLE},
     {"zero_optimization.offload_param.pin_memory", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "true",
      .flags = AUTO, .only = "true", .note = "host memory is pinned where the device can use that"},
     {"zero_optimization.offload_optimizer", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "null",

@@ -31,7 +31,7 @@ static zr_status_t stage_piece(zr_unit_t *unit, int kind, size_t first, size_t n
         return zr_state_read(unit, first, n_elems, runtime->staging_device);
     bool full = zr_rt_keeps_full_params(runtime);
     size_t own_first = full ? 0 : (size_t)runtime->rank * unit->flat[kind].shard_elems;
-    if (zr_rt_offloads_params(runtime))
+    if (zr_rt_is_offloaded(unit, kind))
         return stage_offloaded(unit, kind, first - own_first, n_elems, values);
     return zr_kernel_cast(runtime->compute, runtime->staging_device, ZR_DTYPE_F32,
                           zr_rt_at(runtime, unit->data[kind].own, first - own_first),

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "offload/placement.h"
 #include "zero/nvme.h"
 #include "zero/runtime_internal.h"
 
@@ -23,17 +24,43 @@ static size_t part_limit(const zr_runtime_t *runtime) {
     return most / unit * unit;
 }
 
-/* Shards go to host memory as long as there is room for what may stay there. */
+/* Spread what stays on the device over the order of the shards. */
+static zr_status_t divide(zr_runtime_t *runtime) {
+    const zr_offload_param_options_t *offload = &runtime->config.offload_param;
+    size_t n_flats = runtime->n_units * N_FLATS;
+    zr_placement_t placement = {0};
+    zr_placement_options_t options = {.log = runtime->log,
+                                      .elem_bytes = zr_dtype_size(runtime->config.dtype),
+                                      .group_elems = SIZE_MAX, /* whole shards */
+                                      .ratio = offload->ratio,
+                                      .upper = ZR_TIER_DEVICE,
+                                      .lower = offload->device == ZR_OFFLOAD_CPU ? ZR_TIER_HOST
+                                                                                 : ZR_TIER_NVME};
+    size_t *elems = calloc(n_flats + 1, sizeof(*elems));
+    if (elems == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu shards",
+                       n_flats);
+    for (size_t i = 0; i < n_flats; i++)
+        elems[i] = runtime->units[i / N_FLATS]->flat[i % N_FLATS].shard_elems;
+    zr_status_t status = zr_placement_make(&options, elems, n_flats, &placement);
+    for (size_t i = 0; i < placement.n_pieces; i++) {
+        const zr_piece_t *piece = &placement.pieces[i];
+        runtime->units[piece->tensor / N_FLATS]->data[piece->tensor % N_FLATS].tier = piece->tier;
+    }
+    zr_placement_clear(&placement);
+    free(elems);
+    return status;
+}
+
+/* Of what would go to a store, shards go to host memory as long as there is room for what may stay
+ * there. */
 static void place_shard(zr_unit_t *unit, int kind) {
     zr_runtime_t *runtime = unit->runtime;
     zr_params_t *params = &runtime->shards;
     const zr_offload_param_options_t *offload = &runtime->config.offload_param;
     unit_params_t *data = &unit->data[kind];
     size_t n_elems = unit->flat[kind].shard_elems, size_bytes = shard_bytes(unit, kind);
-    data->tier = ZR_TIER_NVME;
-    if (offload->device == ZR_OFFLOAD_CPU) {
-        data->tier = ZR_TIER_HOST;
-    } else if (n_elems <= offload->max_in_cpu_elems - params->n_in_host) {
+    if (data->tier == ZR_TIER_NVME && n_elems <= offload->max_in_cpu_elems - params->n_in_host) {
         params->n_in_host += n_elems;
         data->tier = ZR_TIER_HOST;
     }
@@ -76,8 +103,8 @@ static zr_status_t list_shards(zr_runtime_t *runtime) {
 }
 
 static zr_status_t declare(zr_runtime_t *runtime) {
-    static const char *const advice[] = {"--offload-params cpu", "a larger --params-in-host",
-                                         "more --ranks", NULL};
+    static const char *const advice[] = {"--offload-params cpu", "a lower --offload-param-ratio",
+                                         "a larger --params-in-host", "more --ranks", NULL};
     zr_params_t *params = &runtime->shards;
     size_t n_extents = runtime->n_units * N_FLATS;
     zr_store_extent_t *extents = calloc(n_extents + 1, sizeof(*extents));
@@ -108,6 +135,7 @@ zr_status_t zr_params_place(zr_runtime_t *runtime) {
     if (!zr_rt_offloads_params(runtime))
         return ZR_OK;
     params->part_bytes = part_limit(runtime);
+    ZR_TRY(divide(runtime));
     for (size_t i = 0; i < runtime->n_units; i++)
         for (int kind = 0; kind < N_FLATS; kind++)
             place_shard(runtime->units[i], kind);
@@ -115,6 +143,17 @@ zr_status_t zr_params_place(zr_runtime_t *runtime) {
     if (params->n_parts != 0)
         ZR_TRY(declare(runtime));
     return list_shards(runtime);
+}
+
+double zr_params_part_on_device(const zr_runtime_t *runtime) {
+    size_t all = 0, on_device = 0;
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        const zr_unit_t *unit = runtime->units[i];
+        size_t n_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
+        all += n_elems;
+        on_device += zr_rt_is_offloaded(unit, FLAT_TRAINABLE) ? 0 : n_elems;
+    }
+    return all == 0 ? 0 : (double)on_device / (double)all;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -1,6 +1,8 @@
 /*
  * Shards of parameters that do not live on the device: in host memory, or in a store. Stage 3.
- * Internal to zero/. Where nothing is offloaded (zr_rt_offloads_params), calls do nothing.
+ * Internal to zero/. Where nothing is offloaded (zr_rt_offloads_params), calls do nothing. A
+ * fraction may stay on the device, in whole shards of flat buffers: those (zr_rt_is_offloaded) are
+ * none of this file's business but for their placement.
  *
  * A gather brings this rank's shard straight to its place in the gathered buffer, and the
  * all-gather is then in place: the device needs no memory for shards. What is in a store comes in
@@ -55,6 +57,8 @@ typedef struct zr_params {
 
 /** Say where shards live, and declare those that the store will have. After the layout. */
 ZR_NODISCARD zr_status_t zr_params_place(zr_runtime_t *runtime);
+/** What part of the trainable shards is on the device, 0 to 1, when they are placed. */
+double zr_params_part_on_device(const zr_runtime_t *runtime);
 /** Make what moves them. The store is open. */
 ZR_NODISCARD zr_status_t zr_params_create(zr_runtime_t *runtime);
 /** Free everything but the shards in host memory. No stream uses it any more. */

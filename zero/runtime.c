@@ -476,11 +476,11 @@ static zr_status_t allocate_params(zr_unit_t *unit) {
         const zr_flat_t *flat = &unit->flat[kind];
         if (flat->padded_elems == 0)
             continue;
-        if (zr_rt_offloads_params(runtime)) {
+        if (zr_rt_is_offloaded(unit, kind)) {
             ZR_TRY(zr_params_allocate(unit, kind));
             continue;
         }
-        bool full = zr_rt_keeps_full_params(runtime);
+        bool full = zr_rt_keeps_full(unit, kind);
         size_t n_elems = full ? flat->padded_elems : flat->shard_elems;
         ZR_TRY(zr_rt_allocate(runtime, zr_rt_bytes(runtime, n_elems), ZR_TAG_PARAMETERS,
                               ZR_LIFETIME_PERSISTENT, unit->params_tensor, NULL,
@@ -562,7 +562,7 @@ static zr_status_t place_chunk(zr_unit_t *unit, int kind, size_t own_first, size
         ZR_TRY(zr_copy_async(stream, runtime->staging_device, runtime->staging_host,
                              n_elems * sizeof(float), ZR_COPY_HOST_TO_DEVICE));
     }
-    if (zr_rt_offloads_params(runtime))
+    if (zr_rt_is_offloaded(unit, kind))
         ZR_TRY(zr_params_fill(unit, kind, first - own_first, n_elems, runtime->staging_host));
     else if (has_data)
         ZR_TRY(zr_kernel_cast(stream, zr_rt_at(runtime, unit->data[kind].own, first - own_first),

@@ -35,9 +35,9 @@ struct zr_param {
 
 /* Parameters of one flat buffer on this rank. */
 typedef struct unit_params {
-    void *own;  /* full where zr_rt_keeps_full_params, otherwise this rank's shard: on the device,
-                   or where it is offloaded in host memory; NULL in a store */
-    void *full; /* == own where that is full; otherwise the gathered buffer or NULL */
+    void *own;         /* full where zr_rt_keeps_full, otherwise this rank's shard: on the device,
+                          or where it is offloaded in host memory; NULL in a store */
+    void *full;        /* == own where that is full; otherwise the gathered buffer or NULL */
     zr_tier_t tier;    /* of own */
     size_t first_part; /* in a store: of zr_params_t.parts */
     size_t n_parts;
@@ -141,6 +141,18 @@ static inline bool zr_rt_offloads_params(const zr_runtime_t *runtime) {
 
 static inline bool zr_rt_keeps_full_params(const zr_runtime_t *runtime) {
     return runtime->config.stage < 3 || (runtime->n_ranks == 1 && !zr_rt_offloads_params(runtime));
+}
+
+/** Whether this rank's shard of a flat buffer lives elsewhere than on the device. */
+static inline bool zr_rt_is_offloaded(const zr_unit_t *unit, int kind) {
+    return unit->data[kind].tier != ZR_TIER_DEVICE;
+}
+
+/** Whether a flat buffer is on the device as a whole, and is never gathered. */
+static inline bool zr_rt_keeps_full(const zr_unit_t *unit, int kind) {
+    const zr_runtime_t *runtime = unit->runtime;
+    return zr_rt_keeps_full_params(runtime) ||
+           (runtime->n_ranks == 1 && !zr_rt_is_offloaded(unit, kind));
 }
 
 /** Whether memory holds what is put there, so that the CPU may touch what it can address. */

@@ -185,7 +185,7 @@ static zr_status_t create_copies(zr_runtime_t *runtime) {
         zr_state_copy_t *copy = &state->copies[i];
         if (!zr_rt_offloads_grads(runtime))
             ZR_TRY(allocate_copy(runtime, &copy->grads));
-        if (!zr_rt_offloads_params(runtime))
+        if (zr_params_part_on_device(runtime) > 0)
             ZR_TRY(allocate_copy(runtime, &copy->params));
         ZR_TRY(zr_event_create(runtime->device, &copy->grads_there));
         ZR_TRY(zr_event_create(runtime->device, &copy->params_taken));

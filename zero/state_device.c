@@ -185,13 +185,13 @@ static void predict(const zr_runtime_t *runtime, const piece_seconds_t *seconds,
                     zr_update_choice_t *choice) {
     double width = (double)zr_dtype_size(runtime->config.dtype);
     bool grads_wait_below = zr_rt_offloads_grads(runtime);
-    bool params_are_below = zr_rt_offloads_params(runtime);
+    double params_up = width * zr_params_part_on_device(runtime), params_down = width - params_up;
     double state = ZR_STATE_BYTES_PER_ELEM;
     double on_host = fmax(seconds->host_adam, fmax(grads_wait_below ? 0 : width * seconds->down,
-                                                   params_are_below ? 0 : width * seconds->up));
+                                                   params_up * seconds->up));
     double on_device =
         fmax(seconds->device_adam, fmax((state + (grads_wait_below ? width : 0)) * seconds->up,
-                                        (state + (params_are_below ? width : 0)) * seconds->down));
+                                        (state + params_down) * seconds->down));
     choice->host_elems_per_s = 1 / on_host;
     choice->device_elems_per_s = 1 / on_device;
     choice->is_on_device = on_device < on_host;

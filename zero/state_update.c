@@ -32,7 +32,7 @@ static void *device_params(const zr_unit_t *unit, size_t first) {
     const zr_runtime_t *runtime = unit->runtime;
     size_t shard_first = (size_t)runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
     size_t own_first = zr_rt_keeps_full_params(runtime) ? 0 : shard_first;
-    if (zr_rt_offloads_params(runtime))
+    if (zr_rt_is_offloaded(unit, FLAT_TRAINABLE))
         return NULL;
     return zr_rt_at(runtime, unit->data[FLAT_TRAINABLE].own, first - own_first);
 }
@@ -64,7 +64,8 @@ static zr_status_t take_copies(zr_runtime_t *runtime, piece_work_t *work) {
         ZR_TRY(zr_event_synchronize(copy->grads_there));
         work->grads = copy->grads;
     }
-    work->params = copy->params; /* NULL where they live on the host */
+    if (work->params != NULL) /* the device's */
+        work->params = copy->params;
     return ZR_OK;
 }
 

@@ -34,7 +34,7 @@ static zr_status_t gather_flat(zr_unit_t *unit, int kind) {
     runtime->gathered_elems += flat->padded_elems;
     zr_message_t message = params_message(unit);
     void *own = data->own;
-    if (zr_rt_offloads_params(runtime)) {
+    if (zr_rt_is_offloaded(unit, kind)) {
         own = zr_rt_at(runtime, data->full, (size_t)runtime->rank * flat->shard_elems);
         ZR_TRY(zr_params_fetch(unit, kind, own));
     }

@@ -101,6 +101,10 @@ static void bad_usage_and_input(void **state) {
          {"--nvme-buffers", "add --offload-optimizer nvme"}},
         {TINY "--offload-params nvme --stage 3 --nvme-path absent", {"--nvme-path absent"}},
         {TINY "--offload-optimizer gpu", {"--offload-optimizer gpu", "none, cpu, nvme"}},
+        {TINY "--stage 3 --offload-param-ratio 0.5",
+         {"--offload-param-ratio", "add --offload-params cpu or nvme"}},
+        {TINY "--stage 3 --offload-params cpu --offload-param-ratio 1.5",
+         {"--offload-param-ratio 1.5", "0 to 1"}},
         {TINY "--offload-ratio 0.5", {"--offload-ratio", "--offload-optimizer cpu or nvme"}},
         {TINY "--offload-optimizer cpu --offload-ratio 1.5", {"--offload-ratio 1.5", "0 to 1"}},
         {TINY "--offload-optimizer cpu --state-in-host 5",
@@ -293,10 +297,10 @@ static void same_weights_at_every_placement(void **state) {
         "--offload-optimizer nvme --io-settings settings.json"};
     static const char *const of_params[] = {
         "--offload-params cpu",
-        "--offload-params cpu --offload-optimizer cpu",
+        "--offload-params cpu --offload-optimizer cpu --offload-param-ratio 0.5",
         "--offload-optimizer cpu --offload-gradients none",
         NVME_PARAMS "--param-buffer 1024 --param-buffers 2",
-        NVME_PARAMS "--offload-optimizer nvme --params-in-host 2000",
+        NVME_PARAMS "--offload-optimizer nvme --params-in-host 2000 --offload-param-ratio 0.8",
         NVME_PARAMS "--offload-optimizer cpu --recompute unit --prefetch 0"};
     char hash[17] = "", arguments[512];
     bool nvme = has_nvme();

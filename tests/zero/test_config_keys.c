@@ -257,6 +257,9 @@ static void set_pipeline_write(zr_config_t *c) {
 static void set_ratio(zr_config_t *c) {
     c->offload_optimizer.ratio = 0.3;
 }
+static void set_param_ratio(zr_config_t *c) {
+    c->offload_param.ratio = 0.25;
+}
 static void set_param_offload(zr_config_t *c) {
     c->offload_param.device = ZR_OFFLOAD_CPU;
 }
@@ -314,6 +317,7 @@ static const change_t changes[] = {
     {"zero_optimization.offload_optimizer.pipeline_read", "false", set_pipeline_read},
     {"zero_optimization.offload_optimizer.pipeline_write", "false", set_pipeline_write},
     {"zero_optimization.offload_optimizer.ratio", "0.3", set_ratio},
+    {"zero_optimization.offload_param.ratio", "0.25", set_param_ratio},
     {"aio.block_size", "1048576", set_block_size},
     {"aio.queue_depth", "8", set_queue_depth},
 };

@@ -107,6 +107,7 @@ static void late_streams_with_offloaded_params(void **state) {
                         options.config.offload_param.buffer_elems =
                             is_part ? SMALL_BUFFER(options) : 8192;
                         options.config.offload_param.n_buffers = n_buffers;
+                        options.config.offload_param.ratio = flags % 3 * 0.5;
                         options.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
                         options.config.offload_optimizer.ratio = is_part ? 0.4 : 1;
                         options.config.nvme.store = "memory";

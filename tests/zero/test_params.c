@@ -109,6 +109,53 @@ static void how_it_is_moved_changes_nothing(void **state) {
     }
 }
 
+/* What stays on the device, by the report and by the allocator. */
+static void expect_fraction(const toy_options_t *options, const toy_result_t *result) {
+    size_t elem_bytes = zr_dtype_size(options->config.dtype), n_ranks = (size_t)options->n_ranks;
+    double ratio = options->config.offload_param.ratio;
+    size_t all = (result->size.trainable_padded_elems + result->size.frozen_padded_elems) /
+                 n_ranks * elem_bytes;
+    size_t largest = result->size.largest_unit_padded_elems / n_ranks * elem_bytes;
+    const zr_params_report_t *report = &result->offload[0].params;
+    bool is_cpu = options->config.offload_param.device == ZR_OFFLOAD_CPU;
+    size_t down = report->bytes[is_cpu ? ZR_TIER_HOST : ZR_TIER_NVME];
+    uint64_t n_gathers = 2 * options->config.grad_accum * options->n_steps;
+    assert_int_equal(report->bytes[ZR_TIER_DEVICE] + down, all);
+    assert_true((double)down >= ratio * (double)all);
+    assert_true((double)down <= ratio * (double)all + (double)largest);
+    assert_int_equal(result->device_memory.by_tag[ZR_TAG_PARAMETERS].peak,
+                     report->bytes[ZR_TIER_DEVICE]);
+    assert_int_equal(result->host_memory.by_tag[ZR_TAG_PARAMETERS].peak, is_cpu ? down : 0);
+    assert_int_equal(report->copied_up_bytes, n_gathers * down);
+    assert_int_equal(report->gathers.bytes, is_cpu ? 0 : n_gathers * down);
+    assert_int_equal(report->has_store, !is_cpu && down > 0);
+    if (ratio == 0 && n_ranks == 1) /* nothing is gathered beside what is there */
+        assert_int_equal(result->device_memory.by_tag[ZR_TAG_GATHERED_PARAMETERS].peak, 0);
+}
+
+static void a_fraction_may_stay_on_the_device(void **state) {
+    static const double ratios[] = {0, 0.3, 0.7};
+    unsigned flags = 0;
+    (void)state;
+    for (unsigned i = 0; i < 54; i++) {
+        flags = (flags + 93) % 64;
+        toy_options_t options =
+            variant(rank_counts[i % 3], (zr_dtype_t)(i & 1), (flags & ~10u) | (i % 4 ? 4 : 0));
+        toy_result_t result;
+        uint64_t reference = hash_of(&options);
+        offload(&options, i / 3 % 2 ? ZR_OFFLOAD_CPU : ZR_OFFLOAD_NVME,
+                i % 5 ? SMALL_BUFFER : LARGE_BUFFER);
+        options.config.offload_param.ratio = ratios[i / 6 % 3];
+        options.config.offload_optimizer.device = (zr_offload_device_t)(i / 18);
+        options.config.offload_optimizer.ratio = i % 7 ? 1 : 0.4;
+        options.config.sub_group_elems = 1024;
+        train(&options, &result);
+        if (result.hash != reference)
+            fail_msg("case %u, flags %u: other weights", i, flags);
+        expect_fraction(&options, &result);
+    }
+}
+
 static void files_end_in_the_same_bits(void **state) {
     (void)state;
     if (folder[0] == '\0')
@@ -404,6 +451,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_placement_ends_in_the_same_bits),
         cmocka_unit_test(how_it_is_moved_changes_nothing),
+        cmocka_unit_test(a_fraction_may_stay_on_the_device),
         cmocka_unit_test(files_end_in_the_same_bits),
         cmocka_unit_test(traffic_is_exact),
         cmocka_unit_test(reads_are_foreseen),
