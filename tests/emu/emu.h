@@ -42,8 +42,8 @@ typedef struct emu_options {
     uint64_t seed;           /* of the order in which streams run */
 } emu_options_t;
 
-/** Two devices with everything, or what EMU_SEED, EMU_NO_VIRTUAL_MEMORY and EMU_NO_EPILOGUES of the
- * environment say. */
+/** Two devices with everything, or what EMU_DEVICES, EMU_SEED, EMU_GRANULE_BYTES,
+ * EMU_NO_VIRTUAL_MEMORY and EMU_NO_EPILOGUES of the environment say. */
 emu_options_t emu_options_default(void);
 
 /** Another machine from now on. Nothing of the old one may be in use. */

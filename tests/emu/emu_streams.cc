@@ -555,8 +555,9 @@ void emu_queue_kernel(const emu_launch_t &launch, std::function<void()> thread,
 
 emu_options_t emu_options_default(void) {
     const char *seed = getenv("EMU_SEED"), *granule = getenv("EMU_GRANULE_BYTES");
+    const char *devices = getenv("EMU_DEVICES");
     emu_options_t defaults = {};
-    defaults.n_devices = 2;
+    defaults.n_devices = devices != NULL ? atoi(devices) : 2;
     defaults.has_driver = true;
     defaults.major = 8;
     defaults.has_virtual_memory = getenv("EMU_NO_VIRTUAL_MEMORY") == NULL;

@@ -61,3 +61,13 @@ zr_add_emu_test(test_emu_native kernels/test_native.c kernels/device_fixture.c e
                 LABELS asan)
 # The transformer's kernels against their oracles.
 zr_add_emu_test(test_emu_nn_lm_head kernels/nn/test_nn_lm_head.c ${NN_TEST} NO_SANITIZERS)
+
+# zero-train on the emulated device, started by tests as a process of its own.
+if(TARGET zero-train)
+  add_executable(zero-train-emu ${CMAKE_SOURCE_DIR}/examples/zero_train.c $<TARGET_OBJECTS:zero_emu>)
+  target_link_libraries(zero-train-emu PRIVATE zero_train_core)
+  set_target_properties(zero-train-emu PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  zr_add_test(emu/test_emu_train.c NO_SANITIZERS)
+  target_compile_definitions(test_emu_train PRIVATE ZERO_TRAIN_EMU="$<TARGET_FILE:zero-train-emu>")
+  add_dependencies(test_emu_train zero-train-emu)
+endif()

@@ -1,0 +1,183 @@
+/*
+ * zero-train on the emulated CUDA device: every stage ends in the same weights, with whatever
+ * is recomputed or kept elsewhere, in whatever order streams run; losses are the host's, to
+ * rounding. And what --device takes on machines with a GPU and without.
+ */
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#define ZERO_TRAIN ZERO_TRAIN_EMU
+#include "tests/examples/run_train.h"
+
+enum { N_STEPS = 4 };
+
+#define RUN                                                                                        \
+    TINY "--steps 4 --seq 8 --micro-batch 2 --lr 0.01 --schedule constant --threads 1 --log log "
+
+typedef struct run {
+    double losses[N_STEPS];
+    char hash[32];
+} run_t;
+
+static int prepare(void **state) {
+    (void)state;
+    return make_folder();
+}
+
+/* The losses of all steps and the weights that they ended in. */
+static run_t train(const char *device, const char *arguments) {
+    run_t run = {.hash = ""};
+    char command[1024], line[4096];
+    snprintf(command, sizeof(command), RUN "--json --device %s %s", device, arguments);
+    json_t *object = run_json(command, 0);
+    strncpy(run.hash, text(object, "weights_xxh3"), sizeof(run.hash) - 1);
+    json_decref(object);
+    FILE *log = fopen("log", "r");
+    assert_non_null(log);
+    for (size_t i = 0; i < N_STEPS; i++) {
+        assert_non_null(fgets(line, sizeof(line), log));
+        json_t *step = json_loads(line, 0, NULL);
+        assert_non_null(step);
+        run.losses[i] = number(step, "loss", NULL);
+        json_decref(step);
+    }
+    assert_int_equal(fclose(log), 0);
+    return run;
+}
+
+static void assert_near(const char *arguments, const run_t *cuda, const run_t *host,
+                        double tolerance) {
+    for (size_t i = 0; i < N_STEPS; i++)
+        if (!(fabs(cuda->losses[i] - host->losses[i]) <= tolerance))
+            fail_msg("%s: a loss of %.6f in step %zu, %.6f on the host", arguments, cuda->losses[i],
+                     i + 1, host->losses[i]);
+    if (!(cuda->losses[N_STEPS - 1] < cuda->losses[0] - 0.1))
+        fail_msg("%s: a loss from %.6f to %.6f: it does not fall", arguments, cuda->losses[0],
+                 cuda->losses[N_STEPS - 1]);
+}
+
+static void assert_same_weights(const char *arguments, const run_t *run, const run_t *other) {
+    if (strcmp(run->hash, other->hash) != 0)
+        fail_msg("%s: weights %s, not %s", arguments, run->hash, other->hash);
+}
+
+static void check_stages(const char *dtype, int n_ranks, double tolerance) {
+    char arguments[256];
+    run_t first = {.hash = ""};
+    snprintf(arguments, sizeof(arguments), "--dtype %s --ranks %d", dtype, n_ranks);
+    run_t host = train("host", arguments);
+    for (int stage = 0; stage <= 3; stage++) {
+        snprintf(arguments, sizeof(arguments), "--dtype %s --ranks %d --stage %d", dtype, n_ranks,
+                 stage);
+        run_t cuda = train("cuda", arguments);
+        assert_near(arguments, &cuda, &host, tolerance);
+        first = stage == 0 ? cuda : first;
+        assert_same_weights(arguments, &cuda, &first);
+    }
+}
+
+static void test_stages(void **state) {
+    (void)state;
+    for (int n_ranks = 1; n_ranks <= 2; n_ranks++) {
+        check_stages("fp32", n_ranks, 1e-4);
+        check_stages("bf16", n_ranks, 1e-2);
+    }
+}
+
+/* What lies elsewhere changes nothing; nor does the order of streams. */
+static void check_placements(const char *const *placements, size_t n, run_t *first_p) {
+    char arguments[256], seed[8];
+    bool nvme = has_nvme();
+    for (size_t i = 0; i < n; i++) {
+        if (!nvme && strstr(placements[i], "nvme") != NULL)
+            continue;
+        snprintf(seed, sizeof(seed), "%zu", i + 2);
+        assert_int_equal(setenv("EMU_SEED", seed, 1), 0);
+        snprintf(arguments, sizeof(arguments), "--ranks 2 --stage 2 --dtype bf16 %s",
+                 placements[i]);
+        run_t run = train("cuda", arguments);
+        *first_p = i == 0 ? run : *first_p;
+        assert_same_weights(arguments, &run, first_p);
+    }
+    assert_int_equal(unsetenv("EMU_SEED"), 0);
+}
+
+static void test_placements(void **state) {
+    static const char *const kept[] = {"",
+                                       "--offload-optimizer cpu",
+                                       "--offload-optimizer nvme --nvme-path drive",
+                                       "--stage 3 --offload-params cpu",
+                                       "--stage 3 --offload-params nvme --nvme-path drive",
+                                       "--offload-optimizer cpu --offload-gradients cpu"};
+    static const char *const again[] = {
+        "--recompute unit", "--recompute unit --offload-activations cpu",
+        "--recompute unit --stage 3 --offload-activations nvme --nvme-path drive"};
+    (void)state;
+    run_t runs[2];
+    check_placements(kept, sizeof(kept) / sizeof(kept[0]), &runs[0]);
+    check_placements(again, sizeof(again) / sizeof(again[0]), &runs[1]);
+    /* Backward has GELU of what was kept; what is computed again has it from the product, before
+     * anything was rounded. */
+    assert_near("recomputed", &runs[1], &runs[0], 1e-2);
+    assert_int_equal(setenv("EMU_NO_EPILOGUES", "1", 1), 0);
+    for (size_t i = 0; i < 2; i++)
+        runs[i] = train("cuda", i == 0 ? "--dtype bf16" : "--dtype bf16 --recompute unit");
+    assert_int_equal(unsetenv("EMU_NO_EPILOGUES"), 0);
+    assert_same_weights("recomputed, without epilogues", &runs[1], &runs[0]);
+}
+
+/* Heads of 64: attention on matrix units. Accumulation adds to gradients. No epilogues: kernels
+ * behind the products. */
+static void test_variants(void **state) {
+    static const char *const variants[] = {
+        "--model layers=1,channels=64,heads=1,seq=16,vocab=256 --micro-batch 1 --dtype bf16",
+        "--grad-accum 2 --dtype bf16", "--stage 3 --grad-accum 2 --dtype fp32"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
+        double tolerance = strstr(variants[i], "bf16") != NULL ? 1e-2 : 1e-4;
+        run_t host = train("host", variants[i]), cuda = train("cuda", variants[i]);
+        assert_near(variants[i], &cuda, &host, tolerance);
+        if (i == 0)
+            continue;
+        assert_int_equal(setenv("EMU_NO_EPILOGUES", "1", 1), 0);
+        run_t plain = train("cuda", variants[i]);
+        assert_int_equal(unsetenv("EMU_NO_EPILOGUES"), 0);
+        assert_near(variants[i], &plain, &host, tolerance);
+    }
+}
+
+/* auto is the GPU where there is one. Where there is none, it is the host, with the reason, and
+ * cuda is refused. */
+static void test_device(void **state) {
+    (void)state;
+    assert_ran(TINY "--steps 1", 0);
+    assert_said("auto", "device: cuda:0 (auto)");
+    assert_ran(TINY "--steps 1 --device cuda:1 --json", 0);
+    assert_non_null(strstr(out, "emulated device 1"));
+    assert_ran(TINY "--steps 1 --device cuda:2", 2);
+    assert_said("cuda:2", "here are 2, which count from 0");
+    assert_int_equal(setenv("EMU_DEVICES", "0", 1), 0);
+    assert_ran(TINY "--steps 1", 0);
+    assert_said("auto", "device: host (auto; device \"cuda\": no GPU can be used here");
+    assert_ran(TINY "--steps 1 --device cuda", 2);
+    assert_said("cuda", "--device cuda: not available here: device \"cuda\": no GPU");
+    assert_said("cuda", "the nearest is host");
+    assert_string_equal(out, "");
+    assert_int_equal(unsetenv("EMU_DEVICES"), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_placements),
+        cmocka_unit_test(test_variants),
+        cmocka_unit_test(test_device),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
