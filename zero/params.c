@@ -569,7 +569,7 @@ void zr_params_report(const zr_runtime_t *runtime, zr_params_report_t *report_p)
     zr_params_report_t report = {.copied_up_bytes = params->copied_up_bytes,
                                  .copied_down_bytes = params->copied_down_bytes};
     memcpy(report.bytes, params->bytes, sizeof(report.bytes));
-    if (params->store != NULL)
+    if (params->swap != NULL) /* host memory may have had no room for it */
         report_store(params, &report);
     *report_p = report;
 }

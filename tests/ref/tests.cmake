@@ -7,3 +7,4 @@ target_compile_definitions(
   GPT_TORCH_REFERENCE="${CMAKE_CURRENT_SOURCE_DIR}/ref/gpt_torch_reference.json")
 zr_add_test(ref/test_gpt_gathers.c ${RANKS} LINK zero_gpt)
 zr_add_test(ref/test_gpt_late.c ${RANKS} LINK zero_gpt)
+zr_add_test(ref/test_gpt_sim.c ${RANKS} LINK zero_gpt LABELS asan)

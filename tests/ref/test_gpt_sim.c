@@ -1,0 +1,386 @@
+/*
+ * The training of the model, run where nothing is moved, needs the same memory as where it is: for
+ * configurations from a seed, every rank on a simulated device, communicator and store has the
+ * byte counts of the same rank on the host, in each tier, tag, lifetime and class; sends the same;
+ * moves the same to and from drives; and fails for lack of memory where the other does.
+ *
+ *   test_gpt_sim [N [FIRST]]   N configurations, from number FIRST
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "examples/gpt.h"
+#include "tests/common/ranks.h"
+
+enum { N_STEPS = 3, MOST_RANKS = 3, MOST_TOKENS = 256 };
+
+/* What a rank has used. */
+typedef struct used {
+    zr_status_t status;
+    zr_tier_statistics_t tiers[2];
+    zr_comm_count_t sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES];
+    zr_offload_report_t offload;
+    bool has_store;
+    zr_store_info_t store;
+    zr_store_statistics_t moved;
+    zr_stash_statistics_t stash;
+    double loss, norm;
+} used_t;
+
+typedef struct sim_case {
+    uint64_t seed;
+    gpt_shape_t shape;
+    gpt_options_t model;
+    zr_config_t config;
+    zr_offload_device_t activations;
+    size_t b, t;
+    int n_ranks;
+    used_t host[MOST_RANKS];
+} sim_case_t;
+
+/* ---- a run --------------------------------------------------------------------------------------
+ */
+
+static zr_status_t train(const sim_case_t *c, zr_runtime_t *runtime, gpt_t *gpt, used_t *used) {
+    int32_t tokens[MOST_TOKENS], targets[MOST_TOKENS];
+    zr_step_report_t report;
+    for (size_t i = 0; i < c->b * c->t; i++) {
+        tokens[i] = (int32_t)((i * i + 3 * i) % c->shape.vocab);
+        targets[i] = (int32_t)((i * i + 5 * i + 1) % c->shape.vocab);
+    }
+    for (size_t step = 0; step < N_STEPS; step++) {
+        for (size_t i = 0; i < c->config.grad_accum; i++)
+            ZR_TRY(gpt_train_micro_batch(gpt, tokens, targets, c->b, c->t));
+        ZR_TRY(gpt_take_loss(gpt, &used->loss));
+        ZR_TRY(zr_runtime_average(runtime, used->loss, &used->loss));
+        ZR_TRY(zr_runtime_step(runtime, &report));
+        used->norm = report.gradient_norm;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t build_and_train(const sim_case_t *c, zr_runtime_t *runtime, gpt_t **gpt_p,
+                                   used_t *used) {
+    ZR_TRY(gpt_create(runtime, &c->shape, &c->model, gpt_p));
+    ZR_TRY(gpt_plan_activations(*gpt_p, c->activations, c->b * c->t));
+    ZR_TRY(zr_runtime_commit(runtime));
+    ZR_TRY(gpt_offload_activations(*gpt_p));
+    return train(c, runtime, *gpt_p, used);
+}
+
+static void note(zr_runtime_t *runtime, used_t *used) {
+    zr_comm_statistics_t comm;
+    for (int tier = 0; tier < 2; tier++)
+        zr_allocator_statistics(zr_runtime_allocator(runtime), (zr_tier_t)tier, &used->tiers[tier]);
+    zr_comm_statistics(zr_runtime_comm(runtime), &comm);
+    memcpy(used->sent, comm.count, sizeof(used->sent));
+    zr_runtime_offload(runtime, &used->offload);
+    if (zr_runtime_store(runtime) != NULL) {
+        used->has_store = true;
+        used->store = *zr_store_info(zr_runtime_store(runtime));
+        zr_store_statistics(zr_runtime_store(runtime), &used->moved);
+    }
+}
+
+/* The one training of this test, whatever it runs on. */
+static zr_status_t run(const sim_case_t *c, const zr_config_t *config, test_rank_t *rank,
+                       used_t *used) {
+    zr_runtime_t *runtime = NULL;
+    gpt_t *gpt = NULL;
+    *used = (used_t){0};
+    zr_status_t status = zr_runtime_create(config, rank->comm, rank->device, &rank->log, &runtime);
+    if (status == ZR_OK) {
+        status = build_and_train(c, runtime, &gpt, used);
+        if (gpt != NULL && !gpt_activations_statistics(gpt, &used->stash))
+            used->stash = (zr_stash_statistics_t){0};
+        gpt_destroy(&gpt); /* what it has begun to write is counted when it has ended */
+        note(runtime, used);
+    }
+    used->status = status;
+    zr_runtime_destroy(&runtime);
+    return status;
+}
+
+static zr_status_t run_on_host(test_rank_t *rank) {
+    sim_case_t *c = rank->context;
+    return run(c, &c->config, rank, &c->host[rank->rank]);
+}
+
+static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+/* The machine that the ranks of the host have run on. */
+static zr_hardware_t this_machine(const used_t *host) {
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.host_memory_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    hardware.granule_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    if (host->has_store) {
+        hardware.disk_block_bytes = host->store.block_bytes;
+        hardware.disk_align_bytes = host->store.buffer_align_bytes;
+    }
+    return hardware;
+}
+
+static void run_on_sim(const sim_case_t *c, int number, used_t *used) {
+    zr_hardware_t hardware = this_machine(&c->host[number]);
+    test_rank_t rank = {.rank = number, .log = {.sink = drop, .level = ZR_LOG_ERROR}};
+    zr_device_options_t options = {.log = rank.log, .hardware = &hardware};
+    zr_comm_options_t comm_options = {.log = rank.log, .timeout_ms = 1000};
+    zr_config_t config = c->config;
+    config.nvme.store = "sim";
+    assert_int_equal(zr_device_open("sim", &options, &rank.device), ZR_OK);
+    assert_int_equal(zr_comm_create_sim(number, c->n_ranks, &comm_options, &rank.comm), ZR_OK);
+    if (run(c, &config, &rank, used) == ZR_OK)
+        assert_true(zr_device_now(rank.device) > 0.0);
+    zr_comm_destroy(&rank.comm);
+    zr_device_close(&rank.device);
+}
+
+/* ---- configurations -------------------------------------------------------------------------- */
+
+typedef struct dice {
+    uint64_t state;
+} dice_t;
+
+static size_t throw(dice_t * dice, size_t n) {
+    dice->state += 0x9e3779b97f4a7c15u;
+    uint64_t z = dice->state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (size_t)((z ^ (z >> 31)) % n);
+}
+
+static void choose_offload(dice_t *dice, zr_config_t *config) {
+    zr_offload_options_t *optimizer = &config->offload_optimizer;
+    optimizer->device = (zr_offload_device_t) throw(dice, 3);
+    optimizer->ratio = throw(dice, 2) ? 1.0 : 0.6;
+    optimizer->n_buffers = 1 + throw(dice, 4);
+    optimizer->read_ahead = throw(dice, 4) != 0;
+    optimizer->write_behind = throw(dice, 4) != 0;
+    if (config->stage >= 2 && optimizer->device != ZR_OFFLOAD_NONE && throw(dice, 2))
+        optimizer->gradients = ZR_OFFLOAD_CPU;
+    if (config->stage == 3)
+        config->offload_param.device = (zr_offload_device_t) throw(dice, 3);
+    config->offload_param.n_buffers = 1 + throw(dice, 4);
+    config->offload_param.buffer_elems = (size_t)2048 << throw(dice, 5);
+    config->offload_param.max_in_cpu_elems = throw(dice, 3) ? 0 : 2000;
+    config->sub_group_elems = (size_t)1024 << throw(dice, 4);
+}
+
+static void choose_config(dice_t *dice, sim_case_t *c) {
+    zr_config_t *config = &c->config;
+    *config = zr_config_default();
+    config->stage = (int) throw(dice, 4);
+    config->dtype = throw(dice, 2) ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
+    config->micro_batch = c->b;
+    config->grad_accum = 1 + throw(dice, 2);
+    config->reduce = throw(dice, 3) ? ZR_REDUCE_AUTO : ZR_REDUCE_EVERY_MICRO_BATCH;
+    config->clip = throw(dice, 2) ? 1.0 : 0.0;
+    config->overlap_comm = throw(dice, 3) != 0;
+    config->prefetch_elems = throw(dice, 3) ? (size_t)1 << 30 : 0;
+    config->reuse_elems = throw(dice, 3) ? 0 : 20000;
+    config->plan_memory = throw(dice, 3) == 0;
+    choose_offload(dice, config);
+    snprintf(config->nvme.paths, sizeof(config->nvme.paths), ".");
+    config->nvme.verify = throw(dice, 2);
+    config->nvme.request_bytes = (size_t)4096 << throw(dice, 6);
+    config->nvme.files_per_path = 1 + throw(dice, 2);
+}
+
+static sim_case_t choose(uint64_t seed) {
+    dice_t dice = {seed * 1000003};
+    sim_case_t c = {.seed = seed};
+    size_t heads = 1 + throw(&dice, 3);
+    c.shape = (gpt_shape_t){.n_layers = 1 + throw(&dice, 4),
+                            .channels = heads * (4 + 4 * throw(&dice, 5)),
+                            .heads = heads,
+                            .seq = 16,
+                            .vocab = 20 + throw(&dice, 300)};
+    c.b = 1 + throw(&dice, 3);
+    c.t = 1 + throw(&dice, 16);
+    c.n_ranks = 1 + (int) throw(&dice, MOST_RANKS);
+    choose_config(&dice, &c);
+    c.model = (gpt_options_t){.recompute = throw(&dice, 2),
+                              .seed = seed,
+                              .freeze = throw(&dice, 4) ? NULL : "wte,h.0.mlp",
+                              .weight_decay = 0.1};
+    if (c.model.recompute)
+        c.activations = (zr_offload_device_t) throw(&dice, 3);
+    if (throw(&dice, 4) == 0) /* often too little */
+        c.config.device_memory_bytes = (size_t)100000 << throw(&dice, 4);
+    if (throw(&dice, 6) == 0)
+        c.config.host_memory_bytes = (size_t)200000 << throw(&dice, 3);
+    if (throw(&dice, 6) == 0)
+        c.config.nvme.capacity_bytes = (size_t)20000 << throw(&dice, 6);
+    assert_true(c.b * c.t <= MOST_TOKENS);
+    assert_int_equal(zr_config_resolve(&c.config, c.n_ranks, NULL), ZR_OK);
+    return c;
+}
+
+static void describe(const sim_case_t *c) {
+    const zr_config_t *o = &c->config;
+    print_message("configuration %" PRIu64 ": %d ranks, stage %d, %s, accumulation %zu, "
+                  "recompute %d, optimizer %d (gradients %d), params %d, activations %d, plan %d, "
+                  "%zu layers, %zu channels\n",
+                  c->seed, c->n_ranks, o->stage, zr_dtype_name(o->dtype), o->grad_accum,
+                  c->model.recompute, (int)o->offload_optimizer.device,
+                  (int)o->offload_optimizer.gradients, (int)o->offload_param.device,
+                  (int)c->activations, o->plan_memory, c->shape.n_layers, c->shape.channels);
+}
+
+/* ---- comparing --------------------------------------------------------------------------------
+ */
+
+static size_t n_different;
+
+static void same(const char *what, int index, uint64_t host, uint64_t sim) {
+    if (host == sim)
+        return;
+    print_error("  %s %d: %" PRIu64 " on the host, %" PRIu64 " simulated\n", what, index, host,
+                sim);
+    n_different++;
+}
+
+static void compare_tier(const sim_case_t *c, const zr_tier_statistics_t *host,
+                         const zr_tier_statistics_t *sim) {
+    same("peak of live bytes", 0, host->live.peak, sim->live.peak);
+    same("allocations", 0, host->n_allocations, sim->n_allocations);
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        same("peak of tag", tag, host->by_tag[tag].peak, sim->by_tag[tag].peak);
+    for (int i = 0; i < ZR_N_LIFETIMES; i++)
+        same("peak of lifetime", i, host->by_lifetime[i].peak, sim->by_lifetime[i].peak);
+    if (c->config.plan_memory) /* a plan may be lowered at some later time */
+        return;
+    same("peak of reserved bytes", 0, host->reserved.peak, sim->reserved.peak);
+    for (int i = 0; i < ZR_N_CLASSES; i++) {
+        same("reserved bytes of class", i, host->by_class[i].reserved.peak,
+             sim->by_class[i].reserved.peak);
+        same("largest hole of class", i, host->by_class[i].largest_hole_bytes,
+             sim->by_class[i].largest_hole_bytes);
+    }
+    same("map calls", 0, host->n_map_calls, sim->n_map_calls);
+    same("unmap calls", 0, host->n_unmap_calls, sim->n_unmap_calls);
+}
+
+static void same_count(const char *what, int index, const zr_store_count_t *host,
+                       const zr_store_count_t *sim) {
+    same(what, index, host->bytes, sim->bytes);
+    same(what, index, host->moved_bytes, sim->moved_bytes);
+    same(what, index, host->n_transfers, sim->n_transfers);
+}
+
+/* By user: of what is read ahead of gathers, some is dropped, and how much depends on time. */
+static void compare_moved(const used_t *host, const used_t *sim) {
+    same("store", 0, host->has_store, sim->has_store);
+    same("reserved bytes of the store", 0, host->store.reserved_bytes, sim->store.reserved_bytes);
+    same("gathered parts", 0, host->offload.params.gathers.n_parts,
+         sim->offload.params.gathers.n_parts);
+    same("gathered bytes", 0, host->offload.params.gathers.moved_bytes,
+         sim->offload.params.gathers.moved_bytes);
+    same_count("put parameters", 0, &host->offload.params.updates, &sim->offload.params.updates);
+    same_count("put", 0, &host->moved.count[ZR_STORE_PUT], &sim->moved.count[ZR_STORE_PUT]);
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        same_count("state", d, &host->offload.all.count[d], &sim->offload.all.count[d]);
+        same("bytes of the stash", d, host->stash.bytes[d], sim->stash.bytes[d]);
+        same("drive bytes of the stash", d, host->stash.drive_bytes[d], sim->stash.drive_bytes[d]);
+        same("bytes of updates", d, host->offload.updates[d].bytes, sim->offload.updates[d].bytes);
+    }
+    same("bytes to the device", 0, host->offload.params.copied_up_bytes,
+         sim->offload.params.copied_up_bytes);
+}
+
+static void compare(const sim_case_t *c, const used_t *host, const used_t *sim) {
+    for (int tier = 0; tier < 2; tier++)
+        compare_tier(c, &host->tiers[tier], &sim->tiers[tier]);
+    for (int traffic = 0; traffic < ZR_N_TRAFFICS; traffic++) {
+        for (int i = 0; i < ZR_N_COLLECTIVES; i++) {
+            same("calls of", i, host->sent[traffic][i].n_calls, sim->sent[traffic][i].n_calls);
+            same("bytes sent by", i, host->sent[traffic][i].bytes_sent,
+                 sim->sent[traffic][i].bytes_sent);
+        }
+    }
+    compare_moved(host, sim);
+    assert_true(sim->loss == 0.0 && sim->norm == 0.0); /* nothing, and no chance */
+}
+
+/* A rank that fails ends the others, so of the host's some rank has the status. */
+static bool has_status(const sim_case_t *c, zr_status_t status) {
+    for (int r = 0; r < c->n_ranks; r++)
+        if (c->host[r].status == status)
+            return true;
+    return false;
+}
+
+static zr_status_t check(uint64_t seed) {
+    sim_case_t c = choose(seed);
+    used_t sim = {0};
+    test_ranks_t ranks = {.n_ranks = c.n_ranks, .quiet = true, .run = run_on_host, .context = &c};
+    zr_status_t status = ZR_OK;
+    size_t n_before = n_different;
+    test_run_ranks(&ranks);
+    bool fits = true;
+    for (int r = 0; r < c.n_ranks; r++)
+        fits = fits && c.host[r].status == ZR_OK;
+    for (int r = 0; r < c.n_ranks; r++) {
+        run_on_sim(&c, r, &sim);
+        if (fits && sim.status == ZR_OK)
+            compare(&c, &c.host[r], &sim);
+        else if (fits || (sim.status != ZR_OK && !has_status(&c, sim.status)))
+            same("status of rank", r, (uint64_t)-c.host[r].status, (uint64_t)-sim.status);
+        status = status == ZR_OK ? sim.status : status;
+    }
+    if (!fits && status == ZR_OK)
+        same("failure", 0, 1, 0);
+    if (n_different > n_before)
+        describe(&c);
+    return status;
+}
+
+static size_t n_cases = 60, first_case = 1;
+
+static void test_same_bytes(void **state) {
+    (void)state;
+    size_t n_fitted = 0, n_short = 0;
+    for (size_t i = 0; i < n_cases; i++) {
+        zr_status_t status = check(first_case + i);
+        n_fitted += status == ZR_OK;
+        n_short += status == ZR_ERR_BUDGET;
+        assert_true(status == ZR_OK || status == ZR_ERR_BUDGET);
+    }
+    print_message("%zu configurations fitted, %zu did not\n", n_fitted, n_short);
+    assert_int_equal(n_different, 0);
+    if (n_cases >= 60) { /* both must have been tried */
+        assert_true(n_fitted >= n_cases / 2);
+        assert_true(n_short >= n_cases / 20);
+    }
+}
+
+/* Configurations that have found a mistake. 1214: no memory for the buffers of a store that is
+ * there, and then a report. */
+static void test_remembered(void **state) {
+    static const uint64_t seeds[] = {1214};
+    (void)state;
+    for (size_t i = 0; i < sizeof(seeds) / sizeof(seeds[0]); i++)
+        check(seeds[i]);
+    assert_int_equal(n_different, 0);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        n_cases = strtoul(argv[1], NULL, 10);
+    if (argc > 2)
+        first_case = strtoul(argv[2], NULL, 10);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bytes),
+                                       cmocka_unit_test(test_remembered)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
