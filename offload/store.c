@@ -162,6 +162,7 @@ static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *exten
         if (store->sums == NULL)
             goto err_no_memory;
     }
+    store->info.has_checksums = has_sums;
     store->info.host_bytes = store->backend->handle_bytes +
                              store->options.max_transfers * sizeof(*store->transfers) +
                              n_extents * (sizeof(*store->extents) + sizeof(*store->chunks)) +
@@ -287,12 +288,15 @@ typedef struct call {
     zr_store_direction_t direction;
     size_t extent, offset_bytes, size_bytes;
     void *buffer;
-    zr_store_ticket_t *ticket_p;
+    zr_store_ticket_t *ticket_p; /* NULL: nothing is transferred */
+    const char *verb;            /* for messages */
+    bool is_unhashed;
+    const uint64_t *sums; /* of a put that is unhashed */
 } call_t;
 
 static zr_status_t check_bytes(const zr_store_t *store, const call_t *call) {
     const zr_log_t *log = &store->options.log;
-    const char *verb = zr_store_direction_name(call->direction);
+    const char *verb = call->verb;
     const zr_store_extent_t *extent = &store->extents[call->extent];
     size_t chunk = store->info.chunk_bytes;
     if (call->offset_bytes > extent->size_bytes ||
@@ -316,17 +320,22 @@ static zr_status_t check_bytes(const zr_store_t *store, const call_t *call) {
     return ZR_OK;
 }
 
-static zr_status_t check_call(const zr_store_t *store, const call_t *call) {
-    const char *verb = zr_store_direction_name(call->direction);
+/* Store, extent and bytes. */
+static zr_status_t check_range(const zr_store_t *store, const call_t *call) {
     if (store == NULL)
-        return zr_fail(NULL, ZR_ERR_ARGUMENT, "%s: no store (NULL)", verb);
-    const zr_log_t *log = &store->options.log;
-    if (call->ticket_p == NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: nowhere to give the ticket to (NULL)", verb);
+        return zr_fail(NULL, ZR_ERR_ARGUMENT, "%s: no store (NULL)", call->verb);
     if (call->extent >= store->info.n_extents)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: extent %zu; %zu extents were declared", verb,
-                       call->extent, store->info.n_extents);
+        return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
+                       "%s: extent %zu; %zu extents were declared", call->verb, call->extent,
+                       store->info.n_extents);
     return check_bytes(store, call);
+}
+
+static zr_status_t check_call(const zr_store_t *store, const call_t *call) {
+    if (store != NULL && call->ticket_p == NULL)
+        return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
+                       "%s: nowhere to give the ticket to (NULL)", call->verb);
+    return check_range(store, call);
 }
 
 static zr_status_t check_alive(const zr_store_t *store, const call_t *call) {
@@ -371,7 +380,7 @@ static void finish_conflicts(zr_store_t *store, const call_t *call) {
 }
 
 static size_t first_chunk(const zr_store_t *store, const call_t *call) {
-    return store->chunks[call->extent].first + call->offset_bytes / store->info.chunk_bytes;
+    return zr_store_chunk_at(store, call->extent, call->offset_bytes);
 }
 
 static size_t n_chunks(const zr_store_t *store, const call_t *call) {
@@ -383,12 +392,11 @@ static zr_status_t check_present(const zr_store_t *store, const call_t *call) {
     const unsigned char *is_present = store->is_present + first_chunk(store, call);
     for (size_t i = 0; i < n_chunks(store, call); i++) {
         if (!is_present[i])
-            return zr_fail(
-                &store->options.log, ZR_ERR_STATE,
-                "get of \"%s\": %zu bytes at %zu: the chunk at %zu holds nothing: it was "
-                "never put, or its put has failed",
-                store->extents[call->extent].name, call->size_bytes, call->offset_bytes,
-                call->offset_bytes + i * store->info.chunk_bytes);
+            return zr_fail(&store->options.log, ZR_ERR_STATE,
+                           "%s of \"%s\": %zu bytes at %zu: the chunk at %zu holds nothing: it was "
+                           "never put, or its put has failed",
+                           call->verb, store->extents[call->extent].name, call->size_bytes,
+                           call->offset_bytes, call->offset_bytes + i * store->info.chunk_bytes);
     }
     return ZR_OK;
 }
@@ -418,6 +426,9 @@ static zr_status_t start(zr_store_t *store, const call_t *call) {
         ZR_TRY(check_present(store, call));
     else
         memset(store->is_present + first_chunk(store, call), 0, n_chunks(store, call));
+    if (call->sums != NULL && store->sums != NULL)
+        memcpy(store->sums + first_chunk(store, call), call->sums,
+               n_chunks(store, call) * sizeof(*call->sums));
 
     zr_store_transfer_t *transfer = &store->transfers[slot];
     *transfer = (zr_store_transfer_t){.direction = call->direction,
@@ -426,6 +437,7 @@ static zr_status_t start(zr_store_t *store, const call_t *call) {
                                       .size_bytes = call->size_bytes,
                                       .buffer = call->buffer,
                                       .status = ZR_OK,
+                                      .is_unhashed = call->is_unhashed,
                                       .generation = transfer->generation + 1};
     *call->ticket_p = transfer->generation * ZR_STORE_MAX_TRANSFERS + slot;
     if (call->size_bytes == 0) {
@@ -441,15 +453,94 @@ static zr_status_t start(zr_store_t *store, const call_t *call) {
 
 zr_status_t zr_store_put(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
                          const void *buffer, zr_store_ticket_t *ticket_p) {
-    const call_t call = {ZR_STORE_PUT, extent, offset_bytes, size_bytes, (void *)(uintptr_t)buffer,
-                         ticket_p};
+    const call_t call = {.direction = ZR_STORE_PUT,
+                         .extent = extent,
+                         .offset_bytes = offset_bytes,
+                         .size_bytes = size_bytes,
+                         .buffer = (void *)(uintptr_t)buffer,
+                         .ticket_p = ticket_p,
+                         .verb = "put"};
+    return start(store, &call);
+}
+
+zr_status_t zr_store_put_hashed(zr_store_t *store, size_t extent, size_t offset_bytes,
+                                size_t size_bytes, const void *buffer, const uint64_t *sums,
+                                zr_store_ticket_t *ticket_p) {
+    const call_t call = {.direction = ZR_STORE_PUT,
+                         .extent = extent,
+                         .offset_bytes = offset_bytes,
+                         .size_bytes = size_bytes,
+                         .buffer = (void *)(uintptr_t)buffer,
+                         .ticket_p = ticket_p,
+                         .verb = "put",
+                         .is_unhashed = true,
+                         .sums = sums};
+    if (store != NULL && sums == NULL && store->sums != NULL && size_bytes > 0)
+        return zr_fail(&store->options.log, ZR_ERR_ARGUMENT, "put: no checksums (NULL)");
+    return start(store, &call);
+}
+
+static zr_status_t get(zr_store_t *store, const call_t *bytes, bool is_unhashed) {
+    call_t call = *bytes;
+    call.direction = ZR_STORE_GET;
+    call.verb = "get";
+    call.is_unhashed = is_unhashed;
     return start(store, &call);
 }
 
 zr_status_t zr_store_get(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
                          void *buffer, zr_store_ticket_t *ticket_p) {
-    const call_t call = {ZR_STORE_GET, extent, offset_bytes, size_bytes, buffer, ticket_p};
-    return start(store, &call);
+    const call_t bytes = {.extent = extent,
+                          .offset_bytes = offset_bytes,
+                          .size_bytes = size_bytes,
+                          .buffer = buffer,
+                          .ticket_p = ticket_p};
+    return get(store, &bytes, false);
+}
+
+zr_status_t zr_store_get_unverified(zr_store_t *store, size_t extent, size_t offset_bytes,
+                                    size_t size_bytes, void *buffer, zr_store_ticket_t *ticket_p) {
+    const call_t bytes = {.extent = extent,
+                          .offset_bytes = offset_bytes,
+                          .size_bytes = size_bytes,
+                          .buffer = buffer,
+                          .ticket_p = ticket_p};
+    return get(store, &bytes, true);
+}
+
+/* ---- checksums at another time ------------------------------------------------------------------
+ */
+
+zr_status_t zr_store_verify(zr_store_t *store, size_t extent, size_t offset_bytes,
+                            size_t size_bytes, const void *buffer) {
+    const zr_store_chunk_range_t range = {extent, offset_bytes, size_bytes, buffer};
+    const call_t call = {.extent = extent,
+                         .offset_bytes = offset_bytes,
+                         .size_bytes = size_bytes,
+                         .buffer = (void *)(uintptr_t)buffer,
+                         .verb = "verifying"};
+    ZR_TRY(check_range(store, &call));
+    ZR_TRY(check_present(store, &call));
+    if (store->sums == NULL || size_bytes == 0)
+        return ZR_OK;
+    zr_store_place_t place = {"the store", offset_bytes};
+    if (store->backend->locate != NULL)
+        place = store->backend->locate(store, extent, offset_bytes);
+    return zr_store_verify_chunks(store, &range, &place);
+}
+
+zr_status_t zr_store_hash(zr_store_t *store, size_t extent, size_t offset_bytes, size_t size_bytes,
+                          const void *buffer, uint64_t *sums) {
+    const zr_store_chunk_range_t range = {extent, offset_bytes, size_bytes, buffer};
+    const call_t call = {.extent = extent,
+                         .offset_bytes = offset_bytes,
+                         .size_bytes = size_bytes,
+                         .buffer = (void *)(uintptr_t)buffer,
+                         .verb = "hashing"};
+    ZR_TRY(check_range(store, &call));
+    if (store->sums != NULL)
+        zr_store_hash_chunks(store, &range, sums);
+    return ZR_OK;
 }
 
 /* ---- ending it ----------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ typedef struct zr_store_info {
     size_t depth;
     size_t host_bytes;       /* host memory that the store holds: buffers, checksums, tables */
     uint64_t reserved_bytes; /* held where the extents lie, with padding */
+    bool has_checksums;      /* it makes and verifies them */
     bool is_direct;          /* past the page cache */
     bool is_registered;      /* the system took the buffers of zr_store_register, all of them */
     bool is_polled;
@@ -176,6 +177,43 @@ ZR_NODISCARD zr_status_t zr_store_put(zr_store_t *store, size_t extent, size_t o
  */
 ZR_NODISCARD zr_status_t zr_store_get(zr_store_t *store, size_t extent, size_t offset_bytes,
                                       size_t size_bytes, void *buffer, zr_store_ticket_t *ticket_p);
+
+/*
+ * Checksums at another time: whoever works on bytes in slices passes memory once instead of three
+ * times when a chunk is verified just before its bytes are used, and hashed just after they have
+ * changed. Without checksums (zr_store_info_t.has_checksums) these do nothing but what is
+ * transferred.
+ */
+
+/**
+ * As zr_store_get, but nothing is verified: the caller does it, by zr_store_verify, for each chunk
+ * before it uses any of its bytes, and before the next put of the chunk.
+ */
+ZR_NODISCARD zr_status_t zr_store_get_unverified(zr_store_t *store, size_t extent,
+                                                 size_t offset_bytes, size_t size_bytes,
+                                                 void *buffer, zr_store_ticket_t *ticket_p);
+
+/**
+ * Verify bytes of an extent in a buffer.
+ *
+ * @param offset_bytes, size_bytes  whole chunks, as in a transfer; of no put that is in flight
+ * @param buffer                    [size_bytes]
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_STATE when some were never put; ZR_ERR_FORMAT when they
+ * are not what was put
+ */
+ZR_NODISCARD zr_status_t zr_store_verify(zr_store_t *store, size_t extent, size_t offset_bytes,
+                                         size_t size_bytes, const void *buffer);
+
+/** Make the checksums of bytes that zr_store_put_hashed is to put: [chunks of them]. Errors as of
+ * zr_store_verify, but nothing has to be there. */
+ZR_NODISCARD zr_status_t zr_store_hash(zr_store_t *store, size_t extent, size_t offset_bytes,
+                                       size_t size_bytes, const void *buffer, uint64_t *sums);
+
+/** As zr_store_put, with the checksums of zr_store_hash, which are borrowed for the call. Bytes
+ * that have changed since are refused when they are got. */
+ZR_NODISCARD zr_status_t zr_store_put_hashed(zr_store_t *store, size_t extent, size_t offset_bytes,
+                                             size_t size_bytes, const void *buffer,
+                                             const uint64_t *sums, zr_store_ticket_t *ticket_p);
 
 /**
  * Block until a transfer has ended, and give its ticket back.

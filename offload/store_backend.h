@@ -31,6 +31,7 @@ typedef struct zr_store_transfer {
     size_t size_bytes;
     unsigned char *buffer; /* of a put: not written */
     zr_status_t status;    /* of the first piece that failed; a backend then begins no other */
+    bool is_unhashed;      /* the caller makes the checksums, or verifies them */
 
     size_t ended_bytes; /* of all pieces; equal to size_bytes: the transfer has ended */
     zr_transfer_state_t state;
@@ -49,6 +50,12 @@ typedef struct zr_store_piece {
     uint64_t file_offset_bytes;
 } zr_store_piece_t;
 
+/** A place in a file. */
+typedef struct zr_store_place {
+    const char *file; /* for messages */
+    uint64_t offset_bytes;
+} zr_store_place_t;
+
 typedef struct zr_store_backend {
     const char *name;    /* static */
     size_t handle_bytes; /* of the backend's struct, whose first member is a zr_store */
@@ -66,6 +73,8 @@ typedef struct zr_store_backend {
      * flight. An error ends the transfers that it meets, and is kept there. One that meets all
      * sets store->is_dead, and ends all before it returns: the caller frees the buffers then. */
     void (*progress)(zr_store_t *store, bool wait);
+    /* Optional. Where a chunk lies, for messages. */
+    zr_store_place_t (*locate)(const zr_store_t *store, size_t extent, size_t offset_bytes);
     /* Optional. Have store->buffers registered instead of those before, which is never refused
      * when they have become fewer: a failure leaves those before. Sets info.is_registered. Nothing
      * is in flight. */
@@ -112,6 +121,20 @@ static inline zr_store_statistics_t *zr_store_account_of(zr_store_t *store,
     return &store->accounts[store->extents[transfer->extent].account];
 }
 
+/** Whole chunks of an extent, in memory. */
+typedef struct zr_store_chunk_range {
+    size_t extent;
+    size_t offset_bytes; /* in the extent, where a chunk begins */
+    size_t size_bytes;
+    const unsigned char *buffer;
+} zr_store_chunk_range_t;
+
+/** The place of the chunk that begins there in the store's tables. */
+static inline size_t zr_store_chunk_at(const zr_store_t *store, size_t extent,
+                                       size_t offset_bytes) {
+    return store->chunks[extent].first + offset_bytes / store->info.chunk_bytes;
+}
+
 /** Before the bytes of a put are taken: makes the checksums. Of a get: nothing yet. */
 void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece);
 
@@ -126,6 +149,17 @@ typedef struct zr_store_outcome {
 /** The bytes are where they belong, or have failed: verifies those of a get, and counts. */
 void zr_store_piece_ended(zr_store_t *store, const zr_store_piece_t *piece,
                           const zr_store_outcome_t *outcome);
+
+/**
+ * Compare bytes of an extent, whole chunks, with their checksums; counts the time.
+ *
+ * @param place  where they lie
+ */
+ZR_NODISCARD zr_status_t zr_store_verify_chunks(zr_store_t *store,
+                                                const zr_store_chunk_range_t *range,
+                                                const zr_store_place_t *place);
+/** Make their checksums: [chunks]. */
+void zr_store_hash_chunks(zr_store_t *store, const zr_store_chunk_range_t *range, uint64_t *sums);
 
 /** End what was not begun of a transfer whose status is an error. */
 void zr_store_abandon_rest(zr_store_t *store, zr_store_transfer_t *transfer);

@@ -41,6 +41,11 @@ static void close_memory(zr_store_t *store) {
     zr_store_memory_free(store, &memory->begins_memory);
 }
 
+static zr_store_place_t locate(const zr_store_t *store, size_t extent, size_t offset_bytes) {
+    const memory_store_t *memory = (const memory_store_t *)store;
+    return (zr_store_place_t){"host memory", memory->begins[extent] + offset_bytes};
+}
+
 static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
     memory_store_t *memory = (memory_store_t *)store;
     if (memory->oldest == NULL)
@@ -59,12 +64,12 @@ static void progress(zr_store_t *store, bool wait) {
     memory->oldest = transfer->next;
     transfer->next = NULL;
 
+    const zr_store_place_t found = locate(store, transfer->extent, transfer->offset_bytes);
     const zr_store_piece_t piece = {.transfer = transfer,
                                     .offset_bytes = transfer->offset_bytes,
                                     .size_bytes = transfer->size_bytes,
-                                    .file = "host memory",
-                                    .file_offset_bytes =
-                                        memory->begins[transfer->extent] + transfer->offset_bytes};
+                                    .file = found.file,
+                                    .file_offset_bytes = found.offset_bytes};
     unsigned char *place = (unsigned char *)memory->data.base + piece.file_offset_bytes;
     zr_store_piece_begins(store, &piece);
     if (transfer->direction == ZR_STORE_PUT)
@@ -83,4 +88,5 @@ const zr_store_backend_t zr_store_memory_backend = {
     .close = close_memory,
     .start = start,
     .progress = progress,
+    .locate = locate,
 };

@@ -19,65 +19,91 @@ double zr_store_now(const zr_store_t *store) {
     return store->options.device != NULL ? zr_device_now(store->options.device) : zr_store_clock();
 }
 
-/* The place of a piece's first chunk in the tables. */
-static size_t first_chunk(const zr_store_t *store, const zr_store_piece_t *piece) {
-    return store->chunks[piece->transfer->extent].first +
-           piece->offset_bytes / store->info.chunk_bytes;
+static zr_store_chunk_range_t range_of(const zr_store_piece_t *piece) {
+    const zr_store_transfer_t *transfer = piece->transfer;
+    return (zr_store_chunk_range_t){.extent = transfer->extent,
+                                    .offset_bytes = piece->offset_bytes,
+                                    .size_bytes = piece->size_bytes,
+                                    .buffer = transfer->buffer +
+                                              (piece->offset_bytes - transfer->offset_bytes)};
 }
 
-/* Where the piece lies in the caller's buffer. */
-static const unsigned char *piece_buffer(const zr_store_piece_t *piece) {
-    return piece->transfer->buffer + (piece->offset_bytes - piece->transfer->offset_bytes);
-}
-
-static size_t chunk_size(const zr_store_t *store, const zr_store_piece_t *piece, size_t done) {
-    size_t left = piece->size_bytes - done;
+static size_t chunk_size(const zr_store_t *store, const zr_store_chunk_range_t *range,
+                         size_t done) {
+    size_t left = range->size_bytes - done;
     return left < store->info.chunk_bytes ? left : store->info.chunk_bytes;
 }
 
-void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece) {
-    if (store->sums == NULL || piece->transfer->direction != ZR_STORE_PUT)
-        return;
-    double begin = zr_store_clock();
-    uint64_t *sum = store->sums + first_chunk(store, piece);
-    const unsigned char *buffer = piece_buffer(piece);
-    for (size_t done = 0; done < piece->size_bytes; done += store->info.chunk_bytes)
-        *sum++ = zr_store_checksum(buffer + done, chunk_size(store, piece, done));
-    zr_store_account_of(store, piece->transfer)->checksum_seconds += zr_store_clock() - begin;
+static void count_checksums(zr_store_t *store, size_t extent, double begin) {
+    store->accounts[store->extents[extent].account].checksum_seconds += zr_store_clock() - begin;
 }
 
-static zr_status_t refuse_chunk(const zr_store_t *store, const zr_store_piece_t *piece, size_t done,
-                                uint64_t put, uint64_t got) {
+void zr_store_hash_chunks(zr_store_t *store, const zr_store_chunk_range_t *range, uint64_t *sums) {
+    double begin = zr_store_clock();
+    for (size_t done = 0; done < range->size_bytes; done += store->info.chunk_bytes)
+        *sums++ = zr_store_checksum(range->buffer + done, chunk_size(store, range, done));
+    count_checksums(store, range->extent, begin);
+}
+
+void zr_store_piece_begins(zr_store_t *store, const zr_store_piece_t *piece) {
+    const zr_store_transfer_t *transfer = piece->transfer;
+    if (store->sums == NULL || transfer->direction != ZR_STORE_PUT || transfer->is_unhashed)
+        return;
+    zr_store_chunk_range_t range = range_of(piece);
+    zr_store_hash_chunks(store, &range,
+                         store->sums +
+                             zr_store_chunk_at(store, transfer->extent, piece->offset_bytes));
+}
+
+/* Two checksums that differ. */
+typedef struct mismatch {
+    size_t done; /* in the range */
+    uint64_t put, got;
+} mismatch_t;
+
+static zr_status_t refuse_chunk(const zr_store_t *store, const zr_store_chunk_range_t *range,
+                                const zr_store_place_t *place, const mismatch_t *mismatch) {
+    size_t size_bytes = chunk_size(store, range, mismatch->done);
     return zr_fail(&store->options.log, ZR_ERR_FORMAT,
                    "get of \"%s\": the %zu bytes at %zu are not those that were put: %s, offset "
                    "%llu, length %zu: XXH3 %016llx was put, %016llx came back; the drive, its "
                    "connection or the memory is at fault",
-                   store->extents[piece->transfer->extent].name, chunk_size(store, piece, done),
-                   piece->offset_bytes + done, piece->file,
-                   (unsigned long long)(piece->file_offset_bytes + done),
-                   chunk_size(store, piece, done), (unsigned long long)put,
-                   (unsigned long long)got);
+                   store->extents[range->extent].name, size_bytes,
+                   range->offset_bytes + mismatch->done, place->file,
+                   (unsigned long long)(place->offset_bytes + mismatch->done), size_bytes,
+                   (unsigned long long)mismatch->put, (unsigned long long)mismatch->got);
+}
+
+zr_status_t zr_store_verify_chunks(zr_store_t *store, const zr_store_chunk_range_t *range,
+                                   const zr_store_place_t *place) {
+    double begin = zr_store_clock();
+    const uint64_t *sum =
+        store->sums + zr_store_chunk_at(store, range->extent, range->offset_bytes);
+    mismatch_t mismatch = {0};
+    bool is_same = true;
+    for (; mismatch.done < range->size_bytes; mismatch.done += store->info.chunk_bytes) {
+        mismatch.put = *sum++;
+        mismatch.got = zr_store_checksum(range->buffer + mismatch.done,
+                                         chunk_size(store, range, mismatch.done));
+        is_same = mismatch.put == mismatch.got;
+        if (!is_same)
+            break;
+    }
+    count_checksums(store, range->extent, begin);
+    return is_same ? ZR_OK : refuse_chunk(store, range, place, &mismatch);
 }
 
 static zr_status_t verify(zr_store_t *store, const zr_store_piece_t *piece) {
-    if (store->sums == NULL)
+    const zr_store_place_t place = {piece->file, piece->file_offset_bytes};
+    zr_store_chunk_range_t range = range_of(piece);
+    if (store->sums == NULL || piece->transfer->is_unhashed)
         return ZR_OK;
-    double begin = zr_store_clock();
-    zr_status_t status = ZR_OK;
-    const uint64_t *sum = store->sums + first_chunk(store, piece);
-    const unsigned char *buffer = piece_buffer(piece);
-    for (size_t done = 0; done < piece->size_bytes && status == ZR_OK;
-         done += store->info.chunk_bytes, sum++) {
-        uint64_t got = zr_store_checksum(buffer + done, chunk_size(store, piece, done));
-        if (got != *sum)
-            status = refuse_chunk(store, piece, done, *sum, got);
-    }
-    zr_store_account_of(store, piece->transfer)->checksum_seconds += zr_store_clock() - begin;
-    return status;
+    return zr_store_verify_chunks(store, &range, &place);
 }
 
 static void mark_present(zr_store_t *store, const zr_store_piece_t *piece) {
-    unsigned char *is_present = store->is_present + first_chunk(store, piece);
+    unsigned char *is_present =
+        store->is_present + zr_store_chunk_at(store, piece->transfer->extent, piece->offset_bytes);
     for (size_t done = 0; done < piece->size_bytes; done += store->info.chunk_bytes)
         *is_present++ = 1;
 }

@@ -359,5 +359,6 @@ const zr_store_backend_t zr_store_uring_backend = {
     .close = close_uring,
     .start = zr_uring_start,
     .progress = zr_uring_progress,
+    .locate = zr_uring_locate,
     .register_buffers = register_buffers,
 };

@@ -13,9 +13,22 @@
 #include "offload/swap.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "offload/staging.h"
 #include "offload/store_backend.h"
+
+/* What is known of a chunk of an item that is worked on in slices. */
+typedef enum chunk_state {
+    CHUNK_UNVERIFIED = 0, /* as it came */
+    CHUNK_OPEN = 1,       /* verified; may have changed since */
+    CHUNK_HASHED = 2      /* it has its new value, and its checksum is made */
+} chunk_state_t;
+
+typedef struct chunk {
+    chunk_state_t state;
+    size_t closed_bytes; /* of it, while it is open */
+} chunk_t;
 
 /* A buffer, and what is under way with it. */
 typedef struct slot {
@@ -24,13 +37,18 @@ typedef struct slot {
     uint64_t number;          /* of that transfer, in the order of their starts */
     bool is_loaded;           /* by zr_swap_load: holds `item` */
     zr_swap_item_t item;
+    chunk_t *chunks; /* [swap->most_chunks] of the item */
+    uint64_t *sums;  /* likewise, of those that are hashed */
 } slot_t;
 
 struct zr_swap {
     zr_swap_options_t options;
     zr_store_t *store;
     zr_staging_t staging;
-    slot_t *slots; /* [options.n_buffers] */
+    slot_t *slots;      /* [options.n_buffers] */
+    size_t most_chunks; /* of an item; 0: the store makes no checksums */
+    chunk_t *chunks;    /* [options.n_buffers][most_chunks] */
+    uint64_t *sums;     /* likewise */
     size_t next_load;
     uint64_t n_transfers;
     zr_swap_statistics_t statistics;
@@ -74,6 +92,24 @@ static zr_status_t make_buffers(zr_swap_t *swap) {
     return ZR_OK;
 }
 
+static zr_status_t make_chunks(zr_swap_t *swap) {
+    const zr_swap_options_t *o = &swap->options;
+    const zr_store_info_t *info = zr_store_info(swap->store);
+    if (!info->has_checksums)
+        return ZR_OK;
+    swap->most_chunks = o->buffer_bytes / info->chunk_bytes + 1;
+    swap->chunks = calloc(o->n_buffers * swap->most_chunks, sizeof(*swap->chunks));
+    swap->sums = calloc(o->n_buffers * swap->most_chunks, sizeof(*swap->sums));
+    if (swap->chunks == NULL || swap->sums == NULL)
+        return zr_fail(&o->log, ZR_ERR_MEMORY, "swap: no memory for %zu chunks of %zu buffers",
+                       swap->most_chunks, o->n_buffers);
+    for (size_t i = 0; i < o->n_buffers; i++) {
+        swap->slots[i].chunks = swap->chunks + i * swap->most_chunks;
+        swap->slots[i].sums = swap->sums + i * swap->most_chunks;
+    }
+    return ZR_OK;
+}
+
 zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
                            zr_swap_t **swap_p) {
     ZR_TRY(check(options, store));
@@ -89,6 +125,8 @@ zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
     swap->store = store;
     swap->slots = slots;
     zr_status_t status = make_buffers(swap);
+    if (status == ZR_OK)
+        status = make_chunks(swap);
     if (status != ZR_OK) {
         zr_swap_destroy(&swap);
         return status;
@@ -114,6 +152,8 @@ void zr_swap_destroy(zr_swap_t **swap_pp) {
     zr_swap_t *swap = *swap_pp;
     drain(swap);
     zr_staging_clear(&swap->staging);
+    free(swap->sums);
+    free(swap->chunks);
     free(swap->slots);
     free(swap);
     *swap_pp = NULL;
@@ -142,13 +182,22 @@ static zr_status_t finish_slot(zr_swap_t *swap, slot_t *slot) {
     return zr_store_wait(swap->store, ticket);
 }
 
+static bool is_in_slices(const zr_swap_t *swap) {
+    return swap->pass == ZR_SWAP_SLICES && swap->most_chunks > 0;
+}
+
 /* Start the read of item n_begun; its buffer is free. */
 static zr_status_t begin_item(zr_swap_t *swap) {
     const zr_swap_item_t *item = &swap->items[swap->n_begun];
     slot_t *slot = slot_of(swap, swap->n_begun);
-    if (swap->pass != ZR_SWAP_FILL)
+    if (is_in_slices(swap)) {
+        memset(slot->chunks, 0, swap->most_chunks * sizeof(*slot->chunks));
+        ZR_TRY(zr_store_get_unverified(swap->store, item->extent, item->offset_bytes,
+                                       item->size_bytes, slot->base, &slot->ticket));
+    } else if (swap->pass != ZR_SWAP_FILL) {
         ZR_TRY(zr_store_get(swap->store, item->extent, item->offset_bytes, item->size_bytes,
                             slot->base, &slot->ticket));
+    }
     slot->number = swap->n_transfers++;
     swap->n_begun++;
     size_t n_ahead = swap->n_begun - swap->n_done;
@@ -248,12 +297,123 @@ zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p) {
     return end_if_failed(swap, next(swap, buffer_p));
 }
 
+/* ---- slices -------------------------------------------------------------------------------- */
+
+/* A chunk of the item that is worked on. */
+typedef struct chunk_bytes {
+    size_t begin, size_bytes; /* in the item */
+} chunk_bytes_t;
+
+static chunk_bytes_t bytes_of_chunk(const zr_swap_t *swap, size_t number) {
+    size_t chunk = zr_store_info(swap->store)->chunk_bytes;
+    size_t left = swap->items[swap->n_done].size_bytes - number * chunk;
+    return (chunk_bytes_t){number * chunk, left < chunk ? left : chunk};
+}
+
+static zr_status_t verify_chunk(zr_swap_t *swap, size_t number) {
+    const zr_swap_item_t *item = &swap->items[swap->n_done];
+    slot_t *slot = slot_of(swap, swap->n_done);
+    chunk_bytes_t bytes = bytes_of_chunk(swap, number);
+    return zr_store_verify(swap->store, item->extent, item->offset_bytes + bytes.begin,
+                           bytes.size_bytes, slot->base + bytes.begin);
+}
+
+static zr_status_t hash_chunk(zr_swap_t *swap, size_t number) {
+    const zr_swap_item_t *item = &swap->items[swap->n_done];
+    slot_t *slot = slot_of(swap, swap->n_done);
+    chunk_bytes_t bytes = bytes_of_chunk(swap, number);
+    ZR_TRY(zr_store_hash(swap->store, item->extent, item->offset_bytes + bytes.begin,
+                         bytes.size_bytes, slot->base + bytes.begin, &slot->sums[number]));
+    slot->chunks[number].state = CHUNK_HASHED;
+    return ZR_OK;
+}
+
+/* What the bytes have to be for zr_swap_open_slice and zr_swap_close_slice. */
+static zr_status_t check_slice(const zr_swap_t *swap, size_t offset_bytes, size_t size_bytes) {
+    const zr_log_t *log = &swap->options.log;
+    if (!swap->is_open || swap->pass != ZR_SWAP_SLICES || swap->n_given == swap->n_done)
+        return zr_fail(log, ZR_ERR_STATE, "swap: no item is being worked on in slices");
+    size_t item_bytes = swap->items[swap->n_done].size_bytes;
+    if (offset_bytes <= item_bytes && size_bytes <= item_bytes - offset_bytes)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT, "swap: a slice of %zu bytes at %zu; the item has %zu",
+                   size_bytes, offset_bytes, item_bytes);
+}
+
+static zr_status_t open_chunk(zr_swap_t *swap, size_t number) {
+    chunk_t *chunk = &slot_of(swap, swap->n_done)->chunks[number];
+    if (chunk->state == CHUNK_UNVERIFIED)
+        ZR_TRY(verify_chunk(swap, number));
+    *chunk = (chunk_t){.state = CHUNK_OPEN,
+                       .closed_bytes = chunk->state == CHUNK_OPEN ? chunk->closed_bytes : 0};
+    return ZR_OK;
+}
+
+static zr_status_t close_chunk(zr_swap_t *swap, size_t number, size_t size_bytes) {
+    chunk_t *chunk = &slot_of(swap, swap->n_done)->chunks[number];
+    chunk_bytes_t bytes = bytes_of_chunk(swap, number);
+    if (chunk->state != CHUNK_OPEN || size_bytes > bytes.size_bytes - chunk->closed_bytes)
+        return zr_fail(&swap->options.log, ZR_ERR_STATE,
+                       "swap: %zu bytes of the chunk at %zu of the item are closed, but were not "
+                       "opened, or have been closed before",
+                       size_bytes, bytes.begin);
+    chunk->closed_bytes += size_bytes;
+    return chunk->closed_bytes == bytes.size_bytes ? hash_chunk(swap, number) : ZR_OK;
+}
+
+/* Open or close the bytes, chunk by chunk. */
+static zr_status_t pass_slice(zr_swap_t *swap, size_t offset_bytes, size_t size_bytes,
+                              bool is_opened) {
+    size_t chunk = zr_store_info(swap->store)->chunk_bytes;
+    ZR_TRY(check_slice(swap, offset_bytes, size_bytes));
+    if (swap->most_chunks == 0)
+        return ZR_OK;
+    for (size_t at = offset_bytes, end = offset_bytes + size_bytes, next; at < end; at = next) {
+        next = (at / chunk + 1) * chunk;
+        next = next < end ? next : end;
+        ZR_TRY(is_opened ? open_chunk(swap, at / chunk) : close_chunk(swap, at / chunk, next - at));
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_swap_open_slice(zr_swap_t *swap, size_t offset_bytes, size_t size_bytes) {
+    return end_if_failed(swap, pass_slice(swap, offset_bytes, size_bytes, true));
+}
+
+zr_status_t zr_swap_close_slice(zr_swap_t *swap, size_t offset_bytes, size_t size_bytes) {
+    return end_if_failed(swap, pass_slice(swap, offset_bytes, size_bytes, false));
+}
+
+/* Verify and hash what was not. */
+static zr_status_t finish_chunks(zr_swap_t *swap) {
+    const slot_t *slot = slot_of(swap, swap->n_done);
+    size_t item_bytes = swap->items[swap->n_done].size_bytes;
+    size_t chunk = zr_store_info(swap->store)->chunk_bytes;
+    for (size_t i = 0; i * chunk < item_bytes; i++) {
+        if (slot->chunks[i].state == CHUNK_UNVERIFIED)
+            ZR_TRY(verify_chunk(swap, i));
+        if (slot->chunks[i].state != CHUNK_HASHED)
+            ZR_TRY(hash_chunk(swap, i));
+    }
+    return ZR_OK;
+}
+
+/* ---- going on with a pass ------------------------------------------------------------------ */
+
+static zr_status_t put(zr_swap_t *swap, const zr_swap_item_t *item, slot_t *slot) {
+    if (!is_in_slices(swap))
+        return zr_store_put(swap->store, item->extent, item->offset_bytes, item->size_bytes,
+                            slot->base, &slot->ticket);
+    ZR_TRY(finish_chunks(swap));
+    return zr_store_put_hashed(swap->store, item->extent, item->offset_bytes, item->size_bytes,
+                               slot->base, slot->sums, &slot->ticket);
+}
+
 static zr_status_t done(zr_swap_t *swap) {
     const zr_swap_item_t *item = &swap->items[swap->n_done];
     slot_t *slot = slot_of(swap, swap->n_done);
     if (swap->pass != ZR_SWAP_READ)
-        ZR_TRY(zr_store_put(swap->store, item->extent, item->offset_bytes, item->size_bytes,
-                            slot->base, &slot->ticket));
+        ZR_TRY(put(swap, item, slot));
     slot->number = swap->n_transfers++;
     swap->n_done++;
     swap->statistics.n_items++;

@@ -50,8 +50,10 @@ typedef struct zr_swap_item {
 typedef enum zr_swap_pass {
     ZR_SWAP_UPDATE = 0, /* get, work, put */
     ZR_SWAP_FILL = 1,   /* the buffers come undefined: work, put */
-    ZR_SWAP_READ = 2    /* get, work: up to n_buffers may be given out at once, and the pass may end
+    ZR_SWAP_READ = 2,   /* get, work: up to n_buffers may be given out at once, and the pass may end
                            before its last item */
+    ZR_SWAP_SLICES =
+        3 /* as ZR_SWAP_UPDATE, with checksums slice by slice: see zr_swap_open_slice */
 } zr_swap_pass_t;
 
 /**
@@ -74,7 +76,7 @@ void zr_swap_destroy(zr_swap_t **swap);
  * @return ZR_OK; ZR_ERR_ARGUMENT for an item larger than a buffer; ZR_ERR_STATE when a pass was
  *         not ended; what zr_store_get returns
  *
- * After an error of this or the next three calls the pass is over: nothing is in flight, and
+ * After an error of this or the next five calls the pass is over: nothing is in flight, and
  * items that were not put back hold what the store says of puts that fail.
  */
 ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass,
@@ -85,6 +87,30 @@ ZR_NODISCARD zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass,
  * many are given out as may be: 1, in ZR_SWAP_READ n_buffers.
  */
 ZR_NODISCARD zr_status_t zr_swap_next(zr_swap_t *swap, void **buffer_p);
+
+/**
+ * ZR_SWAP_SLICES: some bytes of the item are about to be used. Chunks that have any of them are
+ * verified, each once: close to their use, so that memory is passed once, and what went wrong in
+ * the buffer is found as well.
+ *
+ * @param offset_bytes, size_bytes  within the item
+ * @return ZR_OK; ZR_ERR_FORMAT when they are not what was put; ZR_ERR_STATE when no item of such a
+ *         pass is worked on; ZR_ERR_ARGUMENT
+ *
+ * Bytes that are changed without this are refused by zr_swap_done, which verifies what was not.
+ */
+ZR_NODISCARD zr_status_t zr_swap_open_slice(zr_swap_t *swap, size_t offset_bytes,
+                                            size_t size_bytes);
+
+/**
+ * ZR_SWAP_SLICES: bytes of opened slices have their new values. A chunk is hashed when all of its
+ * bytes have been closed, each once; what is not, when the item is done. One that is opened again
+ * counts as not closed.
+ *
+ * @return ZR_OK; ZR_ERR_STATE also when they were not opened, or have been closed; ZR_ERR_ARGUMENT
+ */
+ZR_NODISCARD zr_status_t zr_swap_close_slice(zr_swap_t *swap, size_t offset_bytes,
+                                             size_t size_bytes);
 
 /** Put the item back whose buffer was given out first of those that are. ZR_SWAP_READ: nothing is
  * put; the buffer is free for the next items. */

@@ -56,5 +56,6 @@ int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, 
 /* Entries of the backend: see store_backend.h. */
 void zr_uring_start(zr_store_t *store, zr_store_transfer_t *transfer);
 void zr_uring_progress(zr_store_t *store, bool wait);
+zr_store_place_t zr_uring_locate(const zr_store_t *store, size_t extent, size_t offset_bytes);
 
 #endif

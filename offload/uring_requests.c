@@ -41,16 +41,30 @@ static size_t next_piece_bytes(const zr_uring_store_t *uring, const zr_store_tra
     return piece % info->block_bytes != 0 && whole_chunks > 0 ? whole_chunks : piece;
 }
 
-/* Where a place in an extent lies. */
+/* Where a place in an extent lies: which file, and where in it. */
+static size_t find_file(const zr_uring_store_t *uring, size_t extent, size_t offset_bytes,
+                        uint64_t *file_offset_p) {
+    size_t stripe_bytes = uring->base.info.request_bytes, stripe = offset_bytes / stripe_bytes;
+    size_t file = (uring->first_file[extent] + stripe) % uring->n_files;
+    *file_offset_p = uring->begins[extent * uring->n_files + file] +
+                     (uint64_t)(stripe / uring->n_files) * stripe_bytes +
+                     offset_bytes % stripe_bytes;
+    return file;
+}
+
+zr_store_place_t zr_uring_locate(const zr_store_t *store, size_t extent, size_t offset_bytes) {
+    const zr_uring_store_t *uring = (const zr_uring_store_t *)store;
+    zr_store_place_t place;
+    size_t file = find_file(uring, extent, offset_bytes, &place.offset_bytes);
+    place.file = uring->files[file].name;
+    return place;
+}
+
 static void locate(const zr_uring_store_t *uring, zr_uring_request_t *request) {
     zr_store_piece_t *piece = &request->piece;
-    size_t stripe_bytes = uring->base.info.request_bytes, extent = piece->transfer->extent;
-    size_t stripe = piece->offset_bytes / stripe_bytes;
-    request->file = (uring->first_file[extent] + stripe) % uring->n_files;
+    request->file =
+        find_file(uring, piece->transfer->extent, piece->offset_bytes, &piece->file_offset_bytes);
     piece->file = uring->files[request->file].name;
-    piece->file_offset_bytes = uring->begins[extent * uring->n_files + request->file] +
-                               (uint64_t)(stripe / uring->n_files) * stripe_bytes +
-                               piece->offset_bytes % stripe_bytes;
 }
 
 static unsigned char *caller_memory(const zr_store_piece_t *piece) {

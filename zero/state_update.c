@@ -19,12 +19,14 @@ typedef struct piece_work {
     void *grads;
     void *params; /* NULL: they live elsewhere, zr_params_open_write says where */
     zr_stream_t *stream;
-    size_t most_elems; /* that are updated at a time */
+    size_t most_elems; /* that are updated at a time: up to the next multiple of it in the piece */
+    bool is_sliced;    /* it comes from a store and is updated in its buffer */
 } piece_work_t;
 
-/* The drive is looked after between runs of so many elements: less than what is with it lasts, and
- * not so few that waking a device's threads counts. */
-#define MOST_SWAPPED_ELEMS ((size_t)1 << 19)
+/* What comes from a store is updated in slices of so many elements. A slice of master, m and v is
+ * verified, updated and hashed while it is in a cache, and the drive is looked after behind it:
+ * less than what is with it lasts, and not so little that waking a device's threads counts. */
+#define SLICE_ELEMS ((size_t)1 << 18)
 
 /* ---- arrays on the device ---- */
 
@@ -119,6 +121,26 @@ static zr_status_t update_some(zr_unit_t *unit, const zr_state_update_t *update,
     return zr_params_close_write(unit, FLAT_TRAINABLE, &write);
 }
 
+/* Open or close the bytes of a run in the buffer of the piece: of master, m and v. */
+static zr_status_t pass_slice(zr_unit_t *unit, const piece_work_t *work, const zr_segment_t *run,
+                              zr_status_t (*pass)(zr_swap_t *, size_t, size_t)) {
+    size_t first_bytes = (run->first - work->first) * sizeof(float);
+    for (size_t array = 0; array < 3; array++)
+        ZR_TRY(pass(unit->runtime->state.swap,
+                    array * work->piece->n_elems * sizeof(float) + first_bytes,
+                    run->n_elems * sizeof(float)));
+    return ZR_OK;
+}
+
+/* As update_some, in the buffer of the swap pipeline. */
+static zr_status_t update_slice(zr_unit_t *unit, const zr_state_update_t *update,
+                                const piece_work_t *work, zr_segment_t *run) {
+    ZR_TRY(pass_slice(unit, work, run, zr_swap_open_slice));
+    ZR_TRY(update_some(unit, update, work, run));
+    ZR_TRY(zr_stream_synchronize(work->stream));
+    return pass_slice(unit, work, run, zr_swap_close_slice);
+}
+
 static zr_status_t update_runs(zr_unit_t *unit, const zr_state_update_t *update,
                                const piece_work_t *work) {
     const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
@@ -129,8 +151,10 @@ static zr_status_t update_runs(zr_unit_t *unit, const zr_state_update_t *update,
         run.first = run.first > work->first ? run.first : work->first;
         end = end < piece_end ? end : piece_end;
         for (; run.first < end; run.first += run.n_elems) {
-            run.n_elems = end - run.first < work->most_elems ? end - run.first : work->most_elems;
-            ZR_TRY(update_some(unit, update, work, &run));
+            size_t most = work->most_elems - (run.first - work->first) % work->most_elems;
+            run.n_elems = end - run.first < most ? end - run.first : most;
+            ZR_TRY(work->is_sliced ? update_slice(unit, update, work, &run)
+                                   : update_some(unit, update, work, &run));
             if (work->piece->tier == ZR_TIER_NVME)
                 zr_store_progress(unit->runtime->state.store);
         }
@@ -166,8 +190,9 @@ static zr_status_t update_on_host(zr_unit_t *unit, const zr_state_update_t *upda
     if (state->has_copies)
         ZR_TRY(take_copies(runtime, work));
     ZR_TRY(find_home(unit, work->piece, &work->state));
-    if (is_swapped && work->most_elems > MOST_SWAPPED_ELEMS)
-        work->most_elems = MOST_SWAPPED_ELEMS;
+    work->is_sliced = is_swapped;
+    if (is_swapped && work->most_elems > SLICE_ELEMS)
+        work->most_elems = SLICE_ELEMS;
     ZR_TRY(update_runs(unit, update, work));
     ZR_TRY(zr_stream_synchronize(state->host));
     if (work->params != NULL && state->has_copies)
@@ -231,7 +256,8 @@ zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
     state->n_updated = 0;
     if (state->store != NULL) {
         zr_store_account_statistics(state->store, state->extents.account, &state->before);
-        ZR_TRY(zr_swap_begin(state->swap, ZR_SWAP_UPDATE, state->items, state->n_items));
+        zr_swap_pass_t pass = state->choice.is_on_device ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES;
+        ZR_TRY(zr_swap_begin(state->swap, pass, state->items, state->n_items));
     }
     if (!state->has_copies)
         return ZR_OK;

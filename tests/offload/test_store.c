@@ -516,6 +516,104 @@ static void test_refused_transfers(void **state) {
     free_buffer(buffer);
 }
 
+/* ---- checksums at another time ----------------------------------------------------------------
+ */
+
+#define N_CHUNKS ((size_t)7)
+static const size_t later_bytes = (N_CHUNKS - 1) * CHUNK + 333;
+
+static zr_status_t verify_chunk(const fixture_t *f, const unsigned char *buffer, size_t number) {
+    size_t at = number * CHUNK, left = later_bytes - at;
+    return zr_store_verify(f->store, 0, at, left < CHUNK ? left : CHUNK, buffer + at);
+}
+
+/* A bit of any chunk that changes between get and use is found in that chunk, and in no other. */
+static void flip_each_chunk(fixture_t *f, unsigned char *buffer) {
+    for (size_t i = 0; i < N_CHUNKS; i++) {
+        size_t size = i + 1 < N_CHUNKS ? CHUNK : later_bytes - i * CHUNK;
+        unsigned char *byte = buffer + i * CHUNK + (i * 977 + 1) % size;
+        *byte ^= (unsigned char)(1 << i % 8);
+        for (size_t j = 0; j < N_CHUNKS; j++) {
+            fixture_log_clear(f);
+            if (j == i && zr_store_info(f->store)->has_checksums)
+                assert_refused(f, ZR_ERR_FORMAT, verify_chunk(f, buffer, j), "are not those that");
+            else
+                assert_int_equal(verify_chunk(f, buffer, j), ZR_OK);
+        }
+        *byte ^= (unsigned char)(1 << i % 8);
+    }
+}
+
+static void test_checksums_at_another_time(void **state) {
+    fixture_t *f = *state;
+    uint64_t sums[N_CHUNKS];
+    zr_store_ticket_t ticket;
+    unsigned char *buffer = new_buffer(later_bytes, 0), *back = new_buffer(later_bytes, 0);
+    assert_int_equal(fixture_create(f, &later_bytes, 1), ZR_OK);
+    bool keeps = strcmp(variant->backend, "sim") != 0;
+    assert_true(zr_store_info(f->store)->has_checksums == (f->options.verify && keeps));
+    fill_pattern(buffer, later_bytes, 5);
+    assert_int_equal(zr_store_hash(f->store, 0, 0, later_bytes, buffer, sums), ZR_OK);
+    assert_int_equal(zr_store_put_hashed(f->store, 0, 0, later_bytes, buffer, sums, &ticket),
+                     ZR_OK);
+    assert_int_equal(zr_store_wait(f->store, ticket), ZR_OK);
+    assert_int_equal(get_now(f->store, 0, 0, later_bytes, back), ZR_OK);
+    expect_bytes(back, buffer, later_bytes);
+
+    memset(back, 0, later_bytes);
+    assert_int_equal(zr_store_get_unverified(f->store, 0, 0, later_bytes, back, &ticket), ZR_OK);
+    assert_int_equal(zr_store_wait(f->store, ticket), ZR_OK);
+    expect_bytes(back, buffer, later_bytes);
+    flip_each_chunk(f, back);
+    free_buffer(back);
+    free_buffer(buffer);
+}
+
+/* What was hashed and has changed before it was put is not what comes back. */
+static void test_a_change_after_hashing(void **state) {
+    fixture_t *f = *state;
+    uint64_t sums[N_CHUNKS] = {0};
+    zr_store_ticket_t ticket = 0;
+    unsigned char *buffer = new_buffer(later_bytes, 0);
+    assert_int_equal(fixture_create(f, &later_bytes, 1), ZR_OK);
+    for (size_t i = 0; i < N_CHUNKS; i++) {
+        fill_pattern(buffer, later_bytes, i);
+        assert_int_equal(zr_store_hash(f->store, 0, 0, later_bytes, buffer, sums), ZR_OK);
+        buffer[i * CHUNK + 5] ^= 16;
+        assert_int_equal(zr_store_put_hashed(f->store, 0, 0, later_bytes, buffer, sums, &ticket),
+                         ZR_OK);
+        assert_int_equal(zr_store_wait(f->store, ticket), ZR_OK);
+        fixture_log_clear(f);
+        assert_int_equal(get_now(f->store, 0, 0, later_bytes, buffer),
+                         zr_store_info(f->store)->has_checksums ? ZR_ERR_FORMAT : ZR_OK);
+        assert_int_equal(f->n_logged[ZR_LOG_ERROR], zr_store_info(f->store)->has_checksums);
+    }
+    free_buffer(buffer);
+}
+
+static void test_refused_checksums(void **state) {
+    fixture_t *f = *state;
+    uint64_t sums[N_CHUNKS];
+    zr_store_ticket_t ticket = 0;
+    unsigned char *buffer = new_buffer(later_bytes, 0);
+    assert_int_equal(fixture_create(f, &later_bytes, 1), ZR_OK);
+    fixture_log_clear(f);
+    zr_store_t *s = f->store;
+    assert_refused(f, ZR_ERR_STATE, zr_store_verify(s, 0, 0, CHUNK, buffer), "holds nothing");
+    assert_refused(f, ZR_ERR_STATE, zr_store_get_unverified(s, 0, 0, CHUNK, buffer, &ticket),
+                   "holds nothing");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_verify(s, 1, 0, CHUNK, buffer), "1 extents were");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_verify(s, 0, 1, CHUNK, buffer), "no whole chunks");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_hash(s, 0, 0, CHUNK + 1, buffer, sums),
+                   "hashing of \"extent 0\": 8193 bytes at 0 are no whole chunks");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_hash(s, 0, 0, CHUNK, NULL, sums), "no buffer");
+    if (zr_store_info(s)->has_checksums)
+        assert_refused(f, ZR_ERR_ARGUMENT,
+                       zr_store_put_hashed(s, 0, 0, CHUNK, buffer, NULL, &ticket),
+                       "no checksums (NULL)");
+    free_buffer(buffer);
+}
+
 /* One option changed, and what the refusal says. */
 static void refuse_option(fixture_t *f, size_t *option, size_t value, const char *text) {
     size_t before = *option;
@@ -607,6 +705,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_register, setup, teardown),
         cmocka_unit_test_setup_teardown(test_unregister, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_transfers, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_checksums_at_another_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_change_after_hashing, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused_checksums, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_stores, setup, teardown),
         cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
     };

@@ -26,6 +26,7 @@ typedef struct swap_fixture {
     size_t n_items;
     unsigned char *oracle[N_EXTENTS];
     uint64_t seed;
+    uint64_t random;
 } swap_fixture_t;
 
 /* The extents in pieces of at most a buffer. */
@@ -75,9 +76,33 @@ static void create(swap_fixture_t *f) {
 }
 
 /* What an item holds is changed so that a lost, doubled or misplaced change shows. */
-static void change(unsigned char *bytes, size_t size_bytes, uint64_t key) {
-    for (size_t i = 0; i < size_bytes; i++)
+static void change_part(unsigned char *bytes, size_t first, size_t size_bytes, uint64_t key) {
+    for (size_t i = first; i < first + size_bytes; i++)
         bytes[i] = (unsigned char)(bytes[i] * 3 + key + i);
+}
+
+static void change(unsigned char *bytes, size_t size_bytes, uint64_t key) {
+    change_part(bytes, 0, size_bytes, key);
+}
+
+/* Change an item as the optimizer does: slices of three arrays in it side by side, and what is left
+ * at the end. */
+static zr_status_t change_in_slices(swap_fixture_t *f, unsigned char *bytes, size_t size_bytes,
+                                    uint64_t key) {
+    size_t third = size_bytes / 3, slice = 1 + next_random(&f->random) % (CHUNK + CHUNK / 2);
+    for (size_t at = 0; at < third; at += slice) {
+        size_t size = third - at < slice ? third - at : slice;
+        for (size_t array = 0; array < 3; array++) {
+            ZR_TRY(zr_swap_open_slice(f->swap, array * third + at, size));
+            change_part(bytes, array * third + at, size, key);
+        }
+        for (size_t array = 0; array < 3; array++)
+            if (f->random % 5 != 0) /* what is not closed is hashed in the end */
+                ZR_TRY(zr_swap_close_slice(f->swap, array * third + at, size));
+    }
+    ZR_TRY(zr_swap_open_slice(f->swap, 3 * third, size_bytes - 3 * third));
+    change_part(bytes, 3 * third, size_bytes - 3 * third, key);
+    return zr_swap_close_slice(f->swap, 3 * third, size_bytes - 3 * third);
 }
 
 static zr_status_t run_pass(swap_fixture_t *f, zr_swap_pass_t pass) {
@@ -89,7 +114,10 @@ static zr_status_t run_pass(swap_fixture_t *f, zr_swap_pass_t pass) {
         ZR_TRY(zr_swap_next(f->swap, &buffer));
         if (pass == ZR_SWAP_FILL)
             memset(buffer, 0, item->size_bytes);
-        change(buffer, item->size_bytes, key);
+        if (pass == ZR_SWAP_SLICES)
+            ZR_TRY(change_in_slices(f, buffer, item->size_bytes, key));
+        else
+            change(buffer, item->size_bytes, key);
         ZR_TRY(zr_swap_done(f->swap));
     }
     return zr_swap_end(f->swap);
@@ -138,21 +166,147 @@ static void passes_with(swap_fixture_t *f, size_t n_buffers, bool read_ahead, bo
     expect_pass(f, ZR_SWAP_FILL);
     expect_content(f);
     zr_store_statistics(f->store.store, &before);
-    for (int i = 0; i < 3; i++)
-        expect_pass(f, ZR_SWAP_UPDATE);
+    for (int i = 0; i < 5; i++)
+        expect_pass(f, i % 2 == 0 ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES);
     zr_store_statistics(f->store.store, &after);
     /* To the byte: everything is read once and written once per pass. */
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
-        assert_int_equal(after.count[d].bytes - before.count[d].bytes, 3 * all_bytes());
+        assert_int_equal(after.count[d].bytes - before.count[d].bytes, 5 * all_bytes());
     expect_content(f);
     zr_swap_statistics(f->swap, &swap);
-    assert_int_equal(swap.n_passes, 4);
-    assert_int_equal(swap.n_items, 4 * f->n_items);
+    assert_int_equal(swap.n_passes, 6);
+    assert_int_equal(swap.n_items, 6 * f->n_items);
     /* Half of the buffers read ahead of the one that is worked on. */
     size_t ahead = 1 + (n_buffers > 3 ? n_buffers / 2 : 1);
     ahead = ahead < n_buffers ? ahead : n_buffers;
     ahead = ahead < f->n_items ? ahead : f->n_items;
     assert_int_equal(swap.most_ahead, read_ahead ? ahead : 1);
+}
+
+/* ---- slices --------------------------------------------------------------------------------- */
+
+/* Begin a pass over all items, do all before item `n`, and give out that one. */
+static unsigned char *go_to_item(swap_fixture_t *f, zr_swap_pass_t pass, size_t n) {
+    void *buffer = NULL;
+    assert_int_equal(zr_swap_begin(f->swap, pass, f->items, f->n_items), ZR_OK);
+    for (size_t i = 0; i <= n; i++) {
+        assert_int_equal(zr_swap_next(f->swap, &buffer), ZR_OK);
+        if (i < n)
+            assert_int_equal(zr_swap_done(f->swap), ZR_OK);
+    }
+    fixture_log_clear(&f->store);
+    return buffer;
+}
+
+typedef enum flip { BEFORE_OPEN, NOT_OPENED, AFTER_CLOSE, N_FLIPS } flip_t;
+
+/* A bit of a chunk changes; the pass, or the next one, ends with that. */
+static void flip_one(swap_fixture_t *f, size_t n, size_t at, flip_t flip) {
+    size_t left = f->items[n].size_bytes - at, size = left < CHUNK ? left : CHUNK;
+    unsigned char *buffer = go_to_item(f, ZR_SWAP_SLICES, n);
+    if (flip == AFTER_CLOSE) {
+        assert_int_equal(zr_swap_open_slice(f->swap, at, size), ZR_OK);
+        change_part(buffer, at, size, 1);
+        assert_int_equal(zr_swap_close_slice(f->swap, at, size), ZR_OK);
+    }
+    buffer[at + (at / CHUNK * 577 + n) % size] ^= 32;
+    if (flip == AFTER_CLOSE) {
+        assert_int_equal(zr_swap_done(f->swap), ZR_OK);
+        zr_swap_destroy(&f->swap); /* waits for its write */
+        create(f);
+        buffer = go_to_item(f, ZR_SWAP_SLICES, n);
+    }
+    zr_status_t status =
+        flip == NOT_OPENED ? zr_swap_done(f->swap) : zr_swap_open_slice(f->swap, at + size / 2, 1);
+    assert_refused(&f->store, ZR_ERR_FORMAT, status, "not those that were put");
+    assert_refused(&f->store, ZR_ERR_STATE, zr_swap_done(f->swap), "no item is being worked on");
+}
+
+static void each_chunk_is_verified(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    set_up(&f, "memory");
+    create(&f);
+    for (flip_t flip = BEFORE_OPEN; flip < N_FLIPS; flip++)
+        for (size_t i = 0; i < f.n_items; i++)
+            for (size_t at = 0; at < f.items[i].size_bytes; at += CHUNK) {
+                expect_pass(&f, ZR_SWAP_FILL);
+                flip_one(&f, i, at, flip);
+            }
+    expect_pass(&f, ZR_SWAP_FILL);
+    expect_pass(&f, ZR_SWAP_SLICES);
+    expect_content(&f);
+    tear_down(&f);
+}
+
+/* One mistake in a new pass; it ends the pass. */
+static void refuse_slice(swap_fixture_t *f, size_t n_opened, size_t n_closed,
+                         zr_status_t (*call)(zr_swap_t *, size_t, size_t), size_t offset_bytes) {
+    expect_pass(f, ZR_SWAP_FILL);
+    go_to_item(f, ZR_SWAP_SLICES, 0);
+    for (size_t i = 0; i < n_opened; i++)
+        assert_int_equal(zr_swap_open_slice(f->swap, 0, CHUNK), ZR_OK);
+    for (size_t i = 0; i < n_closed; i++)
+        assert_int_equal(zr_swap_close_slice(f->swap, 0, CHUNK - 8), ZR_OK);
+    bool is_beyond = offset_bytes > BUFFER - 16;
+    assert_refused(&f->store, is_beyond ? ZR_ERR_ARGUMENT : ZR_ERR_STATE,
+                   call(f->swap, offset_bytes, 16),
+                   is_beyond ? "the item has 16384" : "were not opened, or have been closed");
+}
+
+static void wrong_slices_are_refused(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    set_up(&f, "memory");
+    create(&f);
+    refuse_slice(&f, 0, 0, zr_swap_close_slice, 0);     /* not opened */
+    refuse_slice(&f, 1, 0, zr_swap_close_slice, CHUNK); /* another was */
+    refuse_slice(&f, 1, 1, zr_swap_close_slice, 0);     /* more is closed than there is */
+    refuse_slice(&f, 0, 0, zr_swap_open_slice, 2 * CHUNK - 15);
+    refuse_slice(&f, 2, 0, zr_swap_close_slice, SIZE_MAX - 3);
+    expect_pass(&f, ZR_SWAP_FILL);
+    go_to_item(&f, ZR_SWAP_UPDATE, 0);
+    assert_refused(&f.store, ZR_ERR_STATE, zr_swap_open_slice(f.swap, 0, 16), "in slices");
+    tear_down(&f);
+}
+
+/* Closed, opened again and changed: the last value is what is there. */
+static void slices_may_be_opened_again(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    set_up(&f, "memory");
+    create(&f);
+    expect_pass(&f, ZR_SWAP_FILL);
+    for (int n_closed = 1; n_closed <= 2; n_closed++) {
+        unsigned char *buffer = go_to_item(&f, ZR_SWAP_SLICES, 0);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(zr_swap_open_slice(f.swap, 0, CHUNK), ZR_OK);
+            buffer[7]++;
+            if (i < n_closed)
+                assert_int_equal(zr_swap_close_slice(f.swap, 0, CHUNK), ZR_OK);
+        }
+        assert_int_equal(zr_swap_done(f.swap), ZR_OK);
+        zr_swap_destroy(&f.swap);
+        create(&f);
+        f.oracle[0][7] = (unsigned char)(f.oracle[0][7] + 2);
+        expect_content(&f);
+    }
+    tear_down(&f);
+}
+
+/* Without checksums slices are what they are with them, but for what is found. */
+static void slices_without_checksums(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    set_up(&f, "memory");
+    zr_store_destroy(&f.store.store);
+    f.store.options.verify = false;
+    assert_int_equal(fixture_create(&f.store, sizes, N_EXTENTS), ZR_OK);
+    create(&f);
+    expect_pass(&f, ZR_SWAP_FILL);
+    expect_pass(&f, ZR_SWAP_SLICES);
+    expect_content(&f);
+    tear_down(&f);
 }
 
 static void passes_over(const char *backend) {
@@ -404,6 +558,8 @@ static void each_failure_ends_its_pass(void **state) {
             if (status == ZR_OK)
                 status = run_pass(&f, ZR_SWAP_UPDATE);
             if (status == ZR_OK)
+                status = run_pass(&f, ZR_SWAP_SLICES);
+            if (status == ZR_OK)
                 status = run_pass(&f, ZR_SWAP_READ);
             bool hit = bad.n_started >= fail_at;
             assert_int_equal(status, hit ? ZR_ERR_IO : ZR_OK);
@@ -417,8 +573,8 @@ static void each_failure_ends_its_pass(void **state) {
             if (!hit)
                 break;
         }
-    /* A fill writes 8 items, an update reads them, too, and a pass that reads does only that. */
-    assert_int_equal(n_failed, 4 * 4 * 8);
+    /* A fill writes 8 items, updates read them, too, and a pass that reads does only that. */
+    assert_int_equal(n_failed, 4 * 6 * 8);
 }
 
 static void a_failing_load_is_not_kept(void **state) {
@@ -440,6 +596,10 @@ int main(void) {
         cmocka_unit_test(passes_over_uring),
         cmocka_unit_test(reads_over_memory),
         cmocka_unit_test(reads_over_uring),
+        cmocka_unit_test(each_chunk_is_verified),
+        cmocka_unit_test(wrong_slices_are_refused),
+        cmocka_unit_test(slices_may_be_opened_again),
+        cmocka_unit_test(slices_without_checksums),
         cmocka_unit_test(buffers_are_exactly_as_large),
         cmocka_unit_test(loads_are_kept),
         cmocka_unit_test(wrong_calls_are_refused),

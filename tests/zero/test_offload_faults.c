@@ -16,7 +16,7 @@
 /* A run takes milliseconds; one that takes this long hangs. */
 #define WATCHDOG_SECONDS 100
 
-typedef enum fault { NO_FAULT, FAILS, FLIPS_A_BIT } fault_t;
+typedef enum fault { NO_FAULT, FAILS, FLIPS_A_BIT, FLIPS_BEFORE_USE } fault_t;
 
 /* What the store of rank 1 does; its thread alone reads and writes this while it trains. */
 static struct {
@@ -24,6 +24,8 @@ static struct {
     fault_t fault;
     size_t n_started, fault_at; /* counted from 1 */
     size_t n_puts;
+    size_t n_chunks; /* that have come unverified; fault_at is one of these in FLIPS_BEFORE_USE */
+    size_t hit_chunk;
     zr_store_transfer_t *hit;
     zr_store_t *hit_store; /* whose transfer it is */
 } bad;
@@ -39,14 +41,29 @@ static const placement_t placements[] = {{0, true, false}, {1, true, false}, {2,
                                          {3, true, false}, {3, false, true}, {3, true, true}};
 #define N_PLACEMENTS (sizeof(placements) / sizeof(placements[0]))
 
+/* Whether the chunk that is to change is one of these, which are verified when they are used. */
+static bool has_chunk(const zr_store_t *store, const zr_store_transfer_t *transfer) {
+    size_t before = bad.n_chunks, chunk = store->info.chunk_bytes;
+    if (transfer->direction != ZR_STORE_GET || !transfer->is_unhashed)
+        return false;
+    bad.n_chunks += (transfer->size_bytes + chunk - 1) / chunk;
+    if (bad.fault_at <= before || bad.fault_at > bad.n_chunks)
+        return false;
+    bad.hit_chunk = bad.fault_at - before - 1;
+    return true;
+}
+
 static void bad_start(zr_store_t *store, zr_store_transfer_t *transfer) {
+    bool has_it = has_chunk(store, transfer);
     bool hits = ++bad.n_started == bad.fault_at && bad.fault != NO_FAULT;
+    if (bad.fault == FLIPS_BEFORE_USE && bad.hit == NULL)
+        hits = has_it;
     bad.n_puts += transfer->direction == ZR_STORE_PUT;
     if (hits) {
         bad.hit = transfer;
         bad.hit_store = store;
     }
-    if (!hits || bad.fault == FLIPS_A_BIT)
+    if (!hits || bad.fault != FAILS)
         zr_store_memory_backend.start(store, transfer);
 }
 
@@ -68,6 +85,13 @@ static void flip_bit(zr_store_t *store, const zr_store_transfer_t *transfer) {
     store->sums[chunk] ^= 1;
 }
 
+/* As if memory had lost a bit after the transfer. */
+static void flip_before_use(zr_store_t *store, const zr_store_transfer_t *transfer) {
+    size_t at = bad.hit_chunk * store->info.chunk_bytes, left = transfer->size_bytes - at;
+    left = left < store->info.chunk_bytes ? left : store->info.chunk_bytes;
+    transfer->buffer[at + bad.fault_at * 7919 % left] ^= (unsigned char)(1 << bad.fault_at % 8);
+}
+
 /* Transfers end late: only when somebody waits. */
 static void bad_progress(zr_store_t *store, bool wait) {
     zr_store_transfer_t *hit = bad.hit;
@@ -75,11 +99,13 @@ static void bad_progress(zr_store_t *store, bool wait) {
         return;
     zr_store_memory_backend.progress(store, true);
     if (hit == NULL || bad.hit_store != store ||
-        (bad.fault == FLIPS_A_BIT && hit->state == ZR_TRANSFER_IN_FLIGHT))
+        (bad.fault != FAILS && hit->state == ZR_TRANSFER_IN_FLIGHT))
         return;
     bad.hit = NULL;
     if (bad.fault == FAILS)
         fail_transfer(store, hit);
+    else if (bad.fault == FLIPS_BEFORE_USE)
+        flip_before_use(store, hit);
     else if (hit->direction == ZR_STORE_PUT)
         flip_bit(store, hit);
 }
@@ -125,7 +151,7 @@ static void train(const placement_t *placement, fault_t fault, size_t fault_at,
     bad.backend.start = bad_start;
     bad.backend.progress = bad_progress;
     bad.fault = fault;
-    bad.n_started = bad.n_puts = 0;
+    bad.n_started = bad.n_puts = bad.n_chunks = 0;
     bad.fault_at = fault_at;
     bad.hit = NULL;
     alarm(WATCHDOG_SECONDS);
@@ -200,11 +226,29 @@ static void each_bit_may_flip(void **state) {
     }
 }
 
+/* A bit of any chunk that changes after it was read, and before it is updated, is found: no weight
+ * is made of it. */
+static void each_chunk_may_change_before_use(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_PLACEMENTS; i++) {
+        toy_result_t result;
+        train(&placements[i], NO_FAULT, 0, &result);
+        size_t n_chunks = bad.n_chunks;
+        uint64_t reference = result.hash;
+        assert_true((n_chunks >= 12) == placements[i].has_state);
+        for (size_t n = 1; n <= n_chunks; n++) {
+            train(&placements[i], FLIPS_BEFORE_USE, n, &result);
+            expect_end(&result, ZR_ERR_FORMAT, "are not those that were put", reference);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_ends_change_nothing),
         cmocka_unit_test(each_request_may_fail),
         cmocka_unit_test(each_bit_may_flip),
+        cmocka_unit_test(each_chunk_may_change_before_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
