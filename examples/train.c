@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -670,15 +669,6 @@ static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     return ZR_OK;
 }
 
-/* The cores that this process may use, shared out. */
-static int threads_per_rank(const train_options_t *options) {
-    cpu_set_t cores;
-    if (options->n_threads > 0)
-        return (int)options->n_threads;
-    int n_cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    return n_cores > options->n_ranks ? n_cores / options->n_ranks : 1;
-}
-
 static zr_status_t close_log(run_t *run, zr_status_t status) {
     if (run->log_file == NULL || fclose(run->log_file) == 0 || status != ZR_OK)
         return status;
@@ -691,7 +681,7 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
     run_t run = {.options = options,
                  .log = *log,
                  .messages = options->quiet ? NULL : messages,
-                 .n_device_threads = threads_per_rank(options),
+                 .n_device_threads = train_device_threads(options),
                  .n_wanted = SIZE_MAX};
     train_result_t result = {.n_threads = (size_t)run.n_device_threads, .data_kind = "none"};
     zr_status_t status = ZR_OK;

@@ -4,6 +4,7 @@
  */
 #include "examples/train_device.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,4 +57,12 @@ zr_status_t train_device_choose(const char *wanted, const zr_log_t *log, train_d
                      status == ZR_OK ? "" : "; ", reason.text);
     *device_p = device;
     return ZR_OK;
+}
+
+int train_device_threads(const train_options_t *options) {
+    cpu_set_t cores;
+    if (options->n_threads > 0)
+        return (int)options->n_threads;
+    int n_cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    return n_cores > options->n_ranks ? n_cores / options->n_ranks : 1;
 }

@@ -4,6 +4,7 @@
 #ifndef EXAMPLES_TRAIN_DEVICE_H
 #define EXAMPLES_TRAIN_DEVICE_H
 
+#include "examples/train_options.h"
 #include "zero/zero.h"
 
 typedef struct train_device {
@@ -20,4 +21,7 @@ typedef struct train_device {
  */
 ZR_NODISCARD zr_status_t train_device_choose(const char *wanted, const zr_log_t *log,
                                              train_device_t *device_p);
+
+/** Threads of each rank: as asked for, or the cores that this process may use, shared out. */
+int train_device_threads(const train_options_t *options);
 #endif

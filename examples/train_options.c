@@ -128,8 +128,8 @@ static const struct argp_option option_table[] = {
 
     /* Sorted by name in the help: each has to be understood by itself. */
     {NULL, 0, NULL, 0, "Offload (cpu: to host memory, nvme: to files on drives):", 4},
-    {"offload-optimizer", KEY_OFFLOAD_OPTIMIZER, "none|cpu|nvme", 0,
-     "where the optimizer's state lives (default none: on the device)", 4},
+    {"offload-optimizer", KEY_OFFLOAD_OPTIMIZER, "none|cpu|nvme|auto", 0,
+     "where the optimizer's state lives (default none: on the device); auto: as far up as fits", 4},
     {"offload-ratio", KEY_OFFLOAD_RATIO, "RATIO", 0,
      "how much of the optimizer's state is offloaded, at least; the rest stays on the device "
      "(default 1)",
@@ -154,7 +154,7 @@ static const struct argp_option option_table[] = {
      "parameters that are updated at a time (default 1000000000); what is offloaded is moved in "
      "sub-groups of 1024 to 1048576",
      4},
-    {"offload-params", KEY_OFFLOAD_PARAMS, "none|cpu|nvme", 0,
+    {"offload-params", KEY_OFFLOAD_PARAMS, "none|cpu|nvme|auto", 0,
      "at stage 3: where each rank's parameters live (default none: on the device)", 4},
     {"offload-param-ratio", KEY_OFFLOAD_PARAM_RATIO, "RATIO", 0,
      "with --offload-params: how much of each rank's parameters is offloaded, at least, in whole "
@@ -338,6 +338,17 @@ static zr_status_t set_offload(parsing_t *p, const char *key, const char *value,
     return ZR_OK;
 }
 
+/* `auto` begins with everything on the device. */
+static zr_status_t set_placement(parsing_t *p, const char *key, const char *value,
+                                 zr_offload_device_t *device_p, bool *auto_p) {
+    static const char *const names[] = {"none", "cpu", "nvme", "auto"};
+    int choice = 0;
+    ZR_TRY(choose(p, key, value, names, 4, &choice));
+    *auto_p = choice == 3;
+    *device_p = *auto_p ? ZR_OFFLOAD_NONE : (zr_offload_device_t)choice;
+    return ZR_OK;
+}
+
 static zr_status_t set_offload_gradients(parsing_t *p, const char *value) {
     static const char *const names[] = {"none", "cpu"};
     int choice = 0;
@@ -425,7 +436,8 @@ static zr_status_t set_params_option(parsing_t *p, int key, const char *value) {
     zr_offload_param_options_t *param = &o->config.offload_param;
     switch (key) {
     case KEY_OFFLOAD_PARAMS:
-        return set_offload(p, "--offload-params", value, &param->device);
+        return set_placement(p, "--offload-params", value, &param->device,
+                             &p->options->auto_params);
     case KEY_OFFLOAD_PARAM_RATIO:
         o->params_given = "--offload-param-ratio";
         return args_number("--offload-param-ratio", value, 0, 1, p->log, &param->ratio);
@@ -449,7 +461,8 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
     train_options_t *o = p->options;
     switch (key) {
     case KEY_OFFLOAD_OPTIMIZER:
-        return set_offload(p, "--offload-optimizer", value, &o->config.offload_optimizer.device);
+        return set_placement(p, "--offload-optimizer", value, &o->config.offload_optimizer.device,
+                             &o->auto_optimizer);
     case KEY_OFFLOAD_ACTIVATIONS:
         return set_offload(p, "--offload-activations", value, &o->offload_activations);
     case KEY_OFFLOAD_RATIO:
@@ -713,9 +726,30 @@ static zr_status_t check_offloaded_activations(const train_options_t *options,
     return ZR_OK;
 }
 
+static zr_status_t check_auto(const train_options_t *options, const zr_log_t *log) {
+    const zr_offload_options_t *optimizer = &options->config.offload_optimizer;
+    const zr_offload_param_options_t *param = &options->config.offload_param;
+    if (options->auto_params && options->config.stage != 3)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--offload-params auto: at stage %d every rank computes with all parameters "
+                       "at all times; allowed is none, or --stage 3",
+                       options->config.stage);
+    if (options->auto_optimizer && (optimizer->ratio < 1 || optimizer->max_in_cpu_elems != 0))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--offload-optimizer auto: --offload-ratio and --state-in-host are what it "
+                       "chooses; leave them out, or name cpu or nvme");
+    if (options->auto_params && (param->ratio < 1 || param->max_in_cpu_elems != 0))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--offload-params auto: --offload-param-ratio and --params-in-host are what "
+                       "it chooses; leave them out, or name cpu or nvme");
+    return check_offloaded_activations(options, log);
+}
+
 /* What is said about offload that does not happen is a slip. */
 static zr_status_t check_offload(const train_options_t *options, const zr_log_t *log) {
     zr_offload_device_t device = options->config.offload_optimizer.device;
+    if (options->auto_optimizer || options->auto_params)
+        return check_auto(options, log);
     if (device == ZR_OFFLOAD_NONE && options->offload_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: nothing is offloaded; add --offload-optimizer cpu or nvme",

@@ -34,6 +34,8 @@ typedef struct train_options {
 
     /* How. */
     zr_config_t config;                 /* resolved */
+    bool auto_optimizer;                /* its placement is chosen (train_auto.h) */
+    bool auto_params;                   /* likewise */
     train_paths_from_t nvme_paths_from; /* config.nvme.paths */
     const char *io_settings_path;       /* of zero-bench io; NULL: none was read */
     const char *config_path;            /* NULL: none was read */

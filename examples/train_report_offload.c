@@ -134,6 +134,7 @@ json_t *train_offload_object(const train_options_t *options, const train_result_
     json_t *object = json_object();
     bool made =
         json_put(object, "optimizer", json_string(train_offload_name(c->offload_optimizer.device)));
+    made &= json_put(object, "auto", json_boolean(options->auto_optimizer || options->auto_params));
     if (c->offload_optimizer.device != ZR_OFFLOAD_NONE)
         made &= put_optimizer(object, options, result);
     if (c->offload_param.device != ZR_OFFLOAD_NONE)

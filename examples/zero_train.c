@@ -7,6 +7,7 @@
 
 #include "examples/common/messages.h"
 #include "examples/train.h"
+#include "examples/train_auto.h"
 #include "examples/train_report.h"
 
 enum { EXIT_TRAINED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
@@ -82,7 +83,11 @@ static int run(int argc, char **argv, messages_t *messages) {
         log.level = options.quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
         watch_signals();
         options.stop = &stop;
-        zero_train_run(&options, &log, messages, &result);
+        status = train_auto_is_wanted(&options) ? train_auto_place(&options, &log) : ZR_OK;
+        if (status == ZR_OK)
+            zero_train_run(&options, &log, messages, &result);
+        else
+            result = (train_result_t){.status = status, .bad_input = status != ZR_ERR_BUDGET};
         code = report(&options, &result, messages, &log);
     }
     train_options_free(&options);

@@ -1,0 +1,87 @@
+/* Planning a run by making it, on simulated hardware: see gpt_plan.h. */
+#include "examples/gpt_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The simulated rank. */
+typedef struct planned_rank {
+    const gpt_plan_request_t *request;
+    zr_device_t *device;
+    zr_comm_t *comm;
+    zr_runtime_t *runtime;
+    gpt_t *gpt;
+    int32_t *tokens; /* [micro_batch][seq] zeros, for inputs and targets */
+} planned_rank_t;
+
+static zr_status_t open_rank(planned_rank_t *rank) {
+    const gpt_plan_request_t *request = rank->request;
+    zr_device_options_t device_options = zr_device_options_default();
+    zr_comm_options_t comm_options = zr_comm_options_default();
+    zr_config_t config = request->config;
+    device_options.log = comm_options.log = request->log;
+    device_options.hardware = &request->hardware;
+    config.nvme.store = "sim";
+    rank->tokens = calloc(config.micro_batch * request->seq, sizeof(*rank->tokens));
+    if (rank->tokens == NULL)
+        return zr_fail(&request->log, ZR_ERR_MEMORY, "the system has no memory for a plan");
+    ZR_TRY(zr_device_open("sim", &device_options, &rank->device));
+    ZR_TRY(zr_comm_create_sim(0, request->n_ranks, &comm_options, &rank->comm));
+    return zr_runtime_create(&config, rank->comm, rank->device, &request->log, &rank->runtime);
+}
+
+static zr_status_t build(planned_rank_t *rank) {
+    const gpt_plan_request_t *request = rank->request;
+    size_t most_tokens = request->config.micro_batch * request->seq;
+    ZR_TRY(gpt_create(rank->runtime, &request->shape, &request->options, &rank->gpt));
+    ZR_TRY(gpt_plan_activations(rank->gpt, request->activations, most_tokens));
+    ZR_TRY(zr_runtime_commit(rank->runtime));
+    return gpt_offload_activations(rank->gpt);
+}
+
+static zr_status_t train_step(planned_rank_t *rank) {
+    const gpt_plan_request_t *request = rank->request;
+    double loss = 0;
+    for (size_t i = 0; i < request->config.grad_accum; i++)
+        ZR_TRY(gpt_train_micro_batch(rank->gpt, rank->tokens, rank->tokens,
+                                     request->config.micro_batch, request->seq));
+    ZR_TRY(gpt_take_loss(rank->gpt, &loss));
+    ZR_TRY(zr_runtime_average(rank->runtime, loss, &loss));
+    return zr_runtime_step(rank->runtime, NULL);
+}
+
+static zr_status_t run(planned_rank_t *rank, gpt_plan_t *plan) {
+    ZR_TRY(open_rank(rank));
+    ZR_TRY(build(rank));
+    for (size_t i = 0; i < rank->request->n_steps; i++) {
+        double start = zr_device_now(rank->device);
+        ZR_TRY(train_step(rank));
+        plan->step_seconds = zr_device_now(rank->device) - start;
+    }
+    return ZR_OK;
+}
+
+static void note(const planned_rank_t *rank, gpt_plan_t *plan) {
+    if (rank->runtime == NULL)
+        return;
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
+        zr_allocator_statistics(zr_runtime_allocator(rank->runtime), (zr_tier_t)tier,
+                                &plan->tiers[tier]);
+    if (zr_runtime_store(rank->runtime) != NULL)
+        plan->nvme_bytes = zr_store_info(zr_runtime_store(rank->runtime))->reserved_bytes;
+    zr_runtime_model_size(rank->runtime, &plan->size);
+    zr_runtime_offload(rank->runtime, &plan->offload);
+}
+
+zr_status_t gpt_plan(const gpt_plan_request_t *request, gpt_plan_t *plan_p) {
+    planned_rank_t rank = {.request = request};
+    *plan_p = (gpt_plan_t){0};
+    zr_status_t status = run(&rank, plan_p);
+    note(&rank, plan_p);
+    gpt_destroy(&rank.gpt);
+    zr_runtime_destroy(&rank.runtime);
+    zr_comm_destroy(&rank.comm);
+    zr_device_close(&rank.device);
+    free(rank.tokens);
+    return status;
+}

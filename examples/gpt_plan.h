@@ -1,0 +1,41 @@
+/*
+ * What training a GPT will need and take: the model's own training, run on simulated hardware,
+ * where nothing is stored or moved. Peaks of memory are those of the real run, to the byte.
+ */
+#ifndef EXAMPLES_GPT_PLAN_H
+#define EXAMPLES_GPT_PLAN_H
+
+#include "examples/gpt.h"
+#include "kernels/hardware.h"
+#include "zero/zero.h"
+
+typedef struct gpt_plan_request {
+    gpt_shape_t shape;
+    gpt_options_t options;
+    zr_config_t config; /* resolved */
+    zr_offload_device_t activations;
+    size_t seq;     /* of every sequence: the longest there will be */
+    size_t n_steps; /* 3 see a run's peaks: the first learns, the second is the first to follow */
+    int n_ranks;    /* one of them is simulated, and stands for all */
+    zr_hardware_t hardware;
+    zr_log_t log; /* where that rank reports */
+} gpt_plan_request_t;
+
+typedef struct gpt_plan {
+    zr_tier_statistics_t tiers[2]; /* device and host, as far as it came */
+    size_t nvme_bytes;             /* reserved on the drives */
+    double step_seconds;           /* of the last step, on the hardware's clock */
+    zr_model_size_t size;
+    zr_offload_report_t offload;
+} gpt_plan_t;
+
+/**
+ * Plan a run.
+ *
+ * @param plan_p  set also when the run fails, as far as it came
+ * @return ZR_OK; ZR_ERR_BUDGET when it does not fit, which has been logged as the run itself would;
+ *         any other error of it
+ */
+ZR_NODISCARD zr_status_t gpt_plan(const gpt_plan_request_t *request, gpt_plan_t *plan_p);
+
+#endif

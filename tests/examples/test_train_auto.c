@@ -1,0 +1,129 @@
+/*
+ * `auto` placement: whatever the budgets are, the run stays within them and ends in the same
+ * weights; what stays up is as much as fits, which runs with less offloaded show by failing; and
+ * where nothing fits, that is said before anything is begun.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/examples/run_train.h"
+
+/* 0.8 million parameters: 3.2 MB of them, as many gradients, 9.7 MB of optimizer state. */
+#define MODEL                                                                                      \
+    "--model layers=4,channels=128,heads=2,seq=16,vocab=256 --data text --steps 2 --json "         \
+    "--recompute unit --sub-group 4096 "
+#define AUTO "--offload-optimizer auto --nvme-buffers 2 "
+#define AUTO_PARAMS                                                                                \
+    "--stage 3 --ranks 2 --offload-params auto --param-buffer 20000 --param-buffers 2 "
+
+static int prepare(void **state) {
+    (void)state;
+    return make_folder();
+}
+
+/* The object of a run that trains. */
+static json_t *train(const char *arguments) {
+    assert_ran(arguments, 0);
+    json_t *object = json_loads(out, 0, NULL);
+    assert_non_null(object);
+    return object;
+}
+
+static void expect_within(json_t *object, const char *tier, double budget) {
+    json_t *peaks = json_object_get(object, "peak_bytes");
+    if (budget > 0)
+        assert_true(number(peaks, tier, "reserved") <= budget);
+}
+
+/* One configuration: budgets in bytes, 0: none. */
+typedef struct budgets {
+    double device, host;
+    bool has_drive;
+} budgets_t;
+
+static void write_arguments(const char *rest, const budgets_t *b, char *text, size_t size) {
+    int n = snprintf(text, size, MODEL "%s", rest);
+    if (b->device > 0)
+        n += snprintf(text + n, size - (size_t)n, " --device-memory %.0f", b->device);
+    if (b->host > 0)
+        n += snprintf(text + n, size - (size_t)n, " --host-memory %.0f", b->host);
+    if (b->has_drive)
+        snprintf(text + n, size - (size_t)n, " --nvme-path drive");
+}
+
+static void every_budget_is_kept(void **state) {
+    static const budgets_t cases[] = {{0, 0, false},     {16e6, 0, false},  {9e6, 0, false},
+                                      {7e6, 12e6, true}, {5e6, 6e6, true},  {4e6, 0, false},
+                                      {4e6, 8e6, true},  {4e6, 3.5e6, true}};
+    char arguments[512], hash[2][17] = {"", ""};
+    bool nvme = has_nvme();
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int with_params = 0; with_params < 2; with_params++) {
+            if (cases[i].has_drive && !nvme)
+                continue;
+            if (!with_params && cases[i].device > 0 && cases[i].device < 7e6)
+                continue; /* parameters and gradients alone are more */
+            write_arguments(with_params ? AUTO AUTO_PARAMS : AUTO "--stage 2", &cases[i], arguments,
+                            sizeof(arguments));
+            json_t *object = train(arguments);
+            if (i == 0)
+                snprintf(hash[with_params], sizeof(hash[0]), "%s", text(object, "weights_xxh3"));
+            assert_string_equal(text(object, "weights_xxh3"), hash[with_params]);
+            expect_within(object, "device", cases[i].device);
+            expect_within(object, "host", cases[i].host);
+            json_decref(object);
+        }
+}
+
+/* What was chosen fits; a 256th less offloaded does not. */
+static void as_much_as_fits_stays_up(void **state) {
+    char arguments[512];
+    (void)state;
+    for (double device = 8e6; device < 16e6; device += 1.7e6) {
+        budgets_t budgets = {.device = device};
+        write_arguments(AUTO "--stage 2", &budgets, arguments, sizeof(arguments));
+        json_t *object = train(arguments);
+        double ratio = number(json_object_get(object, "offload"), "ratio", NULL);
+        assert_true(json_is_true(json_object_get(json_object_get(object, "offload"), "auto")));
+        assert_true(ratio > 0 && ratio <= 1);
+        json_decref(object);
+        char rest[96];
+        for (int less = 0; less < 2; less++) {
+            snprintf(rest, sizeof(rest), "--stage 2 --offload-optimizer cpu --offload-ratio %.8f",
+                     ratio - less / 256.0);
+            write_arguments(rest, &budgets, arguments, sizeof(arguments));
+            assert_ran(arguments, less);
+        }
+    }
+}
+
+static void what_cannot_be_is_said(void **state) {
+    (void)state;
+    assert_ran(MODEL AUTO "--stage 2 --device-memory 3MB", 1);
+    assert_said("3 MB", "auto: nothing fits");
+    assert_said("3 MB", "device memory");
+    assert_ran(MODEL AUTO "--stage 2 --device-memory 8MB --host-memory 1MB", 1);
+    assert_said("1 MB of host memory", "--nvme-path");
+    assert_ran(MODEL "--offload-params auto --stage 2", 2);
+    assert_said("stage 2", "--stage 3");
+    assert_ran(MODEL AUTO "--offload-ratio 0.5", 2);
+    assert_said("a ratio", "--offload-ratio");
+    assert_ran(MODEL AUTO "--state-in-host 7", 2);
+    assert_said("elements", "--state-in-host");
+    assert_ran(MODEL AUTO_PARAMS "--offload-param-ratio 0.5", 2);
+    assert_said("a ratio of parameters", "--offload-param-ratio");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_budget_is_kept),
+        cmocka_unit_test(as_much_as_fits_stays_up),
+        cmocka_unit_test(what_cannot_be_is_said),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
