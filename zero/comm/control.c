@@ -14,7 +14,7 @@ void zr_control_destroy(zr_control_t **control) {
 }
 
 bool zr_control_is_dead(zr_control_t *control) {
-    return control->backend->death(control) != NULL;
+    return control->backend->death(control, NULL) != NULL;
 }
 
 void zr_control_describe_rank(const zr_control_t *control, char *text, size_t text_bytes) {
@@ -29,7 +29,7 @@ zr_status_t zr_control_refuse(zr_control_t *control, const zr_comm_t *comm,
                               const zr_comm_call_t *call) {
     char text[ZR_COMM_DESCRIPTION_BYTES];
     zr_comm_call_describe(call, text, sizeof(text));
-    const char *reason = control->backend->death(control);
+    const char *reason = control->backend->death(control, NULL);
     return zr_fail(&comm->options.log, ZR_ERR_COMM, "%s: %s", text,
                    reason != NULL ? reason : "the communicator has ended");
 }

@@ -17,6 +17,7 @@
 #ifndef ZR_ZERO_COMM_CONTROL_H
 #define ZR_ZERO_COMM_CONTROL_H
 
+#include "zero/comm/launch.h"
 #include "zero/comm/roll.h"
 
 typedef struct zr_control zr_control_t;
@@ -33,8 +34,10 @@ typedef struct zr_control_backend {
     zr_status_t (*open_group)(zr_control_t *control, int color, zr_control_t **group_p);
     /* End the communicator for all ranks, for this reason, which is copied. From any thread. */
     void (*kill)(zr_control_t *control, const char *reason);
-    /* Why it has ended, or NULL; the text stays while the handle does. From any thread. */
-    const char *(*death)(zr_control_t *control);
+    /* Why it has ended, or NULL; the text stays while the handle does. From any thread.
+     * has_left_p: whether a rank has left, and nothing else: what was queued before can go on. May
+     * be NULL; set only where it has ended. */
+    const char *(*death)(zr_control_t *control, bool *has_left_p);
     /* Leave, which ends it for the others, and free. */
     void (*destroy)(zr_control_t *control);
 } zr_control_backend_t;
@@ -56,6 +59,18 @@ struct zr_control {
  */
 ZR_NODISCARD zr_status_t zr_control_create_memory(int n_ranks, int timeout_ms,
                                                   zr_control_t **controls);
+
+/**
+ * The place of a rank that is a process: rank 0 listens, the others connect, and this returns when
+ * all have come. Rank 0's process keeps the roll, so all of them end when it goes.
+ *
+ * @param launch   borrowed for the call
+ * @param log      of the rank
+ * @return ZR_OK; ZR_ERR_ARGUMENT for a launch that is none; ZR_ERR_MEMORY; ZR_ERR_COMM when ranks
+ *         are missing after timeout_ms, or come twice, or do not fit; logged
+ */
+ZR_NODISCARD zr_status_t zr_control_create_tcp(const zr_launch_t *launch, const zr_log_t *log,
+                                               int timeout_ms, zr_control_t **control_p);
 
 void zr_control_destroy(zr_control_t **control);
 

@@ -99,9 +99,13 @@ static void memory_kill(zr_control_t *control, const char *reason) {
     pthread_mutex_unlock(&place->mutex);
 }
 
-static const char *memory_death(zr_control_t *control) {
+static const char *memory_death(zr_control_t *control, bool *has_left_p) {
     zr_roll_t *roll = place_of(control)->roll;
-    return atomic_load(&roll->is_dead) ? roll->reason : NULL;
+    if (!atomic_load(&roll->is_dead))
+        return NULL;
+    if (has_left_p != NULL)
+        *has_left_p = roll->has_left;
+    return roll->reason;
 }
 
 /* ---- life ---- */

@@ -83,6 +83,8 @@ void zr_roll_kill_for_leaving(zr_roll_t *roll, int rank) {
     char name[ZR_RANK_TEXT_BYTES], last[ZR_COMM_DESCRIPTION_BYTES];
     zr_roll_describe_rank(roll, rank, name, sizeof(name));
     zr_roll_describe_call(roll, rank, last, sizeof(last));
+    if (!atomic_load(&roll->is_dead))
+        roll->has_left = true;
     zr_roll_kill(roll, "%s has left the communicator (latest: %s)", name, last);
 }
 

@@ -53,6 +53,7 @@ typedef struct zr_roll {
     zr_status_t outcome;          /* of the latest meeting, the same for all; written before its
                                      generation, and not again before all ranks have arrived anew */
     atomic_bool is_dead;          /* never becomes false */
+    bool has_left;                /* a rank has left, and that is why; written like the reason */
     char reason[ZR_REASON_BYTES]; /* written once, before is_dead */
     zr_seat_t seats[];
 } zr_roll_t;

@@ -1,0 +1,465 @@
+/*
+ * Ranks that are processes, without data: how they find each other through TCP, what the port does
+ * with those that are none, and what the others hear of a rank that ends. What they then agree on
+ * is tested by the conformance suite over TCP (tests/emu/).
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#include "tests/zero/comm/free_port.h"
+#include "zero/comm/control.h"
+
+enum { LONG_MS = 60000, SHORT_MS = 300, MOST = 5 };
+
+/* One rank: a thread here, as a process would be. */
+typedef struct member {
+    pthread_t thread;
+    zr_launch_t launch;
+    int timeout_ms;
+    zr_control_t *control;
+    zr_status_t status;
+    char log[4096]; /* errors */
+} member_t;
+
+/* The hub's warnings and rank 0's errors come from two threads. */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
+    member_t *member = context;
+    (void)rank;
+    (void)level;
+    pthread_mutex_lock(&log_lock);
+    size_t length = strlen(member->log);
+    snprintf(member->log + length, sizeof(member->log) - length, "%s\n", message);
+    pthread_mutex_unlock(&log_lock);
+}
+
+static bool has_logged(member_t *member, const char *text) {
+    pthread_mutex_lock(&log_lock);
+    bool found = strstr(member->log, text) != NULL;
+    pthread_mutex_unlock(&log_lock);
+    return found;
+}
+
+static void *join(void *argument) {
+    member_t *member = argument;
+    zr_log_t log = {.sink = keep_message, .context = member, .level = ZR_LOG_WARNING, .rank = -1};
+    member->status =
+        zr_control_create_tcp(&member->launch, &log, member->timeout_ms, &member->control);
+    return NULL;
+}
+
+static void start(member_t *member, int rank, int n_ranks, int port, int timeout_ms) {
+    *member = (member_t){.launch = {.host = "localhost", .port = port, .rank = rank},
+                         .timeout_ms = timeout_ms};
+    member->launch.n_ranks = n_ranks;
+    assert_int_equal(pthread_create(&member->thread, NULL, join, member), 0);
+}
+
+static void start_all(member_t *members, int n_ranks, int port, int timeout_ms) {
+    for (int rank = n_ranks - 1; rank >= 0; rank--)
+        start(&members[rank], rank, n_ranks, port, timeout_ms);
+}
+
+static void finish(member_t *member, zr_status_t status) {
+    pthread_join(member->thread, NULL);
+    if (member->status != status)
+        fail_msg("rank %d of %d: %s, not %s; it logged: %s", member->launch.rank,
+                 member->launch.n_ranks, zr_status_name(member->status), zr_status_name(status),
+                 member->log);
+}
+
+/* They leave at one time, as processes do. */
+static void *leave(void *argument) {
+    zr_control_destroy(&((member_t *)argument)->control);
+    return NULL;
+}
+
+static void leave_all(member_t *members, int n_ranks) {
+    pthread_t threads[MOST];
+    for (int i = 0; i < n_ranks; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, leave, &members[i]), 0);
+    for (int i = 0; i < n_ranks; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static zr_post_t make_post(uint64_t sequence, const char *name, int payload) {
+    zr_comm_call_t call = {.collective = ZR_BARRIER,
+                           .message = {.tensor = name, .dtype = ZR_DTYPE_U8},
+                           .sequence = sequence};
+    zr_post_t post;
+    zr_post_fill(&post, &call, &payload, sizeof(payload));
+    return post;
+}
+
+/* ---- agreement ---- */
+
+typedef struct talk {
+    member_t *member;
+    bool is_right;
+} talk_t;
+
+static void *talk_main(void *argument) {
+    talk_t *talk = argument;
+    zr_control_t *control = talk->member->control;
+    talk->is_right = true;
+    for (int i = 1; i <= 200; i++) {
+        int all[MOST] = {0};
+        zr_post_t post = make_post((uint64_t)i, "x", 1000 * i + control->rank);
+        zr_status_t status = control->backend->arrive(control, &post, all);
+        for (int rank = 0; rank < control->n_ranks; rank++)
+            talk->is_right &= status == ZR_OK && all[rank] == 1000 * i + rank;
+        zr_status_t brought = i == 100 && control->rank == 1 ? ZR_ERR_DEVICE : ZR_OK;
+        zr_status_t outcome = control->backend->meet(control, brought);
+        talk->is_right &= outcome == (i == 100 ? ZR_ERR_DEVICE : ZR_OK);
+    }
+    return NULL;
+}
+
+static void test_agreement(void **state) {
+    (void)state;
+    for (int n_ranks = 2; n_ranks <= MOST; n_ranks++) {
+        member_t members[MOST];
+        talk_t talks[MOST];
+        pthread_t threads[MOST];
+        start_all(members, n_ranks, free_port(), LONG_MS);
+        for (int i = 0; i < n_ranks; i++)
+            finish(&members[i], ZR_OK);
+        for (int i = 0; i < n_ranks; i++) {
+            talks[i].member = &members[i];
+            assert_int_equal(pthread_create(&threads[i], NULL, talk_main, &talks[i]), 0);
+        }
+        for (int i = 0; i < n_ranks; i++)
+            pthread_join(threads[i], NULL);
+        for (int i = 0; i < n_ranks; i++)
+            assert_true(talks[i].is_right);
+        leave_all(members, n_ranks);
+    }
+}
+
+/* ---- ranks that are missing, too many, or of another run ---- */
+
+static void test_missing_ranks(void **state) {
+    (void)state;
+    member_t members[MOST];
+    int port = free_port();
+    start(&members[0], 0, 5, port, SHORT_MS);
+    start(&members[3], 3, 5, port, SHORT_MS);
+    finish(&members[0], ZR_ERR_COMM);
+    finish(&members[3], ZR_ERR_COMM);
+    char words[128];
+    snprintf(words, sizeof(words),
+             "after 300 ms these ranks of 5 have not come to localhost:%d: 1, 2, 4", port);
+    assert_true(has_logged(&members[0], words));
+    assert_true(has_logged(&members[3], words));
+}
+
+static void test_no_rank_0(void **state) {
+    (void)state;
+    member_t member;
+    start(&member, 1, 2, free_port(), SHORT_MS);
+    finish(&member, ZR_ERR_COMM);
+    assert_true(has_logged(&member, "rank 0 cannot be reached at MASTER_ADDR localhost"));
+}
+
+static void test_port_in_use(void **state) {
+    (void)state;
+    int listener = -1, port = 0;
+    member_t member;
+    assert_int_equal(zr_wire_listen(0, &listener, &port), 0);
+    start(&member, 0, 2, port, LONG_MS);
+    finish(&member, ZR_ERR_COMM);
+    close(listener);
+    assert_true(has_logged(&member, "rank 0 cannot listen at MASTER_PORT"));
+}
+
+/* One that does not fit is told why; those that do are not held up by it. */
+static void test_ranks_that_do_not_fit(void **state) {
+    (void)state;
+    member_t members[3], twice, other_size;
+    int port = free_port();
+    start(&members[0], 0, 3, port, LONG_MS);
+    start(&other_size, 1, 4, port, LONG_MS);
+    finish(&other_size, ZR_ERR_COMM);
+    assert_true(has_logged(&other_size, "rank 1 has WORLD_SIZE 4, rank 0 has 3"));
+    /* One of two is refused while the last rank is still awaited. */
+    static const char words[] = "there is a rank 2 already: two processes have RANK=2";
+    start(&twice, 2, 3, port, LONG_MS);
+    start(&members[2], 2, 3, port, LONG_MS);
+    while (!has_logged(&twice, words) && !has_logged(&members[2], words))
+        sched_yield();
+    start(&members[1], 1, 3, port, LONG_MS);
+    pthread_join(twice.thread, NULL);
+    pthread_join(members[2].thread, NULL);
+    assert_true((twice.status == ZR_OK) != (members[2].status == ZR_OK));
+    if (twice.status == ZR_OK)
+        members[2].control = twice.control;
+    finish(&members[0], ZR_OK);
+    finish(&members[1], ZR_OK);
+    leave_all(members, 3);
+}
+
+/* ---- what is no rank ---- */
+
+static int connect_to(int port) {
+    int fd = -1;
+    const char *detail;
+    assert_int_equal(zr_wire_connect("localhost", port, zr_wire_now_ms() + LONG_MS, &fd, &detail),
+                     0);
+    return fd;
+}
+
+/* Whether the other side closes. */
+static bool is_cut_off(int fd) {
+    char byte;
+    int error;
+    while ((error = zr_wire_receive(fd, &byte, 1, zr_wire_now_ms() + LONG_MS)) == 0)
+        ;
+    return error != ETIMEDOUT;
+}
+
+static void test_strangers(void **state) {
+    (void)state;
+    static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    member_t members[2];
+    int port = free_port(), quiet[100];
+    start(&members[0], 0, 2, port, LONG_MS);
+    int fd = connect_to(port);
+    assert_int_equal(send(fd, http, sizeof(http), MSG_NOSIGNAL), sizeof(http));
+    assert_true(is_cut_off(fd));
+    close(fd);
+    uint64_t bits = 7;
+    for (int i = 0; i < 50; i++) { /* of any length, also none */
+        char noise[700];
+        for (size_t k = 0; k < sizeof(noise); k++)
+            noise[k] = (char)((bits = bits * 6364136223846793005u + 1442695040888963407u) >> 56);
+        fd = connect_to(port);
+        (void)!send(fd, noise, (size_t)(bits >> 33) % sizeof(noise), MSG_NOSIGNAL);
+        close(fd);
+    }
+    zr_hello_t hello = {.magic = ZR_WIRE_MAGIC + 1, .version = ZR_WIRE_VERSION, .rank = 1};
+    hello.n_ranks = 2;
+    fd = connect_to(port);
+    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    assert_true(is_cut_off(fd));
+    close(fd);
+    hello.magic = ZR_WIRE_MAGIC; /* a rank of another version */
+    hello.version++;
+    fd = connect_to(port);
+    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    zr_frame_t frame;
+    char text[400] = "";
+    assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+    assert_int_equal(frame.kind, ZR_FRAME_REFUSED);
+    assert_true(frame.length < sizeof(text));
+    assert_int_equal(zr_wire_receive(fd, text, frame.length, INT64_MAX), 0);
+    assert_non_null(strstr(text, "version 2 of the protocol"));
+    close(fd);
+    for (int i = 0; i < 100; i++) /* more than have a place, and silent */
+        quiet[i] = connect_to(port);
+    start(&members[1], 1, 2, port, LONG_MS);
+    finish(&members[1], ZR_OK);
+    finish(&members[0], ZR_OK);
+    assert_true(has_logged(&members[0], "no rank of this run"));
+    for (int i = 0; i < 100; i++)
+        close(quiet[i]);
+    leave_all(members, 2);
+}
+
+/* ---- ranks that end ---- */
+
+/* A member by hand, whose connection can be used against the rules. */
+static int join_by_hand(int rank, int n_ranks, int port) {
+    zr_hello_t hello = {.magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION, .rank = rank};
+    zr_frame_t frame;
+    hello.n_ranks = n_ranks;
+    int fd = connect_to(port);
+    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+    assert_int_equal(frame.kind, ZR_FRAME_WELCOME);
+    return fd;
+}
+
+static void expect_end(member_t *member, const char *words) {
+    zr_control_t *control = member->control;
+    zr_post_t post = make_post(1, "x", 0);
+    int all[MOST];
+    bool has_left = true;
+    assert_int_equal(control->backend->arrive(control, &post, all), ZR_ERR_COMM);
+    const char *reason = control->backend->death(control, &has_left);
+    assert_non_null(reason);
+    assert_false(has_left);
+    if (strstr(reason, words) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", reason, words);
+}
+
+/* What a member sends that is no message, or its end without a word. */
+static void test_members_that_break_the_rules(void **state) {
+    (void)state;
+    zr_post_t post = make_post(1, "x", 0);
+    post.payload_bytes = 100000;
+    const struct {
+        uint32_t kind, group;
+        size_t length;
+        const char *words;
+    } cases[] = {
+        {0, 0, 0, "rank 1 is gone: its connection has ended"},
+        {ZR_FRAME_POST, 0, sizeof(post), "rank 1 sent what is no message"},
+        {ZR_FRAME_POST, 0, 7, "rank 1 sent what is no message"},
+        {ZR_FRAME_KILL, 0, 0, "rank 1 sent what is no message"},
+        {77, 0, 0, "rank 1 sent what is no message"},
+        {ZR_FRAME_HELLO, 0, sizeof(zr_hello_t), "rank 1 sent what is no message"},
+        {ZR_FRAME_KILL, 0, 100, "!!!!"}, /* a reason without an end */
+    };
+    char bytes[sizeof(post)];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        member_t member;
+        int port = free_port();
+        start(&member, 0, 2, port, LONG_MS);
+        int fd = join_by_hand(1, 2, port);
+        finish(&member, ZR_OK);
+        memset(bytes, '!', sizeof(bytes));
+        if (cases[i].length == sizeof(post))
+            memcpy(bytes, &post, sizeof(post));
+        if (cases[i].kind != 0)
+            assert_int_equal(
+                zr_wire_send(fd, cases[i].kind, cases[i].group, bytes, cases[i].length), 0);
+        else
+            close(fd);
+        expect_end(&member, cases[i].words);
+        if (cases[i].kind != 0)
+            close(fd);
+        leave_all(&member, 1);
+    }
+}
+
+/* A process that is killed is noticed at once, whatever the time limit is. */
+static void test_killed_process(void **state) {
+    (void)state;
+    for (int victim = 0; victim < 2; victim++) {
+        int port = free_port();
+        pid_t process = fork();
+        if (process == 0) {
+            member_t self = {.launch = {.host = "localhost", .port = port, .rank = victim}};
+            self.launch.n_ranks = 2;
+            self.timeout_ms = LONG_MS;
+            join(&self);
+            for (;;)
+                pause();
+        }
+        member_t member;
+        start(&member, 1 - victim, 2, port, LONG_MS);
+        finish(&member, ZR_OK);
+        kill(process, SIGKILL);
+        expect_end(&member, victim == 0 ? "the connection to rank 0 is lost" : "rank 1 is gone");
+        waitpid(process, NULL, 0);
+        leave_all(&member, 1);
+    }
+}
+
+/* A rank that is there but does not come to the end of a call: the others are let go. */
+static void test_rank_late_within_a_call(void **state) {
+    (void)state;
+    member_t member;
+    int port = free_port(), all[MOST];
+    zr_post_t post = make_post(1, "x", 0);
+    start(&member, 0, 2, port, SHORT_MS);
+    int fd = join_by_hand(1, 2, port);
+    finish(&member, ZR_OK);
+    assert_int_equal(zr_wire_send(fd, ZR_FRAME_POST, 0, &post, sizeof(post)), 0);
+    assert_int_equal(member.control->backend->arrive(member.control, &post, all), ZR_OK);
+    assert_int_equal(member.control->backend->meet(member.control, ZR_OK), ZR_ERR_COMM);
+    const char *reason = member.control->backend->death(member.control, NULL);
+    assert_non_null(reason);
+    assert_non_null(strstr(reason, "rank 0 has waited 600 ms for rank 1 to come to the end of "
+                                   "barrier \"x\" (call 1)"));
+    close(fd);
+    leave_all(&member, 1);
+}
+
+/* ---- the environment ---- */
+
+static const char *const names[] = {"WORLD_SIZE",  "RANK",        "LOCAL_RANK",
+                                    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"};
+
+/* Values as in `names`; NULL: not set. */
+static zr_status_t read_environment(const char *const *values, member_t *member,
+                                    bool *is_launched_p) {
+    zr_log_t log = {.sink = keep_message, .context = member, .level = ZR_LOG_WARNING, .rank = -1};
+    member->log[0] = '\0';
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (values[i] != NULL)
+            setenv(names[i], values[i], 1);
+        else
+            unsetenv(names[i]);
+    }
+    return zr_launch_from_environment(&log, &member->launch, is_launched_p);
+}
+
+static void test_environment(void **state) {
+    (void)state;
+    const char *const good[] = {"4", "3", "1", "node7", "29500", NULL};
+    member_t member;
+    bool is_launched = true;
+    assert_int_equal(read_environment(good, &member, &is_launched), ZR_OK);
+    assert_true(is_launched);
+    assert_int_equal(member.launch.n_ranks, 4);
+    assert_int_equal(member.launch.rank, 3);
+    assert_int_equal(member.launch.local_rank, 1);
+    assert_int_equal(member.launch.port, 29500);
+    assert_string_equal(member.launch.host, "node7");
+    static const char *const wrong[][2] = {
+        {"0", "nought"}, {NULL, "4"}, {NULL, "-1"}, {NULL, NULL}, {NULL, "65536"},
+    };
+    for (int i = 0; i < 5; i++) {
+        const char *values[6];
+        for (int w = 0; w < 2; w++) {
+            if (i == 3 && w == 1)
+                continue;
+            memcpy(values, good, sizeof(values));
+            values[i] = wrong[i][w];
+            assert_int_equal(read_environment(values, &member, &is_launched), ZR_ERR_ARGUMENT);
+            assert_false(is_launched);
+            assert_true(has_logged(&member, names[i]));
+        }
+    }
+    const char *const taken[] = {"4", "3", "1", "node7", "29500", "True"};
+    assert_int_equal(read_environment(taken, &member, &is_launched), ZR_OK);
+    assert_int_equal(member.launch.port, 29501);
+    const char *const alone[] = {"1", NULL, NULL, NULL, NULL, NULL};
+    assert_int_equal(read_environment(alone, &member, &is_launched), ZR_OK);
+    assert_false(is_launched);
+    const char *const none[] = {NULL, "x", NULL, NULL, NULL, NULL};
+    assert_int_equal(read_environment(none, &member, &is_launched), ZR_OK);
+    assert_false(is_launched);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed_process), /* first: no threads where it forks */
+        cmocka_unit_test(test_agreement),
+        cmocka_unit_test(test_missing_ranks),
+        cmocka_unit_test(test_no_rank_0),
+        cmocka_unit_test(test_port_in_use),
+        cmocka_unit_test(test_ranks_that_do_not_fit),
+        cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_members_that_break_the_rules),
+        cmocka_unit_test(test_rank_late_within_a_call),
+        cmocka_unit_test(test_environment),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,450 @@
+/*
+ * The control of ranks that are processes: each has a connection to the hub (hub.c), which is in
+ * rank 0's. See control.h.
+ *
+ * A thread per process reads the connection, so that the end of a communicator is known at once,
+ * also while its rank waits for a device. A rank's own limit is a little longer than the hub's:
+ * where the hub answers, its words name the ranks that are missing.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/kernels.h"
+#include "zero/comm/control.h"
+#include "zero/comm/hub.h"
+
+enum {
+    GRACE_MS = 5000,     /* for the hub's word to come, beyond its limit */
+    LAST_WORDS_MS = 2000 /* for the hub to close the connection, when all is said */
+};
+
+typedef struct line line_t;
+
+/* A rank's place in one communicator. What is not its thread's own, `line->lock` guards. */
+typedef struct tcp_control {
+    zr_control_t base;
+    struct tcp_control *next; /* of the line's */
+    line_t *line;
+    uint32_t group;
+    zr_outcome_t outcome;   /* the latest */
+    unsigned n_outcomes;    /* read from the connection */
+    unsigned n_awaited;     /* asked for: the rank's own */
+    zr_outcome_t split;     /* of the arrival before: the rank's own */
+    unsigned char *payload; /* [n_ranks * ZR_PAYLOAD_BYTES] with the outcome */
+    bool is_dead, has_left;
+    char reason[ZR_REASON_BYTES];
+} tcp_control_t;
+
+/* A process's connection. */
+struct line {
+    int socket, n_ranks, timeout_ms;
+    zr_hub_t *hub; /* rank 0's, else NULL */
+    pthread_t reader;
+    pthread_mutex_t lock; /* guards what follows, and sending */
+    pthread_cond_t changed;
+    tcp_control_t *controls;
+    bool is_lost;
+};
+
+/* ---- ends ---- */
+
+/* The first reason stays. Lock held. */
+static void end_control(tcp_control_t *self, const char *reason, bool has_left) {
+    if (self->is_dead)
+        return;
+    snprintf(self->reason, sizeof(self->reason), "%s", reason);
+    self->has_left = has_left;
+    self->is_dead = true;
+    pthread_cond_broadcast(&self->line->changed);
+}
+
+static void lose_line(line_t *line, const char *why) {
+    char reason[256];
+    snprintf(reason, sizeof(reason), "the connection to rank 0 is lost (%s)", why);
+    pthread_mutex_lock(&line->lock);
+    line->is_lost = true;
+    for (tcp_control_t *control = line->controls; control != NULL; control = control->next)
+        end_control(control, reason, false);
+    pthread_cond_broadcast(&line->changed);
+    pthread_mutex_unlock(&line->lock);
+}
+
+/* ---- reading ---- */
+
+static tcp_control_t *find_control(line_t *line, uint32_t group) {
+    tcp_control_t *control = line->controls;
+    while (control != NULL && control->group != group)
+        control = control->next;
+    return control;
+}
+
+/* False: this is no message of the hub. */
+static bool take_frame(line_t *line, const zr_frame_t *frame, const unsigned char *data) {
+    tcp_control_t *control = find_control(line, frame->group);
+    if (frame->kind == ZR_FRAME_END && frame->length == sizeof(zr_end_t)) {
+        zr_end_t end;
+        memcpy(&end, data, sizeof(end));
+        end.reason[sizeof(end.reason) - 1] = '\0';
+        if (control != NULL)
+            end_control(control, end.reason, end.has_left != 0);
+        return true;
+    }
+    zr_outcome_t outcome;
+    if (frame->kind != ZR_FRAME_OUTCOME || frame->length < sizeof(outcome))
+        return false;
+    memcpy(&outcome, data, sizeof(outcome));
+    size_t all_bytes = frame->length - sizeof(outcome);
+    if (control == NULL)
+        return true; /* it has left meanwhile */
+    if (all_bytes > (size_t)control->base.n_ranks * ZR_PAYLOAD_BYTES)
+        return false;
+    control->outcome = outcome;
+    memcpy(control->payload, data + sizeof(outcome), all_bytes);
+    control->n_outcomes++;
+    pthread_cond_broadcast(&line->changed);
+    return true;
+}
+
+static void *reader_main(void *argument) {
+    line_t *line = argument;
+    size_t most = ZR_WIRE_MOST_FROM_HUB(line->n_ranks);
+    unsigned char *data = malloc(most);
+    const char *why = data == NULL ? "no memory to read from it" : NULL;
+    zr_frame_t frame;
+    while (why == NULL) {
+        int error = zr_wire_receive(line->socket, &frame, sizeof(frame), INT64_MAX);
+        if (error == 0 && frame.length > most)
+            why = "what comes from it is no message";
+        else if (error == 0)
+            error = zr_wire_receive(line->socket, data, frame.length, INT64_MAX);
+        if (error != 0)
+            why = error == ECONNRESET ? "closed by its process or machine" : strerror(error);
+        if (why != NULL)
+            break;
+        pthread_mutex_lock(&line->lock);
+        if (!take_frame(line, &frame, data))
+            why = "what comes from it is no message";
+        pthread_mutex_unlock(&line->lock);
+    }
+    lose_line(line, why);
+    free(data);
+    return NULL;
+}
+
+/* ---- asking ---- */
+
+static struct timespec deadline_after(int64_t ms) {
+    struct timespec deadline;
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += ms / 1000;
+    deadline.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (deadline.tv_nsec >= 1000000000) {
+        deadline.tv_sec += 1;
+        deadline.tv_nsec -= 1000000000;
+    }
+    return deadline;
+}
+
+/* Lock held. A frame that is not sent shows as a lost connection. */
+static void send_locked(tcp_control_t *self, zr_frame_kind_t kind, const void *data,
+                        size_t length) {
+    if (!self->line->is_lost)
+        (void)zr_wire_send(self->line->socket, kind, self->group, data, length);
+}
+
+/* Send what the hub answers with an outcome, and wait for it. */
+static zr_status_t ask(tcp_control_t *self, zr_frame_kind_t kind, const void *data, size_t length,
+                       int64_t limit_ms) {
+    line_t *line = self->line;
+    struct timespec deadline = deadline_after(limit_ms + GRACE_MS);
+    send_locked(self, kind, data, length);
+    self->n_awaited++;
+    while (self->n_outcomes != self->n_awaited) {
+        /* In a later meeting the others may still need this rank: the hub answers in any case. */
+        if (self->is_dead && (kind == ZR_FRAME_POST || line->is_lost))
+            return ZR_ERR_COMM;
+        if (pthread_cond_timedwait(&line->changed, &line->lock, &deadline) == ETIMEDOUT &&
+            self->n_outcomes != self->n_awaited) {
+            end_control(self, "rank 0's process does not answer", false);
+            return ZR_ERR_COMM;
+        }
+    }
+    return (zr_status_t)self->outcome.status;
+}
+
+static zr_status_t tcp_arrive(zr_control_t *control, const zr_post_t *post, void *all) {
+    tcp_control_t *self = (tcp_control_t *)control;
+    pthread_mutex_lock(&self->line->lock);
+    zr_status_t status = ZR_ERR_COMM;
+    if (!self->is_dead)
+        status = ask(self, ZR_FRAME_POST, post, sizeof(*post), self->line->timeout_ms);
+    self->split = self->outcome;
+    if (status != ZR_OK && post->collective != ZR_SPLIT)
+        status = ZR_ERR_COMM;
+    self->split.status = status;
+    if (status == ZR_OK && post->payload_bytes > 0)
+        memcpy(all, self->payload, (size_t)control->n_ranks * post->payload_bytes);
+    pthread_mutex_unlock(&self->line->lock);
+    /* No memory for groups is the split's outcome, behind an arrival that went well. */
+    return status == ZR_ERR_MEMORY ? ZR_OK : status;
+}
+
+static zr_status_t tcp_meet(zr_control_t *control, zr_status_t status) {
+    tcp_control_t *self = (tcp_control_t *)control;
+    int32_t brought = status;
+    pthread_mutex_lock(&self->line->lock);
+    zr_status_t outcome =
+        ask(self, ZR_FRAME_MEET, &brought, sizeof(brought), 2 * (int64_t)self->line->timeout_ms);
+    pthread_mutex_unlock(&self->line->lock);
+    return outcome;
+}
+
+static void tcp_kill(zr_control_t *control, const char *reason) {
+    tcp_control_t *self = (tcp_control_t *)control;
+    pthread_mutex_lock(&self->line->lock);
+    if (!self->is_dead)
+        send_locked(self, ZR_FRAME_KILL, reason, strlen(reason) + 1);
+    end_control(self, reason, false);
+    pthread_mutex_unlock(&self->line->lock);
+}
+
+static const char *tcp_death(zr_control_t *control, bool *has_left_p) {
+    tcp_control_t *self = (tcp_control_t *)control;
+    pthread_mutex_lock(&self->line->lock);
+    bool is_dead = self->is_dead;
+    if (is_dead && has_left_p != NULL)
+        *has_left_p = self->has_left;
+    pthread_mutex_unlock(&self->line->lock);
+    return is_dead ? self->reason : NULL;
+}
+
+/* ---- life ---- */
+
+static const zr_control_backend_t tcp_backend;
+
+static tcp_control_t *create_control(line_t *line, uint32_t group, const zr_control_t *base) {
+    tcp_control_t *self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return NULL;
+    self->payload = malloc((size_t)base->n_ranks * ZR_PAYLOAD_BYTES);
+    if (self->payload == NULL) {
+        free(self);
+        return NULL;
+    }
+    self->base = *base;
+    self->base.backend = &tcp_backend;
+    self->line = line;
+    self->group = group;
+    self->next = line->controls;
+    line->controls = self;
+    if (line->is_lost)
+        end_control(self, "the connection to rank 0 is lost", false);
+    return self;
+}
+
+/* All is said: the hub closes when it has read it. */
+static void close_line(line_t *line) {
+    struct timeval limit = {.tv_sec = LAST_WORDS_MS / 1000};
+    (void)setsockopt(line->socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    (void)shutdown(line->socket, SHUT_WR);
+    struct timespec deadline = deadline_after(LAST_WORDS_MS);
+    pthread_mutex_lock(&line->lock);
+    while (!line->is_lost &&
+           pthread_cond_timedwait(&line->changed, &line->lock, &deadline) != ETIMEDOUT)
+        ;
+    pthread_mutex_unlock(&line->lock);
+    (void)shutdown(line->socket, SHUT_RDWR); /* ends the reader */
+    pthread_join(line->reader, NULL);
+    close(line->socket);
+    zr_hub_stop(&line->hub);
+    pthread_cond_destroy(&line->changed);
+    pthread_mutex_destroy(&line->lock);
+    free(line);
+}
+
+static void tcp_destroy(zr_control_t *control) {
+    tcp_control_t *self = (tcp_control_t *)control;
+    line_t *line = self->line;
+    pthread_mutex_lock(&line->lock);
+    send_locked(self, ZR_FRAME_LEAVE, NULL, 0);
+    tcp_control_t **link = &line->controls;
+    while (*link != self)
+        link = &(*link)->next;
+    *link = self->next;
+    bool is_last = line->controls == NULL;
+    pthread_mutex_unlock(&line->lock);
+    free(self->payload);
+    free(self);
+    if (is_last)
+        close_line(line);
+}
+
+static zr_status_t tcp_open_group(zr_control_t *control, int color, zr_control_t **group_p) {
+    tcp_control_t *self = (tcp_control_t *)control;
+    tcp_control_t *group = NULL;
+    zr_control_t base = {.rank = self->split.rank,
+                         .n_ranks = self->split.n_ranks,
+                         .origin_rank = control->origin_rank,
+                         .is_nested = true};
+    zr_status_t status = (zr_status_t)self->split.status;
+    pthread_mutex_lock(&self->line->lock);
+    if (status == ZR_OK && color >= 0) {
+        group = create_control(self->line, (uint32_t)self->split.group, &base);
+        status = group != NULL ? ZR_OK : ZR_ERR_MEMORY;
+    }
+    pthread_mutex_unlock(&self->line->lock);
+    zr_status_t outcome = tcp_meet(control, status);
+    if (outcome != ZR_OK && group != NULL)
+        tcp_destroy(&group->base);
+    else if (outcome == ZR_OK)
+        *group_p = group != NULL ? &group->base : NULL;
+    return outcome;
+}
+
+/* ---- beginning ---- */
+
+/* A lock, and a condition on the clock that deadlines are on. */
+static bool init_locks(line_t *line) {
+    pthread_condattr_t attributes;
+    if (pthread_mutex_init(&line->lock, NULL) != 0)
+        return false;
+    if (pthread_condattr_init(&attributes) == 0) {
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+        int error = pthread_cond_init(&line->changed, &attributes);
+        pthread_condattr_destroy(&attributes);
+        if (error == 0)
+            return true;
+    }
+    pthread_mutex_destroy(&line->lock);
+    return false;
+}
+
+/* Rank 0: the hub, and a connection to it within the process. */
+static zr_status_t open_hub(const zr_launch_t *launch, const zr_log_t *log, line_t *line) {
+    zr_hub_options_t options = {
+        .log = *log, .n_ranks = launch->n_ranks, .timeout_ms = line->timeout_ms};
+    int port = 0;
+    int error = zr_wire_listen(launch->port, &options.listener, &port);
+    if (error != 0)
+        return zr_fail(log, ZR_ERR_COMM,
+                       "rank 0 cannot listen at MASTER_PORT %d: %s; choose another one, the same "
+                       "for all ranks",
+                       launch->port, strerror(error));
+    snprintf(options.place, sizeof(options.place), "%s:%d", launch->host, port);
+    return zr_hub_start(&options, &line->hub, &line->socket);
+}
+
+/* Every other rank: a connection, and who it is. */
+static zr_status_t connect_to_hub(const zr_launch_t *launch, const zr_log_t *log, line_t *line) {
+    zr_hello_t hello = {.magic = ZR_WIRE_MAGIC,
+                        .version = ZR_WIRE_VERSION,
+                        .rank = launch->rank,
+                        .n_ranks = launch->n_ranks};
+    const char *detail = NULL;
+    int error = zr_wire_connect(launch->host, launch->port, zr_wire_now_ms() + line->timeout_ms,
+                                &line->socket, &detail);
+    if (error == 0)
+        error = zr_wire_send(line->socket, ZR_FRAME_HELLO, 0, &hello, sizeof(hello));
+    if (error != 0)
+        return zr_fail(log, ZR_ERR_COMM,
+                       "rank 0 cannot be reached at MASTER_ADDR %s, MASTER_PORT %d, for %d ms: %s; "
+                       "is its process running, and the port open?",
+                       launch->host, launch->port, line->timeout_ms,
+                       detail != NULL ? detail : strerror(error));
+    return ZR_OK;
+}
+
+/* Wait until all ranks have come. */
+static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log, line_t *line) {
+    int64_t until_ms = zr_wire_now_ms() + line->timeout_ms + GRACE_MS;
+    char text[ZR_REASON_BYTES] = "";
+    zr_frame_t frame = {0};
+    int error = zr_wire_receive(line->socket, &frame, sizeof(frame), until_ms);
+    if (error == 0 && frame.kind == ZR_FRAME_WELCOME && frame.length == 0)
+        return ZR_OK;
+    if (error == 0 && frame.kind == ZR_FRAME_REFUSED && frame.length <= sizeof(text)) {
+        error = zr_wire_receive(line->socket, text, frame.length, until_ms);
+        text[sizeof(text) - 1] = '\0';
+        if (error == 0)
+            return zr_fail(log, ZR_ERR_COMM, "%s", text);
+    }
+    return zr_fail(log, ZR_ERR_COMM,
+                   "%s:%d does not answer as rank 0 of this run would: %s; is another program "
+                   "there, or another version?",
+                   launch->host, launch->port, error != 0 ? strerror(error) : "no message of its");
+}
+
+/* The connection, and its reader, which finds the first communicator's control there. */
+static zr_status_t open_line(const zr_launch_t *launch, const zr_log_t *log, line_t *line) {
+    zr_control_t base = {
+        .rank = launch->rank, .n_ranks = launch->n_ranks, .origin_rank = launch->rank};
+    if (create_control(line, 0, &base) == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the state of %d ranks", launch->n_ranks);
+    zr_status_t status =
+        launch->rank == 0 ? open_hub(launch, log, line) : connect_to_hub(launch, log, line);
+    if (status == ZR_OK)
+        status = await_welcome(launch, log, line);
+    if (status == ZR_OK && pthread_create(&line->reader, NULL, reader_main, line) != 0)
+        status = zr_fail(log, ZR_ERR_MEMORY, "no memory for the thread that hears other ranks");
+    return status;
+}
+
+/* What open_line has made where it failed. */
+static void free_line(line_t *line) {
+    if (line->socket >= 0)
+        close(line->socket);
+    zr_hub_stop(&line->hub);
+    if (line->controls != NULL)
+        free(line->controls->payload);
+    free(line->controls);
+    pthread_cond_destroy(&line->changed);
+    pthread_mutex_destroy(&line->lock);
+    free(line);
+}
+
+static zr_status_t check_launch(const zr_launch_t *launch, const zr_log_t *log) {
+    if (launch->n_ranks < 2 || launch->n_ranks > ZR_MAX_SUM_SOURCES || launch->rank < 0 ||
+        launch->rank >= launch->n_ranks || launch->port < 1 || launch->port > 65535)
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "launch: rank %d of %d, port %d; there have to be 2 to %d ranks, from 0, and "
+            "a port from 1 to 65535",
+            launch->rank, launch->n_ranks, launch->port, ZR_MAX_SUM_SOURCES);
+    return ZR_OK;
+}
+
+zr_status_t zr_control_create_tcp(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
+                                  zr_control_t **control_p) {
+    ZR_TRY(check_launch(launch, log));
+    line_t *line = calloc(1, sizeof(*line));
+    if (line == NULL || !init_locks(line)) {
+        free(line);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the connection to other ranks");
+    }
+    line->socket = -1;
+    line->n_ranks = launch->n_ranks;
+    line->timeout_ms = timeout_ms;
+    zr_status_t status = open_line(launch, log, line);
+    if (status != ZR_OK) {
+        free_line(line);
+        return status;
+    }
+    *control_p = &line->controls->base;
+    return ZR_OK;
+}
+
+static const zr_control_backend_t tcp_backend = {
+    .name = "tcp",
+    .arrive = tcp_arrive,
+    .meet = tcp_meet,
+    .open_group = tcp_open_group,
+    .kill = tcp_kill,
+    .death = tcp_death,
+    .destroy = tcp_destroy,
+};

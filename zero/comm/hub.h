@@ -1,0 +1,40 @@
+/*
+ * The hub: where ranks that are processes meet. A thread of rank 0's process that keeps the roll
+ * of every communicator (roll.h), and a connection to each rank.
+ *
+ * It first gathers the ranks: whoever connects has to say which rank it is; a rank that comes
+ * twice, with another number of ranks or another version is refused and told why, and so is, by
+ * silence, whatever is not a rank. Then it answers their frames until all have gone. A rank whose
+ * connection is lost, or who sends what is no message, ends all communicators that it is in.
+ */
+#ifndef ZR_ZERO_COMM_HUB_H
+#define ZR_ZERO_COMM_HUB_H
+
+#include "zero/comm/wire.h"
+
+typedef struct zr_hub zr_hub_t;
+
+typedef struct zr_hub_options {
+    zr_log_t log;    /* warnings of the hub: what connected and was no rank */
+    int listener;    /* of zr_wire_listen; the hub's from now on, also when it cannot be made */
+    int n_ranks;     /* 2 and more */
+    int timeout_ms;  /* to gather, and for a rank that others wait for */
+    char place[300]; /* where ranks are told to connect: "host:port", for messages */
+} zr_hub_options_t;
+
+/**
+ * Start it.
+ *
+ * @param own_p  rank 0's connection, as zr_wire_connect gives the others theirs; the caller's
+ * @return ZR_OK; ZR_ERR_MEMORY, logged
+ */
+ZR_NODISCARD zr_status_t zr_hub_start(const zr_hub_options_t *options, zr_hub_t **hub_p,
+                                      int *own_p);
+
+/**
+ * Wait until all ranks have gone, for a few seconds; then cut the connections, and free. What
+ * remains elsewhere ends with the loss of its connection.
+ */
+void zr_hub_stop(zr_hub_t **hub);
+
+#endif

@@ -1,0 +1,42 @@
+/*
+ * How a process that is one rank of several finds the others: what torchrun and its like tell it
+ * in the environment.
+ */
+#ifndef ZR_ZERO_COMM_LAUNCH_H
+#define ZR_ZERO_COMM_LAUNCH_H
+
+#include <stdbool.h>
+
+#include "kernels/log.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct zr_launch {
+    char host[256]; /* of rank 0: MASTER_ADDR */
+    int port;       /* at which rank 0 listens: MASTER_PORT; 1 to 65535 */
+    int rank;       /* RANK */
+    int n_ranks;    /* WORLD_SIZE */
+    int local_rank; /* LOCAL_RANK: which of its machine's ranks, and so which GPU */
+} zr_launch_t;
+
+/**
+ * What the environment says.
+ *
+ * @param launch_p  filled when *is_launched_p
+ * @param is_launched_p  whether WORLD_SIZE is there and larger than 1; otherwise this process is
+ *                       alone, and the other variables mean nothing
+ * @return ZR_OK; ZR_ERR_ARGUMENT when a variable is missing or out of range: the log names it,
+ *         what it has to be, and who sets it
+ *
+ * Where torchrun keeps a store of its own at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True), the
+ * port is the next one.
+ */
+ZR_NODISCARD zr_status_t zr_launch_from_environment(const zr_log_t *log, zr_launch_t *launch_p,
+                                                    bool *is_launched_p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,176 @@
+/* See wire.h. */
+#include "zero/comm/wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+int64_t zr_wire_now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Milliseconds that poll may wait. */
+static int left_ms(int64_t until_ms) {
+    int64_t left = until_ms - zr_wire_now_ms();
+    if (left < 0)
+        return 0;
+    return left > 60000 ? 60000 : (int)left;
+}
+
+/* ---- listening ---- */
+
+static int listen_on(int family, int port, int *socket_p) {
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    struct sockaddr_in6 six = {
+        .sin6_family = AF_INET6, .sin6_addr = in6addr_any, .sin6_port = htons((uint16_t)port)};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    int yes = 1, no = 0;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    if (family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+    const struct sockaddr *address =
+        family == AF_INET6 ? (const struct sockaddr *)&six : (const struct sockaddr *)&four;
+    socklen_t length = family == AF_INET6 ? sizeof(six) : sizeof(four);
+    if (bind(fd, address, length) != 0 || listen(fd, 1024) != 0) {
+        int error = errno;
+        close(fd);
+        return error;
+    }
+    *socket_p = fd;
+    return 0;
+}
+
+int zr_wire_listen(int port, int *socket_p, int *port_p) {
+    int fd = -1;
+    int error = listen_on(AF_INET6, port, &fd);
+    if (error != 0 && error != EADDRINUSE)
+        error = listen_on(AF_INET, port, &fd); /* a machine without IPv6 */
+    if (error != 0)
+        return error;
+    struct sockaddr_in6 address = {0};
+    socklen_t length = sizeof(address);
+    if (getsockname(fd, (struct sockaddr *)&address, &length) != 0) {
+        error = errno;
+        close(fd);
+        return error;
+    }
+    *socket_p = fd;
+    *port_p = ntohs(address.sin6_port); /* at the same place in both families */
+    return 0;
+}
+
+/* ---- connecting ---- */
+
+static void wait_ms(int ms) {
+    struct timespec moment = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&moment, NULL);
+}
+
+/* One attempt at one address. */
+static int connect_once(const struct addrinfo *address, int64_t until_ms, int *socket_p) {
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    int error = connect(fd, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (error == EINPROGRESS) {
+        struct pollfd ready = {.fd = fd, .events = POLLOUT};
+        socklen_t length = sizeof(error);
+        if (poll(&ready, 1, left_ms(until_ms)) <= 0)
+            error = ETIMEDOUT;
+        else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
+            error = errno;
+    }
+    int flags = fcntl(fd, F_GETFL);
+    if (error == 0 && (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) != 0))
+        error = errno;
+    if (error != 0) {
+        close(fd);
+        return error;
+    }
+    int yes = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    *socket_p = fd;
+    return 0;
+}
+
+/* One attempt at each address of a host. */
+static int connect_to_host(const char *host, int port, int64_t until_ms, int *socket_p,
+                           const char **detail_p) {
+    char service[16];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *addresses = NULL;
+    snprintf(service, sizeof(service), "%d", port);
+    int failure = getaddrinfo(host, service, &hints, &addresses);
+    if (failure != 0) {
+        *detail_p = gai_strerror(failure);
+        return EHOSTUNREACH;
+    }
+    int error = EHOSTUNREACH;
+    for (struct addrinfo *a = addresses; a != NULL && error != 0; a = a->ai_next)
+        error = connect_once(a, until_ms, socket_p);
+    freeaddrinfo(addresses);
+    *detail_p = NULL;
+    return error;
+}
+
+int zr_wire_connect(const char *host, int port, int64_t until_ms, int *socket_p,
+                    const char **detail_p) {
+    enum { FIRST_PAUSE_MS = 10, MOST_PAUSE_MS = 200 };
+    for (int pause = FIRST_PAUSE_MS;;
+         pause = pause * 2 > MOST_PAUSE_MS ? MOST_PAUSE_MS : pause * 2) {
+        int error = connect_to_host(host, port, until_ms, socket_p, detail_p);
+        if (error == 0 || zr_wire_now_ms() >= until_ms)
+            return error;
+        wait_ms(pause);
+    }
+}
+
+/* ---- bytes ---- */
+
+static int send_all(int socket, const void *data, size_t length, int more) {
+    for (size_t sent = 0; sent < length;) {
+        ssize_t n = send(socket, (const char *)data + sent, length - sent, MSG_NOSIGNAL | more);
+        if (n < 0 && errno != EINTR)
+            return errno;
+        sent += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+int zr_wire_send(int socket, uint32_t kind, uint32_t group, const void *data, size_t length) {
+    zr_frame_t frame = {.kind = kind, .group = group, .length = (uint32_t)length};
+    int error = send_all(socket, &frame, sizeof(frame), length > 0 ? MSG_MORE : 0);
+    return error != 0 ? error : send_all(socket, data, length, 0);
+}
+
+int zr_wire_receive(int socket, void *data, size_t length, int64_t until_ms) {
+    for (size_t received = 0; received < length;) {
+        struct pollfd ready = {.fd = socket, .events = POLLIN};
+        int n_ready = poll(&ready, 1, left_ms(until_ms));
+        if (n_ready < 0 && errno != EINTR)
+            return errno;
+        if (n_ready <= 0 && zr_wire_now_ms() >= until_ms)
+            return ETIMEDOUT;
+        if (n_ready <= 0)
+            continue;
+        ssize_t n = recv(socket, (char *)data + received, length - received, 0);
+        if (n == 0)
+            return ECONNRESET;
+        if (n < 0 && errno != EINTR && errno != EAGAIN)
+            return errno;
+        received += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}

@@ -1,0 +1,88 @@
+/*
+ * What goes over a connection between a rank and the hub (hub.c): frames, and the sockets below.
+ *
+ * A frame is a header and `length` bytes. Everything is checked by who receives it, since anybody
+ * may connect to a port: the first frame proves to be a rank's by its magic number, lengths are
+ * limited by kind, text is cut to its place. There is no secrecy and no proof of identity: the
+ * port is for a network whose members are trusted. Machines of one run have the same byte order;
+ * the magic number tells where they do not.
+ */
+#ifndef ZR_ZERO_COMM_WIRE_H
+#define ZR_ZERO_COMM_WIRE_H
+
+#include "zero/comm/roll.h"
+
+#define ZR_WIRE_MAGIC 0x315A52454E49474Cu
+#define ZR_WIRE_VERSION 1u /* of these structures */
+
+typedef enum zr_frame_kind {
+    ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first */
+    ZR_FRAME_WELCOME = 2, /* from the hub: all ranks have come */
+    ZR_FRAME_REFUSED = 3, /* from the hub: text */
+    ZR_FRAME_POST = 4,    /* to the hub: zr_post_t */
+    ZR_FRAME_MEET = 5,    /* to the hub: int32_t status */
+    ZR_FRAME_KILL = 6,    /* to the hub: text */
+    ZR_FRAME_LEAVE = 7,   /* to the hub */
+    ZR_FRAME_OUTCOME = 8, /* from the hub: zr_outcome_t, then what the posts carried */
+    ZR_FRAME_END = 9      /* from the hub: zr_end_t */
+} zr_frame_kind_t;
+
+typedef struct zr_frame {
+    uint32_t kind, group, length, reserved;
+} zr_frame_t;
+
+typedef struct zr_hello {
+    uint64_t magic;
+    uint32_t version, reserved;
+    int32_t rank, n_ranks;
+} zr_hello_t;
+
+typedef struct zr_outcome {
+    int32_t status;
+    int32_t group; /* of a split: what this rank is in now; -1: in none */
+    int32_t rank, n_ranks;
+    uint32_t payload_bytes, reserved;
+} zr_outcome_t;
+
+typedef struct zr_end {
+    uint32_t has_left, reserved;
+    char reason[ZR_REASON_BYTES];
+} zr_end_t;
+
+/** Most bytes that a frame to the hub, or from it, can have behind its header. */
+#define ZR_WIRE_MOST_TO_HUB                                                                        \
+    (sizeof(zr_post_t) > ZR_REASON_BYTES ? sizeof(zr_post_t) : ZR_REASON_BYTES)
+#define ZR_WIRE_MOST_FROM_HUB(n_ranks)                                                             \
+    (sizeof(zr_end_t) + sizeof(zr_outcome_t) + (size_t)(n_ranks)*ZR_PAYLOAD_BYTES)
+
+/** Milliseconds of a clock that only goes forward. */
+int64_t zr_wire_now_ms(void);
+
+/**
+ * Listen on a port of all of this machine's addresses; port 0 takes a free one.
+ *
+ * @return 0, and the socket; otherwise an errno
+ */
+int zr_wire_listen(int port, int *socket_p, int *port_p);
+
+/**
+ * Connect, trying again until somebody listens.
+ *
+ * @param until_ms  of zr_wire_now_ms
+ * @return 0, and the socket, which blocks; otherwise why not, by errno, and words for a resolver's
+ *         failure in `detail` (a static string, else NULL)
+ */
+int zr_wire_connect(const char *host, int port, int64_t until_ms, int *socket_p,
+                    const char **detail_p);
+
+/** Send it all, on a blocking socket. @return 0 or an errno */
+int zr_wire_send(int socket, uint32_t kind, uint32_t group, const void *data, size_t length);
+
+/**
+ * Receive exactly so many bytes, on a blocking socket.
+ *
+ * @return 0; ECONNRESET when the other side has closed; ETIMEDOUT; another errno
+ */
+int zr_wire_receive(int socket, void *data, size_t length, int64_t until_ms);
+
+#endif
