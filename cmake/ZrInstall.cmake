@@ -5,7 +5,7 @@ install(TARGETS zero ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 foreach(folder kernels allocator offload zero)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/${folder}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/libzero
-          FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE)
+          FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE PATTERN "nccl" EXCLUDE)
 endforeach()
 if(TARGET zero-train)
   install(TARGETS zero-train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

@@ -65,7 +65,8 @@ static zr_status_t read_piece(zr_unit_t *unit, int kind, size_t first, size_t n_
         ZR_TRY(broadcast_staging(unit, n_elems, owner));
     ZR_TRY(zr_copy_async(runtime->compute, values, runtime->staging_device, n_elems * sizeof(float),
                          ZR_COPY_DEVICE_TO_HOST));
-    return zr_stream_synchronize(runtime->compute);
+    ZR_TRY(zr_stream_synchronize(runtime->compute));
+    return zr_comm_check(runtime->comm);
 }
 
 static size_t piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left) {
@@ -171,7 +172,8 @@ static zr_status_t gather_scalar(zr_runtime_t *runtime, double value) {
     ZR_TRY(zr_rt_gather_control(runtime, "average", ZR_DTYPE_F64, runtime->scalars_device, 1));
     ZR_TRY(zr_copy_async(runtime->compute, runtime->scalars_host, runtime->scalars_device,
                          (size_t)runtime->n_ranks * sizeof(double), ZR_COPY_DEVICE_TO_HOST));
-    return zr_stream_synchronize(runtime->compute);
+    ZR_TRY(zr_stream_synchronize(runtime->compute));
+    return zr_comm_check(runtime->comm);
 }
 
 zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p) {

@@ -148,6 +148,7 @@ zr_status_t zr_runtime_create(const zr_config_t *config, zr_comm_t *comm, zr_dev
         zr_runtime_destroy(&runtime);
         return status;
     }
+    zr_comm_set_allocator(comm, runtime->allocator);
     *runtime_p = runtime;
     return ZR_OK;
 }
@@ -213,6 +214,7 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     if (runtime->transfer != runtime->compute)
         zr_stream_destroy(&runtime->transfer);
     zr_stream_destroy(&runtime->compute);
+    zr_comm_set_allocator(runtime->comm, NULL);
     zr_allocator_destroy(&runtime->allocator);
     for (int i = 0; i < runtime->n_groups; i++)
         free((char *)runtime->groups[i].name);
@@ -435,6 +437,8 @@ static zr_status_t gather_words(zr_runtime_t *runtime, uint64_t words[2], uint64
                                ZR_COPY_DEVICE_TO_HOST);
     if (status == ZR_OK)
         status = zr_stream_synchronize(runtime->compute);
+    if (status == ZR_OK)
+        status = zr_comm_check(runtime->comm);
     zr_free(runtime->allocator, &buffer, NULL);
     return status;
 }

@@ -23,6 +23,7 @@ static zr_status_t global_norm(zr_runtime_t *runtime, double *norm_p) {
     ZR_TRY(zr_copy_async(runtime->compute, runtime->norms_host, runtime->norms_device,
                          n_norms * sizeof(double), ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(runtime->compute));
+    ZR_TRY(zr_comm_check(runtime->comm));
     double sum = 0;
     for (size_t i = 0; i < n_norms; i++)
         sum += runtime->norms_host[i];

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/common/late_device.h"
 
@@ -22,6 +23,11 @@ static void keep_error(void *context, zr_log_level_t level, int rank, const char
         fprintf(stderr, "rank %d: %s: %s\n", rank, zr_log_level_name(level), message);
 }
 
+/* Ranks with a GPU each, whose data goes through NCCL. */
+static bool is_nccl(const test_ranks_t *ranks) {
+    return ranks->device_name != NULL && strcmp(ranks->device_name, "nccl") == 0;
+}
+
 static zr_status_t open_and_run(rank_thread_t *thread) {
     if (thread->ranks->late) {
         ZR_TRY(late_device_open(&thread->rank.device));
@@ -31,6 +37,10 @@ static zr_status_t open_and_run(rank_thread_t *thread) {
     options.n_threads = 1;
     options.log = thread->rank.log;
     const char *name = thread->ranks->device_name;
+    if (is_nccl(thread->ranks)) {
+        name = "cuda";
+        options.index = thread->rank.rank;
+    }
     ZR_TRY(zr_device_open(name != NULL ? name : "host", &options, &thread->rank.device));
     return thread->ranks->run(&thread->rank);
 }
@@ -56,7 +66,10 @@ void test_run_ranks(test_ranks_t *ranks) {
     zr_comm_options_t options = zr_comm_options_default();
     options.log =
         (zr_log_t){.sink = keep_error, .context = ranks, .level = ZR_LOG_WARNING, .rank = -1};
-    if (zr_comm_create_threads(ranks->n_ranks, &options, comms) != ZR_OK)
+    zr_status_t status = is_nccl(ranks)
+                             ? zr_comm_create_nccl_threads(ranks->n_ranks, &options, comms)
+                             : zr_comm_create_threads(ranks->n_ranks, &options, comms);
+    if (status != ZR_OK)
         abort();
     for (int r = 0; r < ranks->n_ranks; r++) {
         threads[r] = (rank_thread_t){

@@ -22,7 +22,7 @@ typedef zr_status_t (*test_rank_fn)(test_rank_t *rank);
 
 typedef struct test_ranks {
     int n_ranks;
-    const char *device_name; /* NULL: "host" */
+    const char *device_name; /* NULL: "host"; "nccl": a GPU for each rank, and that communicator */
     bool late;               /* on late devices (late_device.h) instead */
     bool quiet;              /* errors are expected: do not print them */
     test_rank_fn run;

@@ -58,7 +58,27 @@ void emu_fail_kernel(const char *name, int nth, int error);
 /** From now on events are not waited for: what a schedule without events does. */
 void emu_ignore_waits(bool ignore);
 
-/** Streams, events, memory, addresses, registrations and what cuBLASLt has made that are in use. */
+/**
+ * NCCL (emu_nccl.cc). Ranks are threads of this process, each with a device of its own. A
+ * collective runs when the streams of all ranks have come to it, and hangs until then; calls that
+ * do not fit each other, or break NCCL's rules, are misuses. Calls fail by emu_fail_call, with a
+ * number of ncclResult_t.
+ */
+
+/** Every communicator of this rank reports `error` (ncclResult_t) from now on, as after a failure
+ * of its network; 0: none does. */
+void emu_nccl_fail(int rank, int error);
+/** The n-th launch of this rank from now is lost: the others hang in it, and this rank does not. */
+void emu_nccl_lose_launch(int rank, int nth);
+/** From now on what communicators have in progress never ends; or does again. */
+void emu_nccl_stall(bool stall);
+/** The next collective, send or receive that the calling thread asks for returns `error`. */
+void emu_nccl_fail_next(int error);
+/** Communicators that were aborted so far. */
+size_t emu_nccl_n_aborted(void);
+
+/** Streams, events, memory, addresses, registrations, communicators and what cuBLASLt has made that
+ * are in use. */
 size_t emu_n_live(void);
 /** Bytes of a device's memory that are in use; bytes of host memory that are registered. */
 size_t emu_used_bytes(int device);

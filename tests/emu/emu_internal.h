@@ -5,6 +5,7 @@
  *   emu_streams.cc  devices, streams, events, copies, failures
  *   emu_kernels.cc  a kernel's blocks and threads
  *   emu_cublaslt.cc matrix products
+ *   emu_nccl.cc     NCCL
  */
 #ifndef ZR_TESTS_EMU_EMU_INTERNAL_H
 #define ZR_TESTS_EMU_EMU_INTERNAL_H
@@ -61,6 +62,19 @@ size_t n_live_memory();
  */
 
 size_t n_live_blas(); /* handles, and descriptions of matrices and products */
+/* ---- gates in streams, for collectives (emu_streams.cc, emu_nccl.cc) ------------------------- */
+
+/* Queue what holds a stream up until `is_open`, which is asked while memory can be opened. */
+cudaError_t queue_gate(cudaStream_t stream, const char *call, std::function<bool()> is_open);
+/* Something has changed that a gate may depend on. */
+void note_change();
+int device_of(cudaStream_t stream);
+/* Work of the device has failed. */
+void fail_device(int device, cudaError_t error);
+/* What the test wants the call to return; 0: nothing. */
+int failure_to_return(const char *name);
+/* Communicators that are not destroyed. */
+size_t n_live_comms();
 
 /* ---- kernels (emu_kernels.cc) ------------------------------------------------------------------
  */

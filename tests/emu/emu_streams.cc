@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
@@ -28,8 +29,9 @@ struct CUevent_st {
 namespace {
 
 struct work_t {
-    enum { RUN, RECORD, WAIT } kind = RUN;
+    enum { RUN, RECORD, WAIT, GATE } kind = RUN;
     std::function<cudaError_t()> run;
+    std::function<bool()> is_open; /* of a gate: whether it lets the stream pass */
     std::shared_ptr<CUevent_st> event;
     uint64_t ticket = 0; /* which record of the event */
 };
@@ -122,6 +124,8 @@ static bool is_ready(const CUstream_st *stream) {
     if (stream->work.empty())
         return false;
     const work_t &work = stream->work.front();
+    if (work.kind == work_t::GATE)
+        return work.is_open();
     return work.kind != work_t::WAIT || machine.ignores_waits ||
            work.event->n_passed >= work.ticket;
 }
@@ -133,7 +137,32 @@ static void forget_if_done(cudaStream_t stream) {
     delete stream;
 }
 
+/* What a thread in wait_at_gate may be waiting for: each change is told. */
+static std::condition_variable_any &gate_changed = *new std::condition_variable_any;
+static uint64_t n_changes = 0;
+
+void note_change() {
+    n_changes++;
+    gate_changed.notify_all();
+}
+
+/* Nothing can run. Where that is because of gates, another thread may open them: as on a GPU,
+ * where a collective hangs until all ranks have come, this waits without a limit. */
+static void wait_at_gate() {
+    bool is_at_gate = false;
+    for (cudaStream_t stream : machine.streams)
+        is_at_gate |= !stream->work.empty() && stream->work.front().kind == work_t::GATE;
+    if (!is_at_gate) {
+        misuse("a stream waits for what nobody records");
+        abort();
+    }
+    uint64_t seen = n_changes;
+    while (n_changes == seen)
+        gate_changed.wait(mutex);
+}
+
 static void run_first(cudaStream_t stream) {
+    note_change();
     work_t work = std::move(stream->work.front());
     stream->work.pop_front();
     cudaError_t &failed = machine.failed[(size_t)stream->device];
@@ -154,14 +183,14 @@ static cudaStream_t draw_ready(cudaStream_t except) {
     return drawn;
 }
 
-/* Run until `is_done`, by way of a stream or of none (NULL). */
-template <typename F> static void run_until(F is_done, cudaStream_t target) {
-    enum { TARGET_FIRST, TARGET_LAST, MIXED, N_ORDERS };
-    unsigned order = draw(N_ORDERS);
-    if (is_done())
-        return;
+enum order_t { TARGET_FIRST, TARGET_LAST, MIXED, N_ORDERS };
+
+/* Run until `is_done`, or until nothing can: false. */
+template <typename F>
+static bool run_while_ready(const F &is_done, cudaStream_t target, order_t order) {
     access_t access;
     while (!is_done()) {
+        uint64_t seen = n_changes;
         cudaStream_t next = NULL;
         if (order == TARGET_FIRST && target != NULL && is_ready(target))
             next = target;
@@ -169,12 +198,19 @@ template <typename F> static void run_until(F is_done, cudaStream_t target) {
             next = draw_ready(order == TARGET_LAST ? target : NULL);
         if (next == NULL && target != NULL && is_ready(target))
             next = target;
-        if (next == NULL) {
-            misuse("a stream waits for what nobody records");
-            abort();
-        }
-        run_first(next);
+        if (next != NULL)
+            run_first(next);
+        else if (n_changes == seen) /* otherwise looking at one gate has opened another */
+            return false;
     }
+    return true;
+}
+
+/* Run until `is_done`, by way of a stream or of none (NULL). */
+template <typename F> static void run_until(F is_done, cudaStream_t target) {
+    order_t order = (order_t)draw(N_ORDERS);
+    while (!is_done() && !run_while_ready(is_done, target, order))
+        wait_at_gate();
 }
 
 /* One time in `rarity`, some pieces of work run before anybody waits. Rarely: a stream that is
@@ -206,6 +242,7 @@ static std::shared_ptr<CUevent_st> find_event(cudaEvent_t event, const char *cal
 
 static void queue(cudaStream_t stream, work_t work) {
     stream->work.push_back(std::move(work));
+    note_change();
     run_some(100);
 }
 
@@ -220,6 +257,29 @@ bool queue_work(cudaStream_t stream, const char *name, std::function<bool(int de
     };
     queue(stream, std::move(work));
     return true;
+}
+
+cudaError_t queue_gate(cudaStream_t stream, const char *call, std::function<bool()> is_open) {
+    if (!is_stream(stream, call))
+        return cudaErrorInvalidResourceHandle;
+    work_t work;
+    work.kind = work_t::GATE;
+    work.is_open = std::move(is_open);
+    queue(stream, std::move(work));
+    return cudaSuccess;
+}
+
+int device_of(cudaStream_t stream) {
+    return stream->device;
+}
+
+void fail_device(int device, cudaError_t error) {
+    if (machine.failed[(size_t)device] == cudaSuccess)
+        machine.failed[(size_t)device] = error;
+}
+
+int failure_to_return(const char *name) {
+    return count_down(machine.call, name);
 }
 
 } // namespace emu
@@ -577,7 +637,7 @@ static size_t n_streams() {
 }
 
 static size_t n_live() {
-    return n_streams() + machine.events.size() + n_live_memory() + n_live_blas();
+    return n_streams() + machine.events.size() + n_live_memory() + n_live_blas() + n_live_comms();
 }
 
 void emu_configure(const emu_options_t *wanted) {
@@ -627,8 +687,10 @@ size_t emu_n_misuses(void) {
 
 __attribute__((destructor)) static void report() {
     if (n_live() > 0)
-        misuse("not given back at the end: %zu streams, %zu events, %zu of memory, %zu of cuBLASLt",
-               n_streams(), machine.events.size(), n_live_memory(), n_live_blas());
+        misuse(
+            "not given back at the end: %zu streams, %zu events, %zu of memory, %zu of cuBLASLt, "
+            "%zu of NCCL",
+            n_streams(), machine.events.size(), n_live_memory(), n_live_blas(), n_live_comms());
     if (machine.n_misuses > 0)
         _exit(1);
 }

@@ -1,12 +1,15 @@
-# The CUDA device without a GPU: its own files, compiled for an emulation of CUDA (emu.h). The
-# suites of other folders run on it as they are.
+# The CUDA device and the communicator nccl without a GPU: their own files, compiled for an
+# emulation of CUDA and NCCL (emu.h). The suites of other folders run on it as they are.
 file(GLOB EMU_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cu
      ${CMAKE_SOURCE_DIR}/kernels/nn/cuda/*.cu)
 file(GLOB EMU_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.c
      ${CMAKE_SOURCE_DIR}/kernels/nn/cuda/*.c)
 list(FILTER EMU_CUDA_SOURCES EXCLUDE REGEX "/cublaslt_find\\.c$") # emu_cublaslt.cc does it
+set(EMU_NCCL_SOURCES ${CMAKE_SOURCE_DIR}/zero/comm/nccl/comm_nccl.c
+                     ${CMAKE_SOURCE_DIR}/zero/comm/nccl/nccl_link.c emu/emu_nccl_library.c)
 add_library(zero_emu OBJECT emu/emu_cublaslt.cc emu/emu_kernels.cc emu/emu_memory.cc
-                            emu/emu_streams.cc emu/backends.c ${EMU_CUDA_SOURCES} ${EMU_KERNELS})
+                            emu/emu_nccl.cc emu/emu_streams.cc emu/backends.c ${EMU_CUDA_SOURCES}
+                            ${EMU_KERNELS} ${EMU_NCCL_SOURCES})
 set_source_files_properties(${EMU_KERNELS} PROPERTIES LANGUAGE CXX)
 target_include_directories(zero_emu BEFORE PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
 # Few blocks, so that loops over the grid and over blocks of elements are seen to go on.
@@ -71,3 +74,12 @@ if(TARGET zero-train)
   target_compile_definitions(test_emu_train PRIVATE ZERO_TRAIN_EMU="$<TARGET_FILE:zero-train-emu>")
   add_dependencies(test_emu_train zero-train-emu)
 endif()
+zr_add_emu_test(test_emu_comm_nccl emu/test_emu_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
+add_test(NAME test_emu_comm_nccl_tcp COMMAND test_emu_comm_nccl tcp)
+zr_test_properties(test_emu_comm_nccl_tcp NO_SANITIZERS)
+zr_add_emu_test(test_emu_nccl emu/test_emu_nccl.c zero/comm/comm_cases.c zero/comm/ranks.c
+                LABELS asan)
+zr_add_emu_test(test_emu_comm_threads emu/test_emu_comm_threads.c ${COMM_SUITE} NO_SANITIZERS)
+add_test(NAME test_emu_parity_nccl COMMAND test_emu_parity nccl)
+zr_test_properties(test_emu_parity_nccl NO_SANITIZERS)
+set_tests_properties(test_emu_parity_nccl PROPERTIES ENVIRONMENT EMU_DEVICES=8)

@@ -32,7 +32,10 @@ const char *zr_collective_name(zr_collective_t collective) {
 }
 
 zr_comm_options_t zr_comm_options_default(void) {
-    return (zr_comm_options_t){.log = zr_log_default(), .timeout_ms = 60000};
+    return (zr_comm_options_t){.log = zr_log_default(),
+                               .timeout_ms = 60000,
+                               .sums = ZR_SUM_RANK_ORDER,
+                               .workspace_bytes = (size_t)32 << 20};
 }
 
 zr_status_t zr_comm_check_options(const zr_comm_options_t *options, int n_ranks) {
@@ -53,6 +56,7 @@ void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
     comm->rank = rank;
     comm->n_ranks = n_ranks;
     comm->device = NULL;
+    comm->allocator = NULL;
     comm->n_calls = 0;
     comm->statistics = (zr_comm_statistics_t){0};
 }
@@ -67,6 +71,14 @@ void zr_comm_destroy(zr_comm_t **comm) {
 void zr_comm_abort(zr_comm_t *comm, const char *reason) {
     if (comm != NULL)
         comm->backend->abort(comm, reason != NULL ? reason : "no reason given");
+}
+
+void zr_comm_set_allocator(zr_comm_t *comm, struct zr_allocator *allocator) {
+    comm->allocator = allocator;
+}
+
+zr_status_t zr_comm_check(zr_comm_t *comm) {
+    return comm->backend->check != NULL ? comm->backend->check(comm) : ZR_OK;
 }
 
 int zr_comm_rank(const zr_comm_t *comm) {

@@ -8,7 +8,7 @@
  * the time limit.
  *
  * Sums are made in fp32 in rank order and rounded once, so that they are the same
- * bits on every backend and in every run.
+ * bits on every backend and in every run (but for ZR_SUM_ANY, which is asked for).
  *
  * After ZR_ERR_COMM or ZR_ERR_DEVICE a communicator is dead on every rank: each later
  * call returns ZR_ERR_COMM at once. A call refused with ZR_ERR_ARGUMENT was not seen by
@@ -22,12 +22,14 @@
 #include <stdint.h>
 
 #include "kernels/device.h"
+#include "zero/comm/launch.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef struct zr_comm zr_comm_t;
+struct zr_allocator;
 
 typedef enum zr_collective {
     ZR_ALL_GATHER = 0,
@@ -56,12 +58,21 @@ typedef struct zr_message {
     zr_traffic_t traffic;
 } zr_message_t;
 
+/** In which order numbers of ranks are added. */
+typedef enum zr_sum_order {
+    ZR_SUM_RANK_ORDER = 0, /* by rank, in fp32, rounded once: the same bits everywhere */
+    ZR_SUM_ANY = 1         /* nccl: in its order and precision; no other backend differs */
+} zr_sum_order_t;
+
 typedef struct zr_comm_options {
-    zr_log_t log;   /* each rank's copy gets its rank */
-    int timeout_ms; /* how long a rank that has called waits for one that has not; > 0 */
+    zr_log_t log;           /* each rank's copy gets its rank; nccl: from a thread of its own too */
+    int timeout_ms;         /* how long a rank that has called waits for one that has not; > 0 */
+    zr_sum_order_t sums;    /* nccl */
+    size_t workspace_bytes; /* nccl: most device memory that a sum in rank order takes beside its
+                               tensors; less makes more, smaller pieces */
 } zr_comm_options_t;
 
-/** 60 s, default log. */
+/** 60 s, default log, sums in rank order, 32 MiB. */
 zr_comm_options_t zr_comm_options_default(void);
 
 /**
@@ -79,6 +90,62 @@ zr_comm_options_t zr_comm_options_default(void);
  */
 ZR_NODISCARD zr_status_t zr_comm_create_threads(int n_ranks, const zr_comm_options_t *options,
                                                 zr_comm_t **comms);
+
+/** Whether this build has the communicator `nccl`; the library is looked for when one is made. */
+bool zr_comm_has_nccl(void);
+
+/**
+ * Make a communicator of ranks that are threads of this process, each with a GPU of its own, whose
+ * data goes through NCCL.
+ *
+ * NCCL's communicator is made at the first call with data, so that this does not wait and each
+ * rank's thread chooses its device; a rank that does not come is found there, within the time
+ * limit. A rank's collectives are then watched: one that does not end on its device within the
+ * time limit after it has begun ends the communicator, and so does an error of NCCL. The stream
+ * passes then, with tensors of no meaning: zr_comm_check tells.
+ *
+ * Sums in rank order exchange slices and add them on the device, in pieces of at most
+ * workspace_bytes. This memory comes from the allocator that zr_comm_set_allocator says, else
+ * from one of the communicator's own.
+ *
+ * @return as zr_comm_create_threads; ZR_ERR_UNSUPPORTED when this build has no NCCL, or the
+ *         library is not found
+ */
+ZR_NODISCARD zr_status_t zr_comm_create_nccl_threads(int n_ranks, const zr_comm_options_t *options,
+                                                     zr_comm_t **comms);
+
+/**
+ * Make the communicator of a rank that is a process of its own, with one GPU, whose data goes
+ * through NCCL. Returns when all ranks have come, within the time limit.
+ *
+ * Rank 0 listens at the launch's port; what is not a rank is closed with a warning. The connections
+ * stay: over them ranks agree on each call, as threads do in memory. A rank whose process ends,
+ * by whatever cause, ends the calls of all others. That of rank 0 has to stay to the end: when its
+ * last communicator is destroyed, it waits a few seconds for the others.
+ *
+ * @param launch  of zr_launch_from_environment, or filled by hand
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED as above; ZR_ERR_MEMORY; ZR_ERR_COMM when
+ *         ranks are missing, twice there, or of another program: the log names them
+ */
+ZR_NODISCARD zr_status_t zr_comm_create_nccl(const zr_launch_t *launch,
+                                             const zr_comm_options_t *options, zr_comm_t **comm_p);
+
+/**
+ * Where a communicator takes device memory for its own needs: lifetime "collective", tag
+ * "workspace". NULL, as at first: from no allocator of the caller's.
+ *
+ * @param allocator  of the device whose streams are used; borrowed until it is replaced
+ */
+void zr_comm_set_allocator(zr_comm_t *comm, struct zr_allocator *allocator);
+
+/**
+ * Whether what collectives have left behind, on streams that have passed, is what they are to
+ * leave: asynchronous work that fails, or waits for a rank that is gone, is given up. To be asked
+ * after waiting for a stream and before the result is believed.
+ *
+ * @return ZR_OK; ZR_ERR_COMM, logged with the reason
+ */
+ZR_NODISCARD zr_status_t zr_comm_check(zr_comm_t *comm);
 
 /**
  * Make a communicator of one rank that stands for all of them: the others do what it does, at the

@@ -61,6 +61,9 @@ typedef struct zr_comm_backend {
     zr_status_t (*barrier)(zr_comm_t *comm, const zr_comm_call_t *call);
     /* The only one that may fail, with ZR_ERR_MEMORY on every rank, and leave comm alive. */
     zr_status_t (*split)(zr_comm_t *comm, const zr_comm_call_t *call);
+    /* Whether queued collectives were made as far as their streams have passed; otherwise logs why.
+     * NULL: what was queued is made, or the device reports it. */
+    zr_status_t (*check)(zr_comm_t *comm);
 } zr_comm_backend_t;
 
 /** First member of every backend's handle. */
@@ -70,6 +73,7 @@ struct zr_comm {
     int rank;
     int n_ranks;
     zr_device_t *device;             /* of the first call's stream, and so of every call's */
+    struct zr_allocator *allocator;  /* the caller's; NULL: there is none */
     uint64_t n_calls;                /* sequence of the latest call */
     zr_comm_statistics_t statistics; /* counts by comm.c, seconds by the backend */
 };

@@ -26,6 +26,8 @@ typedef struct setting {
 
 static void run(void **state, int timeout_ms, rank_fn body, const void *context) {
     const setting_t *setting = *state;
+    if (setting->suite->most_ranks > 0 && setting->n_ranks > setting->suite->most_ranks)
+        skip();
     run_ranks(setting->suite, setting->n_ranks, timeout_ms, body, context);
 }
 

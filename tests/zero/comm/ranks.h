@@ -14,6 +14,7 @@
 /** What a communicator has to be tried with. */
 typedef struct comm_suite {
     const char *name;
+    int most_ranks; /* 0: as many as tests ask for */
     zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
     zr_status_t (*open_device)(zr_device_t **device_p); /* one per rank */
     void (*close_device)(zr_device_t **device);

@@ -4,4 +4,5 @@ zr_add_test(zero/comm/test_comm_threads_late.c common/late_device.c common/late_
 zr_add_test(zero/comm/test_comm_sim.c ${COMM_SUITE})
 zr_add_test(zero/comm/test_comm_memory.c zero/comm/ranks.c)
 target_link_options(test_comm_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc)
+zr_add_test(zero/comm/test_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
 zr_add_test(zero/comm/test_control_tcp.c)

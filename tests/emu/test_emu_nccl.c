@@ -1,0 +1,292 @@
+/*
+ * What the communicator nccl does when NCCL, a GPU or a rank fails: every rank's calls and waits
+ * end, with a reason that names the collective, and nothing is left behind.
+ */
+#include <nccl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/emu/emu.h"
+#include "tests/zero/comm/comm_cases.h"
+#include "zero/comm/comm.h"
+
+enum { LONG_MS = 60000, SHORT_MS = 200, N_RANKS = 3 };
+
+static zr_comm_options_t changes; /* of the next communicator's options: sums, workspace */
+static int n_opened, n_gpus;      /* devices since the communicator was made; to choose from */
+
+static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms) {
+    zr_comm_options_t own = *options;
+    own.sums = changes.sums;
+    own.workspace_bytes = changes.workspace_bytes;
+    n_opened = 0;
+    return zr_comm_create_nccl_threads(n_ranks, &own, comms);
+}
+
+static zr_status_t open_device(zr_device_t **device_p) {
+    zr_device_options_t options = zr_device_options_default();
+    options.index = n_opened++ % n_gpus;
+    return zr_device_open("cuda", &options, device_p);
+}
+
+static const comm_suite_t suite = {
+    .name = "nccl on emulated GPUs",
+    .create = create,
+    .open_device = open_device,
+    .close_device = zr_device_close,
+};
+
+static int set_up(void **state) {
+    (void)state;
+    changes = zr_comm_options_default();
+    n_gpus = 8;
+    return 0;
+}
+
+static zr_status_t gather(rank_t *self) {
+    zr_message_t message = {"h.3 parameters", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    char *part = device_take(self, 400);
+    char *whole = device_take(self, 400 * (size_t)self->n_ranks);
+    return zr_comm_all_gather(self->comm, &message, part, whole, 100, self->stream);
+}
+
+/* ---- sums ---- */
+
+static void sums_in_pieces(rank_t *self) {
+    static const size_t sizes[] = {1, 2, 33, 100, 1021, 4096};
+    for (size_t i = 0; i < 6 * 2 * 4 && self->failure[0] == '\0'; i++) {
+        comm_case_t wanted = {.collective = i % 2 ? ZR_ALL_REDUCE : ZR_REDUCE_SCATTER,
+                              .dtype = i / 2 % 2 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
+                              .n_elems = sizes[i / 8],
+                              .in_place = i / 4 % 2,
+                              .seed = i};
+        run_case(self, self->comm, &wanted);
+    }
+}
+
+static void test_sums_in_pieces(void **state) {
+    (void)state;
+    static const size_t workspaces[] = {0, 3000, 100000};
+    for (int i = 0; i < 3; i++) {
+        changes.workspace_bytes = workspaces[i];
+        for (int n_ranks = 2; n_ranks <= 8; n_ranks += 3)
+            run_ranks(&suite, n_ranks, LONG_MS, sums_in_pieces, NULL);
+    }
+}
+
+/* Numbers whose sum does not depend on the order. */
+static void sums_of_nccl(rank_t *self) {
+    float values[12], sums[12];
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    for (int i = 0; i < 12; i++)
+        values[i] = (float)(i * 10 + self->rank);
+    float *buffer = device_take(self, sizeof(values));
+    upload(self, buffer, values, sizeof(values));
+    CHECK(self, zr_comm_all_reduce(self->comm, &message, buffer, 12, self->stream) == ZR_OK);
+    CHECK(self, zr_comm_reduce_scatter(self->comm, &message, buffer, buffer + 4 * self->rank, 4,
+                                       self->stream) == ZR_OK);
+    download(self, sums, buffer + 4 * self->rank, 4 * sizeof(float));
+    CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    CHECK(self, zr_comm_check(self->comm) == ZR_OK);
+    for (int i = 0; i < 4; i++)
+        CHECK(self, sums[i] == 3 * (3 * (float)((4 * self->rank + i) * 10) + 3));
+}
+
+static void test_sums_of_nccl(void **state) {
+    (void)state;
+    changes.sums = ZR_SUM_ANY;
+    run_ranks(&suite, N_RANKS, LONG_MS, sums_of_nccl, NULL);
+}
+
+/* ---- collectives that hang ---- */
+
+/* What ends the others' wait for rank 1, whose launch is lost. */
+typedef enum ending { BY_TIME, BY_ERROR, BY_ABORT, BY_LEAVING_NEVER } ending_t;
+
+static void hang(rank_t *self) {
+    const ending_t *ending = self->context;
+    CHECK(self, gather(self) == ZR_OK);
+    if (self->rank == 1 && *ending == BY_ERROR)
+        emu_nccl_fail(0, ncclRemoteError);
+    if (self->rank == 1 && *ending == BY_ABORT)
+        zr_comm_abort(self->comm, "no bytes left on the drive");
+    if (self->rank != 1) /* hangs, until the watch ends it */
+        CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    pthread_barrier_wait(self->together);
+    CHECK(self, zr_comm_check(self->comm) == ZR_ERR_COMM);
+    const char *call = "all_gather of \"h.3 parameters\" (fp32, 100 elements, model, call 1)";
+    if (*ending == BY_TIME) {
+        CHECK(self, strstr(self->log, "has waited 200 ms for all_gather") != NULL);
+        CHECK(self, strstr(self->log, call) != NULL);
+    } else if (*ending == BY_ERROR) {
+        CHECK(self, strstr(self->log, "rank 0 failed with ZR_ERR_COMM in all_gather") != NULL);
+        CHECK(self, strstr(self->log, "network error") != NULL);
+        CHECK(self, strstr(self->log, call) != NULL);
+    } else {
+        CHECK(self, strstr(self->log, "rank 1 gave up: no bytes left on the drive") != NULL);
+    }
+    CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
+}
+
+static void test_hanging_collectives(void **state) {
+    (void)state;
+    for (ending_t ending = BY_TIME; ending <= BY_ABORT; ending++) {
+        size_t n_aborted = emu_nccl_n_aborted();
+        emu_nccl_lose_launch(1, 1);
+        run_ranks(&suite, N_RANKS, ending == BY_TIME ? SHORT_MS : LONG_MS, hang, &ending);
+        emu_nccl_fail(0, 0);
+        assert_int_equal(emu_nccl_n_aborted() - n_aborted, N_RANKS);
+    }
+}
+
+/* A rank that leaves takes nothing from the others that it has agreed to. */
+static void leave_early(rank_t *self) {
+    CHECK(self, gather(self) == ZR_OK);
+    if (self->rank == 0) {
+        zr_comm_destroy(&self->comm);
+        return;
+    }
+    CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    CHECK(self, zr_comm_check(self->comm) == ZR_OK);
+    CHECK(self, zr_comm_barrier(self->comm, "after") == ZR_ERR_COMM);
+}
+
+static void test_rank_that_leaves(void **state) {
+    (void)state;
+    size_t n_aborted = emu_nccl_n_aborted();
+    for (int i = 0; i < 10; i++)
+        run_ranks(&suite, N_RANKS, LONG_MS, leave_early, NULL);
+    assert_true(emu_nccl_n_aborted() - n_aborted <= 10 * (N_RANKS - 1));
+}
+
+/* More launches than there are notes, on ranks that do not wait for each other. */
+static void run_ahead(rank_t *self) {
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    char *buffer = device_take(self, 400);
+    for (int i = 0; i < 200; i++)
+        CHECK(self, zr_comm_broadcast(self->comm, &message, buffer, 100, i % self->n_ranks,
+                                      self->stream) == ZR_OK);
+    CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    CHECK(self, zr_comm_check(self->comm) == ZR_OK);
+}
+
+static void test_many_in_flight(void **state) {
+    (void)state;
+    run_ranks(&suite, N_RANKS, LONG_MS, run_ahead, NULL);
+}
+
+/* ---- beginnings ---- */
+
+static void connect_in_vain(rank_t *self) {
+    const char *const *words = self->context;
+    zr_status_t status = gather(self);
+    CHECK(self, status == ZR_ERR_COMM);
+    CHECK(self, strstr(self->log, "all_gather of \"h.3 parameters\"") != NULL);
+    CHECK(self, strstr(self->log, *words) != NULL);
+    CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
+}
+
+static void test_beginnings_that_fail(void **state) {
+    (void)state;
+    const char *words = "to connect its ranks through NCCL";
+    emu_nccl_stall(true);
+    run_ranks(&suite, N_RANKS, SHORT_MS, connect_in_vain, &words);
+    emu_nccl_stall(false);
+    words = "unhandled system error";
+    for (int nth = 1; nth <= N_RANKS; nth++) {
+        emu_fail_call("ncclCommInitRankConfig", nth, ncclSystemError);
+        run_ranks(&suite, N_RANKS, LONG_MS, connect_in_vain, &words);
+    }
+    words = "failed in ncclGetUniqueId";
+    emu_fail_call("ncclGetUniqueId", 1, ncclSystemError);
+    run_ranks(&suite, N_RANKS, LONG_MS, connect_in_vain, &words);
+    words = "invalid usage"; /* two ranks on one GPU */
+    n_gpus = 2;
+    run_ranks(&suite, N_RANKS, LONG_MS, connect_in_vain, &words);
+}
+
+/* ---- each call failing ---- */
+
+static void try_everything(rank_t *self) {
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    float *buffer = device_take(self, 4 * 100);
+    zr_comm_t *group = NULL;
+    zr_status_t status = gather(self);
+    if (status == ZR_OK)
+        status = zr_comm_all_reduce(self->comm, &message, buffer, 100, self->stream);
+    if (status == ZR_OK)
+        status = zr_comm_broadcast(self->comm, &message, buffer, 100, 1, self->stream);
+    if (status == ZR_OK)
+        status = zr_comm_split(self->comm, 0, 0, &group);
+    if (status == ZR_OK)
+        status = zr_comm_reduce_scatter(group, &message, buffer, buffer + 30 * self->rank, 30,
+                                        self->stream);
+    if (zr_stream_synchronize(self->stream) == ZR_OK && status == ZR_OK)
+        status = zr_comm_check(self->comm);
+    CHECK(self, status == ZR_OK || status == ZR_ERR_COMM || status == ZR_ERR_DEVICE);
+    if (status != ZR_OK)
+        CHECK(self, self->log[0] != '\0');
+    if (status != ZR_OK)
+        zr_comm_abort(self->comm, "what failed was said");
+    zr_comm_destroy(&group);
+}
+
+static void test_each_call_failing(void **state) {
+    (void)state;
+    static const char *const calls[] = {
+        "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclGroupStart",
+        "ncclGroupEnd",    "ncclAllGather",          "ncclBroadcast",         "ncclSend",
+        "ncclRecv",        "ncclCommFinalize",       "ncclCommDestroy",       "ncclCommAbort",
+        "cudaEventRecord", "cudaEventCreate",        "cudaEventQuery",
+    };
+    for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+        bool is_cuda = strncmp(calls[i], "cuda", 4) == 0;
+        for (int nth = 1; nth <= 9; nth += 4) {
+            emu_fail_call(calls[i], nth, is_cuda ? 1 : ncclInternalError);
+            run_ranks(&suite, N_RANKS, LONG_MS, try_everything, NULL);
+        }
+    }
+    emu_fail_call(NULL, 0, 0);
+}
+
+/* ---- another device ---- */
+
+static void test_host_device(void **state) {
+    (void)state;
+    zr_device_t *device = NULL;
+    zr_stream_t *stream = NULL;
+    zr_comm_t *comm = NULL;
+    float value = 1;
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    assert_int_equal(zr_comm_create_nccl_threads(1, NULL, &comm), ZR_OK);
+    assert_int_equal(zr_device_open("host", NULL, &device), ZR_OK);
+    assert_int_equal(zr_stream_create(device, "comm", &stream), ZR_OK);
+    assert_int_equal(zr_comm_all_reduce(comm, &message, &value, 1, stream), ZR_ERR_ARGUMENT);
+    zr_comm_destroy(&comm);
+    zr_stream_destroy(&stream);
+    zr_device_close(&device);
+    assert_true(zr_comm_has_nccl());
+}
+
+int main(void) {
+    emu_options_t machine = emu_options_default();
+    machine.n_devices = 8;
+    emu_configure(&machine);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_sums_in_pieces, set_up),
+        cmocka_unit_test_setup(test_sums_of_nccl, set_up),
+        cmocka_unit_test_setup(test_hanging_collectives, set_up),
+        cmocka_unit_test_setup(test_rank_that_leaves, set_up),
+        cmocka_unit_test_setup(test_many_in_flight, set_up),
+        cmocka_unit_test_setup(test_beginnings_that_fail, set_up),
+        cmocka_unit_test_setup(test_each_call_failing, set_up),
+        cmocka_unit_test_setup(test_host_device, set_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
