@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -45,11 +46,9 @@ const zr_config_key_t *zr_config_key_find(const zr_config_key_t *section, const 
 
 /* ---- likeness ------------------------------------------------------------- */
 
-/**
- * Optimal string alignment: the cost of letters that have to be put in, left out, changed or
- * swapped with their neighbour. Without case. Both names have at most NAME_MAX_CHARS letters.
- */
-static size_t name_distance(const char *a, const char *b) {
+size_t zr_name_distance(const char *a, const char *b) {
+    if (strlen(a) > NAME_MAX_CHARS || strlen(b) > NAME_MAX_CHARS)
+        return SIZE_MAX;
     size_t rows[3][NAME_MAX_CHARS + 1];
     size_t n_a = strlen(a), n_b = strlen(b);
     size_t *before = rows[0], *last = rows[1], *row = rows[2];
@@ -74,22 +73,19 @@ static size_t name_distance(const char *a, const char *b) {
     return last[n_b];
 }
 
-/** The largest distance that still is a slip: edits of a third of the letters, at most 4. */
-static size_t slip_limit(const char *name) {
+size_t zr_name_slip_limit(const char *name) {
     return EDIT_COST * min_size((strlen(name) + 2) / 3, 4);
 }
 
 const zr_config_key_t *zr_config_key_nearest(const zr_config_key_t *section, const char *name) {
-    if (strlen(name) > NAME_MAX_CHARS)
-        return NULL;
     size_t n_keys;
     const zr_config_key_t *keys = zr_config_keys(&n_keys);
     const zr_config_key_t *nearest = NULL;
-    size_t limit = slip_limit(name) + 1;
+    size_t limit = zr_name_slip_limit(name) + 1;
     for (size_t i = 0; i < n_keys; i++) {
         if (!zr_config_key_is_in(&keys[i], section))
             continue;
-        size_t distance = name_distance(name, zr_config_key_name(&keys[i]));
+        size_t distance = zr_name_distance(name, zr_config_key_name(&keys[i]));
         if (distance < limit) {
             limit = distance;
             nearest = &keys[i];
@@ -99,12 +95,10 @@ const zr_config_key_t *zr_config_key_nearest(const zr_config_key_t *section, con
 }
 
 const zr_key_choice_t *zr_key_choice_nearest(const zr_key_choice_t *choices, const char *name) {
-    if (strlen(name) > NAME_MAX_CHARS)
-        return NULL;
     const zr_key_choice_t *nearest = NULL;
-    size_t limit = slip_limit(name) + 1;
+    size_t limit = zr_name_slip_limit(name) + 1;
     for (const zr_key_choice_t *choice = choices; choice->name; choice++) {
-        size_t distance = name_distance(name, choice->name);
+        size_t distance = zr_name_distance(name, choice->name);
         if (distance < limit) {
             limit = distance;
             nearest = choice;

@@ -100,6 +100,14 @@ bool zr_config_key_is_in(const zr_config_key_t *key, const zr_config_key_t *sect
 /** The part of a key's path behind the last dot. */
 const char *zr_config_key_name(const zr_config_key_t *key);
 
+/**
+ * Optimal string alignment: the cost of letters that have to be put in, left out, changed or
+ * swapped with their neighbour. Without case. SIZE_MAX for a name that is longer than any known.
+ */
+size_t zr_name_distance(const char *a, const char *b);
+/** The largest distance that still is a slip: edits of a third of the letters, at most 4. */
+size_t zr_name_slip_limit(const char *name);
+
 /** The known key of a section that `name` is probably a slip of; NULL when none is close. */
 const zr_config_key_t *zr_config_key_nearest(const zr_config_key_t *section, const char *name);
 

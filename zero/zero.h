@@ -18,6 +18,7 @@
 #include "offload/store.h"
 #include "zero/comm/comm.h"
 #include "zero/config.h"
+#include "zero/hardware_json.h"
 #include "zero/runtime.h"
 
 #ifdef __cplusplus

@@ -1,0 +1,207 @@
+/*
+ * Hardware descriptions as files: what is written is read back as it was, and whatever is wrong in
+ * a file is named, all of it, with the nearest figure there is.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "zero/hardware_json.h"
+
+static const char *const path = "test_hardware_json.tmp";
+
+typedef struct kept {
+    int n_errors;
+    char text[8192];
+} kept_t;
+
+static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    kept_t *kept = context;
+    size_t used = strlen(kept->text);
+    (void)level, (void)rank;
+    kept->n_errors++;
+    snprintf(kept->text + used, sizeof(kept->text) - used, "%s\n", message);
+}
+
+static zr_status_t read_back(kept_t *kept, zr_hardware_t *hardware) {
+    zr_log_t log = {.sink = keep, .context = kept, .level = ZR_LOG_WARNING, .rank = -1};
+    *kept = (kept_t){0};
+    return zr_hardware_read_json(path, &log, hardware);
+}
+
+static char *read_text(void) {
+    FILE *file = fopen(path, "r");
+    char *text = calloc(1, 16384);
+    assert_true(file != NULL && text != NULL);
+    assert_true(fread(text, 1, 16383, file) > 0);
+    fclose(file);
+    return text;
+}
+
+static void write_text(const char *text) {
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    fclose(file);
+}
+
+/* Values that no two figures share, and that no rounding leaves as they are. */
+static zr_hardware_t unusual(zr_hardware_kind_t kind) {
+    size_t n = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n);
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = kind;
+    snprintf(hardware.name, sizeof(hardware.name), "a \"machine\" of kind %d", (int)kind);
+    for (size_t i = 0; i < n; i++) {
+        double value = (double)(i + 1) / 3.0 * 1e7;
+        if (figures[i].type == ZR_FIGURE_FRACTION)
+            value = 1.0 / (double)(i + 2);
+        if (figures[i].type == ZR_FIGURE_COUNT)
+            value = (double)(i + 1);
+        if (figures[i].is_power_of_two)
+            value = (double)((size_t)4096 << i % 8);
+        if (!figures[i].is_of_cuda || kind == ZR_HARDWARE_CUDA)
+            zr_hardware_set_figure(&hardware, &figures[i], value);
+    }
+    return hardware;
+}
+
+static void expect_same(const zr_hardware_t *a, const zr_hardware_t *b) {
+    size_t n = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n);
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->kind, b->kind);
+    for (size_t i = 0; i < n; i++)
+        assert_true(zr_hardware_figure(a, &figures[i]) == zr_hardware_figure(b, &figures[i]));
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    for (int kind = ZR_HARDWARE_HOST; kind <= ZR_HARDWARE_CUDA; kind++) {
+        zr_hardware_t written = unusual((zr_hardware_kind_t)kind), hardware;
+        const char *sources[64] = {"a source", NULL, "another"};
+        kept_t kept;
+        assert_int_equal(zr_hardware_write_json(&written, sources, path, NULL), ZR_OK);
+        assert_int_equal(read_back(&kept, &hardware), ZR_OK);
+        assert_int_equal(kept.n_errors, 0);
+        expect_same(&written, &hardware);
+        char *text = read_text();
+        assert_non_null(strstr(text, "\"n_threads\": \"a source\""));
+        assert_null(strstr(text, "\"granule_bytes\": \""));
+        assert_int_equal(strstr(text, "to_device") != NULL, kind == ZR_HARDWARE_CUDA);
+        free(text);
+        assert_int_equal(zr_hardware_write_json(&written, NULL, path, NULL), ZR_OK);
+        assert_int_equal(read_back(&kept, &hardware), ZR_OK);
+        expect_same(&written, &hardware);
+    }
+}
+
+/* A figure that is left out is missed by its name, one by one. */
+static void test_missing(void **state) {
+    (void)state;
+    size_t n = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n);
+    zr_hardware_t written = unusual(ZR_HARDWARE_CUDA), hardware;
+    assert_int_equal(zr_hardware_write_json(&written, NULL, path, NULL), ZR_OK);
+    char *whole = read_text();
+    for (size_t i = 0; i < n; i++) {
+        const char *dot = strchr(figures[i].name, '.');
+        char section[64] = "", quoted[96], *place = whole;
+        if (dot != NULL) {
+            snprintf(section, sizeof(section), "\"%.*s\": {", (int)(dot - figures[i].name),
+                     figures[i].name);
+            place = strstr(whole, section);
+        }
+        snprintf(quoted, sizeof(quoted), "\"%s\":", dot != NULL ? dot + 1 : figures[i].name);
+        place = place != NULL ? strstr(place, quoted) : NULL;
+        assert_non_null(place);
+        place[1] ^= 1; /* another name */
+        write_text(whole);
+        place[1] ^= 1;
+        kept_t kept;
+        assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
+        assert_non_null(strstr(kept.text, "there is no figure"));
+        assert_non_null(strstr(kept.text, figures[i].name)); /* the nearest */
+    }
+    free(whole);
+    kept_t kept;
+    write_text("{\"name\": \"x\", \"kind\": \"cuda\"}");
+    assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
+    assert_int_equal(kept.n_errors, (int)n);
+    write_text("{\"name\": \"x\", \"kind\": \"host\"}");
+    assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
+    assert_true(kept.n_errors < (int)n && kept.n_errors > 10);
+    assert_null(strstr(kept.text, "to_device"));
+    write_text("{}");
+    assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(kept.text, "no name"));
+    assert_non_null(strstr(kept.text, "no kind"));
+}
+
+static void refuse(const char *text, zr_status_t status, const char *message) {
+    kept_t kept;
+    zr_hardware_t hardware;
+    memset(&hardware, 0x5a, sizeof(hardware));
+    zr_hardware_t before = hardware;
+    write_text(text);
+    assert_int_equal(read_back(&kept, &hardware), status);
+    if (strstr(kept.text, message) == NULL)
+        fail_msg("\"%s\" is not in: %s", message, kept.text);
+    assert_non_null(strstr(kept.text, path));
+    assert_memory_equal(&hardware, &before, sizeof(hardware));
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    refuse("", ZR_ERR_FORMAT, "line 1");
+    refuse("[1]", ZR_ERR_FORMAT, "an object");
+    refuse("{\"name\": 1,}", ZR_ERR_FORMAT, "line 1, column");
+    refuse("{\"kind\": \"host\", \"kind\": \"cuda\"}", ZR_ERR_FORMAT, "duplicate");
+    refuse("{\"name\": \"\"}", ZR_ERR_ARGUMENT, "name has to be a text of 1 to 63 bytes");
+    refuse("{\"kind\": \"gpu\"}", ZR_ERR_ARGUMENT, "\"host\" or \"cuda\"");
+    refuse("{\"knid\": \"host\"}", ZR_ERR_ARGUMENT, "\"knid\"; is it \"kind\"?");
+    refuse("{\"launch\": 1}", ZR_ERR_ARGUMENT, "is it \"launch_s\"?");
+    refuse("{\"device\": {\"vector_op_per_s\": 1}}", ZR_ERR_ARGUMENT,
+           "is it \"device.vector_ops_per_s\"?");
+    refuse("{\"device\": 3}", ZR_ERR_ARGUMENT, "device has to be an object");
+    refuse("{\"launch_s\": \"fast\"}", ZR_ERR_ARGUMENT, "launch_s has to be a number");
+    refuse("{\"ranks_per_node\": 1.5}", ZR_ERR_ARGUMENT, "ranks_per_node is 1.5");
+    refuse("{\"ranks_per_node\": 3000000000}", ZR_ERR_ARGUMENT, "ranks_per_node is 3000000000");
+    refuse("{\"disk_bytes\": -1}", ZR_ERR_ARGUMENT, "disk_bytes is -1");
+    refuse("{\"sources\": 1}", ZR_ERR_ARGUMENT, "sources has to be");
+    refuse("{\"sources\": {\"launch_s\": 1}}", ZR_ERR_ARGUMENT, "source of launch_s");
+    refuse("{\"sources\": {\"lunch_s\": \"x\"}}", ZR_ERR_ARGUMENT, "is it \"launch_s\"?");
+    zr_hardware_t hardware = unusual(ZR_HARDWARE_CUDA);
+    kept_t kept;
+    assert_int_equal(zr_hardware_write_json(&hardware, NULL, path, NULL), ZR_OK);
+    char *text = read_text(), *place = strstr(text, "\"granule_bytes\": ");
+    assert_non_null(place);
+    place[strlen("\"granule_bytes\": ")] = '5'; /* no power of two any more */
+    write_text(text);
+    free(text);
+    assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(kept.text, "power of two"));
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(read_back(&kept, &hardware), ZR_ERR_IO);
+    zr_log_t log = {.sink = keep, .context = &kept};
+    assert_int_equal(zr_hardware_write_json(&hardware, NULL, "/no/such/folder", &log), ZR_ERR_IO);
+    hardware.launch_s = -1.0;
+    assert_int_equal(zr_hardware_write_json(&hardware, NULL, path, &log), ZR_ERR_ARGUMENT);
+    assert_int_not_equal(access(path, F_OK), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

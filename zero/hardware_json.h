@@ -1,0 +1,55 @@
+/*
+ * Descriptions of hardware as files: JSON, with the fields of zr_hardware_t (kernels/hardware.h).
+ *
+ *   {
+ *     "name": "8 x A100-80G",
+ *     "kind": "cuda",
+ *     "ranks_per_node": 8,
+ *     "device": {"matrix_bf16_ops_per_s": 2.2e14, ...},
+ *     "to_device": {"bytes_per_s": 2.4e10, "latency_s": 1e-5},
+ *     ...
+ *     "sources": {"device.matrix_bf16_ops_per_s": "measured with zero-bench matmul", ...}
+ *   }
+ *
+ * All figures are given, but those of a device and its links where kind is "host". Sources say
+ * where a figure is from, and are for people.
+ */
+#ifndef ZR_ZERO_HARDWARE_JSON_H
+#define ZR_ZERO_HARDWARE_JSON_H
+
+#include "kernels/hardware.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Read a description.
+ *
+ * @param path        file to read
+ * @param log         NULL: default; everything that is wrong is logged, not only the first
+ * @param hardware_p  set on success
+ * @return ZR_OK; the first error of: ZR_ERR_IO; ZR_ERR_FORMAT with line and column where it is no
+ *         JSON, or a key stands twice; ZR_ERR_ARGUMENT for a key that is unknown (the message has
+ *         the nearest known one) or missing, and for a value that is not possible
+ *
+ * Threads: thread-safe: nothing is shared.
+ */
+ZR_NODISCARD zr_status_t zr_hardware_read_json(const char *path, const zr_log_t *log,
+                                               zr_hardware_t *hardware_p);
+
+/**
+ * Write a description that zr_hardware_read_json reads back as it is.
+ *
+ * @param sources  [n_figures of zr_hardware_figures] where each figure is from, or NULL for one
+ *                 whose source is not said; NULL: none is
+ * @return ZR_OK; ZR_ERR_ARGUMENT when the description is impossible; ZR_ERR_IO; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_hardware_write_json(const zr_hardware_t *hardware,
+                                                const char *const *sources, const char *path,
+                                                const zr_log_t *log);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
