@@ -6,7 +6,6 @@
 #define EXAMPLES_GPT_PLAN_H
 
 #include "examples/gpt.h"
-#include "kernels/hardware.h"
 #include "zero/zero.h"
 
 typedef struct gpt_plan_request {
