@@ -412,14 +412,6 @@ static void keep_larger(size_t *largest, size_t value) {
         *largest = value;
 }
 
-static void add_up_count(const zr_store_count_t *own, zr_store_count_t *sum) {
-    sum->n_transfers += own->n_transfers;
-    sum->n_requests += own->n_requests;
-    sum->bytes += own->bytes;
-    sum->moved_bytes += own->moved_bytes;
-    sum->bounced_bytes += own->bounced_bytes;
-}
-
 static void add_up_params(const train_offload_params_t *own, int n_ranks,
                           train_offload_params_t *sum) {
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
@@ -438,7 +430,7 @@ static void add_up_params(const train_offload_params_t *own, int n_ranks,
     sum->gathers.bytes += own->gathers.bytes;
     sum->gathers.moved_bytes += own->gathers.moved_bytes;
     sum->unused_bytes += own->unused_bytes;
-    add_up_count(&own->updates, &sum->updates);
+    zr_store_count_add(&sum->updates, &own->updates);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
         sum->moved[d] += own->moved[d];
     sum->gather_wait_seconds += own->gather_wait_seconds / n_ranks;
@@ -455,7 +447,7 @@ static void add_up_store(const train_offload_t *own, int n_ranks, train_offload_
     keep_larger(&sum->live_bytes, own->live_bytes);
     sum->checksum_seconds += own->checksum_seconds / n_ranks;
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
-        add_up_count(&own->updates[d], &sum->updates[d]);
+        zr_store_count_add(&sum->updates[d], &own->updates[d]);
         sum->bytes[d] += own->bytes[d];
         sum->wait_seconds[d] += own->wait_seconds[d] / n_ranks;
     }

@@ -255,7 +255,7 @@ void zr_store_account_statistics(const zr_store_t *store, size_t account,
     *statistics_p = store->accounts[account];
 }
 
-static void add_count(zr_store_count_t *sum, const zr_store_count_t *count) {
+void zr_store_count_add(zr_store_count_t *sum, const zr_store_count_t *count) {
     sum->n_transfers += count->n_transfers;
     sum->n_requests += count->n_requests;
     sum->bytes += count->bytes;
@@ -263,12 +263,21 @@ static void add_count(zr_store_count_t *sum, const zr_store_count_t *count) {
     sum->bounced_bytes += count->bounced_bytes;
 }
 
+zr_store_count_t zr_store_count_between(const zr_store_count_t *before,
+                                        const zr_store_count_t *after) {
+    return (zr_store_count_t){.n_transfers = after->n_transfers - before->n_transfers,
+                              .n_requests = after->n_requests - before->n_requests,
+                              .bytes = after->bytes - before->bytes,
+                              .moved_bytes = after->moved_bytes - before->moved_bytes,
+                              .bounced_bytes = after->bounced_bytes - before->bounced_bytes};
+}
+
 void zr_store_statistics(const zr_store_t *store, zr_store_statistics_t *statistics_p) {
     zr_store_statistics_t sum = {0};
     for (size_t i = 0; i < ZR_STORE_MAX_ACCOUNTS; i++) {
         const zr_store_statistics_t *account = &store->accounts[i];
         for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
-            add_count(&sum.count[d], &account->count[d]);
+            zr_store_count_add(&sum.count[d], &account->count[d]);
             sum.wait_seconds[d] += account->wait_seconds[d];
         }
         sum.n_continued += account->n_continued;

@@ -251,6 +251,12 @@ typedef struct zr_store_count {
     uint64_t bounced_bytes; /* of `bytes`: copied on the way, because they were not aligned */
 } zr_store_count_t;
 
+/** Add a count to a sum. */
+void zr_store_count_add(zr_store_count_t *sum, const zr_store_count_t *count);
+/** What was moved between two looks at the same count. */
+zr_store_count_t zr_store_count_between(const zr_store_count_t *before,
+                                        const zr_store_count_t *after);
+
 typedef struct zr_store_statistics {
     zr_store_count_t count[ZR_N_STORE_DIRECTIONS];
     uint64_t n_continued; /* short transfers that were continued */

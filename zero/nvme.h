@@ -38,14 +38,4 @@ ZR_NODISCARD zr_status_t zr_nvme_open(zr_runtime_t *runtime);
 /** Nobody uses it any more. */
 void zr_nvme_close(zr_runtime_t *runtime);
 
-/** Add what was moved between two looks at a store to a sum. */
-static inline void zr_store_count_add(zr_store_count_t *sum, const zr_store_count_t *before,
-                                      const zr_store_count_t *after) {
-    sum->n_transfers += after->n_transfers - before->n_transfers;
-    sum->n_requests += after->n_requests - before->n_requests;
-    sum->bytes += after->bytes - before->bytes;
-    sum->moved_bytes += after->moved_bytes - before->moved_bytes;
-    sum->bounced_bytes += after->bounced_bytes - before->bounced_bytes;
-}
-
 #endif

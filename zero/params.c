@@ -499,7 +499,9 @@ static zr_status_t look_at_part(zr_unit_t *unit, int kind, size_t first, const c
     ZR_TRY(
         zr_swap_load(params->swap, &params->parts[unit->data[kind].first_part + number], &buffer));
     account(params, &after);
-    zr_store_count_add(&params->looked, &before.count[ZR_STORE_GET], &after.count[ZR_STORE_GET]);
+    zr_store_count_t moved =
+        zr_store_count_between(&before.count[ZR_STORE_GET], &after.count[ZR_STORE_GET]);
+    zr_store_count_add(&params->looked, &moved);
     params->look_seconds += after.wait_seconds[ZR_STORE_GET] - waited;
     *part_p = buffer;
     return ZR_OK;
@@ -544,7 +546,6 @@ double zr_params_wait_seconds(const zr_runtime_t *runtime) {
 }
 
 static void report_store(const zr_params_t *params, zr_params_report_t *report) {
-    static const zr_store_count_t none = {0};
     zr_swap_statistics_t swap;
     zr_swap_statistics(params->swap, &swap);
     account(params, &report->all);
@@ -556,9 +557,9 @@ static void report_store(const zr_params_t *params, zr_params_report_t *report) 
     report->gathers = params->gathers;
     report->n_unused = swap.n_unused;
     report->unused_bytes = swap.unused_bytes;
-    zr_store_count_add(&report->updates, &params->filled.count[ZR_STORE_PUT],
-                       &report->all.count[ZR_STORE_PUT]);
-    zr_store_count_add(&report->looked, &none, &params->looked);
+    report->updates = zr_store_count_between(&params->filled.count[ZR_STORE_PUT],
+                                             &report->all.count[ZR_STORE_PUT]);
+    report->looked = params->looked;
     report->gather_wait_seconds = report->all.wait_seconds[ZR_STORE_GET] - params->look_seconds;
     report->update_wait_seconds =
         report->all.wait_seconds[ZR_STORE_PUT] - params->filled.wait_seconds[ZR_STORE_PUT];

@@ -288,7 +288,8 @@ static void count_update(zr_state_t *state) {
     zr_store_statistics_t now;
     zr_store_account_statistics(state->store, state->extents.account, &now);
     for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
-        zr_store_count_add(&state->update_count[d], &state->before.count[d], &now.count[d]);
+        zr_store_count_t moved = zr_store_count_between(&state->before.count[d], &now.count[d]);
+        zr_store_count_add(&state->update_count[d], &moved);
         state->update_wait_seconds[d] += now.wait_seconds[d] - state->before.wait_seconds[d];
     }
 }
