@@ -16,6 +16,7 @@
 #include "examples/data.h"
 #include "examples/train_device.h"
 #include "examples/train_files.h"
+#include "examples/train_launch.h"
 #include "examples/train_report.h"
 
 typedef struct run {
@@ -68,6 +69,8 @@ static zr_status_t create_device(rank_t *rank) {
     options.log = rank->log;
     options.n_threads = rank->run->n_device_threads;
     options.index = rank->run->device.index;
+    if (rank->run->options->use_nccl && !rank->run->options->is_launched)
+        options.index += rank->number; /* a GPU each */
     ZR_TRY(zr_device_open(rank->run->device.name, &options, &rank->device));
     snprintf(rank->result.device, sizeof(rank->result.device), "%s",
              zr_device_info(rank->device)->description);
@@ -319,13 +322,22 @@ static zr_status_t record_steps(rank_t *rank, size_t n_done) {
     return stop_recording(rank);
 }
 
+/* Ranks that are processes tell each other. What fails here fails in the step as well. */
+static bool any_process_has_seen(rank_t *rank, bool has_seen) {
+    double share = 0;
+    return zr_runtime_average(rank->runtime, has_seen, &share) == ZR_OK && share > 0;
+}
+
 /* Whether to begin step `i`, counted from 0. All ranks have to end after the same step: in every
  * step they wait for each other, so whoever comes to the next one sees who saw the flag in this. */
 static bool begins_step(rank_t *rank, size_t i) {
     run_t *run = rank->run;
     const train_options_t *o = run->options;
     size_t none = SIZE_MAX, last = o->n_ranks == 1 ? i : i + 1;
-    if (o->stop != NULL && atomic_load(o->stop) && i < o->steps)
+    bool has_seen = o->stop != NULL && atomic_load(o->stop);
+    if (o->is_launched)
+        return i < o->steps && !any_process_has_seen(rank, has_seen);
+    if (has_seen && i < o->steps)
         atomic_compare_exchange_strong(&run->n_wanted, &none, last);
     return i < o->steps && i < atomic_load(&run->n_wanted);
 }
@@ -535,24 +547,22 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     result->last_loss = first->last_loss;
     result->weights = first->weights;
     result->seconds = ranks[0].seconds;
-    for (int i = 0; i < options->n_ranks; i++)
-        add_up_rank(&ranks[i], options->n_ranks, result);
-    if (first->n_steps > 0) {
+    int n_here = train_launch_n_here(options);
+    for (int i = 0; i < n_here; i++)
+        add_up_rank(&ranks[i], n_here, result);
+    if (first->n_steps > 0 && ranks[0].step_seconds != NULL) {
         result->step_ms = 1e3 * median(ranks[0].step_seconds, first->n_steps);
         result->tokens_per_s = median(ranks[0].step_tokens_per_s, first->n_steps);
     }
 }
 
 static zr_status_t create_comms(const run_t *run, rank_t *ranks) {
-    int n_ranks = run->options->n_ranks;
-    zr_comm_options_t options = zr_comm_options_default();
-    options.log = run->log;
-    options.timeout_ms = run->options->comm_timeout_ms;
-    zr_comm_t **comms = calloc((size_t)n_ranks, sizeof(zr_comm_t *));
+    int n_here = train_launch_n_here(run->options);
+    zr_comm_t **comms = calloc((size_t)n_here, sizeof(zr_comm_t *));
     if (comms == NULL)
-        return zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_ranks);
-    zr_status_t status = zr_comm_create_threads(n_ranks, &options, comms);
-    for (int i = 0; i < n_ranks && status == ZR_OK; i++)
+        return zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_here);
+    zr_status_t status = train_launch_comms(run->options, &run->log, comms);
+    for (int i = 0; i < n_here && status == ZR_OK; i++)
         ranks[i].comm = comms[i];
     free(comms);
     return status;
@@ -560,7 +570,7 @@ static zr_status_t create_comms(const run_t *run, rank_t *ranks) {
 
 /* Start all ranks and wait for their end. Those that could not be started fail here. */
 static void run_threads(run_t *run, rank_t *ranks) {
-    int n_started = 0, n_ranks = run->options->n_ranks;
+    int n_started = 0, n_ranks = train_launch_n_here(run->options);
     for (; n_started < n_ranks; n_started++) {
         int error = pthread_create(&ranks[n_started].thread, NULL, run_rank, &ranks[n_started]);
         if (error == 0)
@@ -603,7 +613,7 @@ static zr_status_t save_snapshot(const run_t *run, const rank_t *rank) {
 /* One rank that cannot write does not keep the others from it; the first error counts. */
 static zr_status_t save_snapshots(const run_t *run, rank_t *ranks) {
     zr_status_t status = ZR_OK;
-    for (int i = 0; i < run->options->n_ranks; i++) {
+    for (int i = 0; i < train_launch_n_here(run->options); i++) {
         zr_status_t saved = save_snapshot(run, &ranks[i]);
         status = status == ZR_OK ? saved : status;
         zr_recording_destroy(&ranks[i].recording);
@@ -612,14 +622,14 @@ static zr_status_t save_snapshots(const run_t *run, rank_t *ranks) {
 }
 
 static zr_status_t run_ranks(run_t *run, train_result_t *result) {
-    int n_ranks = run->options->n_ranks;
+    int n_ranks = train_launch_n_here(run->options);
     rank_t *ranks = calloc((size_t)n_ranks, sizeof(*ranks));
     if (ranks == NULL)
         return zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_ranks);
     for (int i = 0; i < n_ranks; i++) {
         ranks[i].run = run;
-        ranks[i].number = i;
-        ranks[i].log = zr_log_with_rank(&run->log, i);
+        ranks[i].number = train_launch_first(run->options) + i;
+        ranks[i].log = zr_log_with_rank(&run->log, ranks[i].number);
     }
     zr_status_t status = create_comms(run, ranks);
     if (status == ZR_OK) {

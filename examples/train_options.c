@@ -4,6 +4,7 @@
  */
 #include "examples/train_options.h"
 #include "examples/train_io_settings.h"
+#include "examples/train_launch.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -40,6 +41,7 @@ enum option_key {
     KEY_HOST_MEMORY,
     KEY_THREADS,
     KEY_COMM_TIMEOUT,
+    KEY_COMM,
     KEY_MICRO_BATCH,
     KEY_GRAD_ACCUM,
     KEY_LR,
@@ -123,6 +125,8 @@ static const struct argp_option option_table[] = {
      "on: place what lives within a step by a plan of the step before (default on)", 3},
     {"threads", KEY_THREADS, "N", 0, "of each rank (default 0: the cores, divided by the ranks)",
      3},
+    {"comm", KEY_COMM, "threads|nccl", 0,
+     "how ranks of this process exchange data (default threads); nccl: with a GPU each", 3},
     {"comm-timeout", KEY_COMM_TIMEOUT, "SECONDS", 0,
      "how long a rank waits for another (default 60)", 3},
 
@@ -307,6 +311,14 @@ static zr_status_t set_comm_timeout(parsing_t *p, const char *value) {
     size_t seconds = 0;
     ZR_TRY(args_count("--comm-timeout", value, 1, MOST_TIMEOUT_SECONDS, p->log, &seconds));
     p->options->comm_timeout_ms = (int)(seconds * 1000);
+    return ZR_OK;
+}
+
+static zr_status_t set_comm(parsing_t *p, const char *value) {
+    static const char *const names[] = {"threads", "nccl"};
+    size_t choice = 0;
+    ZR_TRY(args_choice("--comm", value, names, 2, p->log, &choice));
+    p->options->use_nccl = choice == 1;
     return ZR_OK;
 }
 
@@ -528,6 +540,8 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
         return args_count("--threads", value, 0, MOST_THREADS, p->log, &o->n_threads);
     case KEY_COMM_TIMEOUT:
         return set_comm_timeout(p, value);
+    case KEY_COMM:
+        return set_comm(p, value);
     default:
         return set_offload_option(p, key, value);
     }
@@ -800,6 +814,7 @@ static zr_status_t check_memory_snapshot(const train_options_t *options, const z
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {
     if (options->n_data_paths == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT, "no data: give files or folders with --data PATH...");
+    ZR_TRY(train_launch_apply(options, log));
     ZR_TRY(resolve_shape(options, log));
     ZR_TRY(resolve_schedule(options, log));
     ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));

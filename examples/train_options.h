@@ -44,7 +44,11 @@ typedef struct train_options {
     const char *device;    /* as written: auto, host, cuda or cuda:N */
     size_t n_threads;      /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
-    const atomic_bool *stop; /* end after the step under way once this is set; NULL: never */
+    bool use_nccl;    /* a GPU for each rank, from the one of --device on */
+    bool is_launched; /* this process is one rank, and finds the others by `launch` */
+    zr_launch_t launch;
+    char launched_device[16]; /* what `device` is then, unless it was written */
+    const atomic_bool *stop;  /* end after the step under way once this is set; NULL: never */
 
     /* What to say. */
     const char *log_path;             /* NULL: none */

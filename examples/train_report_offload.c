@@ -2,6 +2,7 @@
  * What a run says of its optimizer state: where it lived, where it was updated and why, what was
  * moved, how fast, how long updates waited for it, and what that means for the drives.
  */
+#include "examples/train_launch.h"
 #include "examples/train_report.h"
 
 #include "examples/common/json.h"
@@ -36,7 +37,7 @@ static double bytes_per_day(const train_result_t *result) {
 static const char *update_place(const train_options_t *options, const train_offload_t *offload) {
     if (offload->n_updated_on_device == 0)
         return "host";
-    return offload->n_updated_on_device == options->n_ranks ? "device" : "both";
+    return offload->n_updated_on_device == train_launch_n_here(options) ? "device" : "both";
 }
 
 static void explain_update(const train_options_t *options, const train_offload_t *offload,
@@ -46,7 +47,7 @@ static void explain_update(const train_options_t *options, const train_offload_t
                  "measured at the start: %.0f million elements/s on the host, %.0f on the device, "
                  "to which state would have to go and come back%s",
                  1e-6 * offload->host_elems_per_s, 1e-6 * offload->device_elems_per_s,
-                 offload->n_updated_on_device % options->n_ranks != 0
+                 offload->n_updated_on_device % train_launch_n_here(options) != 0
                      ? ", on the first rank; others measured differently"
                      : "");
     else

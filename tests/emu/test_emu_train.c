@@ -90,6 +90,56 @@ static void test_stages(void **state) {
     }
 }
 
+/* A GPU for each rank, and NCCL between them: the same weights as ranks that share one. */
+static void test_nccl(void **state) {
+    (void)state;
+    char arguments[256];
+    assert_int_equal(setenv("EMU_DEVICES", "3", 1), 0);
+    for (int stage = 1; stage <= 3; stage += 2) {
+        snprintf(arguments, sizeof(arguments), "--dtype bf16 --ranks 3 --stage %d", stage);
+        run_t shared = train("cuda", arguments);
+        strcat(arguments, " --comm nccl");
+        run_t nccl = train("cuda:0", arguments);
+        assert_same_weights(arguments, &nccl, &shared);
+    }
+    assert_int_equal(unsetenv("EMU_DEVICES"), 0);
+}
+
+static void expect_refused(const char *arguments, const char *words) {
+    char command[1024];
+    snprintf(command, sizeof(command), RUN "%s", arguments);
+    assert_ran(command, 2);
+    assert_said(arguments, words);
+}
+
+/* A process that is one rank of several, as its environment says: what is wrong is named. */
+static void test_environment(void **state) {
+    (void)state;
+    expect_refused("--device host --comm nccl", "--comm nccl: NCCL is for GPUs");
+    assert_int_equal(setenv("WORLD_SIZE", "2", 1), 0);
+    expect_refused("--device cuda", "RANK is not set");
+    assert_int_equal(setenv("RANK", "2", 1), 0);
+    expect_refused("--device cuda", "RANK=\"2\" in the environment");
+    assert_int_equal(setenv("RANK", "0", 1), 0);
+    expect_refused("--device cuda", "LOCAL_RANK is not set");
+    assert_int_equal(setenv("LOCAL_RANK", "0", 1), 0);
+    expect_refused("--device cuda", "MASTER_ADDR");
+    assert_int_equal(setenv("MASTER_ADDR", "127.0.0.1", 1), 0);
+    expect_refused("--device cuda", "MASTER_PORT");
+    assert_int_equal(setenv("MASTER_PORT", "1", 1), 0);
+    expect_refused("--device host", "WORLD_SIZE");
+    expect_refused("--device cuda --ranks 3", "--ranks 3: WORLD_SIZE");
+    assert_int_equal(setenv("MASTER_PORT", "29431", 1), 0);
+    assert_ran(RUN "--device cuda --comm-timeout 1", 1);
+    assert_said("one of two", strstr(err, "cannot listen") != NULL /* the port is in use */
+                                  ? "MASTER_PORT"
+                                  : "these ranks of 2 have not come to 127.0.0.1:29431: 1");
+    for (size_t i = 0; i < 5; i++)
+        assert_int_equal(unsetenv(((const char *const[]){"WORLD_SIZE", "RANK", "LOCAL_RANK",
+                                                         "MASTER_ADDR", "MASTER_PORT"})[i]),
+                         0);
+}
+
 /* What lies elsewhere changes nothing; nor does the order of streams. */
 static void check_placements(const char *const *placements, size_t n, run_t *first_p) {
     char arguments[256], seed[8];
@@ -174,10 +224,9 @@ static void test_device(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_placements),
-        cmocka_unit_test(test_variants),
-        cmocka_unit_test(test_device),
+        cmocka_unit_test(test_stages),   cmocka_unit_test(test_placements),
+        cmocka_unit_test(test_variants), cmocka_unit_test(test_device),
+        cmocka_unit_test(test_nccl),     cmocka_unit_test(test_environment),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

@@ -1,0 +1,26 @@
+/*
+ * A run whose ranks are processes, each started with WORLD_SIZE and the variables that belong to
+ * it.
+ */
+#ifndef EXAMPLES_TRAIN_LAUNCH_H
+#define EXAMPLES_TRAIN_LAUNCH_H
+
+#include "examples/train_options.h"
+
+/**
+ * With WORLD_SIZE larger than 1 in the environment this process is one rank of a run: the number
+ * of ranks and, unless it is named, the device are from there, and all but rank 0 are silent.
+ *
+ * @return ZR_OK; ZR_ERR_ARGUMENT when a variable, --ranks, --comm or --device does not fit: logged
+ */
+ZR_NODISCARD zr_status_t train_launch_apply(train_options_t *options, const zr_log_t *log);
+
+/** Ranks that are threads of this process, and the number of the first of them. */
+int train_launch_n_here(const train_options_t *options);
+int train_launch_first(const train_options_t *options);
+
+/** The communicators of the ranks that are here. comms: [train_launch_n_here] */
+ZR_NODISCARD zr_status_t train_launch_comms(const train_options_t *options, const zr_log_t *log,
+                                            zr_comm_t **comms);
+
+#endif
