@@ -101,7 +101,9 @@ template <typename F> static __device__ inline void visit_rows(const sort_pass_t
         bool is_row = index < end;
         int32_t row = is_row ? pass.row_at(index) : 0;
         int digit = is_row ? pass.tokens[row] >> pass.shift & (ZR_DIGITS - 1) : ZR_DIGITS;
-        visit(is_row, row, digit, __match_any_sync(ZR_ALL_LANES, digit));
+        unsigned same = __match_any_sync(ZR_ALL_LANES, digit);
+        __syncwarp(); /* what lanes wrote before is seen: a vote alone does not promise it */
+        visit(is_row, row, digit, same);
     }
 }
 
@@ -144,11 +146,9 @@ static __device__ inline void sort_by_digit(const sort_pass_t &pass,
     unsigned *mine = counts[threadIdx.x / ZR_WARP];
     for (unsigned digit = zr_lane(); digit < ZR_DIGITS; digit += ZR_WARP)
         mine[digit] = 0;
-    __syncwarp();
     visit_rows(pass, [&](bool is_row, int32_t, int digit, unsigned same) {
         if (is_row && is_first_of(same))
             mine[digit] += __popc(same);
-        __syncwarp(); /* the next first lane may be another */
     });
     __syncthreads();
     counts_to_places(counts);
@@ -160,7 +160,6 @@ static __device__ inline void sort_by_digit(const sort_pass_t &pass,
             if (is_first_of(same))
                 mine[digit] = place + __popc(same);
         }
-        __syncwarp(); /* and now it is the next one's */
     });
     __syncthreads(); /* the next pass reads what other warps wrote, and counts anew */
 }

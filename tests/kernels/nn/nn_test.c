@@ -14,11 +14,11 @@
 static const char *device_name = "host";
 static nn_device_t *current; /* the device of the moment */
 
-/* Where arrays of devices other than the host lie: taken one behind the other, and all at once
- * free again when the last one is. */
+/* Where arrays of devices other than the host lie: taken one behind the other. The latest may be
+ * given back; all are free again when the last one is. */
 static struct {
-    char *base;
-    size_t size_bytes, used_bytes;
+    char *base, *latest;
+    size_t size_bytes, used_bytes, used_before_latest;
     int n_live;
 } arena;
 
@@ -50,6 +50,8 @@ static void open_arena(zr_device_t *device) {
     assert_int_equal(zr_range_reserve(device, ZR_TIER_DEVICE, arena.size_bytes, &base), ZR_OK);
     assert_int_equal(zr_range_map(device, ZR_TIER_DEVICE, base, 0, arena.size_bytes), ZR_OK);
     arena.base = base;
+    arena.used_bytes = 0;
+    arena.n_live = 0; /* a test that failed has freed nothing */
 }
 
 static void on_device(nn_device_t *device, void (*body)(nn_device_t *device)) {
@@ -112,12 +114,17 @@ zr_dtype_t nn_activation_dtype(const nn_device_t *device, zr_dtype_t param_dtype
 static void *take(size_t size_bytes, size_t skip_bytes) {
     size_t offset = (arena.used_bytes + GUARD_BYTES + 255) / 256 * 256 + skip_bytes;
     assert_true(offset + size_bytes + GUARD_BYTES <= arena.size_bytes);
+    arena.used_before_latest = arena.used_bytes;
     arena.used_bytes = offset + size_bytes + GUARD_BYTES;
     arena.n_live++;
-    return arena.base + offset;
+    arena.latest = arena.base + offset;
+    return arena.latest;
 }
 
-static void give_back(void) {
+static void give_back(const void *data) {
+    if (data == arena.latest)
+        arena.used_bytes = arena.used_before_latest;
+    arena.latest = NULL;
     if (--arena.n_live == 0)
         arena.used_bytes = 0;
 }
@@ -241,7 +248,7 @@ nn_array_t nn_tokens_random(size_t n, size_t limit, uint64_t seed) {
 void nn_array_free(nn_array_t *array) {
     if (!is_host()) {
         check_guards(array->data, bytes_of(array));
-        give_back();
+        give_back(array->data);
     }
     free(array->host);
     free(array->ref);
@@ -277,7 +284,7 @@ void nn_workspace_free(zr_nn_workspace_t *workspace) {
         free(workspace->data);
     } else if (bytes != NULL) {
         check_guards(workspace->data, workspace->size_bytes);
-        give_back();
+        give_back(workspace->data);
     }
     *workspace = (zr_nn_workspace_t){0};
 }
