@@ -63,7 +63,9 @@ zr_add_emu_test(test_emu_lm_head emu/test_emu_lm_head.c emu/nn_array.c kernels/d
 zr_add_emu_test(test_emu_native kernels/test_native.c kernels/device_fixture.c emu/native_kernel.cc
                 LABELS asan)
 # The transformer's kernels against their oracles.
-zr_add_emu_test(test_emu_nn_lm_head kernels/nn/test_nn_lm_head.c ${NN_TEST} NO_SANITIZERS)
+foreach(kernels attention lm_head matmul rows)
+  zr_add_emu_test(test_emu_nn_${kernels} kernels/nn/test_nn_${kernels}.c ${NN_TEST} NO_SANITIZERS)
+endforeach()
 
 # zero-train on the emulated device, started by tests as a process of its own.
 if(TARGET zero-train)

@@ -5,3 +5,11 @@ zr_add_test(kernels/nn/test_nn_matmul.c ${NN_TEST})
 zr_add_test(kernels/nn/test_nn_rows.c ${NN_TEST})
 zr_add_test(kernels/nn/test_nn_attention.c ${NN_TEST})
 zr_add_test(kernels/nn/test_nn_lm_head.c ${NN_TEST})
+
+# These take a device's name. On a GPU; without one they are skipped and say why.
+if(ZR_WITH_CUDA)
+  foreach(test test_nn_matmul test_nn_rows test_nn_attention test_nn_lm_head)
+    add_test(NAME ${test}_cuda COMMAND ${test} cuda)
+    zr_test_properties(${test}_cuda NO_SANITIZERS)
+  endforeach()
+endif()
