@@ -87,9 +87,11 @@ static __device__ inline void add_rows(float (&sum)[MAX_COLUMNS], const plain_t 
 #pragma unroll
     for (int i = 0; i < MAX_COLUMNS; i++) {
         unsigned column = i * 32 + find_lane();
-        if (column < tiles.head_size)
-            for (unsigned r = 0; r < OTHER; r++)
-                sum[i] = fmaf(weights[r], other[r * tiles.stride + column], sum[i]);
+        if (column >= tiles.head_size)
+            continue;
+#pragma unroll 4 /* whole, it would take three times as long to compile */
+        for (unsigned r = 0; r < OTHER; r++)
+            sum[i] = fmaf(weights[r], other[r * tiles.stride + column], sum[i]);
     }
 }
 

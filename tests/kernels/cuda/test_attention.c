@@ -15,6 +15,12 @@
 
 static const char *device_name = "cuda";
 
+/* AddressSanitizer makes the emulation's fibres many times slower: fewer sizes then. */
+#if defined(__SANITIZE_ADDRESS__)
+#define IS_SLOW 1
+#else
+#define IS_SLOW 0
+#endif
 #define GUARD_BYTES ((size_t)4096)
 
 /* A tensor: as doubles, which have the values that are on the device, and there. */
@@ -234,15 +240,13 @@ static int teardown(void **state) {
 static const zr_dtype_t dtypes[] = {ZR_DTYPE_BF16, ZR_DTYPE_F32};
 
 static void test_sizes(void **state) {
-#if defined(__SANITIZE_ADDRESS__) /* its fibres are slow */
-    static const size_t head_sizes[] = {16, 64, 128, 0}, seqs[] = {65, 0};
-#else
     static const size_t head_sizes[] = {16, 64, 80, 128, 0}, seqs[] = {1, 2, 63, 64, 65, 130, 0};
-#endif
     for (size_t d = 0; d < 2; d++)
         for (size_t h = 0; head_sizes[h] > 0; h++)
             for (size_t s = 0; seqs[s] > 0; s++) {
                 bool is_short = seqs[s] < 64;
+                if (IS_SLOW && seqs[s] != 65)
+                    continue;
                 attention_case_t c = {.batch = is_short ? 2 : 1,
                                       .seq = seqs[s],
                                       .heads = is_short ? 3 : 2,
@@ -254,15 +258,19 @@ static void test_sizes(void **state) {
 /* More than one tile of own rows, and a cut one, on every path; all columns that a lane can have.
  */
 static void test_long(void **state) {
-#if !defined(__SANITIZE_ADDRESS__)
-    check_attention(
-        (attention_test_t){.f = *state, .c = {1, 269, 1, 64, 0}, .dtype = ZR_DTYPE_BF16}, 2.0);
-    check_attention(
-        (attention_test_t){.f = *state, .c = {2, 161, 1, 128, 0}, .dtype = ZR_DTYPE_BF16}, 2.0);
-#endif
+    if (!IS_SLOW) {
+        check_attention(
+            (attention_test_t){.f = *state, .c = {1, 269, 1, 64, 0}, .dtype = ZR_DTYPE_BF16}, 2.0);
+        check_attention(
+            (attention_test_t){.f = *state, .c = {2, 161, 1, 128, 0}, .dtype = ZR_DTYPE_BF16}, 2.0);
+    }
     for (size_t d = 0; d < 2; d++)
         check_attention(
             (attention_test_t){.f = *state, .c = {1, 41, 1, 256, 0}, .dtype = dtypes[d]}, 2.0);
+    /* Rows that are not aligned to 16 bytes; a single channel. */
+    for (size_t d = 0; d < 2; d++)
+        check_attention((attention_test_t){.f = *state, .c = {1, 35, 2, 20, 0}, .dtype = dtypes[d]},
+                        2.0);
     check_attention((attention_test_t){.f = *state, .c = {1, 35, 2, 1, 0}, .dtype = ZR_DTYPE_F32},
                     2.0);
 }
@@ -270,9 +278,10 @@ static void test_long(void **state) {
 /* Scores of some hundreds: exponentials overflow unless they are relative to the largest. */
 static void test_large_scores(void **state) {
     for (size_t head_size = 64; head_size <= 80; head_size += 16)
-        check_attention(
-            (attention_test_t){.f = *state, .c = {1, 130, 1, head_size, 0}, .dtype = ZR_DTYPE_BF16},
-            12.0);
+        check_attention((attention_test_t){.f = *state,
+                                           .c = {1, IS_SLOW ? 65 : 130, 1, head_size, 0},
+                                           .dtype = ZR_DTYPE_BF16},
+                        12.0);
 }
 
 /* No 16-byte accesses: the tensor cores' kernels are not taken. */
@@ -286,12 +295,13 @@ static void test_unaligned(void **state) {
 /* Twice, with other orders of threads and blocks, and other moments of copies. */
 static void test_same_bits(void **state) {
     for (size_t i = 0; i < 4; i++) {
-        attention_test_t test = {
-            .f = *state, .c = {1, 100, 2, i % 2 == 0 ? 64 : 80, 0}, .dtype = dtypes[i / 2]};
+        attention_test_t test = {.f = *state,
+                                 .c = {1, IS_SLOW ? 33 : 100, 2, i % 2 == 0 ? 64 : 80, 0},
+                                 .dtype = dtypes[i / 2]};
         open_test(&test, 2.0);
         tensor_t *results[] = {&test.out, &test.log_sum, &test.dqkv};
         char *first[3];
-        for (int round = 0; round < 3; round++) {
+        for (int round = 0; round < (IS_SLOW ? 2 : 3); round++) {
             run_forward(&test);
             run_backward(&test);
             for (size_t k = 0; k < 3; k++) {
