@@ -4,6 +4,7 @@
 # Installs what is missing on Debian 12 and Ubuntu 22.04 or later, builds, and takes a minute
 # or two on two cores; a second run builds nothing.
 set -u
+trap 'exit 130' INT # zero-train ends by itself, with a report, and would only be the first to
 cd "$(dirname "$0")/.." || exit 1
 . cmake/install.sh
 

@@ -813,7 +813,9 @@ static zr_status_t check_memory_snapshot(const train_options_t *options, const z
 
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {
     if (options->n_data_paths == 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "no data: give files or folders with --data PATH...");
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "no data: give files or folders with --data PATH... (--help lists all options)");
     ZR_TRY(train_launch_apply(options, log));
     ZR_TRY(resolve_shape(options, log));
     ZR_TRY(resolve_schedule(options, log));

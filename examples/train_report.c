@@ -391,8 +391,8 @@ static void print_tags(const train_peak_t *peak, FILE *file) {
 static void print_plan(const zr_replay_plan_t *plan, FILE *file) {
     char height[32];
     if (plan->n_allocations > 0)
-        fprintf(file, "  plan of a step: %zu allocations in %s, %.4f of the most alive at once\n",
-                plan->n_allocations,
+        fprintf(file, "  plan of a step: %zu allocation%s in %s, %.4f of the most alive at once\n",
+                plan->n_allocations, messages_plural(plan->n_allocations),
                 train_format_bytes((double)plan->height_bytes, height, sizeof(height)),
                 (double)plan->height_bytes / (double)plan->max_live_bytes);
 }

@@ -165,6 +165,7 @@ static void numbers_and_nouns_agree(void **state) {
     assert_non_null(strstr(out, " 1 file, "));
     assert_non_null(strstr(out, " 1 rank with 1 thread each"));
     assert_non_null(strstr(out, " 1 plan; "));
+    assert_non_null(strstr(out, " 1 allocation in ")); /* of the host */
     assert_ran(TINY "text --steps 2 --threads 2 --ranks 2", 0);
     assert_non_null(strstr(out, " 2 ranks with 2 threads each"));
 }
