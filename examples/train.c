@@ -109,6 +109,9 @@ static zr_status_t create_model(rank_t *rank) {
     ZR_TRY(zr_runtime_commit(rank->runtime));
     ZR_TRY(gpt_offload_activations(rank->gpt));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
+    if (rank->result.size.trainable_elems == 0)
+        zr_log_write(&rank->log, ZR_LOG_WARNING,
+                     "--freeze %s freezes every parameter: nothing is trained", o->freeze);
     return ZR_OK;
 }
 

@@ -115,13 +115,17 @@ static zr_status_t complete(options_t *o) {
         return zr_fail(o->log, ZR_ERR_ARGUMENT, "--model %s: %s", o->model, error);
     size_t longest = o->step.shape.seq;
     if (o->seq > longest)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT, "--seq %zu: the model has %zu positions", o->seq,
-                       longest);
+        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                       "--seq %zu: the model has %zu positions; allowed are 1 to %zu; the nearest "
+                       "is %zu",
+                       o->seq, longest, longest, longest);
     o->step.seq = o->seq != 0 ? o->seq : longest < 64 ? longest : 64;
     if (o->step.micro_batch > INT32_MAX / o->step.seq)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
-                       "--micro-batch %zu: with %zu tokens each, at most %zu are possible",
-                       o->step.micro_batch, o->step.seq, INT32_MAX / o->step.seq);
+                       "--micro-batch %zu: with %zu tokens each allowed are 1 to %zu; the nearest "
+                       "is %zu",
+                       o->step.micro_batch, o->step.seq, INT32_MAX / o->step.seq,
+                       INT32_MAX / o->step.seq);
     o->step.n_ranks = (int)o->n_ranks;
     int share = n_cores() / o->step.n_ranks;
     o->step.n_threads = o->n_threads != 0 ? (int)o->n_threads : share > 1 ? share : 1;

@@ -142,11 +142,22 @@ static void a_run_that_went_astray_says_so(void **state) {
     json_decref(object);
 }
 
+static void a_run_that_trains_nothing_says_so(void **state) {
+    (void)state;
+    json_t *object = run_json(TINY "--steps 2 --json --quiet --freeze wte,wpe,h.0,h.1,ln_f", 0);
+    assert_int_equal(number(object, "model", "trainable"), 0);
+    assert_said("frozen", "warning: rank 0: --freeze wte,wpe,h.0,h.1,ln_f freezes every parameter");
+    json_decref(object);
+    assert_ran(TINY "--steps 2 --quiet --freeze wte,wpe,h.0,h.1", 0);
+    assert_string_equal(err, "");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(interrupted_runs_report),
         cmocka_unit_test(an_interrupted_run_has_whole_steps),
         cmocka_unit_test(a_run_that_went_astray_says_so),
+        cmocka_unit_test(a_run_that_trains_nothing_says_so),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }
