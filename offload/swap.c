@@ -435,11 +435,13 @@ static zr_status_t finish_all(zr_swap_t *swap) {
 }
 
 zr_status_t zr_swap_end(zr_swap_t *swap) {
-    size_t n_due = swap->pass == ZR_SWAP_READ ? swap->n_given : swap->n_items;
+    bool may_drop =
+        swap->pass == ZR_SWAP_READ || (swap->pass != ZR_SWAP_FILL && swap->n_given == 0);
+    size_t n_due = may_drop ? swap->n_given : swap->n_items;
     if (!swap->is_open || swap->n_done != n_due)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
                        "swap: %zu of %zu %sitems are done; the pass cannot end", swap->n_done,
-                       n_due, swap->pass == ZR_SWAP_READ ? "given " : "");
+                       n_due, may_drop ? "given " : "");
     ZR_TRY(end_if_failed(swap, finish_all(swap)));
     for (size_t i = swap->n_given; i < swap->n_begun; i++) {
         swap->statistics.n_unused++;

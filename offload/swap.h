@@ -117,8 +117,9 @@ ZR_NODISCARD zr_status_t zr_swap_close_slice(zr_swap_t *swap, size_t offset_byte
 ZR_NODISCARD zr_status_t zr_swap_done(zr_swap_t *swap);
 
 /**
- * End the pass: all that was put is in the store. ZR_ERR_STATE when items are left, or in
- * ZR_SWAP_READ, where they are dropped, when buffers are given out.
+ * End the pass: all that was put is in the store. ZR_ERR_STATE when items are left, or, where they
+ * are dropped, when buffers are given out: in ZR_SWAP_READ, and in a pass that reads and writes as
+ * long as no item was given out.
  */
 ZR_NODISCARD zr_status_t zr_swap_end(zr_swap_t *swap);
 

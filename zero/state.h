@@ -114,6 +114,11 @@ ZR_NODISCARD zr_status_t zr_state_fill(zr_unit_t *unit, size_t first, size_t n_e
 ZR_NODISCARD zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_elems,
                                        float *device);
 
+/** Before it is known whether there will be an update: what the first pieces have in a store is
+ * read, as far as there are buffers. zr_state_begin_update or zr_state_skip_update follows. */
+ZR_NODISCARD zr_status_t zr_state_read_ahead(zr_runtime_t *runtime);
+/** There is none: nothing has changed. */
+ZR_NODISCARD zr_status_t zr_state_skip_update(zr_runtime_t *runtime);
 /** An update: begin, every unit in order, end. Queued on compute, as far as it runs there. */
 ZR_NODISCARD zr_status_t zr_state_begin_update(zr_runtime_t *runtime);
 ZR_NODISCARD zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *update);

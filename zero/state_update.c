@@ -248,17 +248,25 @@ zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *updat
 
 /* ---- all ---- */
 
+zr_status_t zr_state_read_ahead(zr_runtime_t *runtime) {
+    zr_state_t *state = &runtime->state;
+    if (state->swap == NULL)
+        return ZR_OK;
+    zr_store_account_statistics(state->store, state->extents.account, &state->before);
+    zr_swap_pass_t pass = state->choice.is_on_device ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES;
+    return zr_swap_begin(state->swap, pass, state->items, state->n_items);
+}
+
+zr_status_t zr_state_skip_update(zr_runtime_t *runtime) {
+    return runtime->state.swap == NULL ? ZR_OK : zr_swap_end(runtime->state.swap);
+}
+
 zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     if (state->n_lowered == 0)
         return ZR_OK;
     state->begin_seconds = zr_rt_now(runtime);
     state->n_updated = 0;
-    if (state->store != NULL) {
-        zr_store_account_statistics(state->store, state->extents.account, &state->before);
-        zr_swap_pass_t pass = state->choice.is_on_device ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES;
-        ZR_TRY(zr_swap_begin(state->swap, pass, state->items, state->n_items));
-    }
     if (!state->has_copies)
         return ZR_OK;
     /* The norm has waited for compute already, and so for gradients on their way to host memory; no

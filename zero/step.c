@@ -108,17 +108,20 @@ static double clip_factor(double clip, double norm) {
 static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) {
     ZR_TRY(zr_grads_order_before_compute(runtime));
     report->lr = zr_config_lr(&runtime->config, runtime->n_updates);
+    ZR_TRY(zr_state_read_ahead(runtime));
     ZR_TRY(global_norm(runtime, &report->gradient_norm));
     report->clip_factor = clip_factor(runtime->config.clip, report->gradient_norm);
     report->skipped = !isfinite(report->gradient_norm);
     double n_addends = (double)runtime->n_ranks * (double)runtime->config.grad_accum;
-    if (report->skipped)
+    if (report->skipped) {
         zr_log_write(&runtime->log, ZR_LOG_WARNING,
                      "step %zu is skipped: the norm of its gradients is %g (%zu skipped so far)",
                      runtime->n_steps + 1, report->gradient_norm,
                      runtime->n_steps + 1 - runtime->n_updates);
-    else
+        ZR_TRY(zr_state_skip_update(runtime));
+    } else {
         ZR_TRY(update_all(runtime, report->lr, report->clip_factor / n_addends));
+    }
     return order_next_step(runtime);
 }
 

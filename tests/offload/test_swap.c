@@ -391,6 +391,33 @@ static void reads_over_uring(void **state) {
     reads_over("uring");
 }
 
+/* A pass that was begun and is not wanted changes nothing; one that fills has to be filled. */
+static void passes_may_be_dropped(void **state) {
+    (void)state;
+    swap_fixture_t f;
+    void *buffer = NULL;
+    set_up(&f, "memory");
+    f.options.n_buffers = 4;
+    create(&f);
+    expect_pass(&f, ZR_SWAP_FILL);
+    static const zr_swap_pass_t passes[] = {ZR_SWAP_UPDATE, ZR_SWAP_SLICES};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(zr_swap_begin(f.swap, passes[i], f.items, f.n_items), ZR_OK);
+        assert_int_equal(zr_swap_end(f.swap), ZR_OK);
+        expect_content(&f);
+        expect_pass(&f, passes[i]);
+        expect_content(&f);
+        assert_int_equal(zr_swap_begin(f.swap, passes[i], f.items, f.n_items), ZR_OK);
+        assert_int_equal(zr_swap_next(f.swap, &buffer), ZR_OK);
+        assert_refused(&f.store, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 8 items are done");
+        zr_swap_destroy(&f.swap);
+        create(&f);
+    }
+    assert_int_equal(zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, f.n_items), ZR_OK);
+    assert_refused(&f.store, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 8 items are done");
+    tear_down(&f);
+}
+
 /* Memory is what was asked for, whatever the store holds. */
 static void buffers_are_exactly_as_large(void **state) {
     (void)state;
@@ -596,6 +623,7 @@ int main(void) {
         cmocka_unit_test(passes_over_uring),
         cmocka_unit_test(reads_over_memory),
         cmocka_unit_test(reads_over_uring),
+        cmocka_unit_test(passes_may_be_dropped),
         cmocka_unit_test(each_chunk_is_verified),
         cmocka_unit_test(wrong_slices_are_refused),
         cmocka_unit_test(slices_may_be_opened_again),

@@ -154,7 +154,8 @@ static void how_it_is_moved_changes_nothing(void **state) {
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* 12 bytes read and 12 written per parameter and update; at the start 12 written. */
-static void expect_traffic(const toy_options_t *options, uint64_t n_updates) {
+/* A step that is skipped has begun to read. */
+static void expect_traffic(const toy_options_t *options, uint64_t n_updates, uint64_t n_skipped) {
     toy_result_t result;
     uint64_t sum = 0;
     train(options, &result);
@@ -170,7 +171,8 @@ static void expect_traffic(const toy_options_t *options, uint64_t n_updates) {
         for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
             assert_int_equal(report->updates[d].bytes, n_updates * bytes);
         assert_int_equal(report->all.count[ZR_STORE_PUT].bytes, (1 + n_updates) * bytes);
-        assert_int_equal(report->all.count[ZR_STORE_GET].bytes, n_updates * bytes);
+        assert_in_range(report->all.count[ZR_STORE_GET].bytes, n_updates * bytes + n_skipped,
+                        (n_updates + n_skipped) * bytes);
         assert_true(report->updates[0].moved_bytes >= report->updates[0].bytes);
     }
     uint64_t states = STATE_BYTES * result.size.trainable_padded_elems;
@@ -187,15 +189,15 @@ static void traffic_is_exact(void **state) {
                 offload(&options, ZR_OFFLOAD_NVME, ratios[i]);
                 if (is_small)
                     options.config.sub_group_elems = SMALL_GROUP;
-                expect_traffic(&options, options.n_steps);
+                expect_traffic(&options, options.n_steps, 0);
                 if (folders[0][0] == '\0' || is_small)
                     continue;
                 over_files(&options);
-                expect_traffic(&options, options.n_steps);
+                expect_traffic(&options, options.n_steps, 0);
             }
 }
 
-static void a_skipped_step_moves_nothing(void **state) {
+static void a_skipped_step_writes_nothing(void **state) {
     (void)state;
     toy_options_t options = variant(1, 2, ZR_DTYPE_F32, 0);
     offload(&options, ZR_OFFLOAD_NVME, 1);
@@ -205,7 +207,7 @@ static void a_skipped_step_moves_nothing(void **state) {
     options.n_steps = 2;
     options.nan_step = 1;
     assert_true(hash_of(&options) == after_one);
-    expect_traffic(&options, 1);
+    expect_traffic(&options, 1, 1);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------
@@ -408,7 +410,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(files_end_in_the_same_bits),
         cmocka_unit_test(how_it_is_moved_changes_nothing),
         cmocka_unit_test(traffic_is_exact),
-        cmocka_unit_test(a_skipped_step_moves_nothing),
+        cmocka_unit_test(a_skipped_step_writes_nothing),
     };
     if (!is_host)
         return cmocka_run_group_tests(bits_and_bytes, find_folders, leave_folders);
@@ -417,7 +419,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(files_end_in_the_same_bits),
         cmocka_unit_test(how_it_is_moved_changes_nothing),
         cmocka_unit_test(traffic_is_exact),
-        cmocka_unit_test(a_skipped_step_moves_nothing),
+        cmocka_unit_test(a_skipped_step_writes_nothing),
         cmocka_unit_test(what_is_offloaded_is_not_on_the_device),
         cmocka_unit_test(nvme_is_shared_with_the_host),
         cmocka_unit_test(host_memory_does_not_grow_with_the_model),
