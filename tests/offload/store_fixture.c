@@ -83,7 +83,8 @@ zr_status_t fixture_create(fixture_t *f, const size_t *sizes, size_t n_extents) 
     assert_true(extents != NULL && names != NULL);
     for (size_t i = 0; i < n_extents; i++) {
         snprintf(names[i], sizeof(names[i]), "extent %zu", i);
-        extents[i] = (zr_store_extent_t){.name = names[i], .size_bytes = sizes[i]};
+        extents[i] = (zr_store_extent_t){
+            .name = names[i], .size_bytes = sizes[i], .account = FIXTURE_ACCOUNT};
     }
     zr_store_destroy(&f->store);
     zr_status_t status = zr_store_create(f->backend, &f->options, extents, n_extents, &f->store);

@@ -21,6 +21,9 @@
 #define CHUNK ((size_t)8192)
 #define REQUEST (4 * CHUNK)
 
+/* Of all extents of fixture_create. */
+#define FIXTURE_ACCOUNT 2
+
 typedef struct fixture {
     const char *backend;
     zr_device_t *device; /* "sim": of options.device */

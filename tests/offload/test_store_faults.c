@@ -176,6 +176,12 @@ static void test_patience_ends(void **state) {
     zr_store_statistics(f->store, &s);
     assert_int_equal(s.n_failed, 3);
     assert_true(s.n_retried > 200);
+    fault_arm(FAULT_RESULT, 4096, 1, 1); /* short */
+    assert_int_equal(put_now(f->store, 0, 0, CHUNK, buffer), ZR_OK);
+    zr_store_account_statistics(f->store, FIXTURE_ACCOUNT, &s);
+    assert_int_equal(s.n_failed, 3);
+    assert_true(s.n_retried > 200);
+    assert_int_equal(s.n_continued, 1);
     free_buffer(buffer);
 }
 
