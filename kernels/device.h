@@ -58,6 +58,7 @@ typedef struct zr_device_info {
     size_t memory_bytes;      /* device memory of the machine, not what is free */
     size_t host_memory_bytes; /* likewise of the host tier; 0: what the system says */
     int n_threads;            /* host: threads in use; otherwise 0 */
+    int cuda_major;           /* cuda: major compute capability; otherwise 0 */
     bool computes_on_host;    /* its kernels work on memory of the host tier, and on any other */
     bool stores_nothing; /* simulated: there is no memory behind addresses of either tier. Touching
                             them is a fault; kernels and copies take their time and move nothing,

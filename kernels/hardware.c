@@ -21,6 +21,8 @@
 
 static const zr_figure_t figures[] = {
     COUNT(n_threads, "threads of a rank's host device"),
+    {FIELD(cuda_major), .type = ZR_FIGURE_COUNT, .is_of_cuda = true,
+     .what = "major compute capability"},
     BYTES(granule_bytes, false, true, "mapping unit of memory, at least 4096"),
     RATE(device.matrix_fp32_ops_per_s, false, "matrix products with fp32 operands; fma is two"),
     RATE(device.matrix_bf16_ops_per_s, false, "matrix products with bf16 operands"),
@@ -78,6 +80,7 @@ zr_hardware_t zr_hardware_default(void) {
     return (zr_hardware_t){.name = "two cores, as tests use them",
                            .kind = ZR_HARDWARE_HOST,
                            .n_threads = 1,
+                           .cuda_major = 8,
                            .granule_bytes = 4096,
                            .device = core,
                            .host = core,

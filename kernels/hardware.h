@@ -47,6 +47,7 @@ typedef struct zr_hardware {
     char name[64];
     zr_hardware_kind_t kind;
     int n_threads;        /* host: threads of a rank, which workspaces depend on */
+    int cuda_major;       /* cuda: major compute capability, which workspaces depend on */
     size_t granule_bytes; /* mapping unit of memory, a power of two, at least 4096 */
 
     zr_processor_t device;

@@ -132,6 +132,7 @@ static zr_status_t describe(zr_cuda_device_t *cuda) {
              properties.major, properties.minor, properties.multiProcessorCount);
     info->memory_bytes = properties.totalGlobalMem;
     cuda->major = properties.major;
+    info->cuda_major = properties.major;
     return ZR_OK;
 }
 

@@ -39,6 +39,7 @@ static void fill_info(zr_sim_device_t *sim) {
                                                                 : hardware->device_memory_bytes,
                                         .host_memory_bytes = hardware->host_memory_bytes,
                                         .n_threads = is_host ? hardware->n_threads : 0,
+                                        .cuda_major = is_host ? 0 : hardware->cuda_major,
                                         .computes_on_host = is_host,
                                         .stores_nothing = true};
     snprintf(sim->base.info.description, sizeof(sim->base.info.description), "%s, simulated as %s",

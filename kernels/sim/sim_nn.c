@@ -1,24 +1,26 @@
 /*
  * A transformer's kernels on the simulated device: nothing to do, but workspaces and dtypes are
- * those of the device that it stands for. They come from that device's own table, so that they
- * cannot differ.
+ * those of the device that it stands for. They come from that device's own functions, so that
+ * they cannot differ.
  */
+#include "kernels/nn/cuda_sizes.h"
 #include "kernels/nn/host/host_nn.h"
 #include "kernels/sim/sim_device.h"
 
 /* ---- what the other device says ----------------------------------------------------------------
  */
 
-static zr_status_t cuda_activation_dtype(const zr_device_t *device, zr_dtype_t param_dtype,
-                                         zr_dtype_t *dtype_p) {
-    (void)device;
-    *dtype_p = param_dtype;
-    return ZR_OK;
-}
-
-/* Of a CUDA device this build knows no more than that; it says so where it matters: workspaces. */
-static const zr_nn_backend_t cuda_queries = {.name = "cuda",
-                                             .activation_dtype = cuda_activation_dtype};
+static const zr_nn_backend_t cuda_queries = {
+    .name = "cuda",
+    .activation_dtype = zr_cuda_nn_activation_dtype,
+    .matmul_workspace_bytes = zr_cuda_nn_matmul_workspace_bytes,
+    .bias_grad_workspace_bytes = zr_cuda_nn_bias_grad_workspace_bytes,
+    .layernorm_backward_workspace_bytes = zr_cuda_nn_layernorm_backward_workspace_bytes,
+    .attention_workspace_bytes = zr_cuda_nn_attention_workspace_bytes,
+    .attention_backward_workspace_bytes = zr_cuda_nn_attention_backward_workspace_bytes,
+    .embedding_backward_workspace_bytes = zr_cuda_nn_embedding_backward_workspace_bytes,
+    .lm_head_workspace_bytes = zr_cuda_nn_lm_head_workspace_bytes,
+};
 
 static const zr_nn_backend_t *queries(const zr_device_t *device) {
     return device->info.computes_on_host ? &zr_host_nn_backend : &cuda_queries;

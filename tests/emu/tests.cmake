@@ -67,6 +67,8 @@ foreach(kernels attention lm_head matmul rows)
   zr_add_emu_test(test_emu_nn_${kernels} kernels/nn/test_nn_${kernels}.c ${NN_TEST} NO_SANITIZERS)
 endforeach()
 
+zr_add_emu_test(test_emu_gpt_sim ref/test_gpt_sim.c ${RANKS} LINK zero_gpt NO_SANITIZERS)
+
 # zero-train on the emulated device, started by tests as a process of its own.
 if(TARGET zero-train)
   add_executable(zero-train-emu ${CMAKE_SOURCE_DIR}/examples/zero_train.c $<TARGET_OBJECTS:zero_emu>)

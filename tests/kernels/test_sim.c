@@ -172,7 +172,8 @@ static void run_matmul(const machine_t *m, zr_dtype_t a, zr_dtype_t b, size_t si
                            .a_dtype = a,
                            .b_dtype = b,
                            .c_dtype = a};
-    assert_int_equal(zr_nn_matmul(m->a, &args, (zr_nn_workspace_t){0}), ZR_OK);
+    assert_int_equal(zr_nn_matmul(m->a, &args, (zr_nn_workspace_t){m->memory, MEMORY_BYTES}),
+                     ZR_OK);
 }
 
 /* Operations or bytes, whichever take longer; products at the rate of their dtypes. */

@@ -94,7 +94,7 @@ static void test_round_trip(void **state) {
         expect_same(&written, &hardware);
         char *text = read_text();
         assert_non_null(strstr(text, "\"n_threads\": \"a source\""));
-        assert_null(strstr(text, "\"granule_bytes\": \""));
+        assert_null(strstr(text, "\"cuda_major\": \""));
         assert_int_equal(strstr(text, "to_device") != NULL, kind == ZR_HARDWARE_CUDA);
         free(text);
         assert_int_equal(zr_hardware_write_json(&written, NULL, path, NULL), ZR_OK);

@@ -120,16 +120,3 @@ zr_status_t zr_cuda_nn_attention_backward(zr_stream_t *stream,
         return zr_cuda_attention_mma_backward(stream, own);
     return zr_cuda_attention_plain_backward(stream, own, args->activation_dtype);
 }
-
-size_t zr_cuda_nn_attention_workspace_bytes(const zr_device_t *device,
-                                            const zr_nn_attention_t *args) {
-    (void)device;
-    (void)args;
-    return 0;
-}
-
-size_t zr_cuda_nn_attention_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_attention_backward_t *args) {
-    (void)device;
-    return args->batch * args->heads * args->seq * sizeof(float); /* delta */
-}

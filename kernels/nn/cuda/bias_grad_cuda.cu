@@ -6,8 +6,7 @@
 #include "kernels/nn/cuda/rows_cuda.cuh"
 
 #define ZR_LANES_OF_ROWS 8 /* rows that a block adds up beside each other: a warp each */
-#define ZR_ROWS_PER_PARTIAL 128
-#define ZR_ROWS_AT_ONCE 4 /* of a warp */
+#define ZR_ROWS_AT_ONCE 4  /* of a warp */
 #define ZR_ROWS_APART (ZR_LANES_OF_ROWS * ZR_ROWS_AT_ONCE)
 
 /* ---- the sum of the partials ---------------------------------------------------------------- */
@@ -54,10 +53,6 @@ zr_status_t zr_cuda_nn_sum_partials(zr_stream_t *stream, const zr_column_sums_t 
 /* ---- the gradient of a bias -------------------------------------------------------------------
  */
 
-static size_t n_partials(size_t n_rows) {
-    return n_rows / ZR_ROWS_PER_PARTIAL + (n_rows % ZR_ROWS_PER_PARTIAL != 0);
-}
-
 /* Add the packs of a few rows, ZR_LANES_OF_ROWS apart, whose loads are under way together. */
 template <typename T>
 static __device__ inline void add_rows(const T *dy, size_t n_columns, size_t row, size_t end,
@@ -84,12 +79,12 @@ static __global__ void __launch_bounds__(ZR_WARP *ZR_LANES_OF_ROWS)
                      size_t n_columns, bool wide) {
     __shared__ float sums[ZR_LANES_OF_ROWS][ZR_PACK_ELEMS][ZR_WARP];
     size_t n_tiles = (n_columns + ZR_TILE_ELEMS - 1) / ZR_TILE_ELEMS;
-    size_t n_parts = (n_rows + ZR_ROWS_PER_PARTIAL - 1) / ZR_ROWS_PER_PARTIAL;
+    size_t n_parts = (n_rows + ZR_CUDA_ROWS_PER_PARTIAL - 1) / ZR_CUDA_ROWS_PER_PARTIAL;
     for (size_t item = blockIdx.x; item < n_tiles * n_parts; item += gridDim.x) {
         size_t part = item / n_tiles, tile = item % n_tiles * ZR_TILE_ELEMS;
         size_t first = tile + (size_t)threadIdx.x * ZR_PACK_ELEMS;
-        size_t begin = part * ZR_ROWS_PER_PARTIAL, left = n_rows - begin;
-        size_t end = begin + (left < ZR_ROWS_PER_PARTIAL ? left : ZR_ROWS_PER_PARTIAL);
+        size_t begin = part * ZR_CUDA_ROWS_PER_PARTIAL, left = n_rows - begin;
+        size_t end = begin + (left < ZR_CUDA_ROWS_PER_PARTIAL ? left : ZR_CUDA_ROWS_PER_PARTIAL);
         int n = zr_row_pack_length(first, n_columns);
         float sum[ZR_PACK_ELEMS] = {0};
         for (size_t row = begin + threadIdx.y; n > 0 && row < end; row += ZR_ROWS_APART)
@@ -114,17 +109,11 @@ static __global__ void __launch_bounds__(ZR_WARP *ZR_LANES_OF_ROWS)
 template <typename T>
 static void launch_bias_grad(cudaStream_t queue, const zr_nn_bias_grad_t *args, float *partials) {
     size_t n_tiles = (args->n_columns + ZR_TILE_ELEMS - 1) / ZR_TILE_ELEMS;
-    size_t n_items = n_tiles * n_partials(args->n_rows);
+    size_t n_items = n_tiles * zr_cuda_bias_grad_n_partials(args->n_rows);
     unsigned blocks = n_items < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_items : ZR_CUDA_MAX_BLOCKS;
     ZR_CUDA_LAUNCH((bias_grad_kernel<T>), blocks, dim3(ZR_WARP, ZR_LANES_OF_ROWS), 0, queue,
                    partials, static_cast<const T *>(args->dy), args->n_rows, args->n_columns,
                    zr_has_wide_rows(args->dy, args->n_columns));
-}
-
-size_t zr_cuda_nn_bias_grad_workspace_bytes(const zr_device_t *device,
-                                            const zr_nn_bias_grad_t *args) {
-    (void)device;
-    return n_partials(args->n_rows) * args->n_columns * sizeof(float);
 }
 
 zr_status_t zr_cuda_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *args,
@@ -139,8 +128,9 @@ zr_status_t zr_cuda_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *a
                                         static_cast<float *>(workspace));
         ZR_TRY(zr_cuda_launched(stream, "bias_grad"));
     }
-    zr_column_sums_t sums = {static_cast<const float *>(workspace), n_partials(args->n_rows),
-                             args->n_columns, args->n_columns};
+    zr_column_sums_t sums = {static_cast<const float *>(workspace),
+                             zr_cuda_bias_grad_n_partials(args->n_rows), args->n_columns,
+                             args->n_columns};
     return zr_cuda_nn_sum_partials(stream, &sums, &args->dbias, args->param_dtype,
                                    "bias_grad (sum)");
 }

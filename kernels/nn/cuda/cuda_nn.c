@@ -1,13 +1,5 @@
-/* A transformer's kernels on CUDA: the table, and the dtype of activations. */
+/* A transformer's kernels on CUDA: the table. */
 #include "kernels/nn/cuda/cuda_nn.h"
-
-/* Tensor cores multiply bf16 with fp32 sums, so that activations may stay as small as weights. */
-zr_status_t zr_cuda_nn_activation_dtype(const zr_device_t *device, zr_dtype_t param_dtype,
-                                        zr_dtype_t *dtype_p) {
-    (void)device;
-    *dtype_p = param_dtype;
-    return ZR_OK;
-}
 
 const zr_nn_backend_t zr_cuda_nn_backend = {
     .name = "cuda",

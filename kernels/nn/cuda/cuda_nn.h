@@ -18,6 +18,7 @@
 #define ZR_KERNELS_NN_CUDA_CUDA_NN_H
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/nn/cuda_sizes.h"
 #include "kernels/nn/nn.h"
 
 #ifdef __cplusplus
@@ -28,9 +29,6 @@ extern const zr_nn_backend_t zr_cuda_nn_backend;
 
 /** What these kernels keep in a device, given back; nothing when they were never used. */
 void zr_cuda_nn_close(zr_cuda_device_t *cuda);
-
-zr_status_t zr_cuda_nn_activation_dtype(const zr_device_t *device, zr_dtype_t param_dtype,
-                                        zr_dtype_t *dtype_p);
 
 zr_status_t zr_cuda_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args, void *workspace);
 zr_status_t zr_cuda_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *args,
@@ -50,19 +48,6 @@ zr_status_t zr_cuda_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *a
 zr_status_t zr_cuda_nn_embedding_backward(zr_stream_t *stream,
                                           const zr_nn_embedding_backward_t *args, void *workspace);
 zr_status_t zr_cuda_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args, void *workspace);
-
-size_t zr_cuda_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args);
-size_t zr_cuda_nn_bias_grad_workspace_bytes(const zr_device_t *device,
-                                            const zr_nn_bias_grad_t *args);
-size_t zr_cuda_nn_layernorm_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_layernorm_backward_t *args);
-size_t zr_cuda_nn_attention_workspace_bytes(const zr_device_t *device,
-                                            const zr_nn_attention_t *args);
-size_t zr_cuda_nn_attention_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_attention_backward_t *args);
-size_t zr_cuda_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_embedding_backward_t *args);
-size_t zr_cuda_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args);
 
 #ifdef __cplusplus
 }

@@ -303,12 +303,6 @@ static zr_status_t position_gradient(zr_stream_t *stream, const zr_nn_embedding_
     return zr_cuda_launched(stream, "embedding_backward (positions)");
 }
 
-size_t zr_cuda_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_embedding_backward_t *args) {
-    (void)device;
-    return args->dtoken_table.data == NULL ? 0 : 2 * args->batch * args->seq * sizeof(int32_t);
-}
-
 zr_status_t zr_cuda_nn_embedding_backward(zr_stream_t *stream,
                                           const zr_nn_embedding_backward_t *args, void *workspace) {
     ZR_TRY(zr_cuda_nn_check_dtypes(stream, "embedding_backward", args->activation_dtype,

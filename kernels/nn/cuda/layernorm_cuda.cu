@@ -133,34 +133,6 @@ zr_status_t zr_cuda_nn_layernorm(zr_stream_t *stream, const zr_nn_layernorm_t *a
 /* ---- backward ---------------------------------------------------------------------------------
  */
 
-#define ZR_BACKWARD_ROWS 4      /* at a time: their loads are under way together */
-#define ZR_BACKWARD_THREADS 512 /* at most, of a block */
-
-/* How the rows are shared out; of the sizes alone. */
-typedef struct backward_plan {
-    unsigned n_threads;   /* of a block */
-    size_t n_parts;       /* a block's work at a time; each leaves a row of partial sums */
-    size_t rows_per_part; /* a multiple of ZR_BACKWARD_ROWS, the last part excepted */
-} backward_plan_t;
-
-/* So many parts that about two blocks fill each multiprocessor, or four where rows are short:
- * fewer would leave the memory idle, more would write more partial sums (here at most 4 MiB). */
-static backward_plan_t plan_backward(size_t n_rows, size_t channels) {
-    const size_t all_threads = 57344, most_parts = 512;
-    backward_plan_t plan;
-    size_t n_packs = (channels + ZR_PACK_ELEMS - 1) / ZR_PACK_ELEMS;
-    size_t n_threads = (n_packs + ZR_WARP - 1) / ZR_WARP * ZR_WARP;
-    n_threads = n_threads < ZR_BACKWARD_THREADS ? n_threads : ZR_BACKWARD_THREADS;
-    size_t n_parts = all_threads / n_threads;
-    n_parts = n_parts < most_parts ? n_parts : most_parts;
-    size_t rows = n_rows / n_parts + (n_rows % n_parts != 0);
-    rows = (rows + ZR_BACKWARD_ROWS - 1) / ZR_BACKWARD_ROWS * ZR_BACKWARD_ROWS;
-    plan.n_threads = (unsigned)n_threads;
-    plan.rows_per_part = rows;
-    plan.n_parts = rows == 0 ? 0 : (n_rows + rows - 1) / rows;
-    return plan;
-}
-
 /* What a row's gradient needs beside its elements. */
 struct row_t {
     float mean, rstd, average, average_normalised;
@@ -168,22 +140,24 @@ struct row_t {
 
 /* A few rows' sums over the block, the same in every thread. `buffer` alternates from call to call,
  * so that no thread is still reading what another writes. */
-static __device__ inline void sum_over_block(float (&sums)[2 * ZR_BACKWARD_ROWS], int buffer) {
-    __shared__ float of_warp[2][ZR_BACKWARD_THREADS / ZR_WARP][2 * ZR_BACKWARD_ROWS];
+static __device__ inline void sum_over_block(float (&sums)[2 * ZR_CUDA_LAYERNORM_BACKWARD_ROWS],
+                                             int buffer) {
+    __shared__ float of_warp[2][ZR_CUDA_LAYERNORM_BACKWARD_THREADS / ZR_WARP]
+                            [2 * ZR_CUDA_LAYERNORM_BACKWARD_ROWS];
     unsigned n_warps = blockDim.x / ZR_WARP;
 #pragma unroll
-    for (int v = 0; v < 2 * ZR_BACKWARD_ROWS; v++) {
+    for (int v = 0; v < 2 * ZR_CUDA_LAYERNORM_BACKWARD_ROWS; v++) {
         sums[v] = zr_warp_sum(sums[v]);
         if (zr_lane() == 0)
             of_warp[buffer][threadIdx.x / ZR_WARP][v] = sums[v];
     }
     __syncthreads();
 #pragma unroll
-    for (int v = 0; v < 2 * ZR_BACKWARD_ROWS; v++)
+    for (int v = 0; v < 2 * ZR_CUDA_LAYERNORM_BACKWARD_ROWS; v++)
         sums[v] = of_warp[buffer][0][v];
     for (unsigned warp = 1; warp < n_warps; warp++) {
 #pragma unroll
-        for (int v = 0; v < 2 * ZR_BACKWARD_ROWS; v++)
+        for (int v = 0; v < 2 * ZR_CUDA_LAYERNORM_BACKWARD_ROWS; v++)
             sums[v] += of_warp[buffer][warp][v];
     }
 }
@@ -243,26 +217,27 @@ template <typename T, bool WIDE> struct backward_part_t {
     }
 };
 
-/* The rows [row, row + ZR_BACKWARD_ROWS) or as many as there are, by the whole block. The thread's
- * first pack is held in registers; `rest` is where packs begin that are read again. */
+/* The rows [row, row + ZR_CUDA_LAYERNORM_BACKWARD_ROWS) or as many as there are, by the whole
+ * block. The thread's first pack is held in registers; `rest` is where packs begin that are read
+ * again. */
 template <typename T, bool WIDE>
 static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &part, size_t row,
                                               size_t first, const zr_pack_t &weight,
                                               zr_pack_t *dweight, zr_pack_t *dbias, int buffer) {
     const size_t step = (size_t)blockDim.x * ZR_PACK_ELEMS, channels = part.args.channels;
     const int n = zr_row_pack_length(first, channels);
-    zr_raw_pack_t<T> x[ZR_BACKWARD_ROWS], dy[ZR_BACKWARD_ROWS];
-    row_t stats[ZR_BACKWARD_ROWS];
-    float sums[2 * ZR_BACKWARD_ROWS] = {0};
+    zr_raw_pack_t<T> x[ZR_CUDA_LAYERNORM_BACKWARD_ROWS], dy[ZR_CUDA_LAYERNORM_BACKWARD_ROWS];
+    row_t stats[ZR_CUDA_LAYERNORM_BACKWARD_ROWS];
+    float sums[2 * ZR_CUDA_LAYERNORM_BACKWARD_ROWS] = {0};
 #pragma unroll
-    for (int r = 0; r < ZR_BACKWARD_ROWS; r++) {
+    for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
         x[r] = part.load(part.args.x, row + r, first, n);
         dy[r] = part.load(part.args.dy, row + r, first, n);
         stats[r].mean = row + r < part.end ? part.args.mean[row + r] : 0.0f;
         stats[r].rstd = row + r < part.end ? part.args.rstd[row + r] : 0.0f;
     }
 #pragma unroll
-    for (int r = 0; r < ZR_BACKWARD_ROWS; r++) {
+    for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
         add_averages(dy[r], x[r], weight, stats[r], &sums[2 * r], &sums[2 * r + 1]);
         for (size_t at = first + step; at < channels; at += step) {
             int m = zr_row_pack_length(at, channels);
@@ -273,7 +248,7 @@ static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &pa
     }
     sum_over_block(sums, buffer);
 #pragma unroll
-    for (int r = 0; r < ZR_BACKWARD_ROWS; r++) {
+    for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
         stats[r].average = sums[2 * r] / static_cast<float>(channels);
         stats[r].average_normalised = sums[2 * r + 1] / static_cast<float>(channels);
         if (row + r < part.end && n > 0)
@@ -287,7 +262,7 @@ static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &pa
             more_dbias = zr_load_pack(part.partials + channels, at, m, false);
         }
 #pragma unroll
-        for (int r = 0; r < ZR_BACKWARD_ROWS; r++) {
+        for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
             if (row + r < part.end)
                 part.finish(part.load(part.args.dy, row + r, at, m),
                             part.load(part.args.x, row + r, at, m), w, stats[r], row + r, at, m,
@@ -298,8 +273,8 @@ static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &pa
 }
 
 template <typename T, bool WIDE>
-static __global__ void __launch_bounds__(ZR_BACKWARD_THREADS)
-    layernorm_backward_kernel(zr_nn_layernorm_backward_t args, backward_plan_t plan,
+static __global__ void __launch_bounds__(ZR_CUDA_LAYERNORM_BACKWARD_THREADS)
+    layernorm_backward_kernel(zr_nn_layernorm_backward_t args, zr_cuda_layernorm_plan_t plan,
                               float *partials) {
     const size_t first = (size_t)threadIdx.x * ZR_PACK_ELEMS;
     const int n = zr_row_pack_length(first, args.channels);
@@ -310,7 +285,7 @@ static __global__ void __launch_bounds__(ZR_BACKWARD_THREADS)
         backward_part_t<T, WIDE> part = {
             args, begin, end, partials == NULL ? NULL : partials + index * 2 * args.channels};
         zr_pack_t weight = part.load_weight(first, n), dweight = {}, dbias = {};
-        for (size_t row = begin; row < end; row += ZR_BACKWARD_ROWS, buffer ^= 1)
+        for (size_t row = begin; row < end; row += ZR_CUDA_LAYERNORM_BACKWARD_ROWS, buffer ^= 1)
             go_through_rows(part, row, first, weight, &dweight, &dbias, buffer);
         part.store_partials(first, n, dweight, dbias);
     }
@@ -318,7 +293,7 @@ static __global__ void __launch_bounds__(ZR_BACKWARD_THREADS)
 
 template <typename T>
 static void launch_backward(cudaStream_t queue, const zr_nn_layernorm_backward_t *args,
-                            const backward_plan_t *plan, float *partials) {
+                            const zr_cuda_layernorm_plan_t *plan, float *partials) {
     unsigned blocks =
         plan->n_parts < ZR_CUDA_MAX_BLOCKS ? (unsigned)plan->n_parts : ZR_CUDA_MAX_BLOCKS;
     bool wide = zr_has_wide_rows(args->x, args->channels) && zr_is_wide(args->dy) &&
@@ -331,20 +306,12 @@ static void launch_backward(cudaStream_t queue, const zr_nn_layernorm_backward_t
                        *args, *plan, partials);
 }
 
-size_t zr_cuda_nn_layernorm_backward_workspace_bytes(const zr_device_t *device,
-                                                     const zr_nn_layernorm_backward_t *args) {
-    (void)device;
-    if (args->dweight.data == NULL && args->dbias.data == NULL)
-        return 0;
-    return plan_backward(args->n_rows, args->channels).n_parts * 2 * args->channels * sizeof(float);
-}
-
 zr_status_t zr_cuda_nn_layernorm_backward(zr_stream_t *stream,
                                           const zr_nn_layernorm_backward_t *args, void *workspace) {
     const char *name = "layernorm_backward";
     ZR_TRY(zr_cuda_nn_check_dtypes(stream, name, args->activation_dtype, args->param_dtype));
     ZR_TRY(zr_cuda_enter(stream->device));
-    backward_plan_t plan = plan_backward(args->n_rows, args->channels);
+    zr_cuda_layernorm_plan_t plan = zr_cuda_layernorm_plan(args->n_rows, args->channels);
     bool is_wanted = args->dweight.data != NULL || args->dbias.data != NULL;
     float *partials = is_wanted ? static_cast<float *>(workspace) : NULL;
     if (args->n_rows > 0) {

@@ -147,49 +147,25 @@ typedef struct lm_head_job {
     void *product;        /* the workspace of a product */
 } lm_head_job_t;
 
-static size_t align(size_t size_bytes) {
-    return (size_bytes + 255) / 256 * 256;
-}
+static_assert(sizeof(row_sum_t) == ZR_CUDA_ROW_SUM_BYTES, "the plan of the workspace counts on it");
 
-/* In fp32 where it would be rounded once for each chunk otherwise. */
-static size_t wide_dx_bytes(const lm_head_job_t *job) {
-    const zr_nn_lm_head_t *args = job->args;
-    if (args->dx == NULL || args->activation_dtype == ZR_DTYPE_F32 || job->n_chunks < 2)
-        return 0;
-    return args->n_rows * args->channels * sizeof(float);
-}
-
-/* Lay the workspace out from `base` (NULL: only to measure it); gives its bytes. */
-static size_t lay_out(lm_head_job_t *job, const zr_device_t *device, const zr_nn_lm_head_t *args,
-                      void *base) {
-    size_t elem_bytes = zr_dtype_size(args->activation_dtype);
+/* Lay the workspace out from `base`. */
+static void lay_out(lm_head_job_t *job, const zr_device_t *device, const zr_nn_lm_head_t *args,
+                    void *base) {
+    zr_cuda_lm_head_plan_t plan = zr_cuda_lm_head_plan(device, args);
+    char *parts[ZR_CUDA_LM_HEAD_PARTS];
+    for (int i = 0; i < ZR_CUDA_LM_HEAD_PARTS; i++)
+        parts[i] = static_cast<char *>(base) + plan.part_offset[i];
     job->args = args;
-    job->chunk_columns = args->vocab_chunk < args->vocab ? args->vocab_chunk : args->vocab;
-    job->stride = (job->chunk_columns + 7) / 8 * 8;
-    job->n_chunks =
-        job->chunk_columns == 0 ? 0 : (args->vocab + job->chunk_columns - 1) / job->chunk_columns;
-    size_t sizes[] = {args->n_rows * job->stride * elem_bytes,
-                      args->n_rows * sizeof(row_sum_t),
-                      args->n_rows * sizeof(float),
-                      args->n_rows * sizeof(float),
-                      wide_dx_bytes(job),
-                      zr_cuda_matmul_workspace_bytes(device)};
-    const int n_parts = sizeof(sizes) / sizeof(sizes[0]);
-    size_t total = 0;
-    char *parts[n_parts];
-    for (int i = 0; i < n_parts; i++) {
-        parts[i] = static_cast<char *>(base) + total;
-        total += align(sizes[i]);
-    }
-    if (base == NULL)
-        return total;
+    job->chunk_columns = plan.chunk_columns;
+    job->stride = plan.stride;
+    job->n_chunks = plan.n_chunks;
     job->logits = parts[0];
     job->sums = reinterpret_cast<row_sum_t *>(parts[1]);
     job->target_logits = reinterpret_cast<float *>(parts[2]);
     job->log_sums = reinterpret_cast<float *>(parts[3]);
-    job->dx = sizes[4] > 0 ? reinterpret_cast<float *>(parts[4]) : NULL;
+    job->dx = plan.part_bytes[4] > 0 ? reinterpret_cast<float *>(parts[4]) : NULL;
     job->product = parts[5];
-    return total;
 }
 
 /* ---- a chunk ---- */
@@ -318,11 +294,6 @@ static zr_status_t run_gradients(const lm_head_job_t *job) {
         return ZR_OK;
     return zr_cuda_cast(job->stream, args->dx, args->activation_dtype, job->dx, ZR_DTYPE_F32,
                         args->n_rows * args->channels);
-}
-
-size_t zr_cuda_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args) {
-    lm_head_job_t job = {};
-    return lay_out(&job, device, args, NULL);
 }
 
 zr_status_t zr_cuda_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args, void *workspace) {

@@ -8,20 +8,6 @@
 #include "kernels/nn/cuda/matmul_cuda.h"
 
 #include "kernels/nn/cuda/matmul_plan.h"
-
-/*
- * What NVIDIA recommends: 32 MiB from compute capability 9.0 on, 4 MiB before. The same for every
- * product: the choice of an algorithm would else be needed to know the size.
- */
-size_t zr_cuda_matmul_workspace_bytes(const zr_device_t *device) {
-    return (size_t)(((const zr_cuda_device_t *)device)->major >= 9 ? 32 : 4) << 20;
-}
-
-size_t zr_cuda_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args) {
-    (void)args;
-    return zr_cuda_matmul_workspace_bytes(device);
-}
-
 static zr_status_t check_dtypes(const zr_stream_t *stream, const zr_nn_matmul_t *args) {
     bool same = args->a_dtype == args->b_dtype;
     if (same && (args->a_dtype == ZR_DTYPE_BF16 || args->c_dtype == ZR_DTYPE_F32))

@@ -18,9 +18,6 @@ typedef struct zr_cuda_product {
 ZR_NODISCARD zr_status_t zr_cuda_matmul(zr_stream_t *stream, const zr_cuda_product_t *product,
                                         void *workspace);
 
-/** The same for every product of a device. */
-size_t zr_cuda_matmul_workspace_bytes(const zr_device_t *device);
-
 /** c += bias, added in fp32 and rounded once; c is [m, n], dense. */
 ZR_NODISCARD zr_status_t zr_cuda_add_bias(zr_stream_t *stream, void *c, zr_dtype_t c_dtype,
                                           const void *bias, zr_dtype_t bias_dtype, size_t m,

@@ -1,0 +1,123 @@
+/* Workspaces of a transformer's CUDA kernels: see cuda_sizes.h. */
+#include "kernels/nn/cuda_sizes.h"
+
+#include "kernels/device_backend.h"
+
+/* Tensor cores multiply bf16 with fp32 sums, so that activations may stay as small as weights. */
+zr_status_t zr_cuda_nn_activation_dtype(const zr_device_t *device, zr_dtype_t param_dtype,
+                                        zr_dtype_t *dtype_p) {
+    (void)device;
+    *dtype_p = param_dtype;
+    return ZR_OK;
+}
+
+/*
+ * What NVIDIA recommends: 32 MiB from compute capability 9.0 on, 4 MiB before. The same for every
+ * product: the choice of an algorithm would else be needed to know the size.
+ */
+size_t zr_cuda_matmul_workspace_bytes(const zr_device_t *device) {
+    return (size_t)(device->info.cuda_major >= 9 ? 32 : 4) << 20;
+}
+
+size_t zr_cuda_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args) {
+    (void)args;
+    return zr_cuda_matmul_workspace_bytes(device);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+size_t zr_cuda_bias_grad_n_partials(size_t n_rows) {
+    return n_rows / ZR_CUDA_ROWS_PER_PARTIAL + (n_rows % ZR_CUDA_ROWS_PER_PARTIAL != 0);
+}
+
+size_t zr_cuda_nn_bias_grad_workspace_bytes(const zr_device_t *device,
+                                            const zr_nn_bias_grad_t *args) {
+    (void)device;
+    return zr_cuda_bias_grad_n_partials(args->n_rows) * args->n_columns * sizeof(float);
+}
+
+/* So many parts that about two blocks fill each multiprocessor, or four where rows are short:
+ * fewer would leave the memory idle, more would write more partial sums (here at most 4 MiB). */
+zr_cuda_layernorm_plan_t zr_cuda_layernorm_plan(size_t n_rows, size_t channels) {
+    const size_t all_threads = 57344, most_parts = 512;
+    const size_t most_threads = ZR_CUDA_LAYERNORM_BACKWARD_THREADS;
+    const size_t pack_elems = 8, warp = 32, rows_at_once = ZR_CUDA_LAYERNORM_BACKWARD_ROWS;
+    zr_cuda_layernorm_plan_t plan;
+    size_t n_packs = (channels + pack_elems - 1) / pack_elems;
+    size_t n_threads = (n_packs + warp - 1) / warp * warp;
+    n_threads = n_threads < most_threads ? n_threads : most_threads;
+    size_t n_parts = all_threads / n_threads;
+    n_parts = n_parts < most_parts ? n_parts : most_parts;
+    size_t rows = n_rows / n_parts + (n_rows % n_parts != 0);
+    rows = (rows + rows_at_once - 1) / rows_at_once * rows_at_once;
+    plan.n_threads = (unsigned)n_threads;
+    plan.rows_per_part = rows;
+    plan.n_parts = rows == 0 ? 0 : (n_rows + rows - 1) / rows;
+    return plan;
+}
+
+size_t zr_cuda_nn_layernorm_backward_workspace_bytes(const zr_device_t *device,
+                                                     const zr_nn_layernorm_backward_t *args) {
+    (void)device;
+    if (args->dweight.data == NULL && args->dbias.data == NULL)
+        return 0;
+    return zr_cuda_layernorm_plan(args->n_rows, args->channels).n_parts * 2 * args->channels *
+           sizeof(float);
+}
+
+/* ---- attention, embedding -------------------------------------------------------------------- */
+
+size_t zr_cuda_nn_attention_workspace_bytes(const zr_device_t *device,
+                                            const zr_nn_attention_t *args) {
+    (void)device;
+    (void)args;
+    return 0;
+}
+
+size_t zr_cuda_nn_attention_backward_workspace_bytes(const zr_device_t *device,
+                                                     const zr_nn_attention_backward_t *args) {
+    (void)device;
+    return args->batch * args->heads * args->seq * sizeof(float); /* delta */
+}
+
+size_t zr_cuda_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
+                                                     const zr_nn_embedding_backward_t *args) {
+    (void)device;
+    return args->dtoken_table.data == NULL ? 0 : 2 * args->batch * args->seq * sizeof(int32_t);
+}
+
+/* ---- language model head --------------------------------------------------------------------- */
+
+/* In fp32 where it would be rounded once for each chunk otherwise. */
+static size_t wide_dx_bytes(const zr_nn_lm_head_t *args, size_t n_chunks) {
+    if (args->dx == NULL || args->activation_dtype == ZR_DTYPE_F32 || n_chunks < 2)
+        return 0;
+    return args->n_rows * args->channels * sizeof(float);
+}
+
+zr_cuda_lm_head_plan_t zr_cuda_lm_head_plan(const zr_device_t *device,
+                                            const zr_nn_lm_head_t *args) {
+    zr_cuda_lm_head_plan_t plan;
+    size_t columns = args->vocab_chunk < args->vocab ? args->vocab_chunk : args->vocab;
+    plan.chunk_columns = columns;
+    plan.stride = (columns + 7) / 8 * 8;
+    plan.n_chunks = columns == 0 ? 0 : (args->vocab + columns - 1) / columns;
+    const size_t bytes[ZR_CUDA_LM_HEAD_PARTS] = {args->n_rows * plan.stride *
+                                                     zr_dtype_size(args->activation_dtype),
+                                                 args->n_rows * ZR_CUDA_ROW_SUM_BYTES,
+                                                 args->n_rows * sizeof(float),
+                                                 args->n_rows * sizeof(float),
+                                                 wide_dx_bytes(args, plan.n_chunks),
+                                                 zr_cuda_matmul_workspace_bytes(device)};
+    plan.size_bytes = 0;
+    for (int i = 0; i < ZR_CUDA_LM_HEAD_PARTS; i++) {
+        plan.part_bytes[i] = bytes[i];
+        plan.part_offset[i] = plan.size_bytes;
+        plan.size_bytes += (bytes[i] + 255) / 256 * 256;
+    }
+    return plan;
+}
+
+size_t zr_cuda_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args) {
+    return zr_cuda_lm_head_plan(device, args).size_bytes;
+}
