@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# tests/gpu.sh without a GPU: what it says where there is none, what it would do, and, with stand-ins
+# for the machine and for what is built, what it makes of results. usage: test_gpu_script.sh SOURCE
+set -u
+script=$1/tests/gpu.sh
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+status=0
+
+# expect WHAT COMMAND...
+expect() {
+    local what=$1
+    shift
+    "$@" || { echo "not so: $what"; status=1; }
+}
+
+# fake NAME: a program on the stand-in's PATH, from standard input.
+fake() {
+    { echo '#!/bin/sh'; cat; } >"$work/bin/$1"
+    chmod +x "$work/bin/$1"
+}
+
+mkdir "$work/bin" "$work/built"
+fake nvidia-smi <<<'[ "${FAKE:-}" = none ] || echo "A GPU, 1.2, 3 MiB"'
+fake ctest <<<'true'
+fake compute-sanitizer <<<'[ "${FAKE:-}" != race ]'
+fake cmake <<'END'
+while [ "$1" != -B ]; do shift; done
+echo 'ZR_CUDA_REASON:INTERNAL=built with nvcc' >"$2/CMakeCache.txt"
+touch "$2/build.ninja"
+END
+fake ninja <<'END'
+[ "${FAKE:-}" != broken ] || exit 1
+mkdir -p "$2/bin"
+cp "$0-built/"* "$2/bin/"
+END
+mkdir "$work/bin/ninja-built"
+fake ninja-built/zero-bench <<'END'
+case "$*" in *--help*) echo "--device"; exit ;; esac
+echo '{"rate": 1}'
+END
+fake ninja-built/zero-train <<'END'
+while [ $# -gt 0 ]; do
+    case $1 in --ranks) ranks=$2 ;; --stage) stage=$2 ;; esac
+    shift
+done
+hash=abc$ranks last=2.5
+[ "${FAKE:-}$ranks$stage" != differ23 ] || hash=def
+[ "${FAKE:-}$stage" != nan1 ] || last=nan
+printf '{\n  "loss": {\n    "first": 3.5,\n    "last": %s\n  },\n' "$last"
+printf '  "weights_xxh3": "%s"\n}\n' "$hash"
+END
+
+# run KIND: the script on a machine of that kind. Sets `code`; what it printed is in $work/said.
+run() {
+    FAKE=$1 PATH=$work/bin:$PATH bash "$script" --build "$work/build" --out "$work/out.json" \
+        >"$work/said" 2>&1
+    code=$?
+}
+
+# counts PASSED FAILED: what the results say.
+counts() {
+    grep -q "\"passed\": $1,\$" "$work/out.json" && grep -q "\"failed\": $2,\$" "$work/out.json"
+}
+
+run none
+expect "no GPU: 77" test $code -eq 77
+expect "no GPU: says so" grep -q '^no GPU here' "$work/said"
+expect "no GPU: no results" test ! -e "$work/out.json"
+
+FAKE=none PATH=$work/bin:$PATH bash "$script" --dry-run --build "$work/build" >"$work/said" 2>&1
+expect "a dry run ends well" test $? -eq 0
+for part in build suite bench-adam bench-step train-ranks8-stage3 racecheck-test_nn_rows; do
+    expect "a dry run lists $part" grep -q "^$part (at most" "$work/said"
+done
+expect "a dry run makes nothing" test ! -e "$work/build"
+
+# build, suite, 2 benchmarks, 12 runs with their losses, 3 comparisons, 6 of compute-sanitizer
+run well
+expect "all passes" test $code -eq 0
+expect "37 parts pass" counts 37 0
+if command -v python3 >/dev/null; then
+    expect "the results are JSON" python3 -m json.tool "$work/out.json" /dev/null
+fi
+run differ
+expect "different weights fail" test $code -eq 1
+expect "one part fails" counts 36 1
+expect "which ones" grep -q 'train-ranks2-hashes: failed: .* abc2 def' "$work/said"
+run nan
+expect "losses that are no numbers fail, at stage 1 of each number of ranks" counts 34 3
+run race
+expect "compute-sanitizer's errors fail" counts 31 6
+run broken
+expect "a build that fails is the only part" counts 0 1
+bash "$script" --unknown >"$work/said" 2>&1
+expect "an unknown option ends with 2" test $? -eq 2
+[ $status -eq 0 ] || cat "$work/said"
+exit $status
