@@ -323,13 +323,113 @@ static void test_embedding(void **state) {
     nn_on_every_device(embedding_body);
 }
 
+/* Numbers of very different size, so that the order of a sum shows in its bits. */
+static nn_array_t uneven_random(size_t n, uint64_t seed) {
+    nn_array_t array = nn_array_random(n, ZR_DTYPE_F32, 1.0, seed);
+    for (size_t i = 0; i < n; i++)
+        nn_set_value(&array, i, ldexp(array.ref[i], (int)(i * 7 % 23)));
+    nn_upload(&array);
+    return array;
+}
+
+/* Occurrences of a token are added in the order of their positions, on every device. */
+static void token_order_body(nn_device_t *device) {
+    const size_t batch = 2, seq = 450, channels = 40, vocab = 300;
+    nn_array_t dout = uneven_random(batch * seq * channels, 1);
+    nn_array_t gradient = nn_array_random(vocab * channels, ZR_DTYPE_F32, 1.0, 2);
+    nn_array_t tokens = nn_tokens_random(batch * seq, vocab, 3);
+    for (size_t i = 0; i < batch * seq; i += 3) /* one is frequent, and its number has two bytes */
+        nn_set_value(&tokens, i, 290);
+    nn_upload(&tokens);
+    float *expected = calloc(vocab * channels, sizeof(float));
+    assert_non_null(expected);
+    for (size_t i = 0; i < dout.n; i++)
+        expected[(size_t)tokens.ref[i / channels] * channels + i % channels] += (float)dout.ref[i];
+    zr_nn_embedding_backward_t args = {.batch = batch,
+                                       .seq = seq,
+                                       .channels = channels,
+                                       .vocab = vocab,
+                                       .n_positions = seq,
+                                       .tokens = tokens.data,
+                                       .dout = dout.data,
+                                       .dtoken_table = {gradient.data, false},
+                                       .activation_dtype = ZR_DTYPE_F32,
+                                       .param_dtype = ZR_DTYPE_F32};
+    zr_nn_workspace_t workspace =
+        nn_workspace(zr_nn_embedding_backward_workspace_bytes(device->device, &args));
+    assert_int_equal(zr_nn_embedding_backward(device->stream, &args, workspace), ZR_OK);
+    nn_assert_same("token gradients in order", nn_download(&gradient), expected,
+                   vocab * channels * sizeof(float));
+    free(expected);
+    nn_workspace_free(&workspace);
+    nn_array_free(&gradient);
+    nn_array_free(&tokens);
+    nn_array_free(&dout);
+}
+
+static void test_token_order(void **state) {
+    (void)state;
+    nn_on_every_device(token_order_body);
+}
+
+/* Sums over rows have the same bits when they are made again. */
+static void again_body(nn_device_t *device) {
+    const size_t n_rows = 700, channels = 72;
+    nn_array_t dy = uneven_random(n_rows * channels, 1), x = uneven_random(n_rows * channels, 2);
+    nn_array_t weight = nn_array_random(channels, ZR_DTYPE_F32, 1.0, 3);
+    nn_array_t mean = nn_array_random(n_rows, ZR_DTYPE_F32, 1.0, 4);
+    nn_array_t rstd = nn_array_random(n_rows, ZR_DTYPE_F32, 1.0, 5);
+    nn_array_t dx = nn_array_random(n_rows * channels, ZR_DTYPE_F32, 1.0, 6);
+    nn_array_t sums[2];
+    for (int i = 0; i < 2; i++) {
+        sums[i] = nn_array_random(3 * channels, ZR_DTYPE_F32, 1.0, 7);
+        float *out = sums[i].data;
+        zr_nn_layernorm_backward_t args = {.n_rows = n_rows,
+                                           .channels = channels,
+                                           .dy = dy.data,
+                                           .x = x.data,
+                                           .weight = weight.data,
+                                           .mean = mean.data,
+                                           .rstd = rstd.data,
+                                           .dx = dx.data,
+                                           .dweight = {out, false},
+                                           .dbias = {out + channels, false},
+                                           .activation_dtype = ZR_DTYPE_F32,
+                                           .param_dtype = ZR_DTYPE_F32};
+        zr_nn_workspace_t workspace =
+            nn_workspace(zr_nn_layernorm_backward_workspace_bytes(device->device, &args));
+        assert_int_equal(zr_nn_layernorm_backward(device->stream, &args, workspace), ZR_OK);
+        nn_workspace_free(&workspace);
+        zr_nn_bias_grad_t bias = {.n_rows = n_rows,
+                                  .n_columns = channels,
+                                  .dy = dy.data,
+                                  .dbias = {out + 2 * channels, false},
+                                  .activation_dtype = ZR_DTYPE_F32,
+                                  .param_dtype = ZR_DTYPE_F32};
+        workspace = nn_workspace(zr_nn_bias_grad_workspace_bytes(device->device, &bias));
+        assert_int_equal(zr_nn_bias_grad(device->stream, &bias, workspace), ZR_OK);
+        nn_workspace_free(&workspace);
+    }
+    nn_assert_same("sums over rows, again", nn_download(&sums[0]), nn_download(&sums[1]),
+                   3 * channels * sizeof(float));
+    nn_array_t *arrays[] = {&dy, &x, &weight, &mean, &rstd, &dx, &sums[0], &sums[1]};
+    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++)
+        nn_array_free(arrays[i]);
+}
+
+static void test_again(void **state) {
+    (void)state;
+    nn_on_every_device(again_body);
+}
+
 int main(int argc, char **argv) {
     if (nn_choose_device(argc, argv) != 0)
         return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layernorm), cmocka_unit_test(test_gelu),
         cmocka_unit_test(test_extremes),  cmocka_unit_test(test_bias_gradients),
-        cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_embedding), cmocka_unit_test(test_token_order),
+        cmocka_unit_test(test_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
