@@ -179,6 +179,7 @@ static void note_offload(rank_t *rank) {
     *offload = (train_offload_t){.largest_group_elems = report.largest_group_elems,
                                  .has_copies = report.has_copies,
                                  .n_updated_on_device = report.is_updated_on_device,
+                                 .n_early_groups = report.n_early_groups,
                                  .was_measured = report.was_measured,
                                  .host_elems_per_s = report.host_elems_per_s,
                                  .device_elems_per_s = report.device_elems_per_s,
@@ -472,6 +473,7 @@ static void add_up_store(const train_offload_t *own, int n_ranks, train_offload_
 static void add_up_places(const train_offload_t *own, train_offload_t *sum) {
     sum->has_copies |= own->has_copies;
     sum->n_updated_on_device += own->n_updated_on_device;
+    sum->n_early_groups += own->n_early_groups;
     if (!sum->was_measured) {
         sum->was_measured = own->was_measured;
         sum->host_elems_per_s = own->host_elems_per_s;

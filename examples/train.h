@@ -62,6 +62,7 @@ typedef struct train_offload {
     size_t state_bytes[ZR_N_TIERS];
     bool has_copies;         /* the CPU cannot touch the device's memory */
     int n_updated_on_device; /* ranks whose offloaded state is updated on the device */
+    uint64_t n_early_groups; /* updated on the host before backward had ended */
     bool was_measured;       /* what follows says something: of the first rank */
     double host_elems_per_s;
     double device_elems_per_s;

@@ -46,6 +46,7 @@ enum option_key {
     KEY_GRAD_ACCUM,
     KEY_LR,
     KEY_CLIP,
+    KEY_CHECK_OVERFLOW,
     KEY_WEIGHT_DECAY,
     KEY_BETA1,
     KEY_BETA2,
@@ -203,6 +204,11 @@ static const struct argp_option option_table[] = {
      "how the rate moves; cosine: warm-up, then down (default cosine)", 5},
     {"warmup", KEY_WARMUP, "STEPS", 0, "of the rate's rise (default: a tenth of the steps)", 5},
     {"min-lr-ratio", KEY_MIN_LR_RATIO, "RATIO", 0, "of the last rate to --lr (default 0.1)", 5},
+    {"check-overflow", KEY_CHECK_OVERFLOW, "on|off", 0,
+     "skip steps whose norm is not finite (default on); off: such a step ends the run, and updates "
+     "on "
+     "the host need not wait for the norm",
+     5},
     {"clip", KEY_CLIP, "NORM", 0, "largest global gradient norm; 0: no clipping (default 0)", 5},
     {"weight-decay", KEY_WEIGHT_DECAY, "RATE", 0, "decoupled, of matrices (default 0)", 5},
     {"beta1", KEY_BETA1, "B", 0, "AdamW's (default 0.9)", 5},
@@ -322,11 +328,11 @@ static zr_status_t set_comm(parsing_t *p, const char *value) {
     return ZR_OK;
 }
 
-static zr_status_t set_memory_plan(parsing_t *p, const char *value) {
+static zr_status_t set_switch(parsing_t *p, const char *key, const char *value, bool *is_on_p) {
     static const char *const names[] = {"off", "on"};
     size_t choice = 0;
-    ZR_TRY(args_choice("--memory-plan", value, names, 2, p->log, &choice));
-    p->options->config.plan_memory = choice == 1;
+    ZR_TRY(args_choice(key, value, names, 2, p->log, &choice));
+    *is_on_p = choice == 1;
     return ZR_OK;
 }
 
@@ -390,14 +396,6 @@ static zr_status_t set_nvme_path(parsing_t *p, const char *value) {
             value, strlen(value), sizeof(nvme->paths) - 1);
     snprintf(nvme->paths, sizeof(nvme->paths), "%s", value);
     p->options->nvme_paths_from = TRAIN_PATHS_OF_OPTION;
-    return ZR_OK;
-}
-
-static zr_status_t set_nvme_verify(parsing_t *p, const char *value) {
-    static const char *const names[] = {"off", "on"};
-    int choice = 0;
-    ZR_TRY(choose(p, "--nvme-verify", value, names, 2, &choice));
-    p->options->config.nvme.verify = choice == 1;
     return ZR_OK;
 }
 
@@ -502,7 +500,7 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
                           &o->config.offload_optimizer.n_buffers);
     case KEY_NVME_VERIFY:
         o->nvme_given = "--nvme-verify";
-        return set_nvme_verify(p, value);
+        return set_switch(p, "--nvme-verify", value, &o->config.nvme.verify);
     case KEY_IO_SETTINGS:
         o->nvme_given = "--io-settings";
         o->io_settings_path = value;
@@ -531,7 +529,7 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
     case KEY_DEVICE:
         return set_device(p, value);
     case KEY_MEMORY_PLAN:
-        return set_memory_plan(p, value);
+        return set_switch(p, "--memory-plan", value, &p->options->config.plan_memory);
     case KEY_DEVICE_MEMORY:
         return args_size("--device-memory", value, p->log, &o->config.device_memory_bytes);
     case KEY_HOST_MEMORY:
@@ -556,6 +554,8 @@ static zr_status_t set_step_option(parsing_t *p, int key, const char *value) {
         return args_count("--grad-accum", value, 1, MOST_COUNT, p->log, &c->grad_accum);
     case KEY_LR:
         return args_number("--lr", value, 0, 1e3, p->log, &c->adamw.lr);
+    case KEY_CHECK_OVERFLOW:
+        return set_switch(p, "--check-overflow", value, &c->check_overflow);
     case KEY_CLIP:
         return args_number("--clip", value, 0, 1e30, p->log, &c->clip);
     case KEY_WEIGHT_DECAY:

@@ -123,6 +123,7 @@ static bool put_optimizer(json_t *object, const train_options_t *options,
         made &= json_put(object, "update_reason", json_string(why));
     }
     made &= json_put(object, "update_seconds", json_number(offload->update_seconds));
+    made &= json_put(object, "early_groups", json_integer((json_int_t)offload->n_early_groups));
     made &= json_put(object, "gradients_down", copies_object(offload, offload->copied_down_bytes));
     made &= json_put(object, "parameters_up", copies_object(offload, offload->copied_up_bytes));
     if (offload->has_store)

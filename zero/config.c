@@ -24,6 +24,7 @@ zr_config_t zr_config_default(void) {
         .max_live_elems = 1000000000,
         .sub_group_elems = 1000000000,
         .overlap_comm = true,
+        .check_overflow = true,
         .device_memory_bytes = ZR_CONFIG_NO_BUDGET,
         .host_memory_bytes = ZR_CONFIG_NO_BUDGET,
         .offload_optimizer = {.device = ZR_OFFLOAD_NONE,

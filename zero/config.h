@@ -119,14 +119,17 @@ typedef struct zr_config {
     double clip; /* largest global gradient norm; 0: no clipping */
     zr_adamw_options_t adamw;
     zr_schedule_t schedule;
-    size_t prefetch_elems;      /* stage 3: gather ahead at most so many parameters; 0: none */
-    size_t reuse_elems;         /* stage 3: keep a released unit gathered when its next use is at
-                                   most so many gathered parameters away; 0: never */
-    size_t max_live_elems;      /* stage 3: gather ahead and keep only up to so many gathered
-                                   parameters; > 0 */
-    size_t sub_group_elems;     /* update at most so many parameters at a time; > 0, and where
-                                   the optimizer is offloaded at least 1024 */
-    bool overlap_comm;          /* gathers and reductions on a stream of their own */
+    size_t prefetch_elems;  /* stage 3: gather ahead at most so many parameters; 0: none */
+    size_t reuse_elems;     /* stage 3: keep a released unit gathered when its next use is at
+                               most so many gathered parameters away; 0: never */
+    size_t max_live_elems;  /* stage 3: gather ahead and keep only up to so many gathered
+                               parameters; > 0 */
+    size_t sub_group_elems; /* update at most so many parameters at a time; > 0, and where
+                               the optimizer is offloaded at least 1024 */
+    bool overlap_comm;      /* gathers and reductions on a stream of their own */
+    bool check_overflow;    /* a step whose norm is not finite is skipped; false: it ends the run,
+                               and without clipping the host updates units while backward of
+                               others goes on */
     size_t device_memory_bytes; /* budget per rank; ZR_CONFIG_NO_BUDGET: none */
     size_t host_memory_bytes;
     zr_offload_options_t offload_optimizer; /* master, m and v */

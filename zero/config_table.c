@@ -309,10 +309,14 @@ static const zr_config_key_t keys[] = {
      .store = ZR_STORE_DTYPE},
     {"bf16.immediate_grad_update", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false", .flags = AUTO,
      .only = "false", .note = "the update has one place, the step"},
-    {"bf16.check_grad_overflow", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "true", .flags = AUTO,
-     .only = "true", .note = "a step whose norm is not finite is always skipped"},
+    {"bf16.check_grad_overflow", ZR_KEY_BOOL, ZR_KEY_FIELD, .usual = "true", .flags = AUTO,
+     .note =
+         "a step whose norm is not finite is skipped; `false`: it ends the run, and updates on the "
+         "host need not wait for the norm (docs/offload.md)",
+     .field = "check_overflow", .offset = offsetof(zr_config_t, check_overflow),
+     .store = ZR_STORE_BOOL},
     {"bf16.check_overflow", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false", .flags = AUTO,
-     .only = "true", .note = "a step whose norm is not finite is always skipped"},
+     .only = "true", .note = "write check_grad_overflow"},
     {"bf16.bf16_master_weights_and_grads", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
      .flags = AUTO, .only = "false", .note = "master parameters are fp32"},
     {"bf16.bf16_optimizer_states", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false", .flags = AUTO,

@@ -215,10 +215,10 @@ zr_status_t zr_grads_reduce(zr_unit_t *unit) {
     zr_runtime_t *runtime = unit->runtime;
     ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
     ZR_TRY(zr_rt_reduces_every_micro_batch(runtime) ? reduce_every(unit) : reduce_in_place(unit));
+    zr_stream_t *last = unit->grads_are_split ? pieces_stream(runtime) : runtime->transfer;
     if (!zr_rt_keeps_full_grads(runtime))
-        zr_free(runtime->allocator, &unit->grad_full,
-                unit->grads_are_split ? pieces_stream(runtime) : runtime->transfer);
-    return ZR_OK;
+        zr_free(runtime->allocator, &unit->grad_full, last);
+    return unit->grads_kept != NULL ? zr_event_record(unit->grads_kept, last) : ZR_OK;
 }
 
 zr_status_t zr_grads_queue_norm(zr_unit_t *unit) {

@@ -173,6 +173,8 @@ static void destroy_unit(zr_unit_t *unit) {
     zr_free(allocator, (void **)&unit->state[ZR_TIER_DEVICE], NULL);
     zr_free(allocator, (void **)&unit->state[ZR_TIER_HOST], NULL);
     zr_event_destroy(&unit->gathered);
+    zr_event_destroy(&unit->grads_kept);
+    zr_event_destroy(&unit->released);
     for (size_t i = 0; i < unit->n_params; i++)
         destroy_param(unit->params[i]);
     free(unit->params);
@@ -222,6 +224,7 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     free(runtime->units);
     free(runtime->params);
     free(runtime->order_units);
+    free(runtime->reduced);
     free(runtime->norms_host);
     free(runtime->scalars_host);
     free(runtime);
@@ -401,6 +404,7 @@ static void hash_config(const zr_config_t *config, XXH3_state_t *state) {
                         (double)config->grad_accum,
                         config->reduce,
                         config->clip,
+                        config->check_overflow,
                         config->adamw.lr,
                         config->adamw.beta1,
                         config->adamw.beta2,
@@ -513,7 +517,8 @@ static zr_status_t allocate_norms(zr_runtime_t *runtime) {
     size_t n_norms = n_ranks * runtime->n_units;
     runtime->norms_host = calloc(n_norms + 1, sizeof(double));
     runtime->scalars_host = calloc(n_ranks, sizeof(double));
-    if (runtime->norms_host == NULL || runtime->scalars_host == NULL)
+    runtime->reduced = calloc(runtime->n_units + 1, sizeof(zr_unit_t *));
+    if (runtime->norms_host == NULL || runtime->scalars_host == NULL || runtime->reduced == NULL)
         return out_of_memory(runtime, "norms");
     ZR_TRY(zr_rt_allocate(runtime, n_norms * sizeof(double), ZR_TAG_WORKSPACE,
                           ZR_LIFETIME_PERSISTENT, "norms", NULL, (void **)&runtime->norms_device));
@@ -603,6 +608,15 @@ static zr_status_t plan_memory(zr_runtime_t *runtime) {
     return zr_allocator_replay_start(runtime->allocator, &options);
 }
 
+static zr_status_t create_events(zr_unit_t *unit) {
+    zr_device_t *device = unit->runtime->device;
+    ZR_TRY(zr_event_create(device, &unit->gathered));
+    if (!zr_rt_may_update_early(unit->runtime))
+        return ZR_OK;
+    ZR_TRY(zr_event_create(device, &unit->grads_kept));
+    return zr_event_create(device, &unit->released);
+}
+
 static zr_status_t commit(zr_runtime_t *runtime) {
     for (size_t i = 0; i < runtime->n_units; i++)
         ZR_TRY(lay_out_unit(runtime->units[i]));
@@ -620,7 +634,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
         zr_unit_t *unit = runtime->units[i];
         ZR_TRY(allocate_params(unit));
         ZR_TRY(allocate_training(unit));
-        ZR_TRY(zr_event_create(runtime->device, &unit->gathered));
+        ZR_TRY(create_events(unit));
         for (int kind = 0; kind < N_FLATS; kind++)
             ZR_TRY(place_values(unit, kind));
     }

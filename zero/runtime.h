@@ -302,6 +302,7 @@ typedef struct zr_offload_report {
     bool has_copies;                /* the CPU cannot touch device memory: what the host updates
                                        needs gradients brought down and parameters brought up */
     bool is_updated_on_device;      /* what is moved; else on the host */
+    uint64_t n_early_groups;        /* sub-groups that the host updated before backward had ended */
     bool was_measured;              /* what follows says something: it was the faster way */
     double host_elems_per_s;        /* as measured at the start, if all parts of it overlap */
     double device_elems_per_s;

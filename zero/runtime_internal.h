@@ -72,6 +72,9 @@ struct zr_unit {
     bool has_grads;       /* one of them asked for gradients */
     bool reduced;         /* in this micro-batch */
     zr_event_t *gathered; /* passes when the gathered parameters are there */
+    /* Where the host may update beside backward (zr_rt_may_update_early); else NULL. */
+    zr_event_t *grads_kept; /* passes when its gradients are where they wait for the update */
+    zr_event_t *released;   /* when compute has used it for the last time so far */
 };
 
 struct zr_runtime {
@@ -107,6 +110,9 @@ struct zr_runtime {
     size_t order_capacity;
     size_t order_position;
     size_t gathered_elems; /* of all units, now */
+
+    zr_unit_t **reduced; /* [n_reduced] in the last micro-batch, in order; of [n_units] */
+    size_t n_reduced;
 
     double *norms_device; /* [n_ranks][n_units]: partial sums of squares */
     double *norms_host;
@@ -175,6 +181,15 @@ static inline bool zr_rt_offloads_grads(const zr_runtime_t *runtime) {
     const zr_offload_options_t *offload = &runtime->config.offload_optimizer;
     return runtime->config.stage >= 2 && offload->device != ZR_OFFLOAD_NONE &&
            offload->gradients != ZR_OFFLOAD_NONE;
+}
+
+/** Whether the host may update a unit before all gradients are known: it depends on no norm, and
+ * all that it reads and writes is the unit's own. Where the CPU computes, too, it makes no
+ * difference. */
+static inline bool zr_rt_may_update_early(const zr_runtime_t *runtime) {
+    return !runtime->config.check_overflow && runtime->config.clip == 0 &&
+           zr_rt_offloads_grads(runtime) && !zr_rt_offloads_params(runtime) &&
+           runtime->state.has_copies && !runtime->state.choice.is_on_device;
 }
 
 /** Whether a shard of summed gradients is kept apart from the full ones. */

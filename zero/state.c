@@ -34,6 +34,23 @@ static size_t group_elems(const zr_config_t *config) {
     return elems / unit * unit;
 }
 
+void zr_state_list_items(zr_runtime_t *runtime, zr_unit_t *const *units, size_t n_units) {
+    zr_state_t *state = &runtime->state;
+    const zr_placement_t *placement = &state->placement;
+    state->n_items = 0;
+    for (size_t i = 0; i < n_units; i++) {
+        size_t end = placement->first_piece[units[i]->index + 1];
+        for (size_t p = placement->first_piece[units[i]->index]; p < end; p++) {
+            const zr_piece_t *piece = &placement->pieces[p];
+            if (piece->tier == ZR_TIER_NVME)
+                state->items[state->n_items++] =
+                    (zr_swap_item_t){.extent = state->extents.first + piece->tensor,
+                                     .offset_bytes = piece->offset_bytes,
+                                     .size_bytes = zr_piece_bytes(placement, piece)};
+        }
+    }
+}
+
 static zr_status_t list_pieces(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     const zr_placement_t *placement = &state->placement;
@@ -46,12 +63,8 @@ static zr_status_t list_pieces(zr_runtime_t *runtime) {
         const zr_piece_t *piece = &placement->pieces[i];
         if (piece->tier != ZR_TIER_DEVICE)
             state->lowered[state->n_lowered++] = i;
-        if (piece->tier == ZR_TIER_NVME)
-            state->items[state->n_items++] =
-                (zr_swap_item_t){.extent = state->extents.first + piece->tensor,
-                                 .offset_bytes = piece->offset_bytes,
-                                 .size_bytes = zr_piece_bytes(placement, piece)};
     }
+    zr_state_list_items(runtime, runtime->units, runtime->n_units);
     return ZR_OK;
 }
 
@@ -178,6 +191,7 @@ static zr_status_t create_copies(zr_runtime_t *runtime) {
     ZR_TRY(zr_event_create(runtime->device, &state->grads_reduced));
     ZR_TRY(zr_event_create(runtime->device, &state->all_down));
     ZR_TRY(zr_event_create(runtime->device, &state->params_up));
+    ZR_TRY(zr_event_create(runtime->device, &state->backward_done));
     ZR_TRY(zr_state_choose(runtime));
     if (state->choice.is_on_device)
         return zr_state_create_stages(runtime);
@@ -245,6 +259,7 @@ void zr_state_destroy(zr_runtime_t *runtime) {
     zr_event_destroy(&state->grads_reduced);
     zr_event_destroy(&state->all_down);
     zr_event_destroy(&state->params_up);
+    zr_event_destroy(&state->backward_done);
     zr_stream_destroy(&state->down);
     zr_stream_destroy(&state->up);
     zr_stream_destroy(&state->own_host_stream);
@@ -401,6 +416,7 @@ void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report
     zr_offload_report_t report = {.has_copies = state->has_copies,
                                   .is_updated_on_device = state->choice.is_on_device,
                                   .was_measured = state->choice.was_measured,
+                                  .n_early_groups = state->n_early,
                                   .host_elems_per_s = state->choice.host_elems_per_s,
                                   .device_elems_per_s = state->choice.device_elems_per_s,
                                   .copied_down_bytes = state->copied_down_bytes,

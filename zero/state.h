@@ -69,6 +69,8 @@ typedef struct zr_state {
     zr_event_t *grads_reduced; /* of the transfer stream */
     zr_event_t *all_down;      /* of `down` */
     zr_event_t *params_up;     /* of `up` */
+    zr_event_t *backward_done; /* of compute */
+    uint64_t n_early;          /* pieces that were updated before that */
     size_t n_updated;          /* of the lowered pieces, in this update */
 
     uint64_t copied_down_bytes;
@@ -119,7 +121,13 @@ ZR_NODISCARD zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_e
 ZR_NODISCARD zr_status_t zr_state_read_ahead(zr_runtime_t *runtime);
 /** There is none: nothing has changed. */
 ZR_NODISCARD zr_status_t zr_state_skip_update(zr_runtime_t *runtime);
-/** An update: begin, every unit in order, end. Queued on compute, as far as it runs there. */
+/** The pieces on NVMe, in the order in which these units will be updated. */
+void zr_state_list_items(zr_runtime_t *runtime, zr_unit_t *const *units, size_t n_units);
+
+/**
+ * An update: begin, every unit in order, end. Queued on compute, as far as it runs there. Early,
+ * where zr_rt_may_update_early: before backward has ended, in the order of the reductions.
+ */
 ZR_NODISCARD zr_status_t zr_state_begin_update(zr_runtime_t *runtime);
 ZR_NODISCARD zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *update);
 ZR_NODISCARD zr_status_t zr_state_end_update(zr_runtime_t *runtime);

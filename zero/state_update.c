@@ -231,10 +231,26 @@ static zr_status_t update_piece(zr_unit_t *unit, const zr_state_update_t *update
                                                     : update_on_host(unit, update, work);
 }
 
+/* Before an early update: its gradients are there, on host and device, and what writes its
+ * parameters waits for the last use of those that they replace. */
+static zr_status_t await_unit(zr_unit_t *unit, size_t n_pieces) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_state_t *state = &runtime->state;
+    bool is_done = false;
+    ZR_TRY(zr_stream_wait(state->up, unit->released));
+    ZR_TRY(zr_stream_wait(state->up, unit->gathered));
+    ZR_TRY(zr_event_synchronize(unit->grads_kept));
+    ZR_TRY(zr_event_query(state->backward_done, &is_done));
+    state->n_early += is_done ? 0 : n_pieces;
+    return ZR_OK;
+}
+
 zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *update) {
     const zr_placement_t *placement = &unit->runtime->state.placement;
     size_t range_first = zr_rt_state_range(unit).first;
     size_t end = placement->first_piece[unit->index + 1];
+    if (zr_rt_may_update_early(unit->runtime))
+        ZR_TRY(await_unit(unit, end - placement->first_piece[unit->index]));
     for (size_t i = placement->first_piece[unit->index]; i < end; i++) {
         piece_work_t work = {.piece = &placement->pieces[i],
                              .most_elems = unit->runtime->config.sub_group_elems};
@@ -252,6 +268,8 @@ zr_status_t zr_state_read_ahead(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     if (state->swap == NULL)
         return ZR_OK;
+    if (zr_rt_may_update_early(runtime))
+        zr_state_list_items(runtime, runtime->reduced, runtime->n_reduced);
     zr_store_account_statistics(state->store, state->extents.account, &state->before);
     zr_swap_pass_t pass = state->choice.is_on_device ? ZR_SWAP_UPDATE : ZR_SWAP_SLICES;
     return zr_swap_begin(state->swap, pass, state->items, state->n_items);
@@ -269,6 +287,8 @@ zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
     state->n_updated = 0;
     if (!state->has_copies)
         return ZR_OK;
+    if (zr_rt_may_update_early(runtime))
+        return zr_event_record(state->backward_done, runtime->compute);
     /* The norm has waited for compute already, and so for gradients on their way to host memory; no
      * work that is queued here shall depend on that. */
     ZR_TRY(zr_rt_order(runtime, runtime->compute, state->down));

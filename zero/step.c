@@ -63,12 +63,14 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
     zr_state_update_t update = {.args = adamw_args(runtime, grad_scale), .lr = lr};
     ZR_TRY(zr_params_begin_update(runtime));
     ZR_TRY(zr_state_begin_update(runtime));
-    for (size_t i = 0; i < runtime->n_units; i++) {
-        zr_unit_t *unit = runtime->units[i];
-        if (unit->flat[FLAT_TRAINABLE].padded_elems == 0)
+    bool is_early = zr_rt_may_update_early(runtime);
+    zr_unit_t **units = is_early ? runtime->reduced : runtime->units;
+    size_t n_units = is_early ? runtime->n_reduced : runtime->n_units;
+    for (size_t i = 0; i < n_units; i++) {
+        if (units[i]->flat[FLAT_TRAINABLE].padded_elems == 0)
             continue;
-        ZR_TRY(zr_state_update_unit(unit, &update));
-        ZR_TRY(publish_unit(unit));
+        ZR_TRY(zr_state_update_unit(units[i], &update));
+        ZR_TRY(publish_unit(units[i]));
     }
     ZR_TRY(zr_state_end_update(runtime));
     ZR_TRY(zr_params_end_update(runtime));
@@ -105,14 +107,37 @@ static double clip_factor(double clip, double norm) {
     return clip > 0 && factor < 1 ? factor : 1;
 }
 
-static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) {
+/* Without check_overflow a norm that is not finite ends the run, wherever updates are made: when it
+ * is known, some may have been. */
+static zr_status_t refuse_norm(const zr_runtime_t *runtime, double norm) {
+    return zr_fail(
+        &runtime->log, ZR_ERR_STATE,
+        "step %zu: the norm of its gradients is %g, which ends the run, because overflow "
+        "is not checked for; --check-overflow on skips such steps",
+        runtime->n_steps + 1, norm);
+}
+
+/* The norm, and with it whether to update, and by how much. */
+static zr_status_t find_norm(zr_runtime_t *runtime, zr_step_report_t *report) {
     ZR_TRY(zr_grads_order_before_compute(runtime));
-    report->lr = zr_config_lr(&runtime->config, runtime->n_updates);
-    ZR_TRY(zr_state_read_ahead(runtime));
     ZR_TRY(global_norm(runtime, &report->gradient_norm));
     report->clip_factor = clip_factor(runtime->config.clip, report->gradient_norm);
     report->skipped = !isfinite(report->gradient_norm);
+    return report->skipped && !runtime->config.check_overflow
+               ? refuse_norm(runtime, report->gradient_norm)
+               : ZR_OK;
+}
+
+static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) {
     double n_addends = (double)runtime->n_ranks * (double)runtime->config.grad_accum;
+    report->lr = zr_config_lr(&runtime->config, runtime->n_updates);
+    ZR_TRY(zr_state_read_ahead(runtime));
+    if (zr_rt_may_update_early(runtime)) {
+        ZR_TRY(update_all(runtime, report->lr, 1 / n_addends));
+        ZR_TRY(find_norm(runtime, report));
+        return order_next_step(runtime);
+    }
+    ZR_TRY(find_norm(runtime, report));
     if (report->skipped) {
         zr_log_write(&runtime->log, ZR_LOG_WARNING,
                      "step %zu is skipped: the norm of its gradients is %g (%zu skipped so far)",

@@ -286,6 +286,8 @@ zr_status_t zr_unit_release(zr_unit_t *unit) {
                        unit->name);
     unit->n_acquired--;
     if (unit->n_acquired == 0) {
+        if (unit->released != NULL && runtime->in_micro_batch)
+            ZR_TRY(zr_rt_note(runtime, zr_event_record(unit->released, runtime->compute)));
         unit->has_params = false;
         unit->has_grads = false;
         if (runtime->config.reuse_elems == 0 || !is_reused_soon(unit))
@@ -303,6 +305,8 @@ zr_status_t zr_unit_reduce(zr_unit_t *unit) {
                                      : "but was not acquired with gradients");
     unit->reduced = true;
     unit->has_grads = false;
+    if (has_trainable(unit) && zr_rt_is_last_micro_batch(runtime))
+        runtime->reduced[runtime->n_reduced++] = unit;
     return has_trainable(unit) ? zr_rt_note(runtime, reduce(unit)) : ZR_OK;
 }
 
@@ -334,6 +338,7 @@ zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
         ZR_TRY(zr_rt_note(runtime, zr_rt_order(runtime, runtime->transfer, runtime->compute)));
     ZR_TRY(zr_rt_note(runtime, zr_params_read_ahead(runtime)));
     runtime->micro_batch++;
+    runtime->n_reduced = 0;
     zr_rt_mark(runtime, NULL, ZR_FORWARD);
     runtime->in_micro_batch = true;
     runtime->order_position = 0;

@@ -225,6 +225,9 @@ static void set_stage(zr_config_t *c) {
 static void set_overlap(zr_config_t *c) {
     c->overlap_comm = false;
 }
+static void set_overflow(zr_config_t *c) {
+    c->check_overflow = false;
+}
 static void set_prefetch(zr_config_t *c) {
     c->prefetch_elems = 500000000;
 }
@@ -300,6 +303,7 @@ static const change_t changes[] = {
     {"scheduler.params.warmup_min_ratio", "0.5", set_min_ratio},
     {"scheduler.params.cos_min_ratio", "0", set_cos_ratio},
     {"bf16.enabled", "true", set_bf16},
+    {"bf16.check_grad_overflow", "false", set_overflow},
     {"zero_optimization.stage", "3", set_stage},
     {"zero_optimization.overlap_comm", "false", set_overlap},
     {"zero_optimization.stage3_prefetch_bucket_size", "5e8", set_prefetch},

@@ -215,6 +215,62 @@ static void copies_for_updates_on_the_device_are_exact(void **state) {
         }
 }
 
+/* Without a norm to wait for, the host updates units while backward of others is under way. */
+static void early_updates_change_nothing(void **state) {
+    (void)state;
+    uint64_t n_early = 0;
+    for (int stage = 2; stage <= 3; stage++)
+        for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
+            for (unsigned flags = 0; flags < 64; flags += device_name ? 17 : 5) {
+                toy_options_t options = variant(stage, n_ranks, flags);
+                toy_result_t result;
+                options.config.clip = 0;
+                options.config.check_overflow = false;
+                options.peek = flags % 4 == 0;
+                uint64_t reference = hash_of(&options);
+                be_late(&options);
+                options.config.offload_optimizer.device =
+                    flags % 2 ? ZR_OFFLOAD_CPU : ZR_OFFLOAD_NVME;
+                options.config.offload_optimizer.ratio = flags % 3 ? 1 : 0.5;
+                options.config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
+                options.config.nvme.store = "memory";
+                options.config.sub_group_elems = 2048;
+                toy_train(&options, &result);
+                if (result.status[0] != ZR_OK || result.hash != reference)
+                    fail_msg("stage %d, %d ranks, variant %u: early updates end in other weights",
+                             stage, n_ranks, flags);
+                n_early += result.offload[0].n_early_groups;
+                options.config.check_overflow = true;
+                toy_train(&options, &result);
+                assert_true(result.hash == reference && result.offload[0].n_early_groups == 0);
+                options.config.check_overflow = false;
+                options.config.clip = 1e-9; /* known to be needed when all is known */
+                toy_train(&options, &result);
+                assert_true(result.hash != reference && result.offload[0].n_early_groups == 0);
+            }
+    assert_true(n_early > 0);
+}
+
+/* A norm that is not finite is then an error at every stage, with early updates or without. */
+static void overflow_that_is_not_checked_for_ends_the_run(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_CPU; device++) {
+            toy_options_t options = variant(stage, 2, 0);
+            toy_result_t result;
+            be_late(&options);
+            options.quiet = true;
+            options.nan_step = 1;
+            options.config.clip = 0;
+            options.config.check_overflow = false;
+            options.config.offload_optimizer.device = (zr_offload_device_t)device;
+            options.config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
+            toy_train(&options, &result);
+            assert_int_equal(result.status[0], ZR_ERR_STATE);
+            assert_non_null(strstr(result.last_error[0], "--check-overflow"));
+        }
+}
+
 /* A measurement decides, says what it found, and leaves nothing behind. */
 static void the_faster_place_is_chosen(void **state) {
     (void)state;
@@ -286,6 +342,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(copies_are_exact),
         cmocka_unit_test(copies_for_updates_on_the_device_are_exact),
         cmocka_unit_test(the_faster_place_is_chosen),
+        cmocka_unit_test(early_updates_change_nothing),
+        cmocka_unit_test(overflow_that_is_not_checked_for_ends_the_run),
         cmocka_unit_test(a_new_order_is_dropped_late_too),
         cmocka_unit_test(without_waits_it_goes_wrong),
     };

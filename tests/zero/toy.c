@@ -12,6 +12,9 @@ static const long unit_sizes[][6] = {{101, 1, 7, -1},     {0, 1009, 64, -1}, {1,
 #define N_UNITS 6
 #define MAX_PARAMS 5
 
+/* The unit and parameter that is looked at by peek; its first elements. */
+enum { PEEK_UNIT = 4, PEEK_PARAM = 0, PEEK_ELEMS = 64 };
+
 typedef struct rank_state {
     const toy_options_t *options;
     toy_result_t *result;
@@ -25,6 +28,8 @@ typedef struct rank_state {
     void *raw;
     size_t step;
     size_t micro_batch;
+    void *peeked; /* on the device; NULL: nothing */
+    float before[PEEK_ELEMS];
     uint64_t hash;
     zr_step_report_t last;
 } rank_state_t;
@@ -193,6 +198,8 @@ static zr_status_t backward_unit(rank_state_t *state, int unit) {
         if (zr_param_is_frozen(param) || (state->options->skip_some && unit == 1 && i == 2))
             continue;
         ZR_TRY(read_params(state, param));
+        if (unit == PEEK_UNIT && i == PEEK_PARAM)
+            memcpy(state->before, state->values, sizeof(state->before));
         ZR_TRY(write_grad(state, unit, i));
     }
     return ZR_OK;
@@ -204,6 +211,43 @@ static zr_status_t tied_use(rank_state_t *state) {
     ZR_TRY(read_params(state, state->params[0][0]));
     ZR_TRY(write_grad(state, 0, 0));
     ZR_TRY(zr_unit_release(state->units[0]));
+    return ZR_OK;
+}
+
+/* Acquired once more, after its reduction; what compute reads of it is what backward has read. */
+static zr_status_t peek(rank_state_t *state) {
+    zr_stream_t *stream = zr_runtime_stream(state->runtime);
+    zr_param_t *param = state->params[PEEK_UNIT][PEEK_PARAM];
+    size_t size_bytes = PEEK_ELEMS * zr_dtype_size(state->options->config.dtype);
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
+                                       .tier = ZR_TIER_DEVICE,
+                                       .tag = ZR_TAG_WORKSPACE,
+                                       .lifetime = ZR_LIFETIME_STEP,
+                                       .name = "peeked",
+                                       .stream = stream};
+    if (!state->options->peek || state->micro_batch + 1 < state->options->config.grad_accum)
+        return ZR_OK;
+    ZR_TRY(zr_allocate(zr_runtime_allocator(state->runtime), &request, &state->peeked));
+    ZR_TRY(zr_unit_acquire(state->units[PEEK_UNIT], ZR_FORWARD));
+    zr_status_t status = zr_copy_async(stream, state->peeked, zr_param_data(param), size_bytes,
+                                       ZR_COPY_DEVICE_TO_DEVICE);
+    zr_status_t released = zr_unit_release(state->units[PEEK_UNIT]);
+    return status != ZR_OK ? status : released;
+}
+
+/* After the step. */
+static zr_status_t check_peeked(rank_state_t *state) {
+    zr_stream_t *stream = zr_runtime_stream(state->runtime);
+    zr_dtype_t dtype = state->options->config.dtype;
+    if (state->peeked == NULL)
+        return ZR_OK;
+    ZR_TRY(zr_copy_async(stream, state->raw, state->peeked, PEEK_ELEMS * zr_dtype_size(dtype),
+                         ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_stream_synchronize(stream));
+    zr_free(zr_runtime_allocator(state->runtime), &state->peeked, stream);
+    for (size_t i = 0; i < PEEK_ELEMS; i++)
+        if (load(state->raw, dtype, i) != state->before[i])
+            return ZR_ERR_STATE;
     return ZR_OK;
 }
 
@@ -232,7 +276,7 @@ static zr_status_t micro_batch(rank_state_t *state) {
         ZR_TRY(zr_unit_reduce(state->units[unit]));
         ZR_TRY(zr_unit_release(state->units[unit]));
     }
-    return ZR_OK;
+    return peek(state);
 }
 
 /* Outside of micro-batches, and what is there can be looked at. */
@@ -252,6 +296,7 @@ static zr_status_t steps(rank_state_t *state) {
              state->micro_batch++)
             ZR_TRY(micro_batch(state));
         ZR_TRY(zr_runtime_step(state->runtime, &state->last));
+        ZR_TRY(check_peeked(state));
         if (state->options->evaluate)
             ZR_TRY(evaluate(state));
     }

@@ -29,6 +29,8 @@ typedef struct toy_options {
     int tight_rank;   /* this rank alone has tight_bytes of device memory; -1: none */
     size_t tight_bytes;
     int other_rank; /* this rank has another learning rate; -1: none */
+    bool peek;      /* a unit's parameters are copied on the device after its reduction: they are
+                       those of before the update */
     bool evaluate;  /* all units are acquired once more after each step */
     bool quiet;     /* expected errors are not printed */
 } toy_options_t;
