@@ -10,7 +10,7 @@ const char *zr_version(void) {
 
 const char *zr_build_description(void) {
 #ifdef ZR_HAVE_CUDA
-    return "devices host and cuda, communicator threads; cuda has no kernels of a transformer yet";
+    return "devices host and cuda, communicator threads";
 #else
     return "device host, communicator threads; built without CUDA";
 #endif

@@ -427,6 +427,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *n_results = n_wanted < 3 ? n_wanted : 3;
     memset(results, 0xff, (size_t)*n_results * sizeof(results[0]));
     results[0].state = CUBLAS_STATUS_NOT_SUPPORTED;
+    results[0].workspaceSize = 0;
     for (int i = 1; i < *n_results; i++) {
         choice_t proposal = choice;
         if (i == 1)

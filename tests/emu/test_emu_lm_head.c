@@ -160,6 +160,7 @@ static void test_head(void **state) {
 static void test_extreme_logits(void **state) {
     (void)state;
     check_head(&(head_case_t){19, 30, 300, 70, ZR_DTYPE_F32, false, 40.0});
+    check_head(&(head_case_t){7, 1, 1, 1, ZR_DTYPE_F32, false, 4e4}); /* all of a row negative */
 }
 
 /* More rows than the loss is added up by threads. */

@@ -208,6 +208,41 @@ static void test_gelu_backward(void **state) {
     on_every_product(check_gelu_backward);
 }
 
+/* Every address counts by itself: one that is aligned to its element alone is served as well, and
+ * no algorithm that would need more of it is taken. */
+static void test_one_address_is_off(void **state) {
+    (void)state;
+    static const size_t shape[3] = {16, 24, 8};
+    for (int which = 0; which < 6; which++) {
+        product_t p = make_product(shape, mixes[1], 0, 0);
+        emu_array_t *arrays[] = {&p.a, &p.b, &p.c, &p.bias, &p.pre_gelu, &p.addend};
+        size_t bytes = arrays[which]->n * 2;
+        char *moved = fixture_take(&fixture, bytes, 2);
+        assert_int_equal(zr_copy_async(fixture.stream, moved, arrays[which]->data, bytes,
+                                       ZR_COPY_DEVICE_TO_DEVICE),
+                         ZR_OK);
+        arrays[which]->data = moved;
+        p.args.a = p.a.data;
+        p.args.b = p.b.data;
+        p.args.c = p.c.data;
+        p.args.bias = p.bias.data;
+        p.skip_bytes = 2; /* GELU is behind the product then */
+        if (which == 5) {
+            p.args.addend = p.addend.data;
+        } else {
+            p.args.epilogue = ZR_NN_EPILOGUE_GELU;
+            p.args.pre_gelu = p.pre_gelu.data;
+        }
+        for (size_t i = 0; i < p.c.n; i++) {
+            double y = p.y[i] + p.bias.ref[i % p.args.n];
+            p.c.ref[i] = which == 5 ? y + p.addend.ref[i] : ref_gelu(y);
+        }
+        run(&p.args);
+        check(&p, "one address is off", &p.c, 1);
+        free_product(&p);
+    }
+}
+
 /* ---- what the device keeps ----------------------------------------------------------------- */
 
 static zr_cuda_blas_t *blas(void) {
@@ -382,6 +417,7 @@ int main(void) {
         cmocka_unit_test(test_bias),
         cmocka_unit_test(test_gelu),
         cmocka_unit_test(test_gelu_backward),
+        cmocka_unit_test(test_one_address_is_off),
         cmocka_unit_test(test_shape_is_kept),
         cmocka_unit_test(test_shapes_are_forgotten),
         cmocka_unit_test(test_each_call_fails),

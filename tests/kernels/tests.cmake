@@ -20,7 +20,8 @@ endforeach()
 
 if(ZR_WITH_CUDA)
   # On a GPU; without one they are skipped and say why. tests/emu/ runs them without.
-  foreach(test test_device test_kernels test_parity)
+  foreach(test test_device test_kernels test_parity test_nn_matmul test_nn_rows test_nn_attention
+               test_nn_lm_head)
     add_test(NAME ${test}_cuda COMMAND ${test} cuda)
     zr_test_properties(${test}_cuda NO_SANITIZERS)
   endforeach()
