@@ -131,7 +131,6 @@ static const struct argp_option option_table[] = {
     {"comm-timeout", KEY_COMM_TIMEOUT, "SECONDS", 0,
      "how long a rank waits for another (default 60)", 3},
 
-    /* Sorted by name in the help: each has to be understood by itself. */
     {NULL, 0, NULL, 0, "Offload (cpu: to host memory, nvme: to files on drives):", 4},
     {"offload-optimizer", KEY_OFFLOAD_OPTIMIZER, "none|cpu|nvme|auto", 0,
      "where the optimizer's state lives (default none: on the device); auto: as far up as fits", 4},
@@ -624,8 +623,7 @@ static const struct argp parser = {
 };
 
 void train_options_help(FILE *file) {
-    char name[] = "zero-train";
-    argp_help(&parser, file, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
+    args_help(&parser, "zero-train", file);
 }
 
 /* ---- defaults and checks ---------------------------------------------------------------- */

@@ -57,7 +57,7 @@ bool bench_parse(const bench_parser_t *parser, int argc, char **argv, const zr_l
     char name[64];
     snprintf(name, sizeof(name), "zero-bench %s", parser->name);
     if (common->help)
-        argp_help(&argp, stdout, ARGP_HELP_SHORT_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC, name);
+        args_help(&argp, name, stdout);
     else if (common->version)
         printf("zero-bench %s (%s)\n", zr_version(), zr_build_description());
     *code_p = BENCH_MEASURED;

@@ -139,6 +139,69 @@ zr_status_t args_parse(const struct argp *argp, int argc, char **argv, const zr_
     }
 }
 
+/* ---- help ------------------------------------------------------------------------------- */
+
+#define HELP_COLUMNS 79
+#define HELP_DOC_COLUMN 29
+
+/* Words up to `end`, from `column` on, in lines that begin at `indent`. */
+static void print_words(const char *text, const char *end, size_t column, size_t indent,
+                        FILE *file) {
+    bool is_first = true;
+    while (text < end) {
+        const char *word = text + strspn(text, " ");
+        size_t length = strcspn(word, " ");
+        if (word >= end)
+            break;
+        if (length > (size_t)(end - word))
+            length = (size_t)(end - word);
+        if (!is_first && column + 1 + length > HELP_COLUMNS) {
+            fprintf(file, "\n%*s", (int)indent, "");
+            column = indent;
+        } else if (!is_first) {
+            fputc(' ', file);
+            column++;
+        }
+        fprintf(file, "%.*s", (int)length, word);
+        column += length;
+        is_first = false;
+        text = word + length;
+    }
+    fputc('\n', file);
+}
+
+static void print_option(const struct argp_option *option, FILE *file) {
+    int n = fprintf(file, "      --%s%s%s", option->name, option->arg == NULL ? "" : "=",
+                    option->arg == NULL ? "" : option->arg);
+    size_t column = n < 0 ? 0 : (size_t)n;
+    if (column >= HELP_DOC_COLUMN) {
+        fputc('\n', file);
+        column = 0;
+    }
+    fprintf(file, "%*s", (int)(HELP_DOC_COLUMN - column), "");
+    print_words(option->doc, option->doc + strlen(option->doc), HELP_DOC_COLUMN, HELP_DOC_COLUMN,
+                file);
+}
+
+void args_help(const struct argp *argp, const char *program, FILE *file) {
+    const char *doc = argp->doc == NULL ? "" : argp->doc, *args = argp->args_doc;
+    size_t length = strcspn(doc, "\v");
+    fprintf(file, "Usage: %s [OPTION...]%s%s\n", program, args == NULL ? "" : " ",
+            args == NULL ? "" : args);
+    print_words(doc, doc + length, 0, 0, file);
+    fputc('\n', file);
+    for (const struct argp_option *o = argp->options; !is_last(o); o++) {
+        if (o->name == NULL)
+            fprintf(file, "%s %s\n", o == argp->options ? "" : "\n", o->doc);
+        else if ((o->flags & OPTION_HIDDEN) == 0)
+            print_option(o, file);
+    }
+    if (doc[length] != '\0') {
+        fputc('\n', file);
+        print_words(doc + length + 1, doc + strlen(doc), 0, 0, file);
+    }
+}
+
 /* ---- values ----------------------------------------------------------------------------- */
 
 static bool is_digits(const char *text) {

@@ -8,6 +8,7 @@
 #define EXAMPLES_COMMON_ARGS_H
 
 #include <argp.h>
+#include <stdio.h>
 
 #include "zero/zero.h"
 
@@ -21,6 +22,14 @@
  */
 ZR_NODISCARD zr_status_t args_parse(const struct argp *argp, int argc, char **argv,
                                     const zr_log_t *log, void *input);
+
+/**
+ * Print what --help says: usage, the parser's doc up to '\v', its options in the order of their
+ * table under their headers, and the doc behind. argp's own help sorts them by name.
+ *
+ * @param program  "zero-bench step"
+ */
+void args_help(const struct argp *argp, const char *program, FILE *file);
 
 /** Which of `names` is closest to `word` in single-character edits; NULL when there are none. */
 const char *args_nearest(const char *word, const char *const *names, size_t n_names);

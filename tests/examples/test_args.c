@@ -201,11 +201,56 @@ static void command_lines(void **state) {
     }
 }
 
+/* ---- help --------------------------------------------------------------------------------- */
+
+static const struct argp_option documented[] = {
+    {NULL, 0, NULL, 0, "First:", 1},
+    {"zebra", 1, "N", 0, "the last by name", 1},
+    {"an-option-with-a-long-name", 2, "VALUE", 0, "below", 1},
+    {"just-as-long-as-fits", 6, NULL, 0, "beside", 1},
+    {"hidden", 3, NULL, OPTION_HIDDEN, NULL, 1},
+    {NULL, 0, NULL, 0, "Then:", 2},
+    {"apple", 4, NULL, 0,
+     "words that fill a line to its seventy-ninth column and then one word more", 2},
+    {0},
+};
+
+/* In the order of the table, and no line beyond the width. */
+static void help_in_order(void **state) {
+    static const struct argp argp = {
+        .options = documented, .parser = see, .args_doc = "FILE", .doc = "What it is.\vThe end."};
+    static const char expected[] = "Usage: program [OPTION...] FILE\n"
+                                   "What it is.\n"
+                                   "\n"
+                                   " First:\n"
+                                   "      --zebra=N              the last by name\n"
+                                   "      --an-option-with-a-long-name=VALUE\n"
+                                   "                             below\n"
+                                   "      --just-as-long-as-fits beside\n"
+                                   "\n"
+                                   " Then:\n"
+                                   "      --apple                words that fill a line to its "
+                                   "seventy-ninth column\n"
+                                   "                             and then one word more\n"
+                                   "\n"
+                                   "The end.\n";
+    char text[2048];
+    FILE *file = tmpfile();
+    (void)state;
+    assert_non_null(file);
+    args_help(&argp, "program", file);
+    rewind(file);
+    text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
+    fclose(file);
+    assert_string_equal(text, expected);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_with_units),   cmocka_unit_test(wrong_sizes),
         cmocka_unit_test(counts_and_numbers), cmocka_unit_test(choices),
         cmocka_unit_test(nearest_name),       cmocka_unit_test(command_lines),
+        cmocka_unit_test(help_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
