@@ -20,8 +20,7 @@ endforeach()
 
 if(ZR_WITH_CUDA)
   # On a GPU; without one they are skipped and say why. tests/emu/ runs them without.
-  foreach(test test_device test_kernels test_parity test_nn_matmul test_nn_rows test_nn_attention
-               test_nn_lm_head)
+  foreach(test test_device test_kernels test_parity)
     add_test(NAME ${test}_cuda COMMAND ${test} cuda)
     zr_test_properties(${test}_cuda NO_SANITIZERS)
   endforeach()
