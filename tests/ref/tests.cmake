@@ -8,3 +8,4 @@ target_compile_definitions(
 zr_add_test(ref/test_gpt_gathers.c ${RANKS} LINK zero_gpt)
 zr_add_test(ref/test_gpt_late.c ${RANKS} LINK zero_gpt)
 zr_add_test(ref/test_gpt_sim.c ${RANKS} LINK zero_gpt LABELS asan)
+zr_add_test(ref/test_gpt_scale.c LINK zero_gpt LABELS asan)

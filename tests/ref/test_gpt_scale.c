@@ -1,0 +1,143 @@
+/*
+ * The largest model on many ranks, planned: what that costs does not grow with the model, the same
+ * plan takes the same time to the bit, and times go where the hardware sends them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include "examples/gpt_plan.h"
+
+/* Eight devices to a node, of the order of present ones. */
+static zr_hardware_t cluster(void) {
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = ZR_HARDWARE_CUDA;
+    hardware.granule_bytes = (size_t)2 << 20;
+    hardware.device = (zr_processor_t){.matrix_fp32_ops_per_s = 60e12,
+                                       .matrix_bf16_ops_per_s = 400e12,
+                                       .attention_fraction = 0.5,
+                                       .vector_ops_per_s = 20e12,
+                                       .memory_bytes_per_s = 2.5e12,
+                                       .kernel_latency_s = 3e-6};
+    hardware.host.memory_bytes_per_s = 30e9;
+    hardware.host.vector_ops_per_s = 100e9;
+    hardware.to_device = hardware.to_host = (zr_link_t){25e9, 10e-6};
+    hardware.within_node = (zr_link_t){200e9, 3e-6};
+    hardware.between_nodes = (zr_link_t){200e9, 10e-6};
+    hardware.ranks_per_node = 8;
+    hardware.device_memory_bytes = (size_t)80 << 30;
+    hardware.host_memory_bytes = (size_t)4 << 40;
+    hardware.disk_bytes = (size_t)16 << 40;
+    return hardware;
+}
+
+static void ignore(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+static gpt_plan_request_t request_of(const char *model, int stage, int n_ranks) {
+    char error[256];
+    gpt_plan_request_t request = {.options = {.recompute = true, .seed = 1},
+                                  .config = zr_config_default(),
+                                  .n_steps = 3,
+                                  .n_ranks = n_ranks,
+                                  .hardware = cluster(),
+                                  .log = {.sink = ignore, .level = ZR_LOG_ERROR}};
+    assert_true(gpt_shape_parse(model, &request.shape, error, sizeof(error)));
+    request.seq = request.shape.seq;
+    request.config.stage = stage;
+    request.config.dtype = ZR_DTYPE_BF16;
+    request.config.plan_memory = true;
+    snprintf(request.config.nvme.paths, sizeof(request.config.nvme.paths), ".");
+    assert_int_equal(zr_config_resolve(&request.config, n_ranks, NULL), ZR_OK);
+    return request;
+}
+
+static double step_seconds(const gpt_plan_request_t *request) {
+    gpt_plan_t plan;
+    assert_int_equal(gpt_plan(request, &plan), ZR_OK);
+    assert_true(plan.step_seconds > 0.0);
+    return plan.step_seconds;
+}
+
+/* Everything that a device of 80 GB could do, and it cannot: terabytes on drives included. */
+static void test_memory_of_planning(void **state) {
+    (void)state;
+    size_t n_fitted = 0;
+    for (int stage = 0; stage <= 3; stage++) {
+        for (int optimizer = 0; optimizer <= 2; optimizer++) {
+            for (int params = 0; params <= (stage == 3 ? 2 : 0); params++) {
+                gpt_plan_request_t request = request_of("gpt3-175b", stage, 1024);
+                gpt_plan_t plan;
+                request.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
+                request.config.offload_param.device = (zr_offload_device_t)params;
+                zr_status_t status = gpt_plan(&request, &plan);
+                assert_true(status == (stage == 3 ? ZR_OK : ZR_ERR_BUDGET));
+                n_fitted += status == ZR_OK;
+            }
+        }
+    }
+    assert_int_equal(n_fitted, 9);
+    /* One rank alone, with 2 TB of state on its drives and 350 GB of parameters. */
+    gpt_plan_request_t request = request_of("gpt3-175b", 3, 1);
+    request.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
+    request.config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
+    request.config.offload_param.device = ZR_OFFLOAD_NVME;
+    request.config.offload_param.buffer_elems = (size_t)1 << 26;
+    gpt_plan_t plan;
+    assert_int_equal(gpt_plan(&request, &plan), ZR_OK);
+    assert_true(plan.nvme_bytes >= 14 * gpt_n_params(&request.shape));
+    assert_true(plan.tiers[ZR_TIER_HOST].by_tag[ZR_TAG_GRADIENTS].peak >=
+                2 * gpt_n_params(&request.shape));
+    struct rusage usage;
+    assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
+#if !defined(__SANITIZE_ADDRESS__)
+    assert_true(usage.ru_maxrss < 200 * 1024); /* KiB */
+#endif
+}
+
+static void test_times(void **state) {
+    (void)state;
+    gpt_plan_request_t request = request_of("gpt3-13b", 3, 64);
+    double seconds = step_seconds(&request);
+    assert_true(step_seconds(&request) == seconds);
+    /* At least what its operations take, and its bytes between nodes, whichever is more. */
+    double operations =
+        (double)request.seq * gpt_flops_per_token(&request.shape, request.seq) / 3.0 * 4.0;
+    double moved = 3.0 * 2.0 * (double)gpt_n_params(&request.shape) * 63.0 / 64.0;
+    double compute = operations / 400e12, network = moved / 200e9;
+    assert_true(seconds > compute && seconds > network);
+    assert_true(seconds < compute + network + 0.5 * (compute + network));
+
+    request.config.overlap_comm = false; /* nothing beside anything else */
+    double apart = step_seconds(&request);
+    assert_true(apart > compute + network && apart > seconds);
+    request = request_of("gpt3-13b", 3, 64);
+    request.hardware.between_nodes.bytes_per_s = 25e9; /* slow links between nodes */
+    double slow = step_seconds(&request);
+    assert_true(slow > moved / 25e9 && slow > 2.0 * seconds);
+    request.hardware.ranks_per_node = 64; /* all in one */
+    assert_true(step_seconds(&request) < slow / 2.0);
+
+    /* State on the host costs its way over the link and the update there; on drives, more. */
+    request = request_of("gpt3-13b", 3, 64);
+    request.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
+    double on_host = step_seconds(&request);
+    request.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
+    double on_drives = step_seconds(&request);
+    double elems = (double)gpt_n_params(&request.shape) / 64.0;
+    assert_true(on_host > seconds + 28.0 * elems / 30e9 / 2.0);
+    assert_true(on_drives > seconds + 12.0 * elems / 1e9);
+    assert_true(on_drives > on_host);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory_of_planning),
+                                       cmocka_unit_test(test_times)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
