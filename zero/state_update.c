@@ -237,8 +237,8 @@ static zr_status_t await_unit(zr_unit_t *unit, size_t n_pieces) {
     zr_runtime_t *runtime = unit->runtime;
     zr_state_t *state = &runtime->state;
     bool is_done = false;
+    /* What was gathered ahead and never acquired may be torn: the end of the step drops it. */
     ZR_TRY(zr_stream_wait(state->up, unit->released));
-    ZR_TRY(zr_stream_wait(state->up, unit->gathered));
     ZR_TRY(zr_event_synchronize(unit->grads_kept));
     ZR_TRY(zr_event_query(state->backward_done, &is_done));
     state->n_early += is_done ? 0 : n_pieces;
