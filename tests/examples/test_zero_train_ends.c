@@ -120,6 +120,31 @@ static void an_interrupted_run_has_whole_steps(void **state) {
     json_decref(object);
 }
 
+/* Whether the process has a handler of its own for a signal, as the system says. */
+static bool handles(pid_t child, int number) {
+    char path[64], status[8192];
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)child);
+    read_file(path, status, sizeof(status));
+    const char *caught = strstr(status, "SigCgt:");
+    assert_non_null(caught);
+    return (strtoull(caught + 7, NULL, 16) >> (number - 1) & 1) != 0;
+}
+
+/* Whoever cannot wait for the end of a step, which would never come here. */
+static void a_second_signal_ends_at_once(void **state) {
+    (void)state;
+    pid_t child = start(TINY "--steps 2 --grad-accum 1000000000 --json");
+    wait_for(child, "device: ");
+    assert_true(handles(child, SIGINT));
+    assert_int_equal(kill(child, SIGINT), 0);
+    while (handles(child, SIGINT))
+        usleep(1000);
+    assert_int_equal(kill(child, SIGINT), 0);
+    int status = end(child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+    assert_string_equal(out, "");
+}
+
 /* ---- weights ---------------------------------------------------------------------------- */
 
 #define ASTRAY TINY "--steps 6 --lr 1000 --schedule constant --beta2 0 --epsilon 1e-37 "
@@ -156,6 +181,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(interrupted_runs_report),
         cmocka_unit_test(an_interrupted_run_has_whole_steps),
+        cmocka_unit_test(a_second_signal_ends_at_once),
         cmocka_unit_test(a_run_that_went_astray_says_so),
         cmocka_unit_test(a_run_that_trains_nothing_says_so),
     };
