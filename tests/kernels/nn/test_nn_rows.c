@@ -88,14 +88,16 @@ static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
 }
 
 static void layernorm_body(nn_device_t *device) {
-    static const size_t sizes[][2] = {{1, 2},   {7, 33}, {13, 257}, {64, 128},
-                                      {5, 771}, {0, 40}, {3, 2600}, {9, 4400}};
+    static const size_t sizes[][2] = {{1, 2},  {7, 33},   {13, 257}, {64, 128}, {5, 771},
+                                      {0, 40}, {2500, 9}, {3, 2600}, {9, 4400}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         for (int variant = 0; variant < 4; variant++)
             check_layernorm(device, &(norm_case_t){sizes[i][0], sizes[i][1],
                                                    variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
                                                    variant & 2});
     }
+    /* Columns that no thread keeps, of more rows than are gone through at once. */
+    check_layernorm(device, &(norm_case_t){460, 4104, ZR_DTYPE_BF16, true});
 }
 
 static void test_layernorm(void **state) {
