@@ -387,6 +387,8 @@ static void test_no_library(void **state) {
     fixture_open(&other, "cuda", 1, NULL);
     emu_fail_call("cublasLtCreate", 1, CUBLAS_STATUS_NOT_INITIALIZED);
     assert_refused(&other, ZR_ERR_DEVICE, zr_cuda_nn_matmul(other.stream, &args, memory));
+    assert_non_null(strstr(other.last_error, "cublasLtCreate: "));
+    assert_non_null(strstr(other.last_error, "(CUBLAS_STATUS_NOT_INITIALIZED)"));
     fixture_close(&other);
     options.major = 9;
     emu_configure(&options);

@@ -58,7 +58,9 @@ zr_status_t zr_cuda_blas(zr_device_t *device, zr_cuda_blas_t **blas_p) {
         goto err_free;
     cublasStatus_t created = blas->lt.cublasLtCreate_p(&blas->handle);
     if (created != CUBLAS_STATUS_SUCCESS) {
-        status = zr_matmul_fail(device, blas, &(zr_nn_matmul_t){0}, "cublasLtCreate", created);
+        status = zr_fail(&device->log, ZR_ERR_DEVICE, "cuda:%d: matmul: cublasLtCreate: %s (%s)",
+                         cuda->index, blas->lt.cublasLtGetStatusString_p(created),
+                         blas->lt.cublasLtGetStatusName_p(created));
         goto err_forget;
     }
     *blas_p = cuda->blas = blas;
