@@ -57,6 +57,7 @@ static inline unsigned zr_cuda_attention_blocks(const zr_cuda_attention_t &args,
     return n_items < ZR_CUDA_MAX_BLOCKS ? (unsigned)n_items : ZR_CUDA_MAX_BLOCKS;
 }
 
+extern "C" {
 /* The launches; the backward ones need args.delta. */
 zr_status_t zr_cuda_attention_mma(zr_stream_t *stream, const zr_cuda_attention_t &args);
 zr_status_t zr_cuda_attention_mma_backward(zr_stream_t *stream, const zr_cuda_attention_t &args);
@@ -64,5 +65,6 @@ zr_status_t zr_cuda_attention_plain(zr_stream_t *stream, const zr_cuda_attention
                                     zr_dtype_t dtype);
 zr_status_t zr_cuda_attention_plain_backward(zr_stream_t *stream, const zr_cuda_attention_t &args,
                                              zr_dtype_t dtype);
+}
 
 #endif

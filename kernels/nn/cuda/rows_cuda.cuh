@@ -116,9 +116,10 @@ typedef struct zr_column_sums {
 } zr_column_sums_t;
 
 /** Queue the sum of the partials (bias_grad_cuda.cu). Fails as zr_cuda_launched does. */
-ZR_NODISCARD zr_status_t zr_cuda_nn_sum_partials(zr_stream_t *stream, const zr_column_sums_t *sums,
-                                                 const zr_nn_gradient_t *gradient, zr_dtype_t dtype,
-                                                 const char *name);
+extern "C" ZR_NODISCARD zr_status_t zr_cuda_nn_sum_partials(zr_stream_t *stream,
+                                                            const zr_column_sums_t *sums,
+                                                            const zr_nn_gradient_t *gradient,
+                                                            zr_dtype_t dtype, const char *name);
 
 /** ZR_ERR_UNSUPPORTED when activations have not the dtype of the parameters. */
 static inline zr_status_t zr_cuda_nn_check_dtypes(const zr_stream_t *stream, const char *kernel,
