@@ -112,9 +112,9 @@ static double clip_factor(double clip, double norm) {
 static zr_status_t refuse_norm(const zr_runtime_t *runtime, double norm) {
     return zr_fail(
         &runtime->log, ZR_ERR_STATE,
-        "step %zu: the norm of its gradients is %g, which ends the run, because overflow "
+        "step %zu: the norm of its gradients is %s, which ends the run, because overflow "
         "is not checked for; --check-overflow on skips such steps",
-        runtime->n_steps + 1, norm);
+        runtime->n_steps + 1, isnan(norm) ? "not a number" : "infinite");
 }
 
 /* The norm, and with it whether to update, and by how much. */
@@ -140,8 +140,9 @@ static zr_status_t finish_step(zr_runtime_t *runtime, zr_step_report_t *report) 
     ZR_TRY(find_norm(runtime, report));
     if (report->skipped) {
         zr_log_write(&runtime->log, ZR_LOG_WARNING,
-                     "step %zu is skipped: the norm of its gradients is %g (%zu skipped so far)",
-                     runtime->n_steps + 1, report->gradient_norm,
+                     "step %zu is skipped: the norm of its gradients is %s (%zu skipped so far)",
+                     runtime->n_steps + 1,
+                     isnan(report->gradient_norm) ? "not a number" : "infinite",
                      runtime->n_steps + 1 - runtime->n_updates);
         ZR_TRY(zr_state_skip_update(runtime));
     } else {
