@@ -6,3 +6,7 @@ zr_add_test(zero/comm/test_comm_memory.c zero/comm/ranks.c)
 target_link_options(test_comm_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc)
 zr_add_test(zero/comm/test_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
 zr_add_test(zero/comm/test_control_tcp.c)
+if(ZR_WITH_CUDA)
+  add_test(NAME test_comm_nccl_cuda COMMAND test_comm_nccl) # for tests/gpu.sh
+  zr_test_properties(test_comm_nccl_cuda NO_SANITIZERS)
+endif()
