@@ -1,7 +1,7 @@
 set(COMM_SUITE zero/comm/comm_suite.c zero/comm/comm_cases.c zero/comm/ranks.c)
 zr_add_test(zero/comm/test_comm_threads.c ${COMM_SUITE})
 zr_add_test(zero/comm/test_comm_threads_late.c common/late_device.c common/late_nn.c ${COMM_SUITE})
-zr_add_test(zero/comm/test_comm_sim.c ${COMM_SUITE})
+zr_add_test(zero/comm/test_comm_sim.c ${COMM_SUITE} LABELS asan)
 zr_add_test(zero/comm/test_comm_memory.c zero/comm/ranks.c)
 target_link_options(test_comm_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc)
 zr_add_test(zero/comm/test_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
