@@ -4,7 +4,8 @@
  *
  * A piece's state is [3][n_elems] in fp32, so that it is one transfer. A piece on the device is
  * updated there; any other on the host, by the host's kernels, from gradients that are brought
- * down and into parameters that are brought up, where the CPU cannot touch the device's memory.
+ * down and into parameters that are brought up, where the CPU cannot touch the device's memory; or
+ * on the device, in buffers that it passes through (state_device.c).
  */
 #ifndef ZR_ZERO_STATE_H
 #define ZR_ZERO_STATE_H
