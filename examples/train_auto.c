@@ -12,6 +12,7 @@
 
 #include "examples/gpt_plan.h"
 #include "examples/train_device.h"
+#include "examples/train_files.h"
 
 #define N_SHARES 256 /* a fraction is found to 1 of so many */
 #define N_STEPS 3
@@ -283,6 +284,7 @@ bool train_auto_is_wanted(const train_options_t *options) {
 
 zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
     search_t search = {.options = options, .log = log};
+    ZR_TRY(train_files_check_nvme_paths(options, log));
     search.request =
         (gpt_plan_request_t){.shape = options->shape,
                              .options = {.recompute = options->recompute,

@@ -72,10 +72,8 @@ static zr_status_t check_outputs(const train_options_t *options, const data_t *d
 /* ---- folders for NVMe --------------------------------------------------------------------- */
 
 /* Folders that no file can be made in are bad input, found before anything is made. */
-static zr_status_t check_nvme_paths(const train_options_t *o, const zr_log_t *log) {
+zr_status_t train_files_check_nvme_paths(const train_options_t *o, const zr_log_t *log) {
     char paths[ZR_CONFIG_PATHS_BYTES], *rest = NULL;
-    if (!train_options_use_nvme(o))
-        return ZR_OK;
     snprintf(paths, sizeof(paths), "%s", o->config.nvme.paths);
     for (char *path = strtok_r(paths, ",", &rest); path; path = strtok_r(NULL, ",", &rest)) {
         const char *problem = files_refuse_folder(path);
@@ -99,5 +97,5 @@ static zr_status_t check_nvme_paths(const train_options_t *o, const zr_log_t *lo
 zr_status_t train_files_check(const train_options_t *options, const data_t *data,
                               const zr_log_t *log) {
     ZR_TRY(check_outputs(options, data, log));
-    return check_nvme_paths(options, log);
+    return train_options_use_nvme(options) ? train_files_check_nvme_paths(options, log) : ZR_OK;
 }

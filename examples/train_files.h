@@ -18,6 +18,10 @@
 ZR_NODISCARD zr_status_t train_files_check(const train_options_t *options, const data_t *data,
                                            const zr_log_t *log);
 
+/** The last of these alone: files can be made in the folders for NVMe, as far as any are named. */
+ZR_NODISCARD zr_status_t train_files_check_nvme_paths(const train_options_t *options,
+                                                      const zr_log_t *log);
+
 /**
  * The file of a rank's memory snapshot: for all but the first, .rankN stands before the ending.
  *

@@ -87,7 +87,8 @@ static int run(int argc, char **argv, messages_t *messages) {
         if (status == ZR_OK)
             zero_train_run(&options, &log, messages, &result);
         else
-            result = (train_result_t){.status = status, .bad_input = status != ZR_ERR_BUDGET};
+            result = (train_result_t){
+                .status = status, .bad_input = status != ZR_ERR_BUDGET, .data_kind = "none"};
         code = report(&options, &result, messages, &log);
     }
     train_options_free(&options);

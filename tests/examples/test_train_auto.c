@@ -107,6 +107,12 @@ static void what_cannot_be_is_said(void **state) {
     assert_ran(MODEL AUTO "--stage 2 --device-memory 3MB", 1);
     assert_said("3 MB", "auto: nothing fits");
     assert_said("3 MB", "device memory");
+    json_t *object = json_loads(out, 0, NULL);
+    assert_non_null(object);
+    assert_string_equal(text(object, "result"), "failed");
+    assert_string_equal(text(object, "error"), "ZR_ERR_BUDGET");
+    assert_non_null(strstr(text(object, "message"), "auto: nothing fits"));
+    json_decref(object);
     assert_ran(MODEL AUTO "--stage 2 --device-memory 8MB --host-memory 1MB", 1);
     assert_said("1 MB of host memory", "--nvme-path");
     assert_ran(MODEL "--offload-params auto --stage 2", 2);
@@ -117,6 +123,8 @@ static void what_cannot_be_is_said(void **state) {
     assert_said("elements", "--state-in-host");
     assert_ran(MODEL AUTO_PARAMS "--offload-param-ratio 0.5", 2);
     assert_said("a ratio of parameters", "--offload-param-ratio");
+    assert_ran(MODEL AUTO "--nvme-path drive,nowhere", 2);
+    assert_said("a folder that is not there", "--nvme-path nowhere: No such file");
 }
 
 int main(void) {
