@@ -328,6 +328,11 @@ static zr_status_t find_size_unit(const char *key, const char *value, const char
             return ZR_OK;
         }
     }
+    if (unit[0] == '.' || unit[0] == ',')
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s %s: not a whole number; use a smaller unit: allowed are B, KiB, MiB, "
+                       "GiB, TiB, kB, MB, GB, TB",
+                       key, value);
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "%s %s: unknown unit \"%s\"; allowed are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB; "
                    "the nearest is %s",

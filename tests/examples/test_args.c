@@ -53,7 +53,7 @@ static void wrong_sizes(void **state) {
         {"-1", "not a size"},
         {" 1", "not a size"},
         {"MiB", "not a size"},
-        {"1.5GiB", "unknown unit \".5GiB\""},
+        {"1.5GiB", "not a whole number; use a smaller unit"},
         {"512MB!", "nearest is MB"},
         {"512Mi", "nearest is MiB"},
         {"16777216TiB", "overflows"},
