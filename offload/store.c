@@ -351,8 +351,9 @@ static zr_status_t check_alive(const zr_store_t *store, const call_t *call) {
     if (!store->is_dead)
         return ZR_OK;
     return zr_fail(&store->options.log, ZR_ERR_IO,
-                   "%s of \"%s\": the store has failed before and takes nothing more",
-                   zr_store_direction_name(call->direction), store->extents[call->extent].name);
+                   "%s of \"%s\": the store takes nothing more since %s failed: %s (errno %d)",
+                   zr_store_direction_name(call->direction), store->extents[call->extent].name,
+                   store->death.operation, strerror(store->death.error), store->death.error);
 }
 
 /* Whether a transfer in flight is on bytes of the call, and one of the two changes them. */

@@ -71,7 +71,8 @@ typedef struct zr_store_backend {
     void (*start)(zr_store_t *store, zr_store_transfer_t *transfer);
     /* Go on with the transfers. `wait`: block until at least one piece has ended, if any is in
      * flight. An error ends the transfers that it meets, and is kept there. One that meets all
-     * sets store->is_dead, and ends all before it returns: the caller frees the buffers then. */
+     * sets store->is_dead with its cause, and ends all before it returns: the caller frees the
+     * buffers then. */
     void (*progress)(zr_store_t *store, bool wait);
     /* Optional. Where a chunk lies, for messages. */
     zr_store_place_t (*locate)(const zr_store_t *store, size_t extent, size_t offset_bytes);
@@ -87,6 +88,12 @@ typedef struct zr_store_chunks {
     size_t n_chunks;
 } zr_store_chunks_t;
 
+/* What has made a store useless. */
+typedef struct zr_store_death {
+    const char *operation; /* static */
+    int error;             /* errno */
+} zr_store_death_t;
+
 /** First member of every backend's handle. */
 struct zr_store {
     const zr_store_backend_t *backend;
@@ -95,6 +102,7 @@ struct zr_store {
     zr_store_statistics_t accounts[ZR_STORE_MAX_ACCOUNTS]; /* see zr_store_account_of */
     zr_store_extent_t *extents;                            /* [info.n_extents] */
     bool is_dead;                                          /* every later transfer is refused */
+    zr_store_death_t death;                                /* why, then */
 
     /* The front's own. */
     zr_store_chunks_t *chunks;      /* [info.n_extents] */

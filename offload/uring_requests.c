@@ -261,6 +261,7 @@ static void fail_store(zr_uring_store_t *uring, const char *operation, int error
                 "store: %s failed: %s (errno %d); %zu requests are lost, and the store with them",
                 operation, strerror(error), error, store->options.depth - uring->n_free_requests);
     store->is_dead = true;
+    store->death = (zr_store_death_t){.operation = operation, .error = error};
     take_back(uring);
     uring->n_noted = uring->n_handed = 0;
     for (uint32_t i = 0; i < store->options.depth; i++) {

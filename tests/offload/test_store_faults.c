@@ -225,7 +225,7 @@ static void test_the_ring_fails(void **state) {
             assert_true(result.n_ended[-ZR_ERR_IO] > 0);
             fixture_log_clear(f);
             assert_refused(f, ZR_ERR_IO, zr_store_put(f->store, 0, 0, CHUNK, byte, &ticket),
-                           "the store has failed before");
+                           "the store takes nothing more since ");
         }
     }
 }
