@@ -60,6 +60,12 @@ void zr_ring_close(zr_ring_t **ring) {
     if (*ring == NULL)
         return;
     COME_BEFORE_LATER_RINGS();
+    /* The kernel ends a ring some time after this returns. What it holds is given back now: the
+     * room of files without names, and memory that counts towards RLIMIT_MEMLOCK. */
+    if ((*ring)->has_files)
+        io_uring_unregister_files(&(*ring)->ring);
+    if ((*ring)->has_buffers)
+        io_uring_unregister_buffers(&(*ring)->ring);
     io_uring_queue_exit(&(*ring)->ring);
     free(*ring);
     *ring = NULL;

@@ -17,8 +17,10 @@ typedef struct rank_thread {
 /* Each rank writes its own entry alone. */
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
     test_ranks_t *ranks = context;
-    if (level == ZR_LOG_ERROR && rank >= 0)
+    if (level == ZR_LOG_ERROR && rank >= 0) {
         snprintf(ranks->last_error[rank], sizeof(ranks->last_error[0]), "%s", message);
+        ranks->n_errors[rank]++;
+    }
     if (!ranks->quiet)
         fprintf(stderr, "rank %d: %s: %s\n", rank, zr_log_level_name(level), message);
 }

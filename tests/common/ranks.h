@@ -29,6 +29,7 @@ typedef struct test_ranks {
     void *context;
     zr_status_t status[TEST_MAX_RANKS];   /* out */
     char last_error[TEST_MAX_RANKS][512]; /* out */
+    size_t n_errors[TEST_MAX_RANKS];      /* out: that were logged */
 } test_ranks_t;
 
 /* Run all ranks to their end. Aborts the program when it cannot start them. */

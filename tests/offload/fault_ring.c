@@ -6,13 +6,21 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include "offload/uring_ring.h"
 
 #define MAX_TAGS 1024
 
+#define MAX_FILES 16
+
 fault_t fault;
 size_t fault_n_unregistered;
+void (*fault_event)(int file);
+
+static _Thread_local bool is_spared;
+static int registered_files[MAX_FILES];
+static unsigned n_registered_files;
 
 /* What is to happen to the requests that are with the system, by tag. */
 static struct {
@@ -28,8 +36,12 @@ void fault_arm(fault_kind_t kind, long result, size_t at, size_t n_times) {
     n_late = n_queued = n_outstanding = 0;
 }
 
+void fault_spare_thread(bool spared) {
+    is_spared = spared;
+}
+
 static bool hits(fault_kind_t kind) {
-    if (fault.kind != kind || ++fault.n_calls < fault.at ||
+    if (is_spared || fault.kind != kind || ++fault.n_calls < fault.at ||
         fault.n_calls >= fault.at + fault.n_times)
         return false;
     fault.n_hits++;
@@ -58,9 +70,16 @@ int __wrap_zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
 }
 
 int __wrap_zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_files) {
-    if (hits(FAULT_REGISTER_FILES))
+    if (hits(FAULT_REGISTER_FILES)) {
+        n_registered_files = 0;
         return (int)fault.result;
-    return __real_zr_ring_register_files(ring, files, n_files);
+    }
+    int error = __real_zr_ring_register_files(ring, files, n_files);
+    if (!is_spared) {
+        n_registered_files = error == 0 && n_files <= MAX_FILES ? n_files : 0;
+        memcpy(registered_files, files, n_registered_files * sizeof(*files));
+    }
+    return error;
 }
 
 int __wrap_zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsigned n) {
@@ -77,6 +96,7 @@ static bool fits(const zr_ring_request_t *request) {
     case FAULT_RESULT:
     case FAULT_SHORT:
     case FAULT_LATE:
+    case FAULT_EVENT:
         return true;
     case FAULT_LOST:
     case FAULT_MISPLACED:
@@ -90,6 +110,8 @@ static bool fits(const zr_ring_request_t *request) {
 
 int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
     zr_ring_request_t changed = *request;
+    if (is_spared)
+        return __real_zr_ring_queue(ring, request);
     armed[request->tag].kind = FAULT_NONE;
     armed[request->tag].request = *request;
     if (fits(request) && hits(fault.kind) && fault.kind != FAULT_NONE) {
@@ -98,6 +120,8 @@ int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
             changed.size_bytes = 0;
         if (fault.kind == FAULT_MISPLACED)
             changed.offset_bytes = 0;
+        if (fault.kind == FAULT_EVENT)
+            fault_event(n_registered_files > 0 ? registered_files[request->file] : request->file);
     }
     n_queued++;
     fault_n_unregistered += request->buffer < 0;
@@ -108,7 +132,7 @@ int __wrap_zr_ring_submit(zr_ring_t *ring) {
     if (hits(FAULT_SUBMIT))
         return (int)fault.result;
     int n = __real_zr_ring_submit(ring);
-    if (n > 0)
+    if (n > 0 && !is_spared)
         n_outstanding += (size_t)n;
     return n;
 }
@@ -127,7 +151,8 @@ static void spoil(zr_ring_completion_t *completion) {
         completion->result = (int)request->size_bytes;
         break;
     case FAULT_FLIP:
-        ((unsigned char *)request->memory)[0] ^= 4; /* no padding lies there */
+        /* No padding lies at its beginning. */
+        ((unsigned char *)request->memory)[(size_t)fault.result % request->size_bytes] ^= 4;
         break;
     default:
         break;
@@ -135,6 +160,8 @@ static void spoil(zr_ring_completion_t *completion) {
 }
 
 int __wrap_zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p) {
+    if (is_spared)
+        return __real_zr_ring_next(ring, timeout_ms, completion_p);
     if (timeout_ms > 0 && hits(FAULT_NEXT))
         return (int)fault.result;
     while (n_outstanding > 0) {
@@ -170,14 +197,16 @@ static int fail_with(long error) {
 }
 
 int __wrap_fallocate(int fd, int mode, off_t offset, off_t length) {
+    if (fault.kind == FAULT_SPARSE)
+        return ftruncate(fd, offset + length);
     return hits(FAULT_FALLOCATE) ? fail_with(fault.result)
                                  : __real_fallocate(fd, mode, offset, length);
 }
 
 ssize_t __wrap_pwrite(int fd, const void *memory, size_t size_bytes, off_t offset) {
-    if (fault.kind == FAULT_BLOCK && size_bytes % (size_t)fault.result != 0)
+    if (!is_spared && fault.kind == FAULT_BLOCK && size_bytes % (size_t)fault.result != 0)
         return fail_with(EINVAL);
-    if (fault.kind == FAULT_ALIGN && (uintptr_t)memory % (size_t)fault.result != 0)
+    if (!is_spared && fault.kind == FAULT_ALIGN && (uintptr_t)memory % (size_t)fault.result != 0)
         return fail_with(EINVAL);
     if (hits(FAULT_PWRITE))
         return fail_with(fault.result);

@@ -1,6 +1,9 @@
 /*
  * Faults between the store and the system: the linker sends the store's calls of its ring, and of
  * the system when it makes a file, here (--wrap). Without a fault they go through.
+ *
+ * One store at a time is meant: where several threads have one each, all of them but one are
+ * spared.
  */
 #ifndef ZR_TESTS_OFFLOAD_FAULT_RING_H
 #define ZR_TESTS_OFFLOAD_FAULT_RING_H
@@ -15,13 +18,16 @@ typedef enum fault_kind {
     FAULT_LATE,      /* it ends after all others that are with the system */
     FAULT_LOST,      /* a write ends well, and has not been done */
     FAULT_MISPLACED, /* a write goes to the file's beginning */
-    FAULT_FLIP,      /* a bit of what is read has changed */
-    FAULT_SUBMIT,    /* zr_ring_submit returns fault.result, and hands nothing over */
-    FAULT_NEXT,      /* zr_ring_next returns fault.result when it is to wait */
+    FAULT_FLIP,   /* a bit of what is read has changed: of byte fault.result, modulo the length */
+    FAULT_EVENT,  /* fault_event is called before the request is queued */
+    FAULT_SUBMIT, /* zr_ring_submit returns fault.result, and hands nothing over */
+    FAULT_NEXT,   /* zr_ring_next returns fault.result when it is to wait */
     FAULT_OPEN_RING, /* the calls of these names return fault.result, or -1 with that errno */
     FAULT_REGISTER_BUFFERS,
     FAULT_REGISTER_FILES,
     FAULT_FALLOCATE,
+    FAULT_SPARSE, /* fallocate makes files as long as they shall be, all of it holes; on any thread
+                   */
     FAULT_OPEN,
     FAULT_SET_FLAGS, /* fcntl(F_SETFL) */
     FAULT_BLOCK,     /* pwrite takes multiples of fault.result only */
@@ -44,5 +50,11 @@ extern size_t fault_n_unregistered;
 
 /** Let the `at`-th call fail, and the n_times - 1 after it. */
 void fault_arm(fault_kind_t kind, long result, size_t at, size_t n_times);
+
+/** The calling thread's calls go through, and are not counted, from now on or (false) no more. */
+void fault_spare_thread(bool spared);
+
+/** FAULT_EVENT: what happens, to the file that the request is for. Set before it is armed. */
+extern void (*fault_event)(int file);
 
 #endif

@@ -9,3 +9,14 @@ zr_add_test(ref/test_gpt_gathers.c ${RANKS} LINK zero_gpt)
 zr_add_test(ref/test_gpt_late.c ${RANKS} LINK zero_gpt)
 zr_add_test(ref/test_gpt_sim.c ${RANKS} LINK zero_gpt LABELS asan)
 zr_add_test(ref/test_gpt_scale.c LINK zero_gpt LABELS asan)
+
+# The GPT on drives that fail: the store's calls go through the test's.
+foreach(name test_gpt_faults test_gpt_full_drive)
+  zr_add_test(ref/${name}.c ref/gpt_on_drive.c offload/fault_ring.c offload/store_fixture.c ${RANKS}
+              LINK zero_gpt LABELS asan)
+  foreach(function zr_ring_open zr_ring_queue zr_ring_submit zr_ring_next zr_ring_register_buffers
+                   zr_ring_register_files fallocate pwrite open fcntl zr_store_destroy
+                   zr_allocator_destroy)
+    target_link_options(${name} PRIVATE LINKER:--wrap=${function})
+  endforeach()
+endforeach()

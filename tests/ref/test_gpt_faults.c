@@ -1,0 +1,312 @@
+/*
+ * The GPT on a drive that fails: everything is on NVMe, over the real store, and one request of one
+ * rank goes wrong. The run ends with the precise error, on every rank, or in the weights of the
+ * undisturbed run; and either way it leaves nothing behind (gpt_on_drive.h).
+ *
+ *   test_gpt_faults [RUNS [SEED [KIND]]]    so many runs for each kind of fault, or for one
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/offload/fault_ring.h"
+#include "tests/offload/store_fixture.h"
+#include "tests/ref/gpt_on_drive.h"
+
+#define N_FOLDERS 2
+#define NEVER (SIZE_MAX / 2)
+
+static size_t n_runs = 5;
+static uint64_t random_state = 1;
+static const char *only_kind; /* NULL: all */
+
+static char folders[N_FOLDERS][64], moved[N_FOLDERS][80], paths[256];
+
+static const gpt_variant_t variants[] = {
+    {1, 2, ZR_DTYPE_F32, false}, {1, 3, ZR_DTYPE_BF16, false}, {2, 2, ZR_DTYPE_BF16, false},
+    {2, 3, ZR_DTYPE_F32, false}, {2, 2, ZR_DTYPE_F32, true},   {2, 3, ZR_DTYPE_BF16, true},
+};
+#define N_VARIANTS (sizeof(variants) / sizeof(variants[0]))
+static uint64_t references[N_VARIANTS];
+
+/* ---- what may happen --------------------------------------------------------------------------
+ */
+
+typedef enum end {
+    GOES_ON,   /* the run shall train the right weights */
+    ENDS,      /* it shall say this error, once */
+    ENDS_OR_ON /* what the drive has lost may be of no use any more */
+} end_t;
+
+typedef struct kind {
+    const char *name;
+    fault_kind_t kind;
+    long result;
+    void (*event)(int file);
+    end_t end;
+    zr_status_t status;
+    const char *said; /* the cause, in the message */
+    bool for_ever;    /* all later requests as well */
+} kind_t;
+
+/* The file becomes shorter, under requests that are with the system. */
+static void truncate_file(int file) {
+    off_t size = lseek(file, 0, SEEK_END);
+    assert_true(size > 0);
+    assert_int_equal(ftruncate(file, (off_t)(next_random(&random_state) % (uint64_t)size)), 0);
+}
+
+static void move_folders(int file) {
+    (void)file;
+    for (size_t i = 0; i < N_FOLDERS; i++)
+        assert_int_equal(rename(folders[i], moved[i]), 0);
+}
+
+static void remove_folders(int file) {
+    (void)file;
+    for (size_t i = 0; i < N_FOLDERS; i++)
+        assert_int_equal(rmdir(folders[i]), 0);
+}
+
+#define CHANGED "are not those that were put"
+
+static const kind_t kinds[] = {
+    {.name = "EIO",
+     .kind = FAULT_RESULT,
+     .result = -EIO,
+     .end = ENDS,
+     .status = ZR_ERR_IO,
+     .said = "Input/output error (errno 5)"},
+    {.name = "ENOSPC",
+     .kind = FAULT_RESULT,
+     .result = -ENOSPC,
+     .end = ENDS,
+     .status = ZR_ERR_IO,
+     .said = "No space left on device (errno 28)"},
+    {.name = "a drive that dies",
+     .kind = FAULT_RESULT,
+     .result = -EIO,
+     .end = ENDS,
+     .status = ZR_ERR_IO,
+     .said = "Input/output error (errno 5)",
+     .for_ever = true},
+    {.name = "a short transfer", .kind = FAULT_SHORT, .result = 4096},
+    {.name = "a ragged transfer", .kind = FAULT_SHORT, .result = 1000},
+    {.name = "EAGAIN", .kind = FAULT_RESULT, .result = -EAGAIN},
+    {.name = "EINTR", .kind = FAULT_RESULT, .result = -EINTR},
+    {.name = "a late completion", .kind = FAULT_LATE},
+    {.name = "a flipped bit",
+     .kind = FAULT_FLIP,
+     .end = ENDS,
+     .status = ZR_ERR_FORMAT,
+     .said = CHANGED},
+    {.name = "a flipped bit anywhere", /* also in padding */
+     .kind = FAULT_FLIP,
+     .result = 3001,
+     .end = ENDS_OR_ON,
+     .status = ZR_ERR_FORMAT,
+     .said = CHANGED},
+    {.name = "a lost write",
+     .kind = FAULT_LOST,
+     .end = ENDS_OR_ON,
+     .status = ZR_ERR_FORMAT,
+     .said = CHANGED},
+    {.name = "a misplaced write",
+     .kind = FAULT_MISPLACED,
+     .end = ENDS_OR_ON,
+     .status = ZR_ERR_FORMAT,
+     .said = CHANGED},
+    {.name = "a truncated file",
+     .kind = FAULT_EVENT,
+     .event = truncate_file,
+     .end = ENDS_OR_ON,
+     .status = ZR_ERR_IO,
+     .said = "was made shorter by somebody else"},
+    {.name = "a folder that moves", .kind = FAULT_EVENT, .event = move_folders},
+    {.name = "a folder that vanishes", .kind = FAULT_EVENT, .event = remove_folders},
+    {.name = "submissions fail",
+     .kind = FAULT_SUBMIT,
+     .result = -EBADF,
+     .end = ENDS,
+     .status = ZR_ERR_IO,
+     .said = "handing requests over (io_uring_enter) failed: Bad file descriptor (errno 9)"},
+    {.name = "waiting fails",
+     .kind = FAULT_NEXT,
+     .result = -EBADF,
+     .end = ENDS,
+     .status = ZR_ERR_IO,
+     .said = "waiting for requests (io_uring_enter) failed: Bad file descriptor (errno 9)"},
+};
+#define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
+
+/* ---- runs --------------------------------------------------------------------------------------
+ */
+
+/* A run with a fault at the at-th request or call of its kind. */
+static void run_with(const kind_t *kind, size_t variant, int bad_rank, size_t at, gpt_run_t *run) {
+    *run = (gpt_run_t){.variant = variants[variant], .paths = paths, .bad_rank = bad_rank};
+    for (size_t i = 0; i < N_FOLDERS; i++)
+        assert_true(mkdir(folders[i], 0700) == 0 || errno == EEXIST);
+    fault_event = kind->event;
+    fault_arm(kind->kind, kind->result, at, kind->for_ever ? NEVER : 1);
+    gpt_run(run);
+    for (size_t i = 0; i < N_FOLDERS; i++) {
+        const char *folder = access(moved[i], F_OK) == 0 ? moved[i] : folders[i];
+        if (access(folder, F_OK) == 0)
+            assert_int_equal(count_names(folder), 0);
+        rmdir(moved[i]);
+    }
+}
+
+/* How it shall be named where the message is of a transfer: operation, file, offset and length. */
+static void expect_place(const gpt_run_t *run, const char *said) {
+    char file[64];
+    snprintf(file, sizeof(file), "rank %d's file in test-gpt-faults-", run->bad_rank);
+    const char *const parts[] = {"et of \"", file, ", offset ", ", length "};
+    if (strstr(said, "io_uring_enter") != NULL)
+        return; /* all requests are lost */
+    for (size_t i = 0; i < 4; i++)
+        if (strstr(said, parts[i]) == NULL && strstr(said, i == 0 ? "put of \"" : parts[i]) == NULL)
+            fail_msg("\"%s\" does not say \"%s\"", said, parts[i]);
+}
+
+/* The bad rank has said what it met; the others have ended because of that, and say so. */
+static void expect_error(const kind_t *kind, const gpt_run_t *run) {
+    const test_ranks_t *ranks = &run->ranks;
+    const char *said = ranks->last_error[run->bad_rank];
+    bool is_changed = strstr(said, CHANGED) != NULL;
+    if (strstr(said, kind->said) == NULL && !(kind->end == ENDS_OR_ON && is_changed))
+        fail_msg("\"%s\" does not say \"%s\"", said, kind->said);
+    expect_place(run, said);
+    /* A store that takes nothing more says so, with what has made it useless. */
+    if (kind->end == ENDS && !kind->for_ever &&
+        strstr(said, "the store takes nothing more") == NULL)
+        assert_int_equal(ranks->n_errors[run->bad_rank], 1);
+    if (ranks->status[run->bad_rank] != ZR_OK)
+        assert_int_equal(ranks->status[run->bad_rank], is_changed ? ZR_ERR_FORMAT : kind->status);
+    for (int r = 0; r < ranks->n_ranks; r++) {
+        char text[96];
+        if (r == run->bad_rank || ranks->status[r] == ZR_OK)
+            continue;
+        snprintf(text, sizeof(text), "rank %d gave up: %.60s", run->bad_rank, said);
+        assert_int_equal(ranks->status[r], ZR_ERR_COMM);
+        assert_int_equal(ranks->n_errors[r], 1);
+        if (strstr(ranks->last_error[r], text) == NULL)
+            fail_msg("\"%s\" does not say \"%s\"", ranks->last_error[r], text);
+    }
+}
+
+/* Whoever has ended well has the right weights. True: all have. */
+static bool expect_weights(const gpt_run_t *run, uint64_t reference) {
+    bool all = true;
+    for (int r = 0; r < run->ranks.n_ranks; r++) {
+        if (run->ranks.status[r] == ZR_OK && run->hash[r] != reference)
+            fail_msg("rank %d has trained wrong weights", r);
+        all &= run->ranks.status[r] == ZR_OK;
+    }
+    return all;
+}
+
+static bool check(const kind_t *kind, const gpt_run_t *run, uint64_t reference) {
+    bool has_hit = fault.n_hits > 0, all_right = expect_weights(run, reference);
+    size_t n_errors = run->ranks.n_errors[run->bad_rank];
+    if (!has_hit || kind->end == GOES_ON) {
+        if (!all_right || n_errors > 0)
+            fail_msg("it did not go on: %s", run->ranks.last_error[run->bad_rank]);
+    } else if (kind->end == ENDS || n_errors > 0 || !all_right) {
+        expect_error(kind, run);
+    }
+    return !all_right;
+}
+
+/* ---- tests -------------------------------------------------------------------------------------
+ */
+
+static int setup(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_FOLDERS; i++) {
+        snprintf(folders[i], sizeof(folders[i]), "test-gpt-faults-XXXXXX");
+        assert_non_null(mkdtemp(folders[i]));
+        snprintf(moved[i], sizeof(moved[i]), "%.60s-moved", folders[i]);
+    }
+    snprintf(paths, sizeof(paths), "%s,%s", folders[0], folders[1]);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    fault_arm(FAULT_NONE, 0, 0, 0);
+    for (size_t i = 0; i < N_FOLDERS; i++)
+        assert_true(rmdir(folders[i]) == 0 || errno == ENOENT);
+    return 0;
+}
+
+/* With everything on the drives, and nothing. */
+static void undisturbed(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_VARIANTS; i++) {
+        gpt_run_t run = {.variant = variants[i]};
+        gpt_run(&run);
+        assert_int_equal(run.ranks.status[0], ZR_OK);
+        references[i] = run.hash[0];
+        run.paths = paths;
+        fault_arm(FAULT_NONE, 0, 0, 0);
+        gpt_run(&run);
+        for (int r = 0; r < run.ranks.n_ranks; r++) {
+            assert_int_equal(run.ranks.status[r], ZR_OK);
+            assert_true(run.hash[r] == references[i]);
+        }
+        assert_true(fault.n_calls > 50);
+    }
+}
+
+/* How many requests or calls a fault of this kind has to choose from. */
+static size_t count_calls(const kind_t *kind, size_t variant, int bad_rank) {
+    gpt_run_t run;
+    run_with(kind, variant, bad_rank, NEVER, &run);
+    assert_false(check(kind, &run, references[variant]));
+    return fault.n_calls;
+}
+
+static void fail_at_random(const kind_t *kind) {
+    size_t n_calls[N_VARIANTS] = {0}, n_hits = 0, n_ended = 0;
+    for (size_t i = 0; i < n_runs; i++) {
+        gpt_run_t run;
+        size_t variant = next_random(&random_state) % N_VARIANTS;
+        int bad_rank = (int)(next_random(&random_state) % (uint64_t)variants[variant].n_ranks);
+        if (n_calls[variant] == 0)
+            n_calls[variant] = count_calls(kind, variant, bad_rank);
+        size_t at = 1 + next_random(&random_state) % n_calls[variant];
+        run_with(kind, variant, bad_rank, at, &run);
+        n_hits += fault.n_hits > 0;
+        n_ended += check(kind, &run, references[variant]);
+    }
+    print_message("%s: %zu runs, met in %zu, ended by it %zu\n", kind->name, n_runs, n_hits,
+                  n_ended);
+    assert_true(3 * n_hits >= 2 * n_runs); /* calls of the ring are not always as many */
+}
+
+static void each_fault(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_KINDS; i++)
+        if (only_kind == NULL || strcmp(only_kind, kinds[i].name) == 0)
+            fail_at_random(&kinds[i]);
+}
+
+int main(int n_arguments, char **arguments) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(undisturbed), cmocka_unit_test(each_fault)};
+    n_runs = n_arguments > 1 ? strtoul(arguments[1], NULL, 10) : n_runs;
+    random_state = n_arguments > 2 ? strtoull(arguments[2], NULL, 10) : random_state;
+    only_kind = n_arguments > 3 ? arguments[3] : NULL;
+    if (fixture_probe() != 0)
+        return FIXTURE_SKIPPED;
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
