@@ -23,8 +23,10 @@
 
 static zr_status_t fail_errno(const zr_log_t *log, const char *operation, const char *name,
                               int error) {
-    return zr_fail(log, ZR_ERR_IO, "store: %s of %s failed: %s (errno %d)", operation, name,
-                   strerror(error), error);
+    const char *advice =
+        error == EMFILE || error == ENFILE ? "; raise RLIMIT_NOFILE (ulimit -n)" : "";
+    return zr_fail(log, ZR_ERR_IO, "store: %s of %s failed: %s (errno %d)%s", operation, name,
+                   strerror(error), error, advice);
 }
 
 /* ---- room ---------------------------------------------------------------------------------- */

@@ -5,7 +5,9 @@
 #ifndef TESTS_EXAMPLES_RUN_TRAIN_H
 #define TESTS_EXAMPLES_RUN_TRAIN_H
 
+#include <fcntl.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,16 +34,75 @@ static inline void read_file(const char *name, char *text, size_t size) {
     assert_int_equal(fclose(file), 0);
 }
 
-/* Run zero-train in the folder, with its output in `out` and `err`; its exit status. */
-static inline int run(const char *arguments) {
+/* Run zero-train in the folder, after a command of the shell, with its output in `out` and `err`;
+ * its exit status. */
+static inline int run_after(const char *before, const char *arguments) {
     char command[4096];
-    snprintf(command, sizeof(command), "'%s' %s >out 2>err", ZERO_TRAIN, arguments);
+    snprintf(command, sizeof(command), "exec >out 2>err; %s exec '%s' %s", before, ZERO_TRAIN,
+             arguments);
     int status = system(command);
     read_file("out", out, sizeof(out));
     read_file("err", err, sizeof(err));
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
 }
+
+static inline int run(const char *arguments) {
+    return run_after("", arguments);
+}
+
+/* ---- a run that goes on meanwhile ---- */
+
+#define MOST_WORDS 64
+
+/* Start zero-train with its output in the files out and err. */
+static inline pid_t start(const char *arguments) {
+    char copy[1024], *words[MOST_WORDS] = {ZERO_TRAIN};
+    size_t n = 1;
+    snprintf(copy, sizeof(copy), "%s", arguments);
+    for (char *word = strtok(copy, " "); word != NULL && n < MOST_WORDS - 1;
+         word = strtok(NULL, " "))
+        words[n++] = word;
+    int out_fd = open("out", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int err_fd = open("err", O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(out_fd >= 0 && err_fd >= 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
+        dup2(out_fd, STDOUT_FILENO);
+        dup2(err_fd, STDERR_FILENO);
+        execv(words[0], words);
+        _exit(127);
+    }
+    close(out_fd);
+    close(err_fd);
+    return child;
+}
+
+/* Until the run has said something: no time is too long but that of the test's own limit. */
+static inline void wait_for(pid_t child, const char *part) {
+    int status;
+    for (;;) {
+        read_file("err", err, sizeof(err));
+        if (strstr(err, part) != NULL)
+            return;
+        if (waitpid(child, &status, WNOHANG) != 0)
+            fail_msg("it ended before it said \"%s\": %s", part, err);
+        usleep(1000);
+    }
+}
+
+static inline int end(pid_t child) {
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    read_file("out", out, sizeof(out));
+    read_file("err", err, sizeof(err));
+    return status;
+}
+
+/* ---- what is expected ---- */
 
 static inline void assert_ran(const char *arguments, int expected) {
     int code = run(arguments);

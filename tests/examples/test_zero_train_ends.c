@@ -9,13 +9,11 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include "tests/examples/run_train.h"
 
-#define WORDS 32
 #define LONG "--steps 1000000 --schedule constant "
 
 static int prepare(void **state) {
@@ -24,52 +22,6 @@ static int prepare(void **state) {
 }
 
 /* ---- signals ---------------------------------------------------------------------------- */
-
-/* Start zero-train with its output in the files out and err. */
-static pid_t start(const char *arguments) {
-    char copy[1024], *words[WORDS] = {ZERO_TRAIN};
-    size_t n = 1;
-    snprintf(copy, sizeof(copy), "%s", arguments);
-    for (char *word = strtok(copy, " "); word != NULL && n < WORDS - 1; word = strtok(NULL, " "))
-        words[n++] = word;
-    int out_fd = open("out", O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    int err_fd = open("err", O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    assert_true(out_fd >= 0 && err_fd >= 0);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        signal(SIGINT, SIG_DFL);
-        signal(SIGTERM, SIG_DFL);
-        dup2(out_fd, STDOUT_FILENO);
-        dup2(err_fd, STDERR_FILENO);
-        execv(words[0], words);
-        _exit(127);
-    }
-    close(out_fd);
-    close(err_fd);
-    return child;
-}
-
-/* Until the run has said something: no time is too long but that of the test's own limit. */
-static void wait_for(pid_t child, const char *part) {
-    int status;
-    for (;;) {
-        read_file("err", err, sizeof(err));
-        if (strstr(err, part) != NULL)
-            return;
-        if (waitpid(child, &status, WNOHANG) != 0)
-            fail_msg("it ended before it said \"%s\": %s", part, err);
-        usleep(1000);
-    }
-}
-
-static int end(pid_t child) {
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    read_file("out", out, sizeof(out));
-    read_file("err", err, sizeof(err));
-    return status;
-}
 
 static json_t *interrupt(const char *arguments, int number) {
     pid_t child = start(arguments);
