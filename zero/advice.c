@@ -5,20 +5,22 @@
  */
 #include "zero/runtime_internal.h"
 
-static const char *const smaller_batch =
-    "a smaller --micro-batch or --recompute unit, with --offload-activations cpu or nvme";
+static const char *const smaller_batch = "a smaller --micro-batch, a shorter --seq, --recompute "
+                                         "unit with --offload-activations cpu or nvme";
 
 /* Whether gradients wait where their state is updated. */
 static bool moves_gradients(const zr_config_t *config) {
     return config->stage >= 2 && config->offload_optimizer.gradients == ZR_OFFLOAD_CPU;
 }
 
-static void advise_device(const zr_config_t *config, zr_allocator_advice_t *advice) {
+static void advise_device(const zr_config_t *config, int n_ranks, zr_allocator_advice_t *advice) {
     static const char *const stages[] = {"--stage 1, 2 or 3", "--stage 2 or 3", "--stage 3",
                                          "more --ranks"};
     const char **by_tag = advice->by_tag[ZR_TIER_DEVICE];
+    bool shards = n_ranks > 1 || config->stage == 3; /* a lone rank's shard is the whole */
     advice->budget[ZR_TIER_DEVICE] = "a larger --device-memory";
-    advice->any[ZR_TIER_DEVICE] = stages[config->stage];
+    advice->any[ZR_TIER_DEVICE] =
+        shards ? stages[config->stage] : "--stage 3 with --offload-params cpu or nvme";
     if (config->offload_optimizer.device == ZR_OFFLOAD_NONE)
         by_tag[ZR_TAG_OPTIMIZER_STATE] = "--offload-optimizer cpu or nvme";
     else if (config->offload_optimizer.ratio < 1)
@@ -73,9 +75,9 @@ static void advise_host(const zr_config_t *config, zr_allocator_advice_t *advice
     by_tag[ZR_TAG_STAGING] = advise_staging(config);
 }
 
-zr_allocator_advice_t zr_rt_advice(const zr_config_t *config) {
+zr_allocator_advice_t zr_rt_advice(const zr_config_t *config, int n_ranks) {
     zr_allocator_advice_t advice = {.any = {NULL}};
-    advise_device(config, &advice);
+    advise_device(config, n_ranks, &advice);
     advise_host(config, &advice);
     return advice;
 }

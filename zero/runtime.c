@@ -117,7 +117,7 @@ static zr_status_t create_parts(zr_runtime_t *runtime) {
     options.log = runtime->log;
     options.budget_bytes[ZR_TIER_DEVICE] = runtime->config.device_memory_bytes;
     options.budget_bytes[ZR_TIER_HOST] = runtime->config.host_memory_bytes;
-    options.advice = zr_rt_advice(&runtime->config);
+    options.advice = zr_rt_advice(&runtime->config, runtime->n_ranks);
     ZR_TRY(zr_allocator_create(runtime->device, &options, &runtime->allocator));
     ZR_TRY(create_streams(runtime));
     zr_group_t group = {

@@ -134,7 +134,7 @@ struct zr_runtime {
 /* ---- small helpers ---- */
 
 /** What to try when memory runs out, of a configuration that has been checked; static strings. */
-zr_allocator_advice_t zr_rt_advice(const zr_config_t *config);
+zr_allocator_advice_t zr_rt_advice(const zr_config_t *config, int n_ranks);
 
 /** Bytes of n elements of the parameters' dtype. */
 static inline size_t zr_rt_bytes(const zr_runtime_t *runtime, size_t n_elems) {

@@ -129,9 +129,12 @@ static void budgets(void **state) {
         const char *said[4];
         const char *not_said;
     } cases[] = {
-        {TINY "--device-memory 64KiB",
+        {TINY "--ranks 2 --device-memory 64KiB",
          {"device memory", "try a larger --device-memory, --stage 1, 2 or 3"},
          "host-memory"},
+        {TINY "--device-memory 64KiB",
+         {"device memory", "try a larger --device-memory, --stage 3 with --offload-params cpu"},
+         "--stage 1"},
         {TINY "--offload-optimizer cpu --host-memory 64KiB",
          {"host memory", "try a larger --host-memory", "--offload-optimizer nvme"},
          "--stage"},

@@ -13,7 +13,7 @@
 #include "zero/runtime_internal.h"
 
 static const char *said(const zr_config_t *config, zr_tier_t tier, zr_tag_t tag) {
-    const char *text = zr_rt_advice(config).by_tag[tier][tag];
+    const char *text = zr_rt_advice(config, 2).by_tag[tier][tag];
     return text == NULL ? "" : text;
 }
 
@@ -31,12 +31,25 @@ static void a_larger_budget_of_the_same_tier(void **state) {
     zr_config_t config = zr_config_default();
     (void)state;
     for (config.stage = 0; config.stage <= 3; config.stage++) {
-        zr_allocator_advice_t advice = zr_rt_advice(&config);
+        zr_allocator_advice_t advice = zr_rt_advice(&config, 2);
         assert_string_equal(advice.budget[ZR_TIER_DEVICE], "a larger --device-memory");
         assert_string_equal(advice.budget[ZR_TIER_HOST], "a larger --host-memory");
         assert_non_null(advice.any[ZR_TIER_DEVICE]);
         assert_null(advice.any[ZR_TIER_HOST]); /* a stage is no way out of a full host alone */
     }
+}
+
+/* Sharding over one rank leaves it everything. */
+static void one_rank_has_nothing_to_shard(void **state) {
+    zr_config_t config = zr_config_default();
+    (void)state;
+    for (config.stage = 0; config.stage < 3; config.stage++) {
+        const char *text = zr_rt_advice(&config, 1).any[ZR_TIER_DEVICE];
+        assert_says(text, "--stage 3 with --offload-params");
+        assert_silent(text, "1, 2");
+        assert_silent(zr_rt_advice(&config, 2).any[ZR_TIER_DEVICE], "--offload-params");
+    }
+    assert_string_equal(zr_rt_advice(&config, 1).any[ZR_TIER_DEVICE], "more --ranks");
 }
 
 /* What is on the device may leave it, and what has left it is no longer told to. */
@@ -100,6 +113,7 @@ static void on_the_host(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_larger_budget_of_the_same_tier),
+        cmocka_unit_test(one_rank_has_nothing_to_shard),
         cmocka_unit_test(on_the_device),
         cmocka_unit_test(on_the_host),
     };
