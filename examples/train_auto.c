@@ -8,11 +8,9 @@
 #include "examples/train_auto.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "examples/gpt_plan.h"
-#include "examples/train_device.h"
-#include "examples/train_files.h"
+#include "examples/this_machine.h"
 
 #define N_SHARES 256 /* a fraction is found to 1 of so many */
 #define N_STEPS 3
@@ -26,52 +24,6 @@ typedef struct search {
     size_t n_plans;
     bool has_said;
 } search_t;
-
-/* ---- the machine ------------------------------------------------------------------------------
- */
-
-static zr_status_t describe_device(const train_options_t *options, const zr_log_t *log,
-                                   zr_hardware_t *hardware) {
-    zr_device_options_t device_options = zr_device_options_default();
-    train_device_t chosen;
-    zr_device_t *device = NULL;
-    zr_log_t quiet = *log;
-    quiet.level = ZR_LOG_WARNING; /* the run says which device it takes */
-    ZR_TRY(train_device_choose(options->device, &quiet, &chosen));
-    device_options.log = *log;
-    device_options.index = chosen.index;
-    device_options.n_threads = train_device_threads(options);
-    ZR_TRY(zr_device_open(chosen.name, &device_options, &device));
-    const zr_device_info_t *info = zr_device_info(device);
-    hardware->kind = info->host_addressable ? ZR_HARDWARE_HOST : ZR_HARDWARE_CUDA;
-    hardware->granule_bytes = info->granule_bytes;
-    hardware->device_memory_bytes = info->memory_bytes;
-    hardware->n_threads = info->n_threads > 0 ? info->n_threads : 1;
-    hardware->host_memory_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    zr_device_close(&device);
-    return ZR_OK;
-}
-
-/* How drives want to be read and written: a store with nothing in it knows. */
-static zr_status_t describe_drives(const train_options_t *options, const zr_log_t *log,
-                                   zr_hardware_t *hardware) {
-    const zr_nvme_options_t *nvme = &options->config.nvme;
-    zr_store_options_t store_options = zr_store_options_default();
-    char text[ZR_CONFIG_PATHS_BYTES];
-    const char *first = text;
-    zr_store_t *store = NULL;
-    if (nvme->paths[0] == '\0')
-        return ZR_OK;
-    snprintf(text, sizeof(text), "%.*s", (int)strcspn(nvme->paths, ","), nvme->paths);
-    store_options.log = *log;
-    store_options.paths = &first;
-    store_options.n_paths = 1;
-    ZR_TRY(zr_store_create(nvme->store, &store_options, NULL, 0, &store));
-    hardware->disk_block_bytes = zr_store_info(store)->block_bytes;
-    hardware->disk_align_bytes = zr_store_info(store)->buffer_align_bytes;
-    zr_store_destroy(&store);
-    return ZR_OK;
-}
 
 /* ---- a plan -----------------------------------------------------------------------------------
  */
@@ -284,7 +236,6 @@ bool train_auto_is_wanted(const train_options_t *options) {
 
 zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
     search_t search = {.options = options, .log = log};
-    ZR_TRY(train_files_check_nvme_paths(options, log));
     search.request =
         (gpt_plan_request_t){.shape = options->shape,
                              .options = {.recompute = options->recompute,
@@ -294,10 +245,8 @@ zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
                              .activations = options->offload_activations,
                              .seq = options->seq,
                              .n_steps = N_STEPS,
-                             .n_ranks = options->n_ranks,
-                             .hardware = zr_hardware_default()};
-    ZR_TRY(describe_device(options, log, &search.request.hardware));
-    ZR_TRY(describe_drives(options, log, &search.request.hardware));
+                             .n_ranks = options->n_ranks};
+    ZR_TRY(this_machine_describe(options, log, &search.request.hardware));
     /* Room on the device is for what stays there, not for updates of what does not. */
     if (options->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
         options->config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
