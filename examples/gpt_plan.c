@@ -11,8 +11,13 @@ typedef struct planned_rank {
     zr_comm_t *comm;
     zr_runtime_t *runtime;
     gpt_t *gpt;
+    gpt_plan_watch_t *watch;
     int32_t *tokens; /* [micro_batch][seq] zeros, for inputs and targets */
 } planned_rank_t;
+
+static zr_status_t fail_memory(const gpt_plan_request_t *request) {
+    return zr_fail(&request->log, ZR_ERR_MEMORY, "the system has no memory for a plan");
+}
 
 static zr_status_t open_rank(planned_rank_t *rank) {
     const gpt_plan_request_t *request = rank->request;
@@ -24,8 +29,11 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     config.nvme.store = "sim";
     rank->tokens = calloc(config.micro_batch * request->seq, sizeof(*rank->tokens));
     if (rank->tokens == NULL)
-        return zr_fail(&request->log, ZR_ERR_MEMORY, "the system has no memory for a plan");
+        return fail_memory(request);
     ZR_TRY(zr_device_open("sim", &device_options, &rank->device));
+    rank->watch = gpt_plan_watch_create(zr_sim_clock_of(rank->device));
+    if (rank->watch == NULL)
+        return fail_memory(request);
     ZR_TRY(zr_comm_create_sim(0, request->n_ranks, &comm_options, &rank->comm));
     return zr_runtime_create(&config, rank->comm, rank->device, &request->log, &rank->runtime);
 }
@@ -55,10 +63,24 @@ static zr_status_t run(planned_rank_t *rank, gpt_plan_t *plan) {
     ZR_TRY(build(rank));
     for (size_t i = 0; i < rank->request->n_steps; i++) {
         double start = zr_device_now(rank->device);
+        gpt_plan_watch_begin(rank->watch);
         ZR_TRY(train_step(rank));
         plan->step_seconds = zr_device_now(rank->device) - start;
     }
-    return ZR_OK;
+    return gpt_plan_watch_end(rank->watch, &plan->times) ? ZR_OK : fail_memory(rank->request);
+}
+
+static void note_drives(const planned_rank_t *rank, gpt_plan_t *plan) {
+    zr_stash_statistics_t stash;
+    if (zr_runtime_store(rank->runtime) == NULL)
+        return;
+    plan->nvme_bytes = zr_store_info(zr_runtime_store(rank->runtime))->reserved_bytes;
+    plan->nvme_by_tag[ZR_TAG_PARAMETERS] = plan->offload.params.bytes[ZR_TIER_NVME];
+    plan->nvme_by_tag[ZR_TAG_OPTIMIZER_STATE] = plan->offload.state_bytes[ZR_TIER_NVME];
+    if (rank->gpt != NULL && gpt_activations_statistics(rank->gpt, &stash) && stash.has_store)
+        plan->nvme_by_tag[ZR_TAG_ACTIVATIONS] = stash.peak_bytes;
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        plan->nvme_live_bytes += plan->nvme_by_tag[tag];
 }
 
 static void note(const planned_rank_t *rank, gpt_plan_t *plan) {
@@ -67,10 +89,9 @@ static void note(const planned_rank_t *rank, gpt_plan_t *plan) {
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
         zr_allocator_statistics(zr_runtime_allocator(rank->runtime), (zr_tier_t)tier,
                                 &plan->tiers[tier]);
-    if (zr_runtime_store(rank->runtime) != NULL)
-        plan->nvme_bytes = zr_store_info(zr_runtime_store(rank->runtime))->reserved_bytes;
     zr_runtime_model_size(rank->runtime, &plan->size);
     zr_runtime_offload(rank->runtime, &plan->offload);
+    note_drives(rank, plan);
 }
 
 zr_status_t gpt_plan(const gpt_plan_request_t *request, gpt_plan_t *plan_p) {
@@ -81,6 +102,7 @@ zr_status_t gpt_plan(const gpt_plan_request_t *request, gpt_plan_t *plan_p) {
     gpt_destroy(&rank.gpt);
     zr_runtime_destroy(&rank.runtime);
     zr_comm_destroy(&rank.comm);
+    gpt_plan_watch_destroy(&rank.watch);
     zr_device_close(&rank.device);
     free(rank.tokens);
     return status;

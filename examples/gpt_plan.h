@@ -6,6 +6,7 @@
 #define EXAMPLES_GPT_PLAN_H
 
 #include "examples/gpt.h"
+#include "examples/gpt_plan_times.h"
 #include "zero/zero.h"
 
 typedef struct gpt_plan_request {
@@ -23,7 +24,10 @@ typedef struct gpt_plan_request {
 typedef struct gpt_plan {
     zr_tier_statistics_t tiers[2]; /* device and host, as far as it came */
     size_t nvme_bytes;             /* reserved on the drives */
+    size_t nvme_live_bytes;        /* of what lies there */
+    size_t nvme_by_tag[ZR_N_TAGS]; /* likewise */
     double step_seconds;           /* of the last step, on the hardware's clock */
+    gpt_plan_times_t times;        /* likewise */
     zr_model_size_t size;
     zr_offload_report_t offload;
 } gpt_plan_t;
