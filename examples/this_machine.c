@@ -100,6 +100,7 @@ zr_status_t this_machine_describe(const train_options_t *options, const zr_log_t
     zr_hardware_t hardware = zr_hardware_default();
     snprintf(hardware.name, sizeof(hardware.name), "this");
     ZR_TRY(train_files_check_nvme_paths(options, log));
+    hardware.ranks_per_node = options->n_ranks;
     ZR_TRY(describe_device(options, log, &hardware));
     ZR_TRY(describe_drives(options, log, &hardware));
     *hardware_p = hardware;

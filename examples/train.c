@@ -131,22 +131,25 @@ static zr_status_t create_rank(rank_t *rank) {
     return create_reader(rank);
 }
 
+train_peak_t train_peak_of(const zr_tier_statistics_t *statistics) {
+    train_peak_t peak = {.live = statistics->live.peak, .reserved = statistics->reserved.peak};
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        peak.by_tag[tag] = statistics->by_tag[tag].peak;
+    for (int i = 0; i < ZR_N_CLASSES; i++)
+        peak.by_class[i] =
+            (train_class_peak_t){.live = statistics->by_class[i].live.peak,
+                                 .reserved = statistics->by_class[i].reserved.peak,
+                                 .largest_hole = statistics->by_class[i].largest_hole_bytes};
+    return peak;
+}
+
 static void note_peaks(rank_t *rank) {
     zr_allocator_t *allocator = zr_runtime_allocator(rank->runtime);
     zr_allocator_replay_statistics(allocator, &rank->result.replay);
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
         zr_tier_statistics_t statistics;
         zr_allocator_statistics(allocator, (zr_tier_t)tier, &statistics);
-        train_peak_t *peak = &rank->result.peak[tier];
-        peak->live = statistics.live.peak;
-        peak->reserved = statistics.reserved.peak;
-        for (int tag = 0; tag < ZR_N_TAGS; tag++)
-            peak->by_tag[tag] = statistics.by_tag[tag].peak;
-        for (int i = 0; i < ZR_N_CLASSES; i++)
-            peak->by_class[i] =
-                (train_class_peak_t){.live = statistics.by_class[i].live.peak,
-                                     .reserved = statistics.by_class[i].reserved.peak,
-                                     .largest_hole = statistics.by_class[i].largest_hole_bytes};
+        rank->result.peak[tier] = train_peak_of(&statistics);
     }
 }
 

@@ -23,6 +23,9 @@ typedef struct train_peak {
     train_class_peak_t by_class[ZR_N_CLASSES];
 } train_peak_t;
 
+/** The peaks of an allocator's statistics. */
+train_peak_t train_peak_of(const zr_tier_statistics_t *statistics);
+
 /** Where a rank's time went, in seconds: the average over the ranks. */
 typedef struct train_time {
     double compute;

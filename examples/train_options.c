@@ -605,6 +605,19 @@ static zr_status_t set_output_option(parsing_t *p, int key, const char *value) {
     }
 }
 
+const struct argp_option *train_options_find(const char *name) {
+    for (const struct argp_option *o = option_table; o->name != NULL || o->doc != NULL; o++)
+        if (o->name != NULL && strcmp(o->name, name) == 0)
+            return o;
+    return NULL;
+}
+
+zr_status_t train_options_take(train_options_t *options, int key, const char *value,
+                               const zr_log_t *log) {
+    parsing_t parsing = {.options = options, .log = log};
+    return set_output_option(&parsing, key, value);
+}
+
 static error_t set_option(int key, char *value, struct argp_state *state) {
     if (key != ARGP_KEY_ARG && (key < KEY_MODEL || key > KEY_TRACE))
         return ARGP_ERR_UNKNOWN;
@@ -809,17 +822,21 @@ static zr_status_t check_memory_snapshot(const train_options_t *options, const z
                    path);
 }
 
+zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log) {
+    ZR_TRY(resolve_shape(options, log));
+    ZR_TRY(resolve_schedule(options, log));
+    ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));
+    return check_sizes(options, log);
+}
+
 zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log) {
     if (options->n_data_paths == 0)
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
             "no data: give files or folders with --data PATH... (--help lists all options)");
     ZR_TRY(train_launch_apply(options, log));
-    ZR_TRY(resolve_shape(options, log));
-    ZR_TRY(resolve_schedule(options, log));
-    ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));
+    ZR_TRY(train_options_resolve_run(options, log));
     ZR_TRY(check_offload(options, log));
-    ZR_TRY(check_sizes(options, log));
     ZR_TRY(check_memory_snapshot(options, log));
     return ZR_OK;
 }

@@ -4,6 +4,7 @@
 #ifndef EXAMPLES_TRAIN_OPTIONS_H
 #define EXAMPLES_TRAIN_OPTIONS_H
 
+#include <argp.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -98,5 +99,17 @@ train_options_t train_options_default(void);
 
 /** Check what was filled in by hand, as train_options_parse does at its end. */
 ZR_NODISCARD zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log);
+/** The part of it that is about the run and not about its data or where things are offloaded. */
+ZR_NODISCARD zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log);
+
+/*
+ * For programs that have some of zero-train's options: they mean the same there.
+ */
+
+/** The option of that name, as the help of zero-train has it; static. NULL: there is none. */
+const struct argp_option *train_options_find(const char *name);
+/** Take one of them from a command line; errors as train_options_parse. */
+ZR_NODISCARD zr_status_t train_options_take(train_options_t *options, int key, const char *value,
+                                            const zr_log_t *log);
 
 #endif

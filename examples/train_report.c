@@ -81,9 +81,8 @@ void train_report_progress(messages_t *messages, const train_options_t *options,
 
 /* ---- JSON at the end -------------------------------------------------------------------- */
 
-static json_t *shape_object(const train_options_t *options, const train_result_t *result) {
+json_t *train_shape_object(const train_options_t *options) {
     const gpt_shape_t *shape = &options->shape;
-    const zr_model_size_t *size = &result->size;
     json_t *object = json_object();
     bool made = json_put(object, "name", json_string(options->model));
     made &= json_put(object, "layers", json_count(shape->n_layers));
@@ -92,7 +91,17 @@ static json_t *shape_object(const train_options_t *options, const train_result_t
     made &= json_put(object, "seq", json_count(shape->seq));
     made &= json_put(object, "vocab", json_count(shape->vocab));
     made &= json_put(object, "parameters", json_count(gpt_n_params(shape)));
-    made &= json_put(object, "trainable", json_count(size->trainable_elems));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *model_object(const train_options_t *options, const train_result_t *result) {
+    const zr_model_size_t *size = &result->size;
+    json_t *object = train_shape_object(options);
+    bool made = json_put(object, "trainable", json_count(size->trainable_elems));
     made &= json_put(object, "frozen", json_count(size->frozen_elems));
     made &= json_put(object, "units", json_count(size->n_units));
     if (!made) {
@@ -109,7 +118,7 @@ static json_t *padding_object(const zr_model_size_t *size) {
                      (json_int_t)(size->frozen_padded_elems - size->frozen_elems));
 }
 
-static json_t *peak_object(const train_peak_t *peak) {
+json_t *train_peak_object(const train_peak_t *peak) {
     json_t *object = json_object(), *tags = json_object();
     bool made = json_put(object, "live", json_count(peak->live));
     made &= json_put(object, "reserved", json_count(peak->reserved));
@@ -150,7 +159,8 @@ static json_t *peaks_object(const train_result_t *result) {
     json_t *object = json_object();
     bool made = true;
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
-        made &= json_put(object, zr_tier_name((zr_tier_t)tier), peak_object(&result->peak[tier]));
+        made &=
+            json_put(object, zr_tier_name((zr_tier_t)tier), train_peak_object(&result->peak[tier]));
     if (train_result_has_store(result))
         made &= json_put(object, zr_tier_name(ZR_TIER_NVME), nvme_peak_object(result));
     if (!made) {
@@ -265,7 +275,7 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "seq", json_count(options->seq));
     made &= json_put(object, "seq_min", json_count(options->seq_min));
     made &= json_put(object, "recompute", json_string(options->recompute ? "unit" : "none"));
-    made &= json_put(object, "model", shape_object(options, result));
+    made &= json_put(object, "model", model_object(options, result));
     made &= json_put(object, "data", data_object(result));
     made &= json_put(object, "padding", padding_object(&result->size));
     made &= json_put(object, "steps", json_count(result->n_steps));
