@@ -88,9 +88,22 @@ static void forget_past(part_t *part, double now) {
     memmove(part->stretches, part->stretches + n_past, part->n * sizeof(*part->stretches));
 }
 
+/* The first stretch that ends after a time: those before it leave room from then on. */
+static size_t first_ending_after(const part_t *part, double time) {
+    size_t low = 0, high = part->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (part->stretches[middle].end <= time)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* The first stretch behind the earliest room for so many seconds, and when that begins. */
 static size_t find_room(const part_t *part, double earliest, double seconds, double *begin_p) {
-    size_t next = 0;
+    size_t next = first_ending_after(part, earliest);
     double begin = earliest;
     while (next < part->n && part->stretches[next].begin < begin + seconds) {
         if (part->stretches[next].end > begin)
