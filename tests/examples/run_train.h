@@ -18,7 +18,7 @@
 #define TINY "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text --comm-timeout 60 "
 
 static char folder[] = "/tmp/zr-test-zero-train-XXXXXX";
-static char out[65536], err[65536];
+static char out[1 << 20], err[65536];
 
 static inline void write_file(const char *name, const void *bytes, size_t n) {
     FILE *file = fopen(name, "wb");

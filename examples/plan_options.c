@@ -1,0 +1,259 @@
+/*
+ * Most options are zero-train's: their names, values and messages come from its table. What is here
+ * is which of them a plan has, and what it means to leave one out.
+ */
+#include "examples/plan_options.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "examples/common/args.h"
+#include "examples/plan_hardware.h"
+
+enum { KEY_HARDWARE = 0x1000, KEY_PLOT }; /* beyond zero-train's */
+
+/* What --help says, where it is not what zero-train says. */
+typedef struct shared {
+    const char *name;
+    int group;
+    const char *doc; /* NULL: zero-train's */
+} shared_t;
+
+static const shared_t shared_options[] = {
+    {"model", 1, NULL},
+    {"seq", 1, NULL},
+    {"freeze", 1, NULL},
+    {"ranks", 2, "ranks, over as many nodes as the hardware needs for them (default 1)"},
+    {"dtype", 2, NULL},
+    {"grad-accum", 2, NULL},
+    {"reduce", 2, NULL},
+    {"prefetch", 2, NULL},
+    {"clip", 2, NULL},
+    {"check-overflow", 2, NULL},
+    {"stage", 3, "what is sharded (default: each stage is tried)"},
+    {"offload-optimizer", 3, "where the optimizer's state lives (default: each is tried)"},
+    {"offload-params", 3, "at stage 3: where parameters live (default: each is tried)"},
+    {"recompute", 3, "whether layers are computed again in backward (default: both are tried)"},
+    {"micro-batch", 3,
+     "sequences per rank and micro-batch (default: 1, 2, 4 and so on are tried, as long as it fits "
+     "and is at least 1% faster than half of it)"},
+    {"device-memory", 4, "device memory of each rank (default: what the hardware has)"},
+    {"host-memory", 4, "host memory of each rank (default: a rank's share of the hardware's)"},
+    {"nvme-capacity", 4, "what each rank may use on drives (default: a rank's share)"},
+    {"nvme-path", 4,
+     "folders on the drives; of this machine, nothing is planned for drives without them"},
+    {"device", 4, "of --hardware this: auto, host or cuda[:N] (default auto)"},
+    {"threads", 4, "of --hardware this: of each rank"},
+    {"memory-plan", 4, NULL},
+    {"offload-gradients", 5, NULL},
+    {"update-on", 5, NULL},
+    {"offload-activations", 5, NULL},
+    {"sub-group", 5, NULL},
+    {"param-buffers", 5, NULL},
+    {"param-buffer", 5, NULL},
+    {"nvme-buffers", 5, NULL},
+    {"nvme-verify", 5, NULL},
+    {"json", 6, NULL},
+    {"quiet", 6, "no progress; errors and warnings only"},
+    {"help", 6, NULL},
+    {"version", 6, NULL},
+};
+#define N_SHARED (sizeof(shared_options) / sizeof(shared_options[0]))
+
+static const char *const headers[] = {NULL,       "What to train:",
+                                      "How:",     "What is tried in all ways, unless it is given:",
+                                      "In what:", "Offload, where it is tried:",
+                                      "Output:"};
+
+typedef struct table {
+    struct argp_option options[N_SHARED + 12];
+    size_t n;
+} table_t;
+
+static void add(table_t *table, struct argp_option option) {
+    table->options[table->n++] = option;
+}
+
+static void add_group(table_t *table, int group) {
+    add(table, (struct argp_option){.doc = headers[group], .group = group});
+    if (group == 4)
+        add(table, (struct argp_option){"hardware", KEY_HARDWARE, "NAME|FILE|this", 0,
+                                        "machines to plan for: one that is described here (an "
+                                        "unknown name lists them), a description, or this machine "
+                                        "(default this)",
+                                        group});
+    for (size_t i = 0; i < N_SHARED; i++) {
+        const shared_t *shared = &shared_options[i];
+        if (shared->group != group)
+            continue;
+        struct argp_option option = *train_options_find(shared->name);
+        option.group = group;
+        option.doc = shared->doc != NULL ? shared->doc : option.doc;
+        add(table, option);
+    }
+    /* Not built yet: known, so that it is refused and not misread. */
+    if (group == 6)
+        add(table, (struct argp_option){"plot", KEY_PLOT, "FILE", OPTION_HIDDEN, NULL, group});
+}
+
+static table_t make_table(void) {
+    table_t table = {.n = 0};
+    for (int group = 1; group <= 6; group++)
+        add_group(&table, group);
+    return table;
+}
+
+/* ---- parsing --------------------------------------------------------------------------------- */
+
+typedef struct parsing {
+    plan_options_t *options;
+    const zr_log_t *log;
+    bool has_device; /* --device or --threads was given */
+} parsing_t;
+
+static const char *name_of(int key) {
+    for (size_t i = 0; i < N_SHARED; i++)
+        if (train_options_find(shared_options[i].name)->key == key)
+            return shared_options[i].name;
+    return NULL;
+}
+
+/* Those that describe the plan and not the run are not repeated to zero-train. */
+static bool is_of_plan(const char *name) {
+    static const char *const names[] = {"json", "quiet", "help", "version", "nvme-path"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Note an option that was given; an earlier one of its name no longer counts. */
+static void note_given(plan_options_t *o, const char *name, const char *value) {
+    struct {
+        const char *name;
+        bool *open;
+    } const open[] = {{"stage", &o->stage_open},
+                      {"offload-optimizer", &o->optimizer_open},
+                      {"offload-params", &o->params_open},
+                      {"recompute", &o->recompute_open},
+                      {"micro-batch", &o->micro_batch_open}};
+    size_t i = 0;
+    for (size_t k = 0; k < sizeof(open) / sizeof(open[0]); k++)
+        if (strcmp(name, open[k].name) == 0) {
+            *open[k].open = false;
+            return;
+        }
+    if (is_of_plan(name))
+        return;
+    while (i < o->n_given && strcmp(o->given[i].name, name) != 0)
+        i++;
+    o->given[i] = (plan_given_t){name, value};
+    o->n_given += i == o->n_given;
+}
+
+static zr_status_t take(parsing_t *p, int key, const char *value) {
+    plan_options_t *o = p->options;
+    if (key == KEY_HARDWARE) {
+        o->hardware_name = value;
+        return ZR_OK;
+    }
+    if (key == KEY_PLOT)
+        return zr_fail(p->log, ZR_ERR_UNSUPPORTED,
+                       "--plot %s is not available yet in version %s; leave it out", value,
+                       zr_version());
+    const char *name = name_of(key);
+    ZR_TRY(train_options_take(&o->run, key, value, p->log));
+    if (o->run.auto_optimizer || o->run.auto_params)
+        return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "--%s auto: whole placements are planned here; allowed are none, cpu, nvme, "
+                       "or leave it out, and each is tried",
+                       name);
+    p->has_device |= strcmp(name, "device") == 0 || strcmp(name, "threads") == 0;
+    note_given(o, name, value);
+    return ZR_OK;
+}
+
+static error_t set_option(int key, char *value, struct argp_state *state) {
+    parsing_t *p = state->input;
+    if (key == ARGP_KEY_ARG) {
+        (void)!zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "\"%s\": zero-plan takes options only (--help lists them)", value);
+        return EINVAL;
+    }
+    if (key != KEY_HARDWARE && key != KEY_PLOT && name_of(key) == NULL)
+        return ARGP_ERR_UNKNOWN;
+    if (p->options->run.help || p->options->run.version)
+        return 0;
+    return take(p, key, value) == ZR_OK ? 0 : EINVAL;
+}
+
+static struct argp make_parser(const table_t *table) {
+    return (struct argp){
+        .options = table->options,
+        .parser = set_option,
+        .doc = "Plan a training run on every stage and placement, without running it: what fits, "
+               "in how much memory, and how fast it will be."
+               "\vExit status: 0 something fits, 1 nothing does, 2 bad usage or input."};
+}
+
+void plan_options_help(FILE *file) {
+    table_t table = make_table();
+    struct argp parser = make_parser(&table);
+    args_help(&parser, "zero-plan", file);
+}
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static zr_status_t check(const plan_options_t *o, const parsing_t *p) {
+    if (p->has_device && !o->is_this)
+        return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "--device and --threads are of this machine, and --hardware %s is planned "
+                       "for; leave them out, or plan for --hardware this",
+                       o->hardware_name);
+    if (!o->params_open && o->run.config.offload_param.device != ZR_OFFLOAD_NONE &&
+        !o->stage_open && o->run.config.stage != 3)
+        return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "--offload-params: at stage %d every rank computes with all parameters at "
+                       "all times; allowed is none, or --stage 3",
+                       o->run.config.stage);
+    if (o->run.offload_activations != ZR_OFFLOAD_NONE && !o->recompute_open && !o->run.recompute)
+        return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "--offload-activations: only inputs of layers can be offloaded, and without "
+                       "recomputation everything is kept; add --recompute unit");
+    return ZR_OK;
+}
+
+/* Placements are set for each plan, and checked with it: here nothing is offloaded. */
+static zr_status_t resolve(plan_options_t *o, const zr_log_t *log) {
+    zr_config_t *config = &o->run.config;
+    zr_offload_device_t optimizer = config->offload_optimizer.device;
+    zr_offload_device_t params = config->offload_param.device;
+    config->offload_optimizer.device = config->offload_param.device = ZR_OFFLOAD_NONE;
+    zr_status_t status = train_options_resolve_run(&o->run, log);
+    config->offload_optimizer.device = optimizer;
+    config->offload_param.device = params;
+    return status;
+}
+
+zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
+                               plan_options_t *options_p) {
+    plan_options_t options = {.run = train_options_default(),
+                              .hardware_name = "this",
+                              .stage_open = true,
+                              .optimizer_open = true,
+                              .params_open = true,
+                              .recompute_open = true,
+                              .micro_batch_open = true};
+    parsing_t parsing = {.options = &options, .log = log};
+    table_t table = make_table();
+    struct argp parser = make_parser(&table);
+    ZR_TRY(args_parse(&parser, argc, argv, log, &parsing));
+    if (!options.run.help && !options.run.version) {
+        options.is_this = strcmp(options.hardware_name, "this") == 0;
+        ZR_TRY(check(&options, &parsing));
+        ZR_TRY(resolve(&options, log));
+        ZR_TRY(plan_hardware_find(options.hardware_name, &options.run, log, &options.hardware));
+    }
+    *options_p = options;
+    return ZR_OK;
+}

@@ -1,0 +1,43 @@
+/*
+ * What zero-plan is asked: a run as zero-train takes it, with some of it left open, and the
+ * hardware that it is planned for.
+ */
+#ifndef EXAMPLES_PLAN_OPTIONS_H
+#define EXAMPLES_PLAN_OPTIONS_H
+
+#include "examples/train_options.h"
+
+/** Options of zero-train that were given, to be given to it again. */
+typedef struct plan_given {
+    const char *name;  /* without dashes; static */
+    const char *value; /* argv's */
+} plan_given_t;
+
+#define PLAN_MOST_GIVEN 64
+
+typedef struct plan_options {
+    train_options_t run; /* resolved, with its defaults where something is open */
+    zr_hardware_t hardware;
+    const char *hardware_name; /* as written */
+    bool is_this;              /* the hardware is this machine */
+
+    /* What is tried in all ways. */
+    bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;
+
+    plan_given_t given[PLAN_MOST_GIVEN]; /* what is not open, but for the options that may be */
+    size_t n_given;
+} plan_options_t;
+
+/**
+ * Parse and check a command line, and find the hardware.
+ *
+ * @param argv  borrowed for as long as the options are used
+ * @return as train_options_parse
+ */
+ZR_NODISCARD zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
+                                            plan_options_t *options_p);
+
+/** Print what --help says. */
+void plan_options_help(FILE *file);
+
+#endif

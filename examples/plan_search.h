@@ -1,0 +1,60 @@
+/*
+ * Every plan that is asked for, and the one that is best.
+ */
+#ifndef EXAMPLES_PLAN_SEARCH_H
+#define EXAMPLES_PLAN_SEARCH_H
+
+#include "examples/common/messages.h"
+#include "examples/gpt_plan.h"
+#include "examples/plan_options.h"
+
+/** What a plan that does not fit lacks: the tier that is short of most. */
+typedef struct plan_lack {
+    zr_tier_t tier;
+    size_t needed_bytes; /* per rank, at the peak */
+    size_t there_bytes;  /* <= needed, but where only holes are the cause */
+    zr_tag_t tag;        /* what most of it is for */
+    size_t tag_bytes;
+} plan_lack_t;
+
+/** A plan: what was chosen of what is open, and what came of it. */
+typedef struct plan_row {
+    int stage;
+    zr_offload_device_t optimizer, params;
+    bool recompute;
+    size_t micro_batch;
+
+    bool fits;
+    gpt_plan_t plan;     /* its peaks; of one that does not fit those that it would have, were there
+                            memory enough */
+    double tokens_per_s; /* fits: of all ranks */
+    plan_lack_t lack;    /* does not */
+    char message[512];   /* does not: what the run would say */
+} plan_row_t;
+
+typedef struct plan_rows {
+    plan_row_t *all; /* owned; simple before sharded, sharded before offloaded */
+    size_t n, capacity;
+    size_t n_fit;
+    size_t fastest;     /* of those that fit */
+    size_t recommended; /* likewise: the first of those that are about as fast */
+} plan_rows_t;
+
+/** As fast as the fastest, for all that a plan can tell: the simplest of such is recommended. */
+#define PLAN_ABOUT_AS_FAST 0.98
+
+/**
+ * Plan them all.
+ *
+ * @param messages  for the progress line; NULL: none
+ * @param rows_p    free with plan_rows_free
+ * @return ZR_OK, also when nothing fits; what a plan fails for, other than memory: logged
+ */
+ZR_NODISCARD zr_status_t plan_search(const plan_options_t *options, const zr_log_t *log,
+                                     messages_t *messages, plan_rows_t *rows_p);
+void plan_rows_free(plan_rows_t *rows);
+
+/** Whether anything of a plan is on drives. */
+bool plan_row_uses_nvme(const plan_options_t *options, const plan_row_t *row);
+
+#endif

@@ -1,0 +1,224 @@
+/*
+ * A plan is the run: for configurations of every stage, with offload and accumulation, what
+ * zero-plan foretells of each tier and tag is what zero-train has needed, to the byte; where it
+ * says that nothing fits, the run ends for lack of memory; and the options that it recommends run.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/examples/run_train.h"
+
+#define MODEL "--model layers=2,channels=64,heads=2,seq=16,vocab=256 --sub-group 4096 "
+
+/* Run zero-plan as run() does zero-train. */
+static int plan(const char *arguments) {
+    char command[4096];
+    snprintf(command, sizeof(command), "'%s' %s >out 2>err", ZERO_PLAN, arguments);
+    int status = system(command);
+    read_file("out", out, sizeof(out));
+    read_file("err", err, sizeof(err));
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static json_t *plan_json(const char *arguments, int expected) {
+    char with_json[2048];
+    snprintf(with_json, sizeof(with_json), "%s --json", arguments);
+    int code = plan(with_json);
+    if (code != expected)
+        fail_msg("zero-plan %s: exit %d instead of %d\n%s", with_json, code, expected, err);
+    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(object);
+    return object;
+}
+
+static int prepare(void **state) {
+    (void)state;
+    return make_folder();
+}
+
+static json_t *only_plan(json_t *object) {
+    json_t *plans = json_object_get(object, "plans");
+    assert_int_equal(json_array_size(plans), 1);
+    return json_array_get(plans, 0);
+}
+
+/* Live bytes and those of each tag, in every tier that either knows. */
+static void expect_same_peaks(const char *arguments, json_t *planned, json_t *trained) {
+    const char *tier, *tag;
+    json_t *peak, *value;
+    assert_int_equal(json_object_size(planned), json_object_size(trained));
+    json_object_foreach(trained, tier, peak) {
+        json_t *own = json_object_get(planned, tier);
+        if (json_integer_value(json_object_get(own, "live")) !=
+            json_integer_value(json_object_get(peak, "live")))
+            fail_msg("%s: %s live differs", arguments, tier);
+        json_object_foreach(json_object_get(peak, "tags"), tag, value) {
+            json_int_t said =
+                json_integer_value(json_object_get(json_object_get(own, "tags"), tag));
+            if (said != json_integer_value(value))
+                fail_msg("%s: %s %s: %lld planned, %lld needed", arguments, tier, tag,
+                         (long long)said, (long long)json_integer_value(value));
+        }
+    }
+}
+
+static const char *const runs[] = {
+    "--stage 0 --offload-optimizer none --recompute none --micro-batch 1",
+    "--stage 1 --offload-optimizer none --recompute none --micro-batch 3 --grad-accum 2 --ranks 2",
+    "--stage 2 --offload-optimizer none --recompute unit --micro-batch 2 --ranks 3 --dtype bf16",
+    "--stage 3 --offload-optimizer none --offload-params none --recompute none --micro-batch 1 "
+    "--ranks 2 --grad-accum 3",
+    "--stage 2 --offload-optimizer cpu --recompute none --micro-batch 2 --ranks 2 --dtype bf16",
+    "--stage 3 --offload-optimizer cpu --offload-params cpu --recompute unit --micro-batch 2 "
+    "--ranks 2 --offload-activations cpu",
+    "--stage 0 --offload-optimizer nvme --nvme-path drive --recompute none --micro-batch 1",
+    "--stage 3 --offload-optimizer nvme --offload-params nvme --nvme-path drive --recompute unit "
+    "--micro-batch 1 --ranks 2 --dtype bf16 --param-buffer 4096 --offload-activations nvme",
+};
+
+static void peaks_are_those_of_the_run(void **state) {
+    char arguments[1024];
+    bool nvme = has_nvme();
+    (void)state;
+    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        if (strstr(runs[i], "nvme") != NULL && !nvme)
+            continue;
+        snprintf(arguments, sizeof(arguments), MODEL "%s", runs[i]);
+        json_t *planned = plan_json(arguments, 0), *one = only_plan(planned);
+        assert_true(json_is_true(json_object_get(one, "fits")));
+        assert_true(number(one, "step_ms", NULL) > 0);
+        snprintf(arguments, sizeof(arguments), MODEL "%s --data text --steps 4 --json", runs[i]);
+        json_t *trained = run_json(arguments, 0);
+        expect_same_peaks(arguments, json_object_get(one, "peak_bytes"),
+                          json_object_get(trained, "peak_bytes"));
+        json_decref(planned);
+        json_decref(trained);
+    }
+}
+
+/* The same budgets, above and below what is needed, and what the refusal says. */
+static void what_does_not_fit_is_agreed_on(void **state) {
+    static const char *const cases[] = {"--stage 0 --offload-optimizer none",
+                                        "--stage 2 --offload-optimizer cpu --ranks 2",
+                                        "--stage 3 --offload-optimizer none --offload-params none "
+                                        "--ranks 2"};
+    static const char *const tiers[] = {"device", "host", "device"};
+    char arguments[1024];
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        bool has_fit = false, has_failed = false;
+        for (size_t budget = 50000; budget < 4000000; budget = budget * 3 / 2) {
+            snprintf(arguments, sizeof(arguments),
+                     MODEL "%s --recompute none --micro-batch 1 --%s-memory %zu", cases[i],
+                     tiers[i], budget);
+            json_t *planned = plan_json(arguments, plan(arguments)), *one = only_plan(planned);
+            bool fits = json_is_true(json_object_get(one, "fits"));
+            if (!fits) {
+                json_t *lack = json_object_get(one, "lack");
+                assert_string_equal(text(lack, "tier"), tiers[i]);
+                assert_true(number(lack, "needed", NULL) > number(lack, "there", NULL));
+                assert_int_equal((size_t)number(lack, "there", NULL), budget);
+                assert_true(number(lack, "tag_bytes", NULL) > 0);
+            }
+            assert_string_equal(text(planned, "result"), fits ? "planned" : "none_fits");
+            snprintf(arguments, sizeof(arguments),
+                     MODEL
+                     "%s --recompute none --micro-batch 1 --%s-memory %zu --data text --steps 3",
+                     cases[i], tiers[i], budget);
+            assert_ran(arguments, fits ? 0 : 1);
+            has_fit |= fits;
+            has_failed |= !fits;
+            json_decref(planned);
+        }
+        assert_true(has_fit && has_failed);
+    }
+}
+
+/* Of everything that is open. */
+static void what_is_recommended_runs(void **state) {
+    char arguments[2048];
+    (void)state;
+    json_t *planned = plan_json(MODEL "--ranks 2 --grad-accum 2 --seq 8", 0);
+    json_t *plans = json_object_get(planned, "plans");
+    json_t *recommended = json_object_get(planned, "recommended");
+    json_t *best = json_array_get(plans, (size_t)number(recommended, "plan", NULL));
+    size_t stages[4] = {0}, i;
+    json_t *one;
+    assert_true(json_is_true(json_object_get(best, "fits")));
+    json_array_foreach(plans, i, one) {
+        stages[(int)number(one, "stage", NULL)]++;
+        assert_true(number(best, "tokens_per_s", NULL) >= 0.98 * number(one, "tokens_per_s", NULL));
+        const char *part;
+        json_t *time = json_object_get(one, "time"), *value;
+        double sum = 0;
+        json_object_foreach(time, part, value) sum +=
+            json_is_number(value) ? json_number_value(value) : number(value, "exposed", NULL);
+        assert_true(sum > 0.999e-3 * number(one, "step_ms", NULL));
+        assert_true(sum < 1.001e-3 * number(one, "step_ms", NULL));
+    }
+    assert_true(stages[0] > 0 && stages[1] > 0 && stages[2] > 0 && stages[3] > 0);
+    assert_int_equal((int)number(best, "stage", NULL),
+                     0); /* it fits, and is about as fast as any */
+    snprintf(arguments, sizeof(arguments), "--data text --steps 2 --json %s",
+             text(recommended, "options"));
+    json_t *trained = run_json(arguments, 0);
+    assert_int_equal((int)number(trained, "micro_batch", NULL),
+                     (int)number(best, "micro_batch", NULL));
+    expect_same_peaks(arguments, json_object_get(best, "peak_bytes"),
+                      json_object_get(trained, "peak_bytes"));
+    json_decref(trained);
+    json_decref(planned);
+}
+
+/* Descriptions that come with the program, and what is refused. */
+static void hardware_is_found(void **state) {
+    static const char *const names[] = {"8x-a100-80g", "8x-h100", "h200", "4x-rtx4090", "24g-64g"};
+    char arguments[512];
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        snprintf(arguments, sizeof(arguments),
+                 "--model gpt2 --dtype bf16 --recompute none --micro-batch 4 --hardware %s",
+                 names[i]);
+        json_t *planned = plan_json(arguments, 0);
+        json_t *plans = json_object_get(planned, "plans");
+        assert_int_equal(json_array_size(plans), 18); /* all placements */
+        assert_string_equal(text(json_object_get(planned, "hardware"), "kind"), "cuda");
+        json_decref(planned);
+    }
+    struct {
+        const char *arguments, *part;
+    } const refused[] = {{"--hardware 8x-h200", "8x-h100"},
+                         {"--hardware ./none.json", "none.json"},
+                         {"--hardware h200 --device host", "--hardware this"},
+                         {"--hardwar h200 --stge 1", "--stage"},
+                         {"--stage 1 --offload-params cpu", "--stage 3"},
+                         {"--offload-optimizer auto", "leave it out"},
+                         {"--offload-optimizer nvme", "--nvme-path"},
+                         {"--plot x.svg", "not available yet"},
+                         {"--micro-batch 0", "--micro-batch"},
+                         {"word", "word"}};
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        assert_int_equal(plan(refused[i].arguments), 2);
+        assert_string_equal(out, "");
+        assert_said(refused[i].arguments, refused[i].part);
+    }
+    assert_int_equal(plan("--help"), 0);
+    assert_non_null(strstr(out, "--hardware"));
+    assert_int_equal(plan("--version"), 0);
+    assert_int_equal(strncmp(out, "zero-plan ", 10), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(peaks_are_those_of_the_run),
+        cmocka_unit_test(what_does_not_fit_is_agreed_on),
+        cmocka_unit_test(what_is_recommended_runs),
+        cmocka_unit_test(hardware_is_found),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
