@@ -32,6 +32,12 @@ static zr_status_t check_desc(const zr_runtime_t *runtime, const zr_extents_desc
     return ZR_OK;
 }
 
+/* An extent begins at a block of its file, so it takes whole ones. */
+static uint64_t room_for(uint64_t size_bytes) {
+    uint64_t block_bytes = ZR_STORE_CHUNK_ALIGN_BYTES;
+    return (size_bytes + block_bytes - 1) / block_bytes * block_bytes;
+}
+
 static zr_status_t append_extents(zr_runtime_t *runtime, const zr_extents_desc_t *desc,
                                   zr_nvme_part_t *part) {
     zr_nvme_t *nvme = &runtime->nvme;
@@ -50,7 +56,7 @@ static zr_status_t append_extents(zr_runtime_t *runtime, const zr_extents_desc_t
             return zr_fail(&runtime->log, ZR_ERR_MEMORY,
                            "the system has no memory for names of extents");
         nvme->n_extents++;
-        part->size_bytes += extent->size_bytes;
+        part->size_bytes += room_for(extent->size_bytes);
     }
     return ZR_OK;
 }

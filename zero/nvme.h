@@ -15,7 +15,7 @@
 typedef struct zr_nvme_part {
     const char *name;
     const char *const *advice;
-    uint64_t size_bytes; /* of its extents */
+    uint64_t size_bytes; /* that its extents take on the drives */
 } zr_nvme_part_t;
 
 typedef struct zr_nvme {

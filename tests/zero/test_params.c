@@ -413,8 +413,15 @@ static void the_capacity_is_for_all_together(void **state) {
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
     options.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
     train(&options, &result);
-    options.config.nvme.capacity_bytes =
-        result.offload[0].params.bytes[ZR_TIER_NVME] + result.offload[0].state_bytes[ZR_TIER_NVME];
+    size_t need = 0, bytes = result.offload[0].params.bytes[ZR_TIER_NVME] +
+                             result.offload[0].state_bytes[ZR_TIER_NVME];
+    options.config.nvme.capacity_bytes = 0;
+    toy_train(&options, &result);
+    const char *number = strchr(result.last_error[0], '(');
+    assert_non_null(number);
+    assert_int_equal(sscanf(number, "(%zu bytes) do not fit", &need), 1);
+    assert_true(need >= bytes && need % 4096 == 0); /* whole blocks of the file */
+    options.config.nvme.capacity_bytes = need;
     train(&options, &result);
     options.config.nvme.capacity_bytes--;
     expect_error(&options, ZR_ERR_BUDGET, "do not fit");
