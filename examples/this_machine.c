@@ -7,7 +7,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "examples/train_device.h"
+#include "examples/common/device.h"
 #include "examples/train_files.h"
 
 #define MOST_DRIVES 16
@@ -15,15 +15,15 @@
 static zr_status_t describe_device(const train_options_t *options, const zr_log_t *log,
                                    zr_hardware_t *hardware) {
     zr_device_options_t device_options = zr_device_options_default();
-    train_device_t chosen;
+    device_choice_t chosen;
     zr_device_t *device = NULL;
     zr_log_t quiet = *log;
     size_t n_sharing = options->is_launched ? 1 : (size_t)options->n_ranks;
     quiet.level = ZR_LOG_WARNING; /* the run says which device it takes */
-    ZR_TRY(train_device_choose(options->device, &quiet, &chosen));
+    ZR_TRY(device_choose(options->device, &quiet, &chosen));
     device_options.log = *log;
     device_options.index = chosen.index;
-    device_options.n_threads = train_device_threads(options);
+    device_options.n_threads = device_threads(options->n_threads, options->n_ranks);
     ZR_TRY(zr_device_open(chosen.name, &device_options, &device));
     const zr_device_info_t *info = zr_device_info(device);
     hardware->kind = info->host_addressable ? ZR_HARDWARE_HOST : ZR_HARDWARE_CUDA;

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "examples/common/device.h"
 #include "examples/data.h"
-#include "examples/train_device.h"
 #include "examples/train_files.h"
 #include "examples/train_launch.h"
 #include "examples/train_report.h"
@@ -25,7 +25,7 @@ typedef struct run {
     messages_t *messages;
     data_t *data;
     FILE *log_file;
-    train_device_t device;
+    device_choice_t device;
     int n_device_threads;
     atomic_size_t n_wanted; /* steps until all ranks end, once options->stop was seen */
 
@@ -655,7 +655,7 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
 
 static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     const train_options_t *o = run->options;
-    ZR_TRY(train_device_choose(o->device, &run->log, &run->device));
+    ZR_TRY(device_choose(o->device, &run->log, &run->device));
     data_options_t options = {.paths = o->data_paths,
                               .n_paths = o->n_data_paths,
                               .seq = o->seq,
@@ -691,7 +691,7 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
     run_t run = {.options = options,
                  .log = *log,
                  .messages = options->quiet ? NULL : messages,
-                 .n_device_threads = train_device_threads(options),
+                 .n_device_threads = device_threads(options->n_threads, options->n_ranks),
                  .n_wanted = SIZE_MAX};
     train_result_t result = {.n_threads = (size_t)run.n_device_threads, .data_kind = "none"};
     zr_status_t status = ZR_OK;

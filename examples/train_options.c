@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "examples/common/args.h"
+#include "examples/common/device.h"
 
 #define DEFAULT_MODEL "layers=4,channels=256,heads=4,seq=256,vocab=256"
 #define MOST_RANKS 1024
@@ -336,12 +337,7 @@ static zr_status_t set_switch(parsing_t *p, const char *key, const char *value, 
 }
 
 static zr_status_t set_device(parsing_t *p, const char *value) {
-    static const char *const names[] = {"auto", "host", "cuda"};
-    size_t choice = 0;
-    if (strncmp(value, "cuda:", 5) == 0)
-        ZR_TRY(args_count("--device cuda: index", value + 5, 0, 1023, p->log, &choice));
-    else
-        ZR_TRY(args_choice("--device", value, names, 3, p->log, &choice));
+    ZR_TRY(device_check(value, p->log));
     p->options->device = value;
     return ZR_OK;
 }

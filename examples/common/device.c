@@ -2,12 +2,14 @@
  * A device is had when it can be opened and has a transformer's kernels. That is tried once, before
  * anything is made; the ranks open it again.
  */
-#include "examples/train_device.h"
+#include "examples/common/device.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "examples/common/args.h"
 
 /* The first message, for one of our own. */
 typedef struct reason {
@@ -21,7 +23,7 @@ static void keep_first(void *context, zr_log_level_t level, int rank, const char
         snprintf(reason->text, sizeof(reason->text), "%s", message);
 }
 
-static zr_status_t try_device(const train_device_t *wanted, reason_t *reason) {
+static zr_status_t try_device(const device_choice_t *wanted, reason_t *reason) {
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
     zr_dtype_t dtype;
@@ -35,11 +37,11 @@ static zr_status_t try_device(const train_device_t *wanted, reason_t *reason) {
     return status;
 }
 
-zr_status_t train_device_choose(const char *wanted, const zr_log_t *log, train_device_t *device_p) {
-    train_device_t device = {.name = "cuda"};
+zr_status_t device_choose(const char *wanted, const zr_log_t *log, device_choice_t *device_p) {
+    device_choice_t device = {.name = "cuda"};
     reason_t reason;
     if (strcmp(wanted, "host") == 0) {
-        *device_p = (train_device_t){.name = "host"};
+        *device_p = (device_choice_t){.name = "host"};
         return ZR_OK;
     }
     if (strncmp(wanted, "cuda:", 5) == 0)
@@ -59,10 +61,22 @@ zr_status_t train_device_choose(const char *wanted, const zr_log_t *log, train_d
     return ZR_OK;
 }
 
-int train_device_threads(const train_options_t *options) {
+zr_status_t device_check(const char *wanted, const zr_log_t *log) {
+    static const char *const names[] = {"auto", "host", "cuda"};
+    size_t ignored = 0;
+    if (strncmp(wanted, "cuda:", 5) == 0)
+        return args_count("--device cuda: index", wanted + 5, 0, 1023, log, &ignored);
+    return args_choice("--device", wanted, names, 3, log, &ignored);
+}
+
+int device_cores(void) {
     cpu_set_t cores;
-    if (options->n_threads > 0)
-        return (int)options->n_threads;
-    int n_cores = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    return n_cores > options->n_ranks ? n_cores / options->n_ranks : 1;
+    return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+int device_threads(size_t n_wanted, int n_ranks) {
+    int n_cores = device_cores();
+    if (n_wanted > 0)
+        return (int)n_wanted;
+    return n_cores > n_ranks ? n_cores / n_ranks : 1;
 }
