@@ -8,8 +8,8 @@
 #include "examples/bench/bench.h"
 #include "examples/common/messages.h"
 
-static const bench_command_t *const commands[] = {&bench_adam, &bench_step, &bench_alloc,
-                                                  &bench_io};
+static const bench_command_t *const commands[] = {&bench_adam, &bench_kernels, &bench_matmul,
+                                                  &bench_step, &bench_alloc,   &bench_io};
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 static void print_help(void) {

@@ -1,12 +1,15 @@
 /*
- * zero-bench adam: elements per second of the fused AdamW step, against a streaming loop of
- * the same reads and writes on the same arrays and as many threads. The two take turns, so
- * that whatever else the machine does meets both.
+ * zero-bench adam: elements per second of the fused AdamW step, on the host against a streaming
+ * loop of the same reads and writes on the same arrays and as many threads, on a GPU against its
+ * own copy of as many bytes. The two take turns, so that whatever else the machine does meets both.
  */
 
 #include "examples/bench/adam.h"
 
-#define MAX_THREADS 1024
+#include <string.h>
+
+#include "examples/common/device.h"
+
 #define MAX_ELEMS ((size_t)1 << 36)
 #define DEFAULT_ELEMS ((size_t)20000003)
 
@@ -14,6 +17,7 @@
 
 enum {
     KEY_ELEMS = BENCH_KEY_FIRST_OWN,
+    KEY_DEVICE,
     KEY_THREADS,
     KEY_DTYPE,
     KEY_ISA,
@@ -27,8 +31,8 @@ enum {
 
 static const struct argp_option option_table[] = {
     {"elems", KEY_ELEMS, "N", 0, "elements of each array (default 20000003)", 0},
-    {"threads", KEY_THREADS, "N", 0, "threads of the device and of the loop (default: all cores)",
-     0},
+    {"device", KEY_DEVICE, "host|cuda[:N]|auto", 0, "where it runs (default host)", 0},
+    {"threads", KEY_THREADS, "N", 0, "threads of the host and of the loop (default: all cores)", 0},
     {"dtype", KEY_DTYPE, "NAME", 0, "of gradients and parameters: fp32 (default) or bf16", 0},
     {"isa", KEY_ISA, "NAME", 0, "of the step: avx512, avx2, baseline (default: the best here)", 0},
     {"seconds", KEY_SECONDS, "S", 0, "measure for about so long (default 2)", 0},
@@ -70,10 +74,13 @@ static zr_status_t take_option(int key, const char *value, void *options) {
         ZR_TRY(args_choice("--verify", value, switches, 2, o->log, &choice));
         o->verify = choice == 1;
         return ZR_OK;
+    case KEY_DEVICE:
+        o->device = value;
+        return device_check(value, o->log);
     case KEY_ELEMS:
         return args_count("--elems", value, 1, MAX_ELEMS, o->log, &o->n_elems);
     case KEY_THREADS:
-        return args_count("--threads", value, 1, MAX_THREADS, o->log, &o->n_threads);
+        return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, o->log, &o->n_threads);
     case KEY_DTYPE:
         ZR_TRY(args_choice("--dtype", value, dtypes, 2, o->log, &choice));
         o->dtype = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
@@ -93,30 +100,55 @@ static const bench_parser_t parser = {
     .options = option_table,
     .take = take_option,
     .doc = "Elements per second of the AdamW step, against a streaming loop of the same reads and "
-           "writes in the same run."};
+           "writes, on a GPU against its own copy of as many bytes, in the same run."};
 
 /* ---- what is measured ---------------------------------------------------------------------- */
 
-/* Arrays that begin at the same place of a page, or a power of two apart, compete for the same
- * places in caches; in a runtime they seldom do. */
-static size_t array_bytes(size_t n_elems, size_t granule) {
-    size_t skew_bytes = 5 * granule + 832;
-    return (n_elems * sizeof(float) + skew_bytes + 63) / 64 * 64;
+static zr_status_t queue_adam(void *context, zr_stream_t *stream) {
+    adam_bench_t *bench = context;
+    ZR_TRY(zr_kernel_adamw(stream, &bench->args));
+    bench->args.step++;
+    return ZR_OK;
+}
+
+/* The host's work is done when it has been queued, so that this comes in its turn. */
+static zr_status_t queue_loop(void *context, zr_stream_t *stream) {
+    adam_bench_t *bench = context;
+    (void)stream;
+    stream_run(bench->stream);
+    return ZR_OK;
+}
+
+static size_t copied_bytes(const adam_bench_t *bench) {
+    return (size_t)(zr_adamw_cost(&bench->args).bytes / 2.0);
+}
+
+static zr_status_t queue_copy(void *context, zr_stream_t *stream) {
+    adam_bench_t *bench = context;
+    return zr_copy_async(stream, bench->copy_to, bench->copy_from, copied_bytes(bench),
+                         ZR_COPY_DEVICE_TO_DEVICE);
+}
+
+static zr_status_t fill_arrays(adam_bench_t *bench) {
+    zr_stream_t *stream = bench->on.stream;
+    const zr_adamw_t *args = &bench->args;
+    size_t n = args->n_elems;
+    ZR_TRY(zr_kernel_fill(stream, args->master, ZR_DTYPE_F32, n, 0.5f));
+    ZR_TRY(zr_kernel_fill(stream, args->m, ZR_DTYPE_F32, n, 0.0f));
+    ZR_TRY(zr_kernel_fill(stream, args->v, ZR_DTYPE_F32, n, 0.0f));
+    ZR_TRY(zr_kernel_fill(stream, (void *)args->grad, args->grad_dtype, n, 0.01f));
+    ZR_TRY(zr_kernel_fill(stream, args->param, args->param_dtype, n, 0.5f));
+    if (bench->copy_from != NULL)
+        ZR_TRY(
+            zr_kernel_fill(stream, bench->copy_from, ZR_DTYPE_BF16, copied_bytes(bench) / 2, 0.5f));
+    return zr_stream_synchronize(stream);
 }
 
 static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *options) {
-    size_t granule = zr_device_info(bench->device)->granule_bytes;
-    size_t each = array_bytes(options->n_elems, granule), n = options->n_elems;
-    bench->range_bytes = (5 * each + granule - 1) / granule * granule;
-    ZR_TRY(zr_range_reserve(bench->device, ZR_TIER_DEVICE, bench->range_bytes, &bench->range));
-    ZR_TRY(zr_range_map(bench->device, ZR_TIER_DEVICE, bench->range, 0, bench->range_bytes));
-    char *base = bench->range;
+    on_device_t *on = &bench->on;
+    size_t n = options->n_elems, elem_bytes = zr_dtype_size(options->dtype);
+    bool has_copy = !on_device_is_host(on);
     bench->args = (zr_adamw_t){.n_elems = n,
-                               .master = (float *)base,
-                               .m = (float *)(base + each),
-                               .v = (float *)(base + 2 * each),
-                               .grad = base + 3 * each,
-                               .param = base + 4 * each,
                                .grad_dtype = options->dtype,
                                .param_dtype = options->dtype,
                                .grad_scale = 0.5f,
@@ -126,12 +158,20 @@ static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *option
                                .epsilon = 1e-8f,
                                .weight_decay = 0.1f,
                                .step = 1};
-    ZR_TRY(zr_kernel_fill(bench->queue, bench->args.master, ZR_DTYPE_F32, n, 0.5f));
-    ZR_TRY(zr_kernel_fill(bench->queue, bench->args.m, ZR_DTYPE_F32, n, 0.0f));
-    ZR_TRY(zr_kernel_fill(bench->queue, bench->args.v, ZR_DTYPE_F32, n, 0.0f));
-    ZR_TRY(zr_kernel_fill(bench->queue, base + 3 * each, options->dtype, n, 0.01f));
-    ZR_TRY(zr_kernel_fill(bench->queue, bench->args.param, options->dtype, n, 0.5f));
-    return zr_stream_synchronize(bench->queue);
+    size_t copy_bytes = has_copy ? copied_bytes(bench) : 0;
+    ZR_TRY(on_device_map(on, 3 * on_device_array_bytes(n * sizeof(float)) +
+                                 2 * on_device_array_bytes(n * elem_bytes) +
+                                 2 * on_device_array_bytes(copy_bytes)));
+    bench->args.master = on_device_take(on, n * sizeof(float));
+    bench->args.m = on_device_take(on, n * sizeof(float));
+    bench->args.v = on_device_take(on, n * sizeof(float));
+    bench->args.grad = on_device_take(on, n * elem_bytes);
+    bench->args.param = on_device_take(on, n * elem_bytes);
+    if (has_copy) {
+        bench->copy_from = on_device_take(on, copy_bytes);
+        bench->copy_to = on_device_take(on, copy_bytes);
+    }
+    return fill_arrays(bench);
 }
 
 static zr_status_t make_stream(adam_bench_t *bench, const adam_options_t *options) {
@@ -142,7 +182,7 @@ static zr_status_t make_stream(adam_bench_t *bench, const adam_options_t *option
                               .grad = bench->args.grad,
                               .param = bench->args.param,
                               .half = options->dtype == ZR_DTYPE_BF16};
-    int n_threads = zr_device_info(bench->device)->n_threads;
+    int n_threads = zr_device_info(bench->on.device)->n_threads;
     bench->stream = stream_create(&arrays, n_threads);
     return bench->stream != NULL ? ZR_OK
                                  : zr_fail(options->log, ZR_ERR_MEMORY,
@@ -150,53 +190,31 @@ static zr_status_t make_stream(adam_bench_t *bench, const adam_options_t *option
 }
 
 zr_status_t adam_set_up(adam_bench_t *bench, const adam_options_t *options) {
-    zr_device_options_t device_options = zr_device_options_default();
-    device_options.log = *options->log;
-    device_options.n_threads = (int)options->n_threads;
-    device_options.isa = options->isa;
-    ZR_TRY(zr_device_open("host", &device_options, &bench->device));
-    ZR_TRY(zr_stream_create(bench->device, "bench", &bench->queue));
+    on_device_options_t on_options = on_device_options_default(options->log);
+    on_options.device = options->device;
+    on_options.n_threads = options->n_threads;
+    on_options.isa = options->isa;
+    ZR_TRY(on_device_open(&on_options, &bench->on));
     ZR_TRY(make_arrays(bench, options));
+    bench->works[0] = (work_t){.queue = queue_adam, .context = bench};
+    bench->works[1] = (work_t){.queue = queue_copy, .context = bench};
+    if (bench->copy_from != NULL)
+        return ZR_OK;
+    bench->works[1].queue = queue_loop;
     return make_stream(bench, options);
 }
 
 void adam_tear_down(adam_bench_t *bench) {
-    bench_times_free(&bench->adam_times);
-    bench_times_free(&bench->stream_times);
+    works_free(bench->works, 2);
     stream_destroy(&bench->stream);
-    zr_stream_destroy(&bench->queue);
-    if (bench->device != NULL)
-        zr_range_release(bench->device, ZR_TIER_DEVICE, &bench->range, bench->range_bytes);
-    zr_device_close(&bench->device);
+    on_device_close(&bench->on);
 }
 
 zr_status_t adam_time(adam_bench_t *bench, double *seconds_p) {
     double begin = bench_seconds();
-    ZR_TRY(zr_kernel_adamw(bench->queue, &bench->args));
-    ZR_TRY(zr_stream_synchronize(bench->queue));
+    ZR_TRY(queue_adam(bench, bench->on.stream));
+    ZR_TRY(zr_stream_synchronize(bench->on.stream));
     *seconds_p = bench_seconds() - begin;
-    bench->args.step++;
-    return ZR_OK;
-}
-
-static double time_stream(adam_bench_t *bench) {
-    double begin = bench_seconds();
-    stream_run(bench->stream);
-    return bench_seconds() - begin;
-}
-
-/* Both in turns; the first round, which meets cold memory, does not count. */
-static zr_status_t measure(adam_bench_t *bench, const adam_options_t *options) {
-    double end = bench_seconds() + options->seconds, seconds = 0.0;
-    ZR_TRY(adam_time(bench, &seconds));
-    time_stream(bench);
-    while (bench->adam_times.n_times < ADAM_MIN_ROUNDS || bench_seconds() < end) {
-        ZR_TRY(adam_time(bench, &seconds));
-        if (!bench_times_add(&bench->adam_times, seconds) ||
-            !bench_times_add(&bench->stream_times, time_stream(bench)))
-            return zr_fail(options->log, ZR_ERR_MEMORY, "no memory for %zu times",
-                           2 * bench->adam_times.n_times);
-    }
     return ZR_OK;
 }
 
@@ -212,23 +230,28 @@ static json_t *describe_loop(double seconds, const zr_adamw_t *args) {
     return NULL;
 }
 
+/* What the step is measured against: "stream", the host's loop, or "copy". */
+static const char *limit_name(const adam_bench_t *bench) {
+    return bench->copy_from != NULL ? "copy" : "stream";
+}
+
 static void print_for_people(const adam_bench_t *bench, const adam_options_t *options, double adam,
                              double stream) {
     double n_elems = (double)options->n_elems, bytes = zr_adamw_cost(&bench->args).bytes;
     fprintf(stderr, "%s\n%zu elements, %s gradients and parameters, median of %zu rounds\n",
-            zr_device_info(bench->device)->description, options->n_elems,
-            zr_dtype_name(options->dtype), bench->adam_times.n_times);
+            zr_device_info(bench->on.device)->description, options->n_elems,
+            zr_dtype_name(options->dtype), bench->works[0].times.n_times);
     fprintf(stderr, "  adam    %8.1f million elements/s  %6.2f GB/s\n", 1e-6 * n_elems / adam,
             1e-9 * bytes / adam);
-    fprintf(stderr, "  stream  %8.1f million elements/s  %6.2f GB/s\n", 1e-6 * n_elems / stream,
-            1e-9 * bytes / stream);
+    fprintf(stderr, "  %-6s  %8.1f million elements/s  %6.2f GB/s\n", limit_name(bench),
+            1e-6 * n_elems / stream, 1e-9 * bytes / stream);
     fprintf(stderr, "  ratio   %8.3f\n", stream / adam);
 }
 
 static int report(adam_bench_t *bench, const adam_options_t *options) {
-    const zr_device_info_t *info = zr_device_info(bench->device);
-    double adam = bench_times_median(&bench->adam_times);
-    double stream = bench_times_median(&bench->stream_times);
+    const zr_device_info_t *info = zr_device_info(bench->on.device);
+    double adam = bench_times_median(&bench->works[0].times);
+    double stream = bench_times_median(&bench->works[1].times);
     print_for_people(bench, options, adam, stream);
     if (!options->common.json)
         return BENCH_MEASURED;
@@ -238,9 +261,9 @@ static int report(adam_bench_t *bench, const adam_options_t *options) {
         json_put(object, "threads", json_count((uint64_t)info->n_threads)) &&
         json_put(object, "dtype", json_string(zr_dtype_name(options->dtype))) &&
         json_put(object, "elems", json_count(options->n_elems)) &&
-        json_put(object, "rounds", json_count(bench->adam_times.n_times)) &&
+        json_put(object, "rounds", json_count(bench->works[0].times.n_times)) &&
         json_put(object, "adam", describe_loop(adam, &bench->args)) &&
-        json_put(object, "stream", describe_loop(stream, &bench->args)) &&
+        json_put(object, limit_name(bench), describe_loop(stream, &bench->args)) &&
         json_put(object, "ratio", json_number(stream / adam)))
         return bench_print(object, options->log);
     json_decref(object);
@@ -249,6 +272,11 @@ static int report(adam_bench_t *bench, const adam_options_t *options) {
 
 /* What is said about offload that is not measured is a slip. */
 static zr_status_t check_offload(const adam_options_t *o) {
+    if (o->offload != ZR_OFFLOAD_NONE && strcmp(o->device, "host") != 0)
+        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                       "--device %s: updates of offloaded state are measured on the host; leave "
+                       "--device or --offload out",
+                       o->device);
     if (o->offload != ZR_OFFLOAD_NVME && o->nvme_given != NULL)
         return zr_fail(o->log, ZR_ERR_ARGUMENT, "%s means something with --offload nvme only",
                        o->nvme_given);
@@ -259,8 +287,12 @@ static zr_status_t check_offload(const adam_options_t *o) {
 }
 
 static int run(int argc, char **argv, const zr_log_t *log) {
-    adam_options_t options = {
-        .dtype = ZR_DTYPE_F32, .seconds = 2.0, .paths = ".", .verify = true, .log = log};
+    adam_options_t options = {.device = "host",
+                              .dtype = ZR_DTYPE_F32,
+                              .seconds = 2.0,
+                              .paths = ".",
+                              .verify = true,
+                              .log = log};
     int code = BENCH_FAILED;
     if (!bench_parse(&parser, argc, argv, log, &options.common, &code))
         return code;
@@ -274,16 +306,13 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     adam_bench_t bench = {0};
     zr_status_t status = adam_set_up(&bench, &options);
     if (status == ZR_OK)
-        status = measure(&bench, &options);
-    bool is_bad_input = status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_ARGUMENT;
-    code = is_bad_input ? BENCH_BAD_INPUT : BENCH_FAILED;
-    if (status == ZR_OK)
-        code = report(&bench, &options);
+        status = works_measure(bench.works, 2, bench.on.stream, options.seconds);
+    code = status == ZR_OK ? report(&bench, &options) : on_device_exit_code(status);
     adam_tear_down(&bench);
     return code;
 }
 
 const bench_command_t bench_adam = {
     .name = "adam",
-    .summary = "AdamW elements/s against a streaming loop of the same reads and writes",
+    .summary = "AdamW elements/s against what its reads and writes alone take",
     .run = run};

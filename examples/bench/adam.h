@@ -4,12 +4,13 @@
 #ifndef EXAMPLES_BENCH_ADAM_H
 #define EXAMPLES_BENCH_ADAM_H
 
-#include "examples/bench/bench.h"
+#include "examples/bench/on_device.h"
 #include "examples/bench/stream.h"
 
 typedef struct adam_options {
     bench_common_t common;
-    size_t n_elems; /* 0: the default */
+    size_t n_elems;     /* 0: the default */
+    const char *device; /* as written */
     size_t n_threads;
     zr_dtype_t dtype;
     const char *isa;
@@ -23,17 +24,16 @@ typedef struct adam_options {
     const zr_log_t *log;
 } adam_options_t;
 
-#define ADAM_MIN_ROUNDS 5
+#define ADAM_MIN_ROUNDS ON_DEVICE_MIN_ROUNDS
 
-/** The step over arrays in memory, and a loop of the same reads and writes. */
+/** The step over arrays in memory, and what its reads and writes alone take: on the host a loop
+ * that does them, elsewhere the device's copy of half as many bytes, which moves as many. */
 typedef struct adam_bench {
-    zr_device_t *device;
-    zr_stream_t *queue;
-    void *range;
-    size_t range_bytes;
+    on_device_t on;
     zr_adamw_t args;
-    stream_t *stream;
-    bench_times_t adam_times, stream_times;
+    stream_t *stream;          /* of the host */
+    void *copy_from, *copy_to; /* elsewhere */
+    work_t works[2];           /* the step, and its limit */
 } adam_bench_t;
 
 /** Open the device and make the arrays. Undo with adam_tear_down, also after an error. */

@@ -78,7 +78,7 @@ static zr_status_t make_runtime(offload_bench_t *b) {
     comm_options.log = *b->options->log;
     ZR_TRY(make_config(b->options, &config));
     ZR_TRY(zr_comm_create_threads(1, &comm_options, &b->comm));
-    ZR_TRY(zr_runtime_create(&config, b->comm, b->memory.device, b->options->log, &b->runtime));
+    ZR_TRY(zr_runtime_create(&config, b->comm, b->memory.on.device, b->options->log, &b->runtime));
     for (size_t i = 0; i < N_UNITS; i++)
         ZR_TRY(add_unit(b, i));
     return zr_runtime_commit(b->runtime);
@@ -233,7 +233,7 @@ static void print_for_people(const offload_bench_t *b, const medians_t *m) {
     double n_elems = (double)b->n_elems, bytes = 2 * STATE_BYTES * n_elems;
     const spent_t *update = &m->of[UPDATE], *adam = &m->of[ADAM], *io = &m->of[IO];
     fprintf(stderr, "%s\n%zu elements on %s, %s gradients and parameters, median of %zu rounds\n",
-            zr_device_info(b->memory.device)->description, b->n_elems,
+            zr_device_info(b->memory.on.device)->description, b->n_elems,
             b->io != NULL ? "nvme" : "cpu", zr_dtype_name(b->options->dtype),
             b->times[UPDATE].n_times);
     fprintf(stderr,
@@ -262,7 +262,7 @@ static bool put_spent(json_t *object, const medians_t *m, bool with_io) {
 }
 
 static json_t *describe(const offload_bench_t *b, const medians_t *m) {
-    const zr_device_info_t *info = zr_device_info(b->memory.device);
+    const zr_device_info_t *info = zr_device_info(b->memory.on.device);
     json_t *object = json_object();
     bool made = json_put(object, "command", json_string("adam"));
     made &= json_put(object, "offload", json_string(b->io != NULL ? "nvme" : "cpu"));

@@ -24,6 +24,8 @@ typedef struct bench_command {
 } bench_command_t;
 
 extern const bench_command_t bench_adam;
+extern const bench_command_t bench_kernels;
+extern const bench_command_t bench_matmul;
 extern const bench_command_t bench_step;
 extern const bench_command_t bench_alloc;
 extern const bench_command_t bench_io;

@@ -3,20 +3,20 @@
  * machine's own rate of matrix products it reaches. The products are counted as 6 operations per
  * parameter and token plus attention; the machine's rate is measured in turns with the steps.
  */
-#include <sched.h>
+#include <string.h>
 
-#include "examples/bench/bench.h"
 #include "examples/bench/step_run.h"
 
 #define MAX_RANKS 1024
-#define MAX_THREADS 1024
 #define MAX_COUNT ((size_t)1 << 31)
 
 typedef struct options {
     bench_common_t common;
     const char *model;
     step_options_t step;
+    const char *device; /* as written */
     size_t n_ranks, n_threads, seq;
+    size_t side; /* of the machine's own product; 0: the default */
     const zr_log_t *log;
 } options_t;
 
@@ -32,7 +32,9 @@ enum {
     KEY_STAGE,
     KEY_DTYPE,
     KEY_RECOMPUTE,
-    KEY_STEPS
+    KEY_STEPS,
+    KEY_DEVICE,
+    KEY_SIDE
 };
 
 static const struct argp_option option_table[] = {
@@ -47,6 +49,9 @@ static const struct argp_option option_table[] = {
     {"dtype", KEY_DTYPE, "NAME", 0, "of parameters and gradients: fp32 (default) or bf16", 0},
     {"recompute", KEY_RECOMPUTE, "none|unit", 0, "compute layers again in backward (default none)",
      0},
+    {"device", KEY_DEVICE, "host|cuda[:N]|auto", 0, "of all ranks (default host)", 0},
+    {"side", KEY_SIDE, "N", 0,
+     "of the square matrices of the machine's own product (default 2048; on a GPU 8192)", 0},
     {"steps", KEY_STEPS, "S", 0, "steps to time, after one that is not (default 5)", 0},
     BENCH_COMMON_OPTIONS,
     {0},
@@ -89,7 +94,12 @@ static zr_status_t take_option(int key, const char *value, void *options) {
     case KEY_RANKS:
         return args_count("--ranks", value, 1, MAX_RANKS, o->log, &o->n_ranks);
     case KEY_THREADS:
-        return args_count("--threads", value, 1, MAX_THREADS, o->log, &o->n_threads);
+        return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, o->log, &o->n_threads);
+    case KEY_DEVICE:
+        o->device = value;
+        return device_check(value, o->log);
+    case KEY_SIDE:
+        return args_count("--side", value, 16, 65536, o->log, &o->side);
     case KEY_STEPS:
         return args_count("--steps", value, 1, 1000000, o->log, &o->step.n_steps);
     }
@@ -102,11 +112,6 @@ static const bench_parser_t parser = {
     .take = take_option,
     .doc = "Time of a training step on random tokens, split into its parts, and its matrix "
            "products against the machine's own rate in the same run."};
-
-static int n_cores(void) {
-    cpu_set_t cores;
-    return sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
 
 /* What follows from several options together. */
 static zr_status_t complete(options_t *o) {
@@ -127,10 +132,9 @@ static zr_status_t complete(options_t *o) {
                        o->step.micro_batch, o->step.seq, INT32_MAX / o->step.seq,
                        INT32_MAX / o->step.seq);
     o->step.n_ranks = (int)o->n_ranks;
-    int share = n_cores() / o->step.n_ranks;
-    o->step.n_threads = o->n_threads != 0 ? (int)o->n_threads : share > 1 ? share : 1;
+    o->step.n_threads = device_threads(o->n_threads, o->step.n_ranks);
     o->step.log = *o->log;
-    return ZR_OK;
+    return device_choose(o->device, o->log, &o->step.device);
 }
 
 /* ---- the report -------------------------------------------------------------------------- */
@@ -138,16 +142,20 @@ static zr_status_t complete(options_t *o) {
 typedef struct figures {
     double tokens_per_s;
     double operations_per_s; /* of matrix products, over the whole step */
-    double sgemm_per_s;      /* the machine's own */
+    double machine_per_s;    /* the machine's own */
     double ratio;
+    size_t side;
+    const char *machine; /* what makes the machine's own products; static */
 } figures_t;
 
-static figures_t figures_of(const step_options_t *o, const step_result_t *result, double sgemm) {
+static figures_t figures_of(const step_options_t *o, const step_result_t *result) {
     double tokens = (double)o->micro_batch * (double)o->grad_accum * (double)o->seq * o->n_ranks;
-    figures_t figures = {.sgemm_per_s = sgemm};
+    figures_t figures = {.machine_per_s = matrix_rate_per_s(o->rate),
+                         .side = matrix_rate_side(o->rate),
+                         .machine = matrix_rate_name(o->rate)};
     figures.tokens_per_s = tokens / result->step_seconds;
     figures.operations_per_s = figures.tokens_per_s * gpt_flops_per_token(&o->shape, o->seq);
-    figures.ratio = figures.operations_per_s / sgemm;
+    figures.ratio = figures.operations_per_s / figures.machine_per_s;
     return figures;
 }
 
@@ -168,8 +176,8 @@ static void print_for_people(const options_t *options, const step_result_t *resu
     fprintf(stderr, "  optimizer  %9.1f ms\n", 1e3 * result->optimizer_seconds);
     fprintf(stderr, "  tokens     %9.1f per second\n", figures->tokens_per_s);
     fprintf(stderr, "  products   %9.1f GFLOP/s\n", 1e-9 * figures->operations_per_s);
-    fprintf(stderr, "  sgemm      %9.1f GFLOP/s, this machine's own (%d x %d)\n",
-            1e-9 * figures->sgemm_per_s, SGEMM_SIDE, SGEMM_SIDE);
+    fprintf(stderr, "  %-9s  %9.1f GFLOP/s, this machine's own (%zu x %zu)\n", figures->machine,
+            1e-9 * figures->machine_per_s, figures->side, figures->side);
     fprintf(stderr, "  ratio      %9.3f\n", figures->ratio);
 }
 
@@ -207,7 +215,9 @@ static json_t *describe(const options_t *options, const step_result_t *result,
         json_put(object, "time", describe_time(result)) &&
         json_put(object, "tokens_per_s", json_number(figures->tokens_per_s)) &&
         json_put(object, "gflop_per_s", json_number(1e-9 * figures->operations_per_s)) &&
-        json_put(object, "sgemm_gflop_per_s", json_number(1e-9 * figures->sgemm_per_s)) &&
+        json_put(object, "machine", json_string(figures->machine)) &&
+        json_put(object, "machine_side", json_count(figures->side)) &&
+        json_put(object, "machine_gflop_per_s", json_number(1e-9 * figures->machine_per_s)) &&
         json_put(object, "ratio", json_number(figures->ratio)))
         return object;
     json_decref(object);
@@ -216,18 +226,24 @@ static json_t *describe(const options_t *options, const step_result_t *result,
 
 /* ---- the command --------------------------------------------------------------------------- */
 
-static zr_status_t measure(options_t *options, step_result_t *result, double *sgemm_p) {
-    int n_threads = options->step.n_ranks * options->step.n_threads;
-    n_threads = n_threads < n_cores() ? n_threads : n_cores();
-    ZR_TRY(sgemm_create(n_threads, options->log, &options->step.sgemm));
+/* The machine's own products are on as many threads as all ranks have, up to the cores. */
+static zr_status_t measure(options_t *options, step_result_t *result, figures_t *figures_p) {
+    on_device_options_t on = on_device_options_default(options->log);
+    int n_threads = options->step.n_ranks * options->step.n_threads, n_cores = device_cores();
+    on.device = options->device;
+    if (strcmp(options->step.device.name, "host") == 0)
+        on.n_threads = (size_t)(n_threads < n_cores ? n_threads : n_cores);
+    ZR_TRY(matrix_rate_create(&on, options->step.dtype, options->side, &options->step.rate));
     zr_status_t status = step_run(&options->step, result);
-    *sgemm_p = sgemm_rate(options->step.sgemm);
-    sgemm_destroy(&options->step.sgemm);
+    if (status == ZR_OK)
+        *figures_p = figures_of(&options->step, result);
+    matrix_rate_destroy(&options->step.rate);
     return status;
 }
 
 static int run(int argc, char **argv, const zr_log_t *log) {
     options_t options = {.model = "gpt2",
+                         .device = "host",
                          .n_ranks = 1,
                          .step = {.micro_batch = 4, .grad_accum = 1, .n_steps = 5},
                          .log = log};
@@ -238,10 +254,9 @@ static int run(int argc, char **argv, const zr_log_t *log) {
         return BENCH_BAD_INPUT;
 
     step_result_t result;
-    double sgemm = 0.0;
-    if (measure(&options, &result, &sgemm) != ZR_OK)
+    figures_t figures;
+    if (measure(&options, &result, &figures) != ZR_OK)
         return BENCH_FAILED;
-    figures_t figures = figures_of(&options.step, &result, sgemm);
     print_for_people(&options, &result, &figures);
     return options.common.json ? bench_print(describe(&options, &result, &figures), log)
                                : BENCH_MEASURED;

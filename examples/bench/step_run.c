@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Products that are timed before each step, and after the last. */
-#define SGEMM_TURNS 3
+#define RATE_TURNS 3
 
 /* Where the time of a step went, on one rank. */
 typedef struct parts {
@@ -35,7 +35,8 @@ static zr_status_t create_rank(rank_t *rank) {
     zr_device_options_t device_options = zr_device_options_default();
     device_options.log = log;
     device_options.n_threads = o->n_threads;
-    ZR_TRY(zr_device_open("host", &device_options, &rank->device));
+    device_options.index = o->device.index;
+    ZR_TRY(zr_device_open(o->device.name, &device_options, &rank->device));
     snprintf(rank->device_text, sizeof(rank->device_text), "%s",
              zr_device_info(rank->device)->description);
 
@@ -89,22 +90,24 @@ static zr_status_t take_step(rank_t *rank, size_t step) {
 }
 
 /* Between steps, while all ranks stand still: whatever else the machine does meets both. */
-static zr_status_t time_sgemm(rank_t *rank) {
-    ZR_TRY(zr_comm_barrier(rank->comm, "before sgemm"));
-    for (int i = 0; i < SGEMM_TURNS && zr_comm_rank(rank->comm) == 0; i++)
-        ZR_TRY(sgemm_run(rank->options->sgemm));
-    return zr_comm_barrier(rank->comm, "after sgemm");
+static zr_status_t time_rate(rank_t *rank) {
+    ZR_TRY(zr_comm_barrier(rank->comm, "before the machine's product"));
+    for (int i = 0; i < RATE_TURNS && zr_comm_rank(rank->comm) == 0; i++)
+        ZR_TRY(matrix_rate_run(rank->options->rate));
+    return zr_comm_barrier(rank->comm, "after the machine's product");
 }
 
 static zr_status_t time_steps(rank_t *rank) {
     zr_runtime_time_t before, after;
     ZR_TRY(take_step(rank, 0)); /* maps memory and records the order */
+    ZR_TRY(zr_stream_synchronize(zr_runtime_stream(rank->runtime)));
     rank->first_loss = rank->last_loss;
     for (size_t i = 0; i < rank->options->n_steps; i++) {
-        ZR_TRY(time_sgemm(rank));
+        ZR_TRY(time_rate(rank));
         zr_runtime_time(rank->runtime, &before);
         double begin = bench_seconds();
         ZR_TRY(take_step(rank, i + 1));
+        ZR_TRY(zr_stream_synchronize(zr_runtime_stream(rank->runtime))); /* the update */
         double end = bench_seconds();
         zr_runtime_time(rank->runtime, &after);
         rank->parts[i] = (parts_t){.step = end - begin,
@@ -112,7 +115,7 @@ static zr_status_t time_steps(rank_t *rank) {
                                    .stall = after.stall_seconds - before.stall_seconds,
                                    .optimizer = after.optimizer_seconds - before.optimizer_seconds};
     }
-    ZR_TRY(time_sgemm(rank));
+    ZR_TRY(time_rate(rank));
     zr_tier_statistics_t statistics;
     zr_allocator_statistics(zr_runtime_allocator(rank->runtime), ZR_TIER_DEVICE, &statistics);
     rank->peak_device_bytes = statistics.reserved.peak;

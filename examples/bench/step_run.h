@@ -5,18 +5,20 @@
 #define EXAMPLES_BENCH_STEP_RUN_H
 
 #include "examples/bench/bench.h"
-#include "examples/bench/sgemm.h"
+#include "examples/bench/matrix_rate.h"
+#include "examples/common/device.h"
 #include "examples/gpt.h"
 
 typedef struct step_options {
     gpt_shape_t shape;
     size_t micro_batch, grad_accum, seq;
-    int n_ranks, n_threads; /* threads of each rank's device */
+    int n_ranks, n_threads; /* threads of each rank's device, on the host */
+    device_choice_t device; /* of all ranks */
     int stage;
     zr_dtype_t dtype;
     bool recompute;
-    size_t n_steps; /* that are timed; one more goes first */
-    sgemm_t *sgemm; /* its product takes turns with the steps */
+    size_t n_steps;      /* that are timed; one more goes first */
+    matrix_rate_t *rate; /* its product takes turns with the steps */
     zr_log_t log;
 } step_options_t;
 

@@ -1,0 +1,173 @@
+#include "examples/bench/on_device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/common/device.h"
+
+/* What is queued at once takes about so long: much more than launching it and waiting does. */
+#define BATCH_SECONDS 0.01
+#define MAX_CALLS 200
+#define DRAWN_ELEMS ((size_t)1000003)
+
+/* ---- options -------------------------------------------------------------------------- */
+
+on_device_options_t on_device_options_default(const zr_log_t *log) {
+    return (on_device_options_t){.device = "host", .seconds = 2.0, .log = log};
+}
+
+zr_status_t on_device_take_option(int key, const char *value, on_device_options_t *options) {
+    switch (key) {
+    case ON_DEVICE_KEY:
+        options->device = value;
+        return device_check(value, options->log);
+    case ON_DEVICE_KEY_THREADS:
+        return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, options->log,
+                          &options->n_threads);
+    case ON_DEVICE_KEY_SECONDS:
+        return args_number("--seconds", value, 0.0, 3600.0, options->log, &options->seconds);
+    }
+    return ZR_ERR_UNSUPPORTED;
+}
+
+/* ---- the device ------------------------------------------------------------------------- */
+
+zr_status_t on_device_open(const on_device_options_t *options, on_device_t *on) {
+    zr_device_options_t device_options = zr_device_options_default();
+    device_choice_t choice;
+    ZR_TRY(device_choose(options->device, options->log, &choice));
+    const char *given = options->isa != NULL ? "--isa" : options->n_threads > 0 ? "--threads" : "";
+    if (strcmp(choice.name, "host") != 0 && given[0] != '\0')
+        return zr_fail(options->log, ZR_ERR_ARGUMENT,
+                       "%s is for --device host: a GPU has no such thing; leave it out", given);
+    device_options.log = *options->log;
+    device_options.index = choice.index;
+    device_options.n_threads = (int)options->n_threads;
+    device_options.isa = options->isa;
+    ZR_TRY(zr_device_open(choice.name, &device_options, &on->device));
+    return zr_stream_create(on->device, "bench", &on->stream);
+}
+
+void on_device_close(on_device_t *on) {
+    zr_stream_destroy(&on->stream);
+    if (on->device != NULL)
+        zr_range_release(on->device, ZR_TIER_DEVICE, &on->range, on->range_bytes);
+    zr_device_close(&on->device);
+}
+
+bool on_device_is_host(const on_device_t *on) {
+    return strcmp(zr_device_info(on->device)->backend, "host") == 0;
+}
+
+size_t on_device_array_bytes(size_t size_bytes) {
+    return (size_bytes + 5 * 4096 + 832 + 255) / 256 * 256;
+}
+
+zr_status_t on_device_map(on_device_t *on, size_t size_bytes) {
+    size_t granule = zr_device_info(on->device)->granule_bytes;
+    size_t range_bytes = (size_bytes + granule - 1) / granule * granule;
+    ZR_TRY(zr_range_reserve(on->device, ZR_TIER_DEVICE, range_bytes, &on->range));
+    on->range_bytes = range_bytes;
+    return zr_range_map(on->device, ZR_TIER_DEVICE, on->range, 0, range_bytes);
+}
+
+void *on_device_take(on_device_t *on, size_t size_bytes) {
+    char *array = (char *)on->range + on->used_bytes;
+    size_t array_bytes = on_device_array_bytes(size_bytes);
+    if (array_bytes > on->range_bytes - on->used_bytes)
+        return NULL;
+    on->used_bytes += array_bytes;
+    return array;
+}
+
+/* BF16 is the upper half of an fp32. */
+static void draw(void *numbers, zr_dtype_t dtype, size_t n_elems) {
+    uint64_t state = 1;
+    for (size_t i = 0; i < n_elems; i++) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        float number = (float)(state >> 40) / (float)(1 << 23) - 1.0f;
+        uint32_t bits;
+        memcpy(&bits, &number, sizeof(bits));
+        if (dtype == ZR_DTYPE_BF16)
+            ((uint16_t *)numbers)[i] = (uint16_t)(bits >> 16);
+        else
+            ((float *)numbers)[i] = number;
+    }
+}
+
+zr_status_t on_device_draw(on_device_t *on, void *array, zr_dtype_t dtype, size_t n_elems) {
+    size_t n_drawn = n_elems < DRAWN_ELEMS ? n_elems : DRAWN_ELEMS, size = zr_dtype_size(dtype);
+    void *numbers = malloc(n_drawn * size);
+    if (numbers == NULL)
+        return zr_fail(zr_device_log(on->device), ZR_ERR_MEMORY, "no memory for %zu numbers",
+                       n_drawn);
+    draw(numbers, dtype, n_drawn);
+    zr_status_t status = ZR_OK;
+    for (size_t i = 0; i < n_elems && status == ZR_OK; i += n_drawn) {
+        size_t n = n_elems - i < n_drawn ? n_elems - i : n_drawn;
+        status = zr_copy_async(on->stream, (char *)array + i * size, numbers, n * size,
+                               ZR_COPY_HOST_TO_DEVICE);
+    }
+    zr_status_t passed = zr_stream_synchronize(on->stream);
+    free(numbers);
+    return status != ZR_OK ? status : passed;
+}
+
+int on_device_exit_code(zr_status_t status) {
+    if (status == ZR_OK)
+        return BENCH_MEASURED;
+    return status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT
+                                                                     : BENCH_FAILED;
+}
+
+/* ---- work that is timed ------------------------------------------------------------------- */
+
+static zr_status_t time_calls(const work_t *work, zr_stream_t *stream, size_t n_calls,
+                              double *seconds_p) {
+    double begin = bench_seconds();
+    for (size_t i = 0; i < n_calls; i++)
+        ZR_TRY(work->queue(work->context, stream));
+    ZR_TRY(zr_stream_synchronize(stream));
+    *seconds_p = (bench_seconds() - begin) / (double)n_calls;
+    return ZR_OK;
+}
+
+zr_status_t work_warm_up(work_t *work, zr_stream_t *stream) {
+    zr_cost_t before, after;
+    double seconds = 0.0;
+    ZR_TRY(zr_stream_synchronize(stream));
+    ZR_TRY(time_calls(work, stream, 1, &seconds));
+    ZR_TRY(zr_stream_cost(stream, &before));
+    ZR_TRY(time_calls(work, stream, 1, &seconds));
+    ZR_TRY(zr_stream_cost(stream, &after));
+    work->cost.bytes = after.bytes - before.bytes;
+    work->cost.operations = after.operations - before.operations;
+    double n_calls = BATCH_SECONDS / (seconds + 1e-9);
+    work->n_calls = n_calls >= MAX_CALLS ? MAX_CALLS : n_calls < 1.0 ? 1 : (size_t)n_calls;
+    return ZR_OK;
+}
+
+zr_status_t work_time(work_t *work, zr_stream_t *stream) {
+    double seconds = 0.0;
+    ZR_TRY(time_calls(work, stream, work->n_calls, &seconds));
+    if (!bench_times_add(&work->times, seconds))
+        return zr_fail(zr_device_log(zr_stream_device(stream)), ZR_ERR_MEMORY,
+                       "no memory for %zu times", work->times.n_times + 1);
+    return ZR_OK;
+}
+
+zr_status_t works_measure(work_t *works, size_t n_works, zr_stream_t *stream, double seconds) {
+    for (size_t i = 0; i < n_works; i++)
+        ZR_TRY(work_warm_up(&works[i], stream));
+    double end = bench_seconds() + seconds;
+    for (size_t round = 0; round < ON_DEVICE_MIN_ROUNDS || bench_seconds() < end; round++) {
+        for (size_t i = 0; i < n_works; i++)
+            ZR_TRY(work_time(&works[i], stream));
+    }
+    return ZR_OK;
+}
+
+void works_free(work_t *works, size_t n_works) {
+    for (size_t i = 0; i < n_works; i++)
+        bench_times_free(&works[i].times);
+}

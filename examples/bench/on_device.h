@@ -1,0 +1,96 @@
+/*
+ * What the commands that measure work on a device share: the device of --device, memory on it, and
+ * the time of work that is queued. On a GPU work runs late, so that a single call says nothing:
+ * many are queued, the stream is waited for once, and the time is divided.
+ */
+#ifndef EXAMPLES_BENCH_ON_DEVICE_H
+#define EXAMPLES_BENCH_ON_DEVICE_H
+
+#include "examples/bench/bench.h"
+
+#define ON_DEVICE_MAX_THREADS 1024
+
+/** The options that these commands have in common; the first member of their own. */
+typedef struct on_device_options {
+    bench_common_t common;
+    const char *device; /* as written */
+    size_t n_threads;   /* of the host; 0: all cores */
+    const char *isa;    /* of the host; NULL: the best one */
+    double seconds;     /* measure for about so long */
+    const zr_log_t *log;
+} on_device_options_t;
+
+enum { ON_DEVICE_KEY = BENCH_KEY_FIRST_OWN, ON_DEVICE_KEY_THREADS, ON_DEVICE_KEY_SECONDS };
+enum { ON_DEVICE_KEY_FIRST_OWN = ON_DEVICE_KEY_SECONDS + 1 };
+
+/** Their entries of a command's options. */
+#define ON_DEVICE_OPTIONS                                                                          \
+    {"device", ON_DEVICE_KEY, "host|cuda[:N]|auto", 0, "where it runs (default host)", 0},         \
+        {"threads", ON_DEVICE_KEY_THREADS, "N", 0, "threads of the host (default: all cores)", 0}, \
+    {                                                                                              \
+        "seconds", ON_DEVICE_KEY_SECONDS, "S", 0, "measure for about so long (default 2)", 0       \
+    }
+
+/** What they are when nothing is given. */
+on_device_options_t on_device_options_default(const zr_log_t *log);
+/** Take one of them; ZR_ERR_UNSUPPORTED: it is none. */
+ZR_NODISCARD zr_status_t on_device_take_option(int key, const char *value,
+                                               on_device_options_t *options);
+
+typedef struct on_device {
+    zr_device_t *device;
+    zr_stream_t *stream;
+    void *range;
+    size_t range_bytes, used_bytes;
+} on_device_t;
+
+/**
+ * Find the device and open it, with a stream. Undo with on_device_close, also after an error.
+ *
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED: it is not here
+ */
+ZR_NODISCARD zr_status_t on_device_open(const on_device_options_t *options, on_device_t *on);
+void on_device_close(on_device_t *on);
+/** Whether it is the host. */
+bool on_device_is_host(const on_device_t *on);
+
+/** Bytes of on_device_map that an array takes: with a gap behind it, since arrays that begin at
+ * the same place of a page compete for the same places in caches. */
+size_t on_device_array_bytes(size_t size_bytes);
+/** Get memory for arrays, once. */
+ZR_NODISCARD zr_status_t on_device_map(on_device_t *on, size_t size_bytes);
+/** The next array, of no particular contents; NULL when on_device_map got too little. */
+void *on_device_take(on_device_t *on, size_t size_bytes);
+
+/** Numbers between -1 and 1 that repeat late: products of equal ones take less power than a
+ * model's, and a GPU's clock goes by that. */
+ZR_NODISCARD zr_status_t on_device_draw(on_device_t *on, void *array, zr_dtype_t dtype,
+                                        size_t n_elems);
+
+/** What a command exits with that failed so: a device that is not here is bad input. */
+int on_device_exit_code(zr_status_t status);
+
+/* ---- work that is timed ------------------------------------------------------------------- */
+
+typedef struct work {
+    zr_status_t (*queue)(void *context, zr_stream_t *stream);
+    void *context;
+
+    /* Of work_warm_up. */
+    size_t n_calls; /* that are queued at once */
+    zr_cost_t cost; /* of a call, as the stream was charged */
+
+    bench_times_t times; /* of one call */
+} work_t;
+
+/** Call it twice, which meets what is cold and finds how many calls to queue. */
+ZR_NODISCARD zr_status_t work_warm_up(work_t *work, zr_stream_t *stream);
+/** Queue its calls, wait for them, and add the time of one. */
+ZR_NODISCARD zr_status_t work_time(work_t *work, zr_stream_t *stream);
+/** Warm all up, then time them in turns for about so long, ON_DEVICE_MIN_ROUNDS times at least. */
+ZR_NODISCARD zr_status_t works_measure(work_t *works, size_t n_works, zr_stream_t *stream,
+                                       double seconds);
+void works_free(work_t *works, size_t n_works);
+#define ON_DEVICE_MIN_ROUNDS 5
+
+#endif

@@ -1,0 +1,197 @@
+/*
+ * zero-bench on devices, with the emulated GPU: every command that has --device runs on the host
+ * and there, and the fields of its object fit each other. How fast it is says nothing here.
+ */
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "tests/examples/bench/run_bench.h"
+
+static const char *const devices[] = {"host", "cuda", "cuda:1"};
+static const char *const dtypes[] = {"fp32", "bf16"};
+
+static json_t *run_json(const char *command, const char *device, const char *dtype) {
+    char arguments[512], output[16384];
+    snprintf(arguments, sizeof(arguments), "%s --json --device %s --dtype %s 2>/dev/null", command,
+             device, dtype);
+    assert_int_equal(run(arguments, output, sizeof(output)), 0);
+    json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+    assert_true(json_is_object(object));
+    assert_string_equal(json_string_value(json_object_get(object, "dtype")), dtype);
+    return object;
+}
+
+static void assert_near(double value, double expected) {
+    if (!(fabs(value / expected - 1.0) < 1e-6))
+        fail_msg("%.9g instead of %.9g", value, expected);
+}
+
+static bool is_host(const char *device) {
+    return strcmp(device, "host") == 0;
+}
+
+static void check_adam(const char *device, const char *dtype) {
+    json_t *object = run_json("adam --elems 5001 --seconds 0", device, dtype);
+    const json_t *adam = json_object_get(object, "adam");
+    const json_t *limit = json_object_get(object, is_host(device) ? "stream" : "copy");
+    assert_true(number_at(object, "rounds") >= 5.0);
+    assert_near(number_at(object, "ratio"),
+                number_at(limit, "seconds") / number_at(adam, "seconds"));
+    assert_near(number_at(adam, "bytes_per_s") / number_at(adam, "elems_per_s"),
+                strcmp(dtype, "fp32") == 0 ? 32.0 : 28.0);
+    json_decref(object);
+}
+
+/* Bytes that a kernel has to move, per element of the arrays; 0: not checked here. */
+static double bytes_of(const char *name, double activation, double param) {
+    const struct {
+        const char *name;
+        double bytes;
+    } kernels[] = {{"fill", activation},
+                   {"scale", 2 * activation},
+                   {"cast to bf16", 6.0},
+                   {"cast to fp32", 6.0},
+                   {"add", 8.0 + activation},
+                   {"sum", 3 * activation},
+                   {"sum of squares", activation},
+                   {"layernorm", 2 * activation},
+                   {"layernorm backward", 3 * activation},
+                   {"gelu", 2 * activation},
+                   {"gelu backward", 3 * activation},
+                   {"bias gradient", activation},
+                   {"embedding", activation + 2 * param},
+                   {"embedding backward", 0.0}};
+    for (size_t i = 0; i < sizeof(kernels) / sizeof(kernels[0]); i++)
+        if (strcmp(kernels[i].name, name) == 0)
+            return kernels[i].bytes;
+    fail_msg("%s is unknown", name);
+    return 0.0;
+}
+
+static void check_kernels(const char *device, const char *dtype) {
+    json_t *object =
+        run_json("kernels --tokens 33 --channels 24 --vocab 101 --seconds 0", device, dtype);
+    const char *activation_name = json_string_value(json_object_get(object, "activation_dtype"));
+    double param = strcmp(dtype, "fp32") == 0 ? 4.0 : 2.0;
+    double activation = strcmp(activation_name, "fp32") == 0 ? 4.0 : 2.0;
+    assert_true(activation == (is_host(device) ? 4.0 : param));
+    const json_t *list = json_object_get(object, "kernels");
+    double least = INFINITY;
+    assert_int_equal(json_array_size(list), 14);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *kernel = json_array_get(list, i);
+        const char *name = json_string_value(json_object_get(kernel, "name"));
+        double bytes = bytes_of(name, activation, param);
+        if (bytes > 0.0)
+            assert_near(number_at(kernel, "bytes"), 33 * 24 * bytes);
+        assert_near(number_at(kernel, "bytes_per_s"),
+                    number_at(kernel, "bytes") / number_at(kernel, "seconds"));
+        double ratio = number_at(kernel, "bytes_per_s") / number_at(kernel, "copy_bytes_per_s");
+        assert_near(number_at(kernel, "ratio"), ratio);
+        least = ratio < least ? ratio : least;
+    }
+    assert_near(number_at(object, "ratio"), least);
+    json_decref(object);
+}
+
+static void check_matmul(const char *device, const char *dtype) {
+    json_t *object =
+        run_json("matmul --tokens 5 --channels 8 --side 32 --seconds 0", device, dtype);
+    const json_t *list = json_object_get(object, "products");
+    double machine = number_at(object, "machine_gflop_per_s"), operations = 0.0, seconds = 0.0;
+    assert_string_equal(json_string_value(json_object_get(object, "machine")),
+                        is_host(device) ? "sgemm" : "cublas");
+    assert_true(number_at(object, "machine_side") == 32.0);
+    assert_int_equal(json_array_size(list), 12);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *product = json_array_get(list, i);
+        double own =
+            2.0 * number_at(product, "m") * number_at(product, "n") * number_at(product, "k");
+        assert_near(1e9 * number_at(product, "gflop_per_s"), own / number_at(product, "seconds"));
+        assert_near(number_at(product, "ratio"), number_at(product, "gflop_per_s") / machine);
+        operations += own;
+        seconds += number_at(product, "seconds");
+    }
+    /* A layer has 12 channels^2 weights: 6 operations for each and token. */
+    assert_near(operations, 6.0 * 12 * 8 * 8 * 5);
+    assert_near(1e9 * number_at(object, "gflop_per_s"), operations / seconds);
+    assert_near(number_at(object, "ratio"), number_at(object, "gflop_per_s") / machine);
+    json_decref(object);
+}
+
+static void check_step(const char *device, const char *dtype) {
+    json_t *object = run_json("step --model layers=1,channels=16,heads=2,seq=8,vocab=31 --steps 2 "
+                              "--micro-batch 1 --ranks 2 --stage 3 --side 32",
+                              device, dtype);
+    double per_second = 2 * 8 / (1e-3 * number_at(object, "step_ms"));
+    assert_near(number_at(object, "tokens_per_s"), per_second);
+    assert_string_equal(json_string_value(json_object_get(object, "machine")),
+                        is_host(device) ? "sgemm" : "cublas");
+    assert_near(number_at(object, "ratio"),
+                number_at(object, "gflop_per_s") / number_at(object, "machine_gflop_per_s"));
+    /* It is a real model that learns nothing of random tokens. */
+    assert_true(fabs(number_at(object, "first_loss") - log(31.0)) < 0.5);
+    assert_true(fabs(number_at(object, "last_loss") - log(31.0)) < 0.5);
+    json_decref(object);
+}
+
+static void on_all(void (*check)(const char *device, const char *dtype)) {
+    for (int device = 0; device < 3; device++)
+        for (int dtype = 0; dtype < 2; dtype++)
+            check(devices[device], dtypes[dtype]);
+}
+
+static void test_adam(void **state) {
+    (void)state;
+    on_all(check_adam);
+}
+
+static void test_kernels(void **state) {
+    (void)state;
+    on_all(check_kernels);
+}
+
+static void test_matmul(void **state) {
+    (void)state;
+    on_all(check_matmul);
+}
+
+static void test_step(void **state) {
+    (void)state;
+    on_all(check_step);
+}
+
+/* What is no device, what a device has not, and what cannot be measured on it. */
+static void test_refused(void **state) {
+    (void)state;
+    assert_bad_usage("adam --device gpu", "--device gpu");
+    assert_bad_usage("kernels --device cuda:x", "--device cuda: index");
+    assert_bad_usage("adam --device cuda --isa avx2", "--isa is for --device host");
+    assert_bad_usage("matmul --device cuda --threads 2", "--threads is for --device host");
+    assert_bad_usage("adam --device cuda --offload cpu", "--device cuda: updates of offloaded");
+    assert_bad_usage("matmul --side 4", "--side 4");
+}
+
+/* Without a GPU all say what zero-train says. */
+static void test_without_gpu(void **state) {
+    (void)state;
+    const char *const commands[] = {"adam", "kernels", "matmul", "step"};
+    char arguments[128];
+    assert_int_equal(setenv("EMU_DEVICES", "0", 1), 0);
+    for (int i = 0; i < 4; i++) {
+        snprintf(arguments, sizeof(arguments), "%s --device cuda", commands[i]);
+        assert_bad_usage(arguments, "--device cuda: not available here: ");
+        assert_bad_usage(arguments, "allowed are auto, host; the nearest is host");
+    }
+    assert_int_equal(unsetenv("EMU_DEVICES"), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_adam),    cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_matmul),  cmocka_unit_test(test_step),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_without_gpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
