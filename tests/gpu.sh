@@ -125,15 +125,26 @@ sanitize() {
     done
 }
 
-# bench NAME OPTION...: a command of zero-bench, where it can run on cuda.
+# bench NAME LIMIT COMMAND OPTION...: zero-bench on the GPU.
 bench() {
-    local command=$1
-    shift
-    if ! $is_dry && ! "$build/bin/zero-bench" "$command" --help 2>/dev/null | grep -q -- --device; then
-        leave_out "bench-$command" "zero-bench $command has no --device yet"
-        return
-    fi
-    part "bench-$command" 40 "$build/bin/zero-bench" "$command" --device cuda --json "$@"
+    local name=$1 limit=$2 command=$3
+    shift 3
+    part "bench-$name" "$limit" "$build/bin/zero-bench" "$command" --device cuda --json "$@"
+}
+
+# What there is to know of the GPU's speed: the update and the other kernels against its copy, a
+# layer's products and whole steps against its own products. GPT-2 1.5B needs about 60 GB.
+measure() {
+    local dtype
+    for dtype in bf16 fp32; do
+        bench "adam-$dtype" 30 adam --dtype $dtype --elems 200000003
+        bench "matmul-$dtype" 30 matmul --dtype $dtype --channels 1600 --tokens 16384
+    done
+    bench kernels-bf16 30 kernels --dtype bf16 --channels 1600 --tokens 65536
+    bench step-124m 40 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 16
+    bench step-124m-ranks8 60 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 2 --ranks 8 \
+        --stage 3
+    bench step-1.5b 90 step --dtype bf16 --model gpt2-xl --seq 1024 --micro-batch 12
 }
 
 # The value of a key on a line of its own, in what a part printed.
@@ -199,8 +210,7 @@ export -f build_all zr_configure zr_build zr_say zr_die
 export build
 if part build 240 bash -c build_all; then
     part suite 150 ctest --test-dir "$build" -R '_cuda$|^test_ptx$' --output-on-failure --no-tests=error
-    bench adam --dtype bf16 --seconds 3
-    bench step --dtype bf16 --steps 5
+    measure
     train
     sanitize
 fi

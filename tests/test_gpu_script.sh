@@ -36,8 +36,7 @@ cp "$0-built/"* "$2/bin/"
 END
 mkdir "$work/bin/ninja-built"
 fake ninja-built/zero-bench <<'END'
-case "$*" in *--help*) echo "--device"; exit ;; esac
-echo '{"rate": 1}'
+case "$*" in *" --device cuda --json "*) echo '{"ratio": 1}' ;; *) exit 1 ;; esac
 END
 fake ninja-built/zero-train <<'END'
 while [ $# -gt 0 ]; do
@@ -70,26 +69,26 @@ expect "no GPU: no results" test ! -e "$work/out.json"
 
 FAKE=none PATH=$work/bin:$PATH bash "$script" --dry-run --build "$work/build" >"$work/said" 2>&1
 expect "a dry run ends well" test $? -eq 0
-for part in build suite bench-adam bench-step train-ranks8-stage3 racecheck-test_nn_rows; do
+for part in build suite bench-adam-bf16 bench-kernels-bf16 bench-matmul-fp32 bench-step-1.5b train-ranks8-stage3 racecheck-test_nn_rows; do
     expect "a dry run lists $part" grep -q "^$part (at most" "$work/said"
 done
 expect "a dry run makes nothing" test ! -e "$work/build"
 
-# build, suite, 2 benchmarks, 12 runs with their losses, 3 comparisons, 6 of compute-sanitizer
+# build, suite, 8 benchmarks, 12 runs with their losses, 3 comparisons, 6 of compute-sanitizer
 run well
 expect "all passes" test $code -eq 0
-expect "37 parts pass" counts 37 0
+expect "43 parts pass" counts 43 0
 if command -v python3 >/dev/null; then
     expect "the results are JSON" python3 -m json.tool "$work/out.json" /dev/null
 fi
 run differ
 expect "different weights fail" test $code -eq 1
-expect "one part fails" counts 36 1
+expect "one part fails" counts 42 1
 expect "which ones" grep -q 'train-ranks2-hashes: failed: .* abc2 def' "$work/said"
 run nan
-expect "losses that are no numbers fail, at stage 1 of each number of ranks" counts 34 3
+expect "losses that are no numbers fail, at stage 1 of each number of ranks" counts 40 3
 run race
-expect "compute-sanitizer's errors fail" counts 31 6
+expect "compute-sanitizer's errors fail" counts 37 6
 run broken
 expect "a build that fails is the only part" counts 0 1
 bash "$script" --unknown >"$work/said" 2>&1
