@@ -11,8 +11,8 @@
 #include "offload/uring_ring.h"
 
 #define MAX_TAGS 1024
-
 #define MAX_FILES 16
+#define BLOCK 4096u /* that every file takes */
 
 fault_t fault;
 size_t fault_n_unregistered;
@@ -108,6 +108,18 @@ static bool fits(const zr_ring_request_t *request) {
     }
 }
 
+/* What a short transfer says that it has moved: all of it if it cannot be so short. */
+static uint32_t said_of_short(const zr_ring_request_t *request) {
+    uint32_t less = (uint32_t)fault.result;
+    return request->size_bytes > less ? request->size_bytes - less : request->size_bytes;
+}
+
+/* What it moves: that, up to the end of its last block, and nothing of the rest. */
+static uint32_t moved_of_short(const zr_ring_request_t *request) {
+    uint32_t moved = (said_of_short(request) + BLOCK - 1) / BLOCK * BLOCK;
+    return moved < request->size_bytes ? moved : request->size_bytes;
+}
+
 int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
     zr_ring_request_t changed = *request;
     if (is_spared)
@@ -120,6 +132,8 @@ int __wrap_zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
             changed.size_bytes = 0;
         if (fault.kind == FAULT_MISPLACED)
             changed.offset_bytes = 0;
+        if (fault.kind == FAULT_SHORT)
+            changed.size_bytes = moved_of_short(request);
         if (fault.kind == FAULT_EVENT)
             fault_event(n_registered_files > 0 ? registered_files[request->file] : request->file);
     }
@@ -144,8 +158,8 @@ static void spoil(zr_ring_completion_t *completion) {
         completion->result = (int)fault.result;
         break;
     case FAULT_SHORT:
-        if (completion->result > fault.result)
-            completion->result -= (int)fault.result;
+        if (completion->result > (int)said_of_short(request))
+            completion->result = (int)said_of_short(request);
         break;
     case FAULT_LOST:
         completion->result = (int)request->size_bytes;
