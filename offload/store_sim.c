@@ -36,11 +36,11 @@ static zr_status_t reserve(zr_store_t *store) {
             round_up(store->extents[i].size_bytes, zr_store_layout_bytes(store->info.block_bytes));
     if (store->info.reserved_bytes <= sim->hardware->disk_bytes)
         return ZR_OK;
-    return zr_fail(
-        &store->options.log, ZR_ERR_BUDGET,
-        "store: the simulated drives have no room for %s: a rank's share of \"%s\" is %s",
-        zr_size_text(store->info.reserved_bytes).text, sim->hardware->name,
-        zr_size_text(sim->hardware->disk_bytes).text);
+    return zr_fail(&store->options.log, ZR_ERR_BUDGET,
+                   "store: drives of the machine \"%s\" have no room for %s: a rank's share of "
+                   "them is %s; name more folders or larger drives, or keep less there",
+                   sim->hardware->name, zr_size_text(store->info.reserved_bytes).text,
+                   zr_size_text(sim->hardware->disk_bytes).text);
 }
 
 static zr_status_t open_sim(zr_store_t *store) {

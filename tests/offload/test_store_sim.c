@@ -161,6 +161,7 @@ static void test_capacity(void **state) {
     extents[1].size_bytes = 4097;
     assert_int_equal(zr_store_create("sim", &m.options, extents, 2, &m.store), ZR_ERR_BUDGET);
     assert_non_null(strstr(kept.text, "no room"));
+    assert_non_null(strstr(kept.text, "more folders"));
     assert_null(m.store);
     close_machine(&m);
 }
