@@ -15,6 +15,11 @@ static const long unit_sizes[][6] = {{101, 1, 7, -1},     {0, 1009, 64, -1}, {1,
 /* The unit and parameter that is looked at by peek; its first elements. */
 enum { PEEK_UNIT = 4, PEEK_PARAM = 0, PEEK_ELEMS = 64 };
 
+/* The unit that is visited again when the next one has been gathered; and what is in memory that
+ * the toy alone uses. */
+enum { AGAIN_UNIT = 3, AGAIN_PARAM = 3, N_SPOILT = 10 };
+#define OWN_VALUE 12345.0f
+
 typedef struct rank_state {
     const toy_options_t *options;
     toy_result_t *result;
@@ -29,6 +34,7 @@ typedef struct rank_state {
     size_t step;
     size_t micro_batch;
     void *peeked; /* on the device; NULL: nothing */
+    void *held;   /* on the device, full of OWN_VALUE; NULL: nothing */
     float before[PEEK_ELEMS];
     uint64_t hash;
     zr_step_report_t last;
@@ -45,7 +51,8 @@ toy_options_t toy_options_default(int stage, int n_ranks) {
                              .reorder_step = -1,
                              .stray_rank = -1,
                              .other_rank = -1,
-                             .tight_rank = -1};
+                             .tight_rank = -1,
+                             .again_step = -1};
     options.config.stage = stage;
     options.config.adamw.lr = 0.02;
     options.config.adamw.weight_decay = 0.1;
@@ -251,6 +258,57 @@ static zr_status_t check_peeked(rank_state_t *state) {
     return ZR_OK;
 }
 
+/* ---- memory that others have freed ---- */
+
+static zr_status_t take_own(rank_state_t *state, size_t n_elems, void **memory_p) {
+    zr_stream_t *stream = zr_runtime_stream(state->runtime);
+    zr_allocation_request_t request = {.size_bytes = n_elems * sizeof(float),
+                                       .tier = ZR_TIER_DEVICE,
+                                       .tag = ZR_TAG_WORKSPACE,
+                                       .lifetime = ZR_LIFETIME_UNIT,
+                                       .name = "own",
+                                       .stream = stream};
+    ZR_TRY(zr_allocate(zr_runtime_allocator(state->runtime), &request, memory_p));
+    return zr_kernel_fill(stream, *memory_p, ZR_DTYPE_F32, n_elems, OWN_VALUE);
+}
+
+static zr_status_t spoil(rank_state_t *state) {
+    void *memory[N_SPOILT] = {NULL};
+    zr_status_t status = ZR_OK;
+    for (size_t i = 0; state->options->spoil && i < N_SPOILT && status == ZR_OK; i++)
+        status = take_own(state, (size_t)64 << i, &memory[i]);
+    for (size_t i = 0; i < N_SPOILT; i++)
+        zr_free(zr_runtime_allocator(state->runtime), &memory[i],
+                zr_runtime_stream(state->runtime));
+    return status;
+}
+
+/* Compute has passed what it was to wait for when it has memory of the size of what was dropped. */
+static zr_status_t visit_again(rank_state_t *state) {
+    zr_unit_t *unit = state->units[AGAIN_UNIT];
+    size_t size_bytes = MAX_ELEMS * zr_dtype_size(state->options->config.dtype);
+    ZR_TRY(zr_unit_acquire(unit, ZR_FORWARD));
+    ZR_TRY(read_params(state, state->params[AGAIN_UNIT][AGAIN_PARAM]));
+    ZR_TRY(take_own(state, size_bytes / sizeof(float), &state->held));
+    ZR_TRY(zr_stream_synchronize(zr_runtime_stream(state->runtime)));
+    return zr_unit_release(unit);
+}
+
+static zr_status_t check_held(rank_state_t *state) {
+    zr_stream_t *stream = zr_runtime_stream(state->runtime);
+    size_t n_elems = MAX_ELEMS * zr_dtype_size(state->options->config.dtype) / sizeof(float);
+    if (state->held == NULL)
+        return ZR_OK;
+    ZR_TRY(zr_copy_async(stream, state->values, state->held, n_elems * sizeof(float),
+                         ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_stream_synchronize(stream));
+    zr_free(zr_runtime_allocator(state->runtime), &state->held, stream);
+    for (size_t i = 0; i < n_elems; i++)
+        if (state->values[i] != OWN_VALUE)
+            return ZR_ERR_STATE;
+    return ZR_OK;
+}
+
 static int unit_at(const rank_state_t *state, int position) {
     const toy_options_t *options = state->options;
     bool other = options->stray_rank == state->rank && state->step == 1;
@@ -266,6 +324,8 @@ static zr_status_t micro_batch(rank_state_t *state) {
         zr_unit_t *unit = state->units[unit_at(state, i)];
         ZR_TRY(zr_unit_acquire(unit, ZR_FORWARD));
         ZR_TRY(zr_unit_release(unit));
+        if (i == AGAIN_UNIT && state->options->again_step == (int)state->step)
+            ZR_TRY(visit_again(state));
     }
     if (state->options->tied)
         ZR_TRY(tied_use(state));
@@ -275,7 +335,9 @@ static zr_status_t micro_batch(rank_state_t *state) {
         ZR_TRY(backward_unit(state, unit));
         ZR_TRY(zr_unit_reduce(state->units[unit]));
         ZR_TRY(zr_unit_release(state->units[unit]));
+        ZR_TRY(spoil(state));
     }
+    ZR_TRY(check_held(state));
     return peek(state);
 }
 
@@ -348,6 +410,18 @@ static zr_status_t look_twice(rank_state_t *state) {
     return at_once == later ? ZR_OK : ZR_ERR_STATE;
 }
 
+/* The ranks' numbers, each time moved by another amount. */
+static zr_status_t average_twice(rank_state_t *state) {
+    double n_ranks = state->options->n_ranks;
+    for (int moved = 1; moved <= 2; moved++) {
+        double average = 0;
+        ZR_TRY(zr_runtime_average(state->runtime, n_ranks * (state->rank + moved), &average));
+        if (average != n_ranks * (n_ranks - 1) / 2 + n_ranks * moved)
+            return ZR_ERR_STATE;
+    }
+    return ZR_OK;
+}
+
 static zr_status_t train(rank_state_t *state) {
     zr_comm_statistics_t before, after;
     ZR_TRY(build(state));
@@ -368,6 +442,7 @@ static zr_status_t train(rank_state_t *state) {
         state->result->step = state->last;
     }
     ZR_TRY(look_twice(state));
+    ZR_TRY(average_twice(state));
     ZR_TRY(read_samples(state));
     return zr_runtime_weights_xxh3(state->runtime, &state->hash);
 }

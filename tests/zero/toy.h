@@ -32,6 +32,10 @@ typedef struct toy_options {
     bool peek;      /* a unit's parameters are copied on the device after its reduction: they are
                        those of before the update */
     bool evaluate;  /* all units are acquired once more after each step */
+    bool spoil;     /* compute overwrites what memory it can have after each reduction: what was
+                       freed while another stream uses it shows in the weights */
+    int again_step; /* in this step all ranks visit one unit twice, and drop what was gathered
+                       ahead: nothing may come to that memory later; -1: none */
     bool quiet;     /* expected errors are not printed */
 } toy_options_t;
 
