@@ -222,8 +222,8 @@ void zr_stash_clear(zr_stash_t *stash) {
     drain(stash);
     for (size_t i = 0; i < stash->options.n_slots; i++) {
         slot_t *slot = &stash->slots[i];
-        zr_free(stash->options.allocator, &slot->host, stash->up);
-        zr_free(stash->options.allocator, &slot->device, stash->up);
+        zr_free(stash->options.allocator, &slot->host, NULL); /* nothing is in flight */
+        zr_free(stash->options.allocator, &slot->device, NULL);
         slot->buffer = NO_BUFFER;
         slot->is_full = false;
     }

@@ -223,6 +223,45 @@ static void any_order(void **state) {
     }
 }
 
+/* Memory that others have after a clear is theirs: nothing that was under way comes to it. */
+static void what_is_cleared_is_at_rest(void **state) {
+    enum { N_TAKEN = 4 }; /* no less than was given back */
+    static const unsigned char own[SLOT_BYTES] = {1, 2, 3};
+    (void)state;
+    for (size_t i = 0; i < 16; i++) {
+        stash_fixture_t f;
+        set_up(&f, NULL, true);
+        create(&f);
+        assert_int_equal(put(&f, 0, SLOT_BYTES), ZR_OK);
+        if (i % 2 != 0)
+            assert_int_equal(zr_stash_prefetch(f.stash, 0, f.stream), ZR_OK);
+        zr_stash_clear(f.stash);
+        zr_allocation_request_t request = {.size_bytes = SLOT_BYTES,
+                                           .tier = ZR_TIER_HOST,
+                                           .tag = ZR_TAG_ACTIVATIONS,
+                                           .lifetime = ZR_LIFETIME_MICRO_BATCH,
+                                           .name = "test"};
+        void *host = NULL, *tensors[N_TAKEN];
+        for (size_t taken = 0; taken < N_TAKEN; taken++)
+            tensors[taken] = new_tensor(&f, own, SLOT_BYTES);
+        assert_int_equal(zr_allocate(f.allocator, &request, &host), ZR_OK);
+        memcpy(host, own, SLOT_BYTES);
+        assert_int_equal(zr_stream_synchronize(f.stream), ZR_OK);
+        zr_stash_destroy(&f.stash);
+        assert_memory_equal(host, own, SLOT_BYTES);
+        zr_free(f.allocator, &host, NULL);
+        for (size_t taken = 0; taken < N_TAKEN; taken++) {
+            assert_int_equal(
+                zr_copy_async(f.stream, f.read, tensors[taken], SLOT_BYTES, ZR_COPY_DEVICE_TO_HOST),
+                ZR_OK);
+            assert_int_equal(zr_stream_synchronize(f.stream), ZR_OK);
+            assert_memory_equal(f.read, own, SLOT_BYTES);
+            zr_free(f.allocator, &tensors[taken], f.stream);
+        }
+        tear_down(&f);
+    }
+}
+
 /* Forward, then backward, as training does. */
 static zr_status_t pass(stash_fixture_t *f, size_t size_bytes, size_t *n_different) {
     for (size_t i = 0; i < N_SLOTS; i++)
@@ -524,6 +563,7 @@ static void what_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_order),
+        cmocka_unit_test(what_is_cleared_is_at_rest),
         cmocka_unit_test(last_in_first_out),
         cmocka_unit_test(reads_ahead),
         cmocka_unit_test(much_under_way),
