@@ -185,7 +185,6 @@ zr_status_t zr_params_create(zr_runtime_t *runtime) {
     if (!zr_rt_offloads_params(runtime))
         return ZR_OK;
     params->is_direct = info->host_addressable && info->synchronous;
-    ZR_TRY(zr_event_create(runtime->device, &params->all_taken));
     if (params->n_parts == 0)
         return ZR_OK;
     params->store = runtime->nvme.store;
@@ -197,7 +196,6 @@ void zr_params_destroy(zr_runtime_t *runtime) {
     zr_swap_destroy(&params->swap);
     for (size_t i = 0; params->taken != NULL && i < params->n_buffers; i++)
         zr_event_destroy(&params->taken[i]);
-    zr_event_destroy(&params->all_taken);
     free(params->taken);
     free(params->parts);
     free(params->updated);
@@ -379,11 +377,8 @@ zr_status_t zr_params_end_fill(zr_runtime_t *runtime) {
 
 zr_status_t zr_params_begin_update(zr_runtime_t *runtime) {
     zr_params_t *params = &runtime->shards;
-    if (!zr_rt_offloads_params(runtime))
-        return ZR_OK;
-    /* The CPU writes what the transfer stream has been reading. */
-    ZR_TRY(zr_event_record(params->all_taken, runtime->transfer));
-    ZR_TRY(zr_event_synchronize(params->all_taken));
+    /* The CPU writes what the transfer stream has been reading: the norm has waited for that, as
+     * there are no early updates here. */
     if (params->store == NULL)
         return ZR_OK;
     ZR_TRY(close_reads(params));

@@ -39,11 +39,10 @@ typedef struct zr_params {
     bool is_reading; /* a pass of the swap pipeline is open, over `order`, or over one shard that
                         was not foreseen */
     bool is_ahead;   /* it is over `order`, and nothing of it was taken */
-    uint64_t n_foreseen;   /* parts that were the next of `order` */
-    zr_event_t **taken;    /* [n_buffers] passes when the device has what was in a buffer */
-    size_t n_given;        /* buffers, in this pass */
-    size_t n_returned;     /* of them */
-    zr_event_t *all_taken; /* what was queued on transfer so far */
+    uint64_t n_foreseen; /* parts that were the next of `order` */
+    zr_event_t **taken;  /* [n_buffers] passes when the device has what was in a buffer */
+    size_t n_given;      /* buffers, in this pass */
+    size_t n_returned;   /* of them */
 
     void *writing; /* buffer of the part that is being written, or NULL */
 

@@ -289,10 +289,8 @@ zr_status_t zr_state_begin_update(zr_runtime_t *runtime) {
         return ZR_OK;
     if (zr_rt_may_update_early(runtime))
         return zr_event_record(state->backward_done, runtime->compute);
-    /* The norm has waited for compute already, and so for gradients on their way to host memory; no
-     * work that is queued here shall depend on that. */
-    ZR_TRY(zr_rt_order(runtime, runtime->compute, state->down));
-    ZR_TRY(zr_rt_order(runtime, runtime->compute, state->up));
+    /* The host has waited for the norm, and with it for all that compute, transfer and down had to
+     * do: nothing that is queued for the update has anything to wait for. */
     return queue_grads(runtime, 0);
 }
 
