@@ -505,8 +505,8 @@ static zr_status_t look_at_part(zr_unit_t *unit, int kind, size_t first, const c
 zr_status_t zr_params_read(zr_unit_t *unit, int kind, size_t first, size_t n_elems, float *values) {
     const zr_runtime_t *runtime = unit->runtime;
     size_t part_elems = runtime->shards.part_bytes / zr_dtype_size(runtime->config.dtype);
-    ZR_TRY(
-        zr_stream_synchronize(runtime->compute)); /* updates on the device write them from there */
+    /* Trainable ones are read from their state: what is looked at here nothing has written since
+     * commit, and there is nothing to wait for. */
     while (n_elems != 0) {
         size_t left = part_elems - first % part_elems;
         size_t length = n_elems < left ? n_elems : left;
