@@ -222,7 +222,12 @@ static void announce(const search_t *search) {
     if (search->options->auto_params)
         describe("params", param->device, param->ratio, param->max_in_cpu_elems, of_params,
                  sizeof(of_params));
-    zr_log_write(search->log, ZR_LOG_INFO, "auto:%s%s%s (%zu plans)", of_state, of_params,
+    bool is_cuda = search->request.hardware.kind == ZR_HARDWARE_CUDA;
+    zr_log_write(search->log, ZR_LOG_INFO, "auto:%s%s%s%s (%zu plans)", of_state, of_params,
+                 is_cuda && state->device != ZR_OFFLOAD_NONE &&
+                         state->update_on == ZR_UPDATE_ON_HOST
+                     ? " --update-on host"
+                     : "",
                  state->device != ZR_OFFLOAD_NONE && state->gradients == ZR_OFFLOAD_NONE &&
                          config->stage >= 2
                      ? " --offload-gradients none"
