@@ -143,7 +143,8 @@ static void what_does_not_fit_is_agreed_on(void **state) {
 static void what_is_recommended_runs(void **state) {
     char arguments[2048];
     (void)state;
-    json_t *planned = plan_json(MODEL "--ranks 2 --grad-accum 2 --seq 8", 0);
+    json_t *planned = plan_json(
+        MODEL "--ranks 2 --grad-accum 2 --seq 8 --nvme-capacity 1GiB --offload-gradients cpu", 0);
     json_t *plans = json_object_get(planned, "plans");
     json_t *recommended = json_object_get(planned, "recommended");
     json_t *best = json_array_get(plans, (size_t)number(recommended, "plan", NULL));
