@@ -21,7 +21,7 @@ if(TARGET zero-train)
   zr_add_test(examples/test_train_auto.c)
   target_compile_definitions(test_train_auto PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_train_auto zero-train)
-  zr_add_test(examples/test_zero_plan.c)
+  zr_add_test(examples/test_zero_plan.c LABELS asan)
   target_compile_definitions(test_zero_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     ZERO_PLAN="$<TARGET_FILE:zero-plan>")
   add_dependencies(test_zero_plan zero-train zero-plan)
