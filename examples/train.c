@@ -31,6 +31,7 @@ typedef struct run {
 
     pthread_mutex_t lock; /* guards what follows */
     zr_status_t status;   /* of the rank that failed first */
+    bool drive_failed;    /* it gave back what had not been put there: no fault of the input */
 } run_t;
 
 typedef struct rank {
@@ -399,13 +400,24 @@ static void note_failure(run_t *run, zr_status_t status) {
     pthread_mutex_unlock(&run->lock);
 }
 
+/* Once it trains, nothing has a format but what drives give back. */
+static zr_status_t train_and_finish(rank_t *rank) {
+    zr_status_t status = train_steps(rank);
+    if (status == ZR_OK)
+        status = finish(rank);
+    if (status == ZR_ERR_FORMAT) {
+        pthread_mutex_lock(&rank->run->lock);
+        rank->run->drive_failed = true;
+        pthread_mutex_unlock(&rank->run->lock);
+    }
+    return status;
+}
+
 static void *run_rank(void *argument) {
     rank_t *rank = argument;
     zr_status_t status = create_rank(rank);
     if (status == ZR_OK)
-        status = train_steps(rank);
-    if (status == ZR_OK)
-        status = finish(rank);
+        status = train_and_finish(rank);
     if (status != ZR_OK) {
         note_failure(rank->run, status);
         zr_comm_abort(rank->comm, zr_status_name(status));
@@ -649,7 +661,7 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
     free(ranks[0].step_tokens_per_s);
     free(ranks[0].step_seconds);
     free(ranks);
-    result->bad_input = is_about_input(status);
+    result->bad_input = is_about_input(status) && !run->drive_failed;
     return status;
 }
 

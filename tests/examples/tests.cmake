@@ -18,6 +18,12 @@ if(TARGET zero-train)
   zr_add_test(examples/test_zero_train_drive.c LABELS asan)
   target_compile_definitions(test_zero_train_drive PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_zero_train_drive zero-train)
+  zr_add_test(examples/test_zero_train_bits.c offload/fault_ring.c offload/store_fixture.c
+              LINK zero_train_core LABELS asan)
+  foreach(function zr_ring_open zr_ring_queue zr_ring_submit zr_ring_next zr_ring_register_buffers
+                   zr_ring_register_files fallocate pwrite open fcntl)
+    target_link_options(test_zero_train_bits PRIVATE LINKER:--wrap=${function})
+  endforeach()
   zr_add_test(examples/test_train_auto.c)
   target_compile_definitions(test_train_auto PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_train_auto zero-train)

@@ -1,0 +1,68 @@
+/*
+ * zero-train on a drive that changes a bit while it trains: that is a run that failed, with a
+ * report, and not bad input.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "examples/train.h"
+#include "tests/offload/fault_ring.h"
+#include "tests/offload/store_fixture.h"
+
+static char folder[] = "test-zero-train-bits-XXXXXX";
+
+static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)rank;
+    if (level == ZR_LOG_ERROR)
+        snprintf(context, 512, "%s", message);
+}
+
+static zr_status_t train(const char *data, char *said, train_result_t *result) {
+    char *words[] = {"zero-train",  "--model=layers=2,channels=16,heads=2,seq=16,vocab=256",
+                     "--data",      (char *)(uintptr_t)data,
+                     "--steps=2",   "--offload-optimizer=nvme",
+                     "--nvme-path", folder,
+                     NULL};
+    zr_log_t log = {.sink = keep, .context = said, .level = ZR_LOG_ERROR, .rank = -1};
+    train_options_t options;
+    assert_int_equal(train_options_parse(8, words, &log, &options), ZR_OK);
+    zr_status_t status = zero_train_run(&options, &log, NULL, result);
+    train_options_free(&options);
+    return status;
+}
+
+static void a_flipped_bit_is_no_bad_input(void **state) {
+    char said[512] = "";
+    train_result_t result = {0};
+    (void)state;
+    fault_arm(FAULT_FLIP, 0, 1, 1);
+    assert_int_equal(train("data", said, &result), ZR_ERR_FORMAT);
+    assert_int_equal(fault.n_hits, 1);
+    assert_non_null(strstr(said, "are not those that were put"));
+    assert_false(result.bad_input);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_flipped_bit_is_no_bad_input)};
+    if (fixture_probe() != 0)
+        return FIXTURE_SKIPPED;
+    if (mkdtemp(folder) == NULL || chdir(folder) != 0)
+        return 1;
+    FILE *file = fopen("data", "w");
+    for (int i = 0; file != NULL && i < 2000; i++)
+        fputc("the quick brown fox "[i % 20], file);
+    if (file == NULL || fclose(file) != 0)
+        return 1;
+    snprintf(folder, sizeof(folder), ".");
+    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    char path[4096];
+    unlink("data");
+    return n_failed | (getcwd(path, sizeof(path)) == NULL || rmdir(path) != 0);
+}
