@@ -260,14 +260,6 @@ static zr_status_t set_stage(parsing_t *p, const char *value) {
     return choose(p, "--stage", value, stages, 4, &p->options->config.stage);
 }
 
-static zr_status_t set_dtype(parsing_t *p, const char *value) {
-    static const char *const dtypes[] = {"fp32", "bf16"};
-    int choice = 0;
-    ZR_TRY(choose(p, "--dtype", value, dtypes, 2, &choice));
-    p->options->config.dtype = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
-    return ZR_OK;
-}
-
 static zr_status_t set_reduce(parsing_t *p, const char *value) {
     static const char *const names[] = {"auto", "every-micro-batch"};
     int choice = 0;
@@ -516,7 +508,7 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
     case KEY_RANKS:
         return set_ranks(p, value);
     case KEY_DTYPE:
-        return set_dtype(p, value);
+        return args_dtype("--dtype", value, p->log, &p->options->config.dtype);
     case KEY_REDUCE:
         return set_reduce(p, value);
     case KEY_PREFETCH:

@@ -51,7 +51,6 @@ static const struct argp_option option_table[] = {
 
 static zr_status_t take_option(int key, const char *value, void *options) {
     adam_options_t *o = options;
-    static const char *const dtypes[] = {"fp32", "bf16"};
     static const char *const isas[] = {"avx512", "avx2", "baseline"};
     static const char *const places[] = {"none", "cpu", "nvme"}, *const switches[] = {"off", "on"};
     size_t choice = 0;
@@ -82,9 +81,7 @@ static zr_status_t take_option(int key, const char *value, void *options) {
     case KEY_THREADS:
         return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, o->log, &o->n_threads);
     case KEY_DTYPE:
-        ZR_TRY(args_choice("--dtype", value, dtypes, 2, o->log, &choice));
-        o->dtype = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
-        return ZR_OK;
+        return args_dtype("--dtype", value, o->log, &o->dtype);
     case KEY_ISA:
         ZR_TRY(args_choice("--isa", value, isas, 3, o->log, &choice));
         o->isa = isas[choice];

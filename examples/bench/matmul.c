@@ -68,8 +68,6 @@ static const struct argp_option option_table[] = {
 
 static zr_status_t take_option(int key, const char *value, void *options) {
     options_t *o = options;
-    static const char *const dtypes[] = {"fp32", "bf16"};
-    size_t choice = 0;
     switch (key) {
     case KEY_TOKENS:
         return args_count("--tokens", value, 1, MAX_COUNT, o->on.log, &o->n_rows);
@@ -78,9 +76,7 @@ static zr_status_t take_option(int key, const char *value, void *options) {
     case KEY_SIDE:
         return args_count("--side", value, 16, 65536, o->on.log, &o->side);
     case KEY_DTYPE:
-        ZR_TRY(args_choice("--dtype", value, dtypes, 2, o->on.log, &choice));
-        o->dtype = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
-        return ZR_OK;
+        return args_dtype("--dtype", value, o->on.log, &o->dtype);
     }
     return on_device_take_option(key, value, &o->on);
 }

@@ -58,7 +58,6 @@ static const struct argp_option option_table[] = {
 };
 
 static zr_status_t take_choice(int key, const char *value, options_t *o) {
-    static const char *const dtypes[] = {"fp32", "bf16"};
     static const char *const stages[] = {"0", "1", "2", "3"};
     static const char *const recomputes[] = {"none", "unit"};
     size_t choice = 0;
@@ -68,9 +67,7 @@ static zr_status_t take_choice(int key, const char *value, options_t *o) {
         o->step.stage = (int)choice;
         return ZR_OK;
     case KEY_DTYPE:
-        ZR_TRY(args_choice("--dtype", value, dtypes, 2, o->log, &choice));
-        o->step.dtype = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
-        return ZR_OK;
+        return args_dtype("--dtype", value, o->log, &o->step.dtype);
     case KEY_RECOMPUTE:
         ZR_TRY(args_choice("--recompute", value, recomputes, 2, o->log, &choice));
         o->step.recompute = choice == 1;

@@ -250,6 +250,15 @@ zr_status_t args_choice(const char *key, const char *value, const char *const *n
                    allowed, nearest);
 }
 
+zr_status_t args_dtype(const char *key, const char *value, const zr_log_t *log,
+                       zr_dtype_t *dtype_p) {
+    static const char *const names[] = {"fp32", "bf16"};
+    size_t choice = 0;
+    ZR_TRY(args_choice(key, value, names, 2, log, &choice));
+    *dtype_p = choice == 0 ? ZR_DTYPE_F32 : ZR_DTYPE_BF16;
+    return ZR_OK;
+}
+
 zr_status_t args_u64(const char *key, const char *value, const zr_log_t *log, uint64_t *value_p) {
     bool hexadecimal = value[0] == '0' && (value[1] == 'x' || value[1] == 'X');
     char *end = NULL;

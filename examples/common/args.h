@@ -42,6 +42,9 @@ const char *args_nearest(const char *word, const char *const *names, size_t n_na
 /** One of some words; their place in `names`. */
 ZR_NODISCARD zr_status_t args_choice(const char *key, const char *value, const char *const *names,
                                      size_t n_names, const zr_log_t *log, size_t *choice_p);
+/** The dtype of parameters: fp32 or bf16. */
+ZR_NODISCARD zr_status_t args_dtype(const char *key, const char *value, const zr_log_t *log,
+                                    zr_dtype_t *dtype_p);
 /** A whole number from `least` to `most`. */
 ZR_NODISCARD zr_status_t args_count(const char *key, const char *value, size_t least, size_t most,
                                     const zr_log_t *log, size_t *count_p);
