@@ -1,0 +1,217 @@
+/*
+ * Checkpoints: what a run was, on drives, whole or not at all, for any number of ranks.
+ *
+ * A folder has checkpoints, each a folder of its own, step-00000060. It is made under another
+ * name and renamed when all of it has reached the drive, so whatever has that name is complete,
+ * whichever way a run has ended. In it are a manifest (manifest.h), and of each rank that saved,
+ * a file of data and one of checksums.
+ *
+ * What is saved of a parameter is its fp32 master with m and v, which its value in any dtype
+ * follows from; of a frozen one its value. It is found again by name, and read in any pieces, so
+ * that a run of another number of ranks, stage, placement or dtype reads just what it needs.
+ */
+#ifndef ZR_ZERO_CHECKPOINT_CHECKPOINT_H
+#define ZR_ZERO_CHECKPOINT_CHECKPOINT_H
+
+#include "zero/runtime.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+typedef struct zr_save_options {
+    const char *folder;       /* of the checkpoints; made when it is not there */
+    const char *trainer_json; /* an object of JSON: what the trainer needs to go on (its position in
+                                 the data, its model); given back by zr_checkpoint_trainer_json.
+                                 That of rank 0 is saved. NULL: {} */
+    size_t keep;              /* so many of the newest stay, this one with them; 0: all */
+} zr_save_options_t;
+
+typedef struct zr_save_report {
+    char name[64];        /* "step-00000060" */
+    uint64_t n_bytes;     /* that this rank wrote */
+    double write_seconds; /* until its data was on the drive */
+    double seconds;       /* all of it, with waiting for other ranks */
+} zr_save_report_t;
+
+/**
+ * Save parameters, optimizer state and counters. Collective; outside of micro-batches only.
+ *
+ * @param options   the same folder on every rank: ranks of several machines share it
+ * @param report_p  may be NULL
+ * @return ZR_OK: the checkpoint is complete, on every rank; ZR_ERR_STATE; ZR_ERR_ARGUMENT;
+ *         ZR_ERR_IO (a folder that cannot be written, a drive that is full), ZR_ERR_BUDGET (the
+ *         folder's drive is full, or host memory has no room for buffers): the checkpoints that
+ *         were there stay, and what was begun is removed; ZR_ERR_COMM
+ *
+ * One rank's failure is the failure of all, and the runtime can go on after it, but for
+ * ZR_ERR_COMM and ZR_ERR_DEVICE.
+ */
+ZR_NODISCARD zr_status_t zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *options,
+                                         zr_save_report_t *report_p);
+
+/* ---- making one of something else ------------------------------------------------------------ */
+
+/** A checkpoint that no run has saved: weights from another tool, tensor by tensor. */
+typedef struct zr_checkpoint_writer zr_checkpoint_writer_t;
+
+/**
+ * Begin one, at step 0.
+ *
+ * @param options  as of zr_runtime_save; borrowed for the call
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO; ZR_ERR_MEMORY
+ *
+ * Threads: one.
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_writer_create(const zr_save_options_t *options,
+                                                     const zr_log_t *log,
+                                                     zr_checkpoint_writer_t **writer_p);
+
+/**
+ * Write a tensor: its values, from the first to the last, in pieces. Those of m and v are 0.
+ *
+ * @param desc     name, dims and fill are read; fill is called in order, once for each element;
+ *                 it may return no error: whoever reads a file keeps its own
+ * @return ZR_OK; ZR_ERR_ARGUMENT for a name that was written before, or a size that overflows;
+ *         ZR_ERR_IO
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_writer_add(zr_checkpoint_writer_t *writer,
+                                                  const zr_param_desc_t *desc);
+
+/** Give it its name, when all is on the drive: as zr_runtime_save. */
+ZR_NODISCARD zr_status_t zr_checkpoint_writer_publish(zr_checkpoint_writer_t *writer);
+
+/** What was not published is removed. NULL and *writer == NULL are fine. */
+void zr_checkpoint_writer_destroy(zr_checkpoint_writer_t **writer);
+
+/* ---- looking at checkpoints ------------------------------------------------------------------ */
+
+typedef struct zr_checkpoint zr_checkpoint_t;
+
+/**
+ * Open a checkpoint: its manifest is read and checked, and that its files are there, with the
+ * sizes that they should have. Their content is verified when it is read.
+ *
+ * @param path  a checkpoint, or a folder of checkpoints: the newest that is complete. Those that
+ *              are passed over are logged, with the reason
+ * @return ZR_OK; ZR_ERR_IO when it is not there or cannot be read; ZR_ERR_FORMAT when it is no
+ *         checkpoint, damaged, of another version, or hostile; ZR_ERR_MEMORY
+ *
+ * Threads: what is opened does not change and may be read by any number of readers.
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_open(const char *path, const zr_log_t *log,
+                                            zr_checkpoint_t **checkpoint_p);
+/** After all its readers. NULL and *checkpoint == NULL are fine. */
+void zr_checkpoint_close(zr_checkpoint_t **checkpoint);
+
+typedef struct zr_checkpoint_info {
+    const char *path; /* of the checkpoint's own folder */
+    size_t step;      /* optimizer steps done, skipped ones included */
+    size_t n_updates; /* of them not skipped */
+    int n_ranks;      /* that saved it */
+    int stage;        /* of them */
+    zr_dtype_t dtype; /* likewise */
+    size_t n_tensors;
+    uint64_t data_bytes; /* of all its data files */
+} zr_checkpoint_info_t;
+/** Facts of it; its strings live as long as it. */
+void zr_checkpoint_info(const zr_checkpoint_t *checkpoint, zr_checkpoint_info_t *info_p);
+
+/** What zr_save_options_t.trainer_json was, as compact JSON; lives as long as the checkpoint. */
+const char *zr_checkpoint_trainer_json(const zr_checkpoint_t *checkpoint);
+
+/** A parameter. */
+typedef struct zr_checkpoint_tensor {
+    const char *name;
+    const char *unit;
+    int n_dims; /* 0 to 4 */
+    size_t dims[4];
+    size_t n_elems;
+    bool frozen;      /* it had no state */
+    bool has_moments; /* m and v are there; else they read as 0 */
+} zr_checkpoint_tensor_t;
+/** Number `index`, below n_tensors, in the order of registration; lives as long as it. */
+const zr_checkpoint_tensor_t *zr_checkpoint_tensor(const zr_checkpoint_t *checkpoint, size_t index);
+/** Whether there is a tensor of this name, and which. */
+bool zr_checkpoint_find(const zr_checkpoint_t *checkpoint, const char *name, size_t *index_p);
+
+typedef enum zr_checkpoint_array {
+    ZR_CHECKPOINT_VALUE = 0, /* the fp32 master; of a frozen parameter its value */
+    ZR_CHECKPOINT_M = 1,
+    ZR_CHECKPOINT_V = 2
+} zr_checkpoint_array_t;
+#define ZR_N_CHECKPOINT_ARRAYS 3
+
+typedef struct zr_checkpoint_reader zr_checkpoint_reader_t;
+
+/** Make a reader: it keeps files open, and what it has read last. Threads: one thread each. */
+ZR_NODISCARD zr_status_t zr_checkpoint_reader_create(const zr_checkpoint_t *checkpoint,
+                                                     const zr_log_t *log,
+                                                     zr_checkpoint_reader_t **reader_p);
+void zr_checkpoint_reader_destroy(zr_checkpoint_reader_t **reader);
+
+/**
+ * Read elements [first, first + n_elems) of a tensor. Whole chunks are read and verified, so
+ * reading on from where the last call ended costs nothing twice.
+ *
+ * @param values  [n_elems] host memory; undefined after an error
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO (the log has file, offset, length and cause);
+ *         ZR_ERR_FORMAT when what is there is not what was saved
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_read(zr_checkpoint_reader_t *reader, size_t tensor,
+                                            zr_checkpoint_array_t array, size_t first,
+                                            size_t n_elems, float *values);
+
+/**
+ * Read all of it, and compare it with its checksums.
+ *
+ * @param progress  called now and then with the bytes verified so far; NULL: not
+ * @return ZR_OK; ZR_ERR_IO, ZR_ERR_FORMAT: every damaged extent has been logged
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_verify(const zr_checkpoint_t *checkpoint,
+                                              const zr_log_t *log,
+                                              void (*progress)(void *context, uint64_t n_bytes),
+                                              void *context);
+
+/** What a folder has. */
+typedef struct zr_checkpoint_entry {
+    char name[64]; /* of its folder, within the folder of all */
+    size_t step;
+    bool is_complete;  /* it has been given its name, and its manifest and files are as they say */
+    char problem[256]; /* what is wrong with it, of one that is not complete */
+    uint64_t data_bytes; /* of one that is complete */
+} zr_checkpoint_entry_t;
+
+/**
+ * List a folder's checkpoints, newest first; those that were never finished come as well.
+ *
+ * @param entries_p  [*n_entries_p]; free it
+ * @return ZR_OK; ZR_ERR_IO; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_checkpoint_list(const char *folder, const zr_log_t *log,
+                                            zr_checkpoint_entry_t **entries_p, size_t *n_entries_p);
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+/**
+ * Take initial values from a checkpoint instead of fill functions: those of every parameter that
+ * it has a tensor of the same name for, with m, v, and the counters of steps. Before commit, which
+ * reads.
+ *
+ * @param checkpoint  borrowed until commit has returned; any ranks, stage, placement, dtype
+ * @return ZR_OK; ZR_ERR_STATE after commit; ZR_ERR_ARGUMENT when a parameter has no tensor, a
+ *         tensor no parameter, or their shapes differ: all of them are logged. Commit then
+ *         returns what zr_checkpoint_read does as well
+ *
+ * A parameter that was frozen and no longer is starts with m and v of 0, and one that has become
+ * frozen keeps its master, rounded to the dtype: both are logged.
+ */
+ZR_NODISCARD zr_status_t zr_runtime_restore(zr_runtime_t *runtime,
+                                            const zr_checkpoint_t *checkpoint);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

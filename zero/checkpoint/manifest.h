@@ -1,0 +1,119 @@
+/*
+ * The manifest of a checkpoint: what is where. Internal to zero/checkpoint/.
+ *
+ * A unit's parameters of one kind, trainable or frozen, are one row of elements: the flat buffer of
+ * layout.h, whose offsets do not depend on the number of ranks. An extent is a slice of such a row
+ * in a data file. It is cut into groups of group_elems elements, the last one shorter, and a
+ * group has its arrays one behind the other: [n_arrays][elements of the group]; trainable
+ * parameters have master, m and v, or master alone. That is how the state lies in its tiers.
+ *
+ * The extents of a row do not overlap and have all elements of its tensors. An extent is checked in
+ * chunks of chunk_bytes from its beginning, the last one shorter: the file of checksums has an
+ * XXH3 (64 bits, little endian) for each, and the manifest the XXH3 of those.
+ *
+ *   {
+ *     "format": "libzero checkpoint", "version": 1, "library": "0.1.0",
+ *     "step": 60, "updates": 60, "ranks": 2, "stage": 3, "dtype": "bf16",
+ *     "units": [{"name": "h.0"}],
+ *     "tensors": [{"name": "h.0.ln_1.weight", "unit": 0, "shape": [256], "frozen": false,
+ *                  "offset": 0}],
+ *     "files": [{"data": "rank-00000.data", "data_bytes": 8192, "chunk_bytes": 262144,
+ *                "sums": "rank-00000.sums", "n_chunks": 3}],
+ *     "extents": [{"unit": 0, "frozen": false, "first": 0, "n_elems": 512, "group_elems": 512,
+ *                  "n_arrays": 3, "dtype": "fp32", "file": 0, "offset_bytes": 0,
+ *                  "first_chunk": 0, "xxh3": "0123456789abcdef"}],
+ *     "trainer": {},
+ *     "xxh3": "0123456789abcdef"
+ *   }
+ *
+ * The last one is of the object without it, printed compactly with sorted keys.
+ */
+#ifndef ZR_ZERO_CHECKPOINT_MANIFEST_H
+#define ZR_ZERO_CHECKPOINT_MANIFEST_H
+
+#include "kernels/dtype.h"
+#include "zero/checkpoint/checkpoint.h"
+
+#define ZR_MANIFEST_NAME "manifest.json"
+#define ZR_MANIFEST_VERSION 1
+/** What a manifest may have, so that a hostile one takes no more memory than its own size. */
+#define ZR_MANIFEST_MAX_BYTES ((size_t)1 << 30)
+#define ZR_MANIFEST_MAX_CHUNK_BYTES ((size_t)1 << 30)
+
+typedef struct zr_manifest_tensor {
+    zr_checkpoint_tensor_t tensor; /* name and unit are owned by the manifest */
+    size_t unit;
+    size_t offset_elems; /* in its row */
+} zr_manifest_tensor_t;
+
+typedef struct zr_manifest_file {
+    char data[64]; /* names within the checkpoint's folder: letters, digits, '-', '_', '.'; no dot
+                      in front */
+    char sums[64];
+    uint64_t data_bytes;
+    size_t chunk_bytes; /* a multiple of 4096 */
+    size_t n_chunks;    /* of all its extents */
+} zr_manifest_file_t;
+
+typedef struct zr_manifest_extent {
+    size_t unit;
+    bool frozen;
+    size_t first; /* of the row's elements */
+    size_t n_elems;
+    size_t group_elems; /* > 0 */
+    int n_arrays;       /* 1 or 3; 1 where frozen */
+    zr_dtype_t dtype;   /* of all arrays; F32 where not frozen, else F32 or BF16 */
+    size_t file;
+    uint64_t offset_bytes;
+    size_t first_chunk; /* in its file of checksums */
+    uint64_t xxh3;      /* of its checksums, as they lie there */
+} zr_manifest_extent_t;
+
+typedef struct zr_manifest {
+    size_t step;
+    size_t n_updates;
+    int n_ranks;
+    int stage;
+    zr_dtype_t dtype;
+    char **units; /* [n_units] owned */
+    size_t n_units;
+    zr_manifest_tensor_t *tensors; /* [n_tensors] */
+    size_t n_tensors;
+    zr_manifest_file_t *files; /* [n_files] */
+    size_t n_files;
+    zr_manifest_extent_t *extents; /* [n_extents] any order */
+    size_t n_extents;
+    char *trainer_json; /* an object, compact; owned */
+} zr_manifest_t;
+
+/** Bytes of an extent in its file. */
+static inline uint64_t zr_manifest_extent_bytes(const zr_manifest_extent_t *extent) {
+    return (uint64_t)extent->n_elems * (uint64_t)extent->n_arrays * zr_dtype_size(extent->dtype);
+}
+
+/** Frees what it has; a zeroed one is fine. */
+void zr_manifest_clear(zr_manifest_t *manifest);
+
+/**
+ * Check everything that the manifest says of itself: ranges, names, overlaps of extents in their
+ * files and rows, tensors that no extents have. Nothing of it is taken on trust afterwards.
+ *
+ * @param where  for messages: its path
+ * @return ZR_OK; ZR_ERR_FORMAT, the first reason logged; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_manifest_check(const zr_manifest_t *manifest, const char *where,
+                                           const zr_log_t *log);
+
+/** Read one from memory, as fuzzers do: parsed and checked. Errors as of zr_manifest_check. */
+ZR_NODISCARD zr_status_t zr_manifest_parse(const char *text, size_t n_bytes, const char *where,
+                                           const zr_log_t *log, zr_manifest_t *manifest_p);
+
+/** Read and check the one of a checkpoint's folder. ZR_ERR_IO as well. */
+ZR_NODISCARD zr_status_t zr_manifest_read(const char *folder, const zr_log_t *log,
+                                          zr_manifest_t *manifest_p);
+
+/** Write it into a checkpoint's folder, checked, and let it reach the drive. */
+ZR_NODISCARD zr_status_t zr_manifest_write(const zr_manifest_t *manifest, const char *folder,
+                                           const zr_log_t *log);
+
+#endif
