@@ -47,7 +47,7 @@ static bool is_said(const plan_options_t *options, const plan_row_t *row, const 
 /* The options of zero-train that run a plan, but for its data. */
 static void write_options(const plan_options_t *options, const plan_row_t *row, text_t *text) {
     const zr_config_t *config = &options->run.config;
-    const zr_offload_report_t *offload = &row->plan.offload;
+    const zr_offload_report_t *offload = &row->one.plan.offload;
     bool is_model_given = false;
     for (size_t i = 0; i < options->n_given; i++)
         is_model_given |= strcmp(options->given[i].name, "model") == 0;
@@ -84,7 +84,7 @@ static void write_placement(const plan_row_t *row, text_t *text) {
 
 static void write_lack(const plan_row_t *row, text_t *text) {
     char needed[32], has[32], tag[32];
-    const plan_lack_t *lack = &row->lack;
+    const plan_lack_t *lack = &row->one.lack;
     add(text, "needs %s of %s memory and has %s; %s of it are %s",
         train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
         zr_tier_name(lack->tier), train_format_bytes((double)lack->there_bytes, has, sizeof(has)),
@@ -106,8 +106,8 @@ static void write_why(const plan_rows_t *rows, text_t *text) {
     const plan_row_t *fastest = &rows->all[rows->fastest], *first = &rows->all[0];
     static const char *const what[] = {"", "the update", "communication", "the host link",
                                        "drives"};
-    gpt_plan_part_t worst = worst_part(&best->plan.times);
-    double waits = best->plan.times.exposed[worst] / best->plan.step_seconds;
+    gpt_plan_part_t worst = worst_part(&best->one.plan.times);
+    double waits = best->one.plan.times.exposed[worst] / best->one.plan.step_seconds;
     write_placement(best, text);
     if (rows->recommended == rows->fastest)
         add(text, " is the fastest of the %zu plans that fit (of %zu)", rows->n_fit, rows->n);
@@ -117,10 +117,10 @@ static void write_why(const plan_rows_t *rows, text_t *text) {
             "fastest",
             rows->n_fit, rows->n, 100.0 * (1.0 - best->tokens_per_s / fastest->tokens_per_s));
     add(text, ": %.0f%% of its step is compute",
-        100.0 * best->plan.times.exposed[GPT_PLAN_COMPUTE] / best->plan.step_seconds);
+        100.0 * best->one.plan.times.exposed[GPT_PLAN_COMPUTE] / best->one.plan.step_seconds);
     if (waits >= 0.01)
         add(text, ", and %.0f%% waits for %s", 100.0 * waits, what[worst]);
-    if (!first->fits) {
+    if (!first->one.fits) {
         add(text, "; ");
         write_placement(first, text);
         add(text, " ");
@@ -151,11 +151,11 @@ static json_t *peaks_object(const plan_options_t *options, const plan_row_t *row
     json_t *object = json_object();
     bool made = true;
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
-        train_peak_t peak = train_peak_of(&row->plan.tiers[tier]);
+        train_peak_t peak = train_peak_of(&row->one.plan.tiers[tier]);
         made &= json_put(object, zr_tier_name((zr_tier_t)tier), train_peak_object(&peak));
     }
     if (plan_row_uses_nvme(options, row))
-        made &= json_put(object, zr_tier_name(ZR_TIER_NVME), nvme_object(&row->plan));
+        made &= json_put(object, zr_tier_name(ZR_TIER_NVME), nvme_object(&row->one.plan));
     if (!made) {
         json_decref(object);
         return NULL;
@@ -199,15 +199,15 @@ static json_t *row_object(const plan_options_t *options, const plan_row_t *row) 
     made &= json_put(object, "offload_params", json_string(train_offload_name(row->params)));
     made &= json_put(object, "recompute", json_string(row->recompute ? "unit" : "none"));
     made &= json_put(object, "micro_batch", json_count(row->micro_batch));
-    made &= json_put(object, "fits", json_boolean(row->fits));
+    made &= json_put(object, "fits", json_boolean(row->one.fits));
     made &= json_put(object, "peak_bytes", peaks_object(options, row));
-    if (row->fits) {
-        made &= json_put(object, "step_ms", json_number(1e3 * row->plan.step_seconds));
+    if (row->one.fits) {
+        made &= json_put(object, "step_ms", json_number(1e3 * row->one.plan.step_seconds));
         made &= json_put(object, "tokens_per_s", json_number(row->tokens_per_s));
-        made &= json_put(object, "time", time_object(&row->plan.times));
+        made &= json_put(object, "time", time_object(&row->one.plan.times));
     } else {
-        made &= json_put(object, "lack", lack_object(&row->lack));
-        made &= json_put(object, "message", json_text(row->message));
+        made &= json_put(object, "lack", lack_object(&row->one.lack));
+        made &= json_put(object, "message", json_text(row->one.message));
     }
     if (!made) {
         json_decref(object);
@@ -278,7 +278,7 @@ static const plan_row_t *best_of(const plan_rows_t *rows, size_t i, size_t *next
     const plan_row_t *best = &rows->all[i], *recommended = &rows->all[rows->recommended];
     size_t next = i + 1;
     for (; next < rows->n && continues(&rows->all[next], &rows->all[i]); next++)
-        if (rows->all[next].fits && best != recommended &&
+        if (rows->all[next].one.fits && best != recommended &&
             (&rows->all[next] == recommended || rows->all[next].tokens_per_s > best->tokens_per_s))
             best = &rows->all[next];
     *next_p = next;
@@ -288,32 +288,33 @@ static const plan_row_t *best_of(const plan_rows_t *rows, size_t i, size_t *next
 /* Those that fit, the fastest first; behind them the others, as they were planned. */
 static int by_speed(const void *a, const void *b) {
     const plan_row_t *x = *(const plan_row_t *const *)a, *y = *(const plan_row_t *const *)b;
-    if (x->fits != y->fits)
-        return x->fits ? -1 : 1;
-    if (x->fits && x->tokens_per_s != y->tokens_per_s)
+    if (x->one.fits != y->one.fits)
+        return x->one.fits ? -1 : 1;
+    if (x->one.fits && x->tokens_per_s != y->tokens_per_s)
         return x->tokens_per_s > y->tokens_per_s ? -1 : 1;
     return x < y ? -1 : x > y;
 }
 
 static void print_row(const plan_row_t *row, bool is_recommended, FILE *file) {
     char device[32], host[32], nvme[32], lack[256];
-    const gpt_plan_times_t *times = &row->plan.times;
+    const gpt_plan_times_t *times = &row->one.plan.times;
     text_t text = {lack, sizeof(lack), 0};
-    fprintf(file, "%-2s%3d %9s %6s %9s %6zu %10s %10s %10s", is_recommended ? "->" : "", row->stage,
-            train_offload_name(row->optimizer), train_offload_name(row->params),
-            row->recompute ? "unit" : "none", row->micro_batch,
-            train_format_bytes((double)row->plan.tiers[0].reserved.peak, device, sizeof(device)),
-            train_format_bytes((double)row->plan.tiers[1].reserved.peak, host, sizeof(host)),
-            train_format_bytes((double)row->plan.nvme_bytes, nvme, sizeof(nvme)));
-    if (!row->fits) {
+    fprintf(
+        file, "%-2s%3d %9s %6s %9s %6zu %10s %10s %10s", is_recommended ? "->" : "", row->stage,
+        train_offload_name(row->optimizer), train_offload_name(row->params),
+        row->recompute ? "unit" : "none", row->micro_batch,
+        train_format_bytes((double)row->one.plan.tiers[0].reserved.peak, device, sizeof(device)),
+        train_format_bytes((double)row->one.plan.tiers[1].reserved.peak, host, sizeof(host)),
+        train_format_bytes((double)row->one.plan.nvme_bytes, nvme, sizeof(nvme)));
+    if (!row->one.fits) {
         write_lack(row, &text);
         fprintf(file, "   %s\n", lack);
         return;
     }
-    fprintf(file, " %10.1f %12.0f |", 1e3 * row->plan.step_seconds, row->tokens_per_s);
+    fprintf(file, " %10.1f %12.0f |", 1e3 * row->one.plan.step_seconds, row->tokens_per_s);
     for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
-        fprintf(file, " %5.1f%%", 100 * times->exposed[part] / row->plan.step_seconds);
-    fprintf(file, " %5.1f%%\n", 100 * times->idle / row->plan.step_seconds);
+        fprintf(file, " %5.1f%%", 100 * times->exposed[part] / row->one.plan.step_seconds);
+    fprintf(file, " %5.1f%%\n", 100 * times->idle / row->one.plan.step_seconds);
 }
 
 static bool print_rows(const plan_rows_t *rows, FILE *file) {
@@ -369,8 +370,8 @@ static void print_recommendation(const plan_options_t *options, const plan_rows_
     write_options(options, row, &run_text);
     write_why(rows, &why_text);
     fprintf(file, "\nrecommended: %s\n", why);
-    print_memory(&row->plan, file);
-    print_times(&row->plan, file);
+    print_memory(&row->one.plan, file);
+    print_times(&row->one.plan, file);
     fprintf(file, "  zero-train --data PATH %s\n", run);
 }
 

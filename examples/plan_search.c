@@ -5,12 +5,11 @@
 #include "examples/plan_search.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#define N_STEPS 3
+#include "examples/train_plan.h"
+
 #define MOST_MICRO_BATCH ((size_t)1024)
-#define LEAST_GAIN 1.01                /* of twice the micro-batch, or it is not doubled again */
-#define ENOUGH_BYTES ((size_t)1 << 50) /* of memory, for any plan */
+#define LEAST_GAIN 1.01 /* of twice the micro-batch, or it is not doubled again */
 
 typedef struct search {
     const plan_options_t *options;
@@ -26,31 +25,13 @@ bool plan_row_uses_nvme(const plan_options_t *options, const plan_row_t *row) {
 
 /* ---- one plan -------------------------------------------------------------------------------- */
 
-/* The first error is what the run would say. */
-static void keep_first(void *context, zr_log_level_t level, int rank, const char *message) {
-    plan_row_t *row = context;
-    (void)rank;
-    if (level == ZR_LOG_ERROR && row->message[0] == '\0')
-        snprintf(row->message, sizeof(row->message), "%s", message);
-}
-
-static zr_status_t make_request(const search_t *search, plan_row_t *row,
-                                gpt_plan_request_t *request_p) {
-    const train_options_t *run = &search->options->run;
-    gpt_plan_request_t request = {.shape = run->shape,
-                                  .options = {.recompute = row->recompute,
-                                              .seed = run->seed,
-                                              .freeze = run->freeze,
-                                              .weight_decay = run->config.adamw.weight_decay},
-                                  .config = run->config,
-                                  .activations =
-                                      row->recompute ? run->offload_activations : ZR_OFFLOAD_NONE,
-                                  .seq = run->seq,
-                                  .n_steps = N_STEPS,
-                                  .n_ranks = run->n_ranks,
-                                  .hardware = search->options->hardware,
-                                  .log = {keep_first, row, ZR_LOG_ERROR}};
-    zr_config_t *config = &request.config;
+/* The run that a plan is of. */
+static zr_status_t make_run(const search_t *search, const plan_row_t *row, train_options_t *run_p) {
+    train_options_t run = search->options->run;
+    zr_config_t *config = &run.config;
+    run.recompute = row->recompute;
+    if (!row->recompute)
+        run.offload_activations = ZR_OFFLOAD_NONE;
     config->stage = row->stage;
     config->offload_optimizer.device = row->optimizer;
     config->offload_param.device = row->params;
@@ -58,85 +39,20 @@ static zr_status_t make_request(const search_t *search, plan_row_t *row,
     config->train_batch = 0;
     if (config->nvme.paths[0] == '\0')
         snprintf(config->nvme.paths, sizeof(config->nvme.paths), "."); /* never opened */
-    ZR_TRY(zr_config_resolve(config, run->n_ranks, search->log));
-    *request_p = request;
-    return ZR_OK;
-}
-
-/* What there is of a tier for a rank. Where there is one memory, host memory is what is left. */
-static size_t there(const search_t *search, zr_tier_t tier, const gpt_plan_t *plan) {
-    const zr_config_t *config = &search->options->run.config;
-    const zr_hardware_t *hardware = &search->options->hardware;
-    const size_t budgets[ZR_N_TIERS] = {config->device_memory_bytes, config->host_memory_bytes,
-                                        config->nvme.capacity_bytes};
-    size_t machine[ZR_N_TIERS] = {hardware->device_memory_bytes, hardware->host_memory_bytes,
-                                  hardware->disk_bytes};
-    if (hardware->kind == ZR_HARDWARE_HOST) {
-        size_t device = plan->tiers[ZR_TIER_DEVICE].reserved.peak;
-        size_t all = hardware->host_memory_bytes;
-        machine[ZR_TIER_DEVICE] = all;
-        machine[ZR_TIER_HOST] = all > device ? all - device : 0;
-    }
-    return budgets[tier] < machine[tier] ? budgets[tier] : machine[tier];
-}
-
-static size_t largest_tag(const gpt_plan_t *plan, zr_tier_t tier, zr_tag_t *tag_p) {
-    size_t largest = 0;
-    for (int tag = 0; tag < ZR_N_TAGS; tag++) {
-        size_t bytes =
-            tier == ZR_TIER_NVME ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
-        if (bytes > largest) {
-            largest = bytes;
-            *tag_p = (zr_tag_t)tag;
-        }
-    }
-    return largest;
-}
-
-static plan_lack_t find_lack(const search_t *search, const gpt_plan_t *plan) {
-    plan_lack_t lack = {0};
-    double worst = -1;
-    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
-        size_t needed = tier == ZR_TIER_NVME ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
-        size_t has = there(search, (zr_tier_t)tier, plan);
-        double share = has > 0 ? (double)needed / (double)has : (double)needed;
-        if (needed == 0 || share <= worst)
-            continue;
-        worst = share;
-        lack = (plan_lack_t){.tier = (zr_tier_t)tier, .needed_bytes = needed, .there_bytes = has};
-    }
-    lack.tag_bytes = largest_tag(plan, lack.tier, &lack.tag);
-    return lack;
-}
-
-/* What it needs, with enough of everything. */
-static zr_status_t plan_without_limits(const search_t *search, gpt_plan_request_t *request,
-                                       plan_row_t *row) {
-    zr_hardware_t *hardware = &request->hardware;
-    request->log = *search->log;
-    request->log.level = ZR_LOG_ERROR;
-    request->config.device_memory_bytes = ZR_CONFIG_NO_BUDGET;
-    request->config.host_memory_bytes = ZR_CONFIG_NO_BUDGET;
-    request->config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
-    hardware->device_memory_bytes = hardware->host_memory_bytes = ENOUGH_BYTES;
-    hardware->disk_bytes = ENOUGH_BYTES;
-    ZR_TRY(gpt_plan(request, &row->plan));
-    row->lack = find_lack(search, &row->plan);
+    ZR_TRY(zr_config_resolve(config, run.n_ranks, search->log));
+    *run_p = run;
     return ZR_OK;
 }
 
 static zr_status_t plan_row(const search_t *search, plan_row_t *row) {
-    const train_options_t *run = &search->options->run;
-    gpt_plan_request_t request;
-    ZR_TRY(make_request(search, row, &request));
-    zr_status_t status = gpt_plan(&request, &row->plan);
-    if (status == ZR_ERR_BUDGET)
-        return plan_without_limits(search, &request, row);
-    if (status != ZR_OK)
-        return zr_fail(search->log, status, "%s", row->message);
-    row->fits = true;
-    row->tokens_per_s = (double)run->n_ranks * (double)row->micro_batch *
-                        (double)run->config.grad_accum * (double)run->seq / row->plan.step_seconds;
+    train_options_t run;
+    ZR_TRY(make_run(search, row, &run));
+    gpt_plan_request_t request = train_plan_request(&run, &search->options->hardware);
+    ZR_TRY(plan_one(&request, search->log, &row->one));
+    if (row->one.fits)
+        row->tokens_per_s = (double)run.n_ranks * (double)row->micro_batch *
+                            (double)run.config.grad_accum * (double)run.seq /
+                            row->one.plan.step_seconds;
     return ZR_OK;
 }
 
@@ -167,7 +83,7 @@ static zr_status_t plan_micro_batches(search_t *search, plan_row_t row) {
         plan_row_t own = row;
         ZR_TRY(plan_row(search, &own));
         ZR_TRY(add_row(search, &own));
-        if (!own.fits || own.tokens_per_s < LEAST_GAIN * before)
+        if (!own.one.fits || own.tokens_per_s < LEAST_GAIN * before)
             return ZR_OK;
         before = own.tokens_per_s;
         row.micro_batch *= 2;
@@ -215,15 +131,15 @@ static void choose(plan_rows_t *rows) {
     double fastest = 0;
     rows->n_fit = 0;
     for (size_t i = 0; i < rows->n; i++) {
-        rows->n_fit += rows->all[i].fits;
-        if (rows->all[i].fits && rows->all[i].tokens_per_s > fastest) {
+        rows->n_fit += rows->all[i].one.fits;
+        if (rows->all[i].one.fits && rows->all[i].tokens_per_s > fastest) {
             fastest = rows->all[i].tokens_per_s;
             rows->fastest = i;
         }
     }
     rows->recommended = rows->fastest;
     for (size_t i = rows->n; i-- > 0;)
-        if (rows->all[i].fits && rows->all[i].tokens_per_s >= PLAN_ABOUT_AS_FAST * fastest)
+        if (rows->all[i].one.fits && rows->all[i].tokens_per_s >= PLAN_ABOUT_AS_FAST * fastest)
             rows->recommended = i;
 }
 

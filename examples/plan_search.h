@@ -5,17 +5,8 @@
 #define EXAMPLES_PLAN_SEARCH_H
 
 #include "examples/common/messages.h"
-#include "examples/gpt_plan.h"
+#include "examples/plan_one.h"
 #include "examples/plan_options.h"
-
-/** What a plan that does not fit lacks: the tier that is short of most. */
-typedef struct plan_lack {
-    zr_tier_t tier;
-    size_t needed_bytes; /* per rank, at the peak */
-    size_t there_bytes;  /* <= needed, but where only holes are the cause */
-    zr_tag_t tag;        /* what most of it is for */
-    size_t tag_bytes;
-} plan_lack_t;
 
 /** A plan: what was chosen of what is open, and what came of it. */
 typedef struct plan_row {
@@ -24,12 +15,8 @@ typedef struct plan_row {
     bool recompute;
     size_t micro_batch;
 
-    bool fits;
-    gpt_plan_t plan;     /* its peaks; of one that does not fit those that it would have, were there
-                            memory enough */
+    plan_one_t one;
     double tokens_per_s; /* fits: of all ranks */
-    plan_lack_t lack;    /* does not */
-    char message[512];   /* does not: what the run would say */
 } plan_row_t;
 
 typedef struct plan_rows {

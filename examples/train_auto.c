@@ -9,11 +9,10 @@
 
 #include <string.h>
 
-#include "examples/gpt_plan.h"
 #include "examples/this_machine.h"
+#include "examples/train_plan.h"
 
 #define N_SHARES 256 /* a fraction is found to 1 of so many */
-#define N_STEPS 3
 
 typedef struct search {
     train_options_t *options;
@@ -241,17 +240,9 @@ bool train_auto_is_wanted(const train_options_t *options) {
 
 zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
     search_t search = {.options = options, .log = log};
-    search.request =
-        (gpt_plan_request_t){.shape = options->shape,
-                             .options = {.recompute = options->recompute,
-                                         .seed = options->seed,
-                                         .freeze = options->freeze,
-                                         .weight_decay = options->config.adamw.weight_decay},
-                             .activations = options->offload_activations,
-                             .seq = options->seq,
-                             .n_steps = N_STEPS,
-                             .n_ranks = options->n_ranks};
-    ZR_TRY(this_machine_describe(options, log, &search.request.hardware));
+    zr_hardware_t hardware;
+    ZR_TRY(this_machine_describe(options, log, &hardware));
+    search.request = train_plan_request(options, &hardware);
     /* Room on the device is for what stays there, not for updates of what does not. */
     if (options->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
         options->config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;

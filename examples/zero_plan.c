@@ -28,7 +28,7 @@ static int plan(const plan_options_t *options, messages_t *messages, const zr_lo
         plan_report_table(options, &rows, stdout);
     if (rows.n_fit == 0)
         zr_log_write(log, ZR_LOG_ERROR, "none of %zu plans fits; the last one: %s", rows.n,
-                     rows.all[rows.n - 1].message);
+                     rows.all[rows.n - 1].one.message);
     int code = check_output(rows.n_fit > 0 ? EXIT_PLANNED : EXIT_FAILED, printed, log);
     plan_rows_free(&rows);
     return code;

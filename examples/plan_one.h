@@ -1,0 +1,38 @@
+/*
+ * One plan, and what is missing where it does not fit.
+ */
+#ifndef EXAMPLES_PLAN_ONE_H
+#define EXAMPLES_PLAN_ONE_H
+
+#include "examples/gpt_plan.h"
+
+/** Steps of a plan after which nothing new happens: see gpt_plan_request_t.n_steps. */
+#define PLAN_N_STEPS 3
+
+/** What a plan that does not fit lacks: the tier that is short of most. */
+typedef struct plan_lack {
+    zr_tier_t tier;
+    size_t needed_bytes; /* per rank, at the peak */
+    size_t there_bytes;  /* <= needed, but where only holes are the cause */
+    zr_tag_t tag;        /* what most of it is for */
+    size_t tag_bytes;
+} plan_lack_t;
+
+typedef struct plan_one {
+    bool fits;
+    gpt_plan_t plan;   /* of one that does not fit: what it would need, were there memory enough */
+    plan_lack_t lack;  /* does not fit */
+    char message[512]; /* does not fit: what the run would say */
+} plan_one_t;
+
+/**
+ * Plan a run; where it does not fit, plan it again with memory enough, to see what it needs.
+ *
+ * @param request  its log is not used
+ * @param log      for what a plan fails for, other than memory
+ * @return ZR_OK, also when it does not fit
+ */
+ZR_NODISCARD zr_status_t plan_one(const gpt_plan_request_t *request, const zr_log_t *log,
+                                  plan_one_t *one_p);
+
+#endif
