@@ -9,17 +9,12 @@
 
 #include "examples/common/args.h"
 #include "examples/plan_hardware.h"
+#include "examples/shared_options.h"
 
-enum { KEY_HARDWARE = 0x1000, KEY_PLOT }; /* beyond zero-train's */
+enum { KEY_HARDWARE = SHARED_OPTIONS_FIRST_KEY, KEY_PLOT };
 
 /* What --help says, where it is not what zero-train says. */
-typedef struct shared {
-    const char *name;
-    int group;
-    const char *doc; /* NULL: zero-train's */
-} shared_t;
-
-static const shared_t shared_options[] = {
+static const shared_option_t shared[] = {
     {"model", 1, NULL},
     {"seq", 1, NULL},
     {"freeze", 1, NULL},
@@ -58,50 +53,28 @@ static const shared_t shared_options[] = {
     {"help", 6, NULL},
     {"version", 6, NULL},
 };
-#define N_SHARED (sizeof(shared_options) / sizeof(shared_options[0]))
+#define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
 
 static const char *const headers[] = {NULL,       "What to train:",
                                       "How:",     "What is tried in all ways, unless it is given:",
                                       "In what:", "Offload, where it is tried:",
                                       "Output:"};
 
-typedef struct table {
-    struct argp_option options[N_SHARED + 12];
-    size_t n;
-} table_t;
-
-static void add(table_t *table, struct argp_option option) {
-    table->options[table->n++] = option;
-}
-
-static void add_group(table_t *table, int group) {
-    add(table, (struct argp_option){.doc = headers[group], .group = group});
-    if (group == 4)
-        add(table, (struct argp_option){"hardware", KEY_HARDWARE, "NAME|FILE|this", 0,
-                                        "machines to plan for: one that is described here (an "
-                                        "unknown name lists them), a description, or this machine "
-                                        "(default this)",
-                                        group});
-    for (size_t i = 0; i < N_SHARED; i++) {
-        const shared_t *shared = &shared_options[i];
-        if (shared->group != group)
-            continue;
-        struct argp_option option = *train_options_find(shared->name);
-        option.group = group;
-        option.doc = shared->doc != NULL ? shared->doc : option.doc;
-        add(table, option);
-    }
+static const struct argp_option own[] = {
+    {"hardware", KEY_HARDWARE, "NAME|FILE|this", 0,
+     "machines to plan for: one that is described here (an unknown name lists them), a "
+     "description, or this machine (default this)",
+     4},
     /* Not built yet: known, so that it is refused and not misread. */
-    if (group == 6)
-        add(table, (struct argp_option){"plot", KEY_PLOT, "FILE", OPTION_HIDDEN, NULL, group});
-}
+    {"plot", KEY_PLOT, "FILE", OPTION_HIDDEN, NULL, 6},
+};
 
-static table_t make_table(void) {
-    table_t table = {.n = 0};
-    for (int group = 1; group <= 6; group++)
-        add_group(&table, group);
-    return table;
-}
+static const shared_options_t all = {.shared = shared,
+                                     .n_shared = N_ELEMS(shared),
+                                     .own = own,
+                                     .n_own = N_ELEMS(own),
+                                     .headers = headers,
+                                     .n_groups = N_ELEMS(headers) - 1};
 
 /* ---- parsing --------------------------------------------------------------------------------- */
 
@@ -110,13 +83,6 @@ typedef struct parsing {
     const zr_log_t *log;
     bool has_device; /* --device or --threads was given */
 } parsing_t;
-
-static const char *name_of(int key) {
-    for (size_t i = 0; i < N_SHARED; i++)
-        if (train_options_find(shared_options[i].name)->key == key)
-            return shared_options[i].name;
-    return NULL;
-}
 
 /* Those that describe the plan and not the run are not repeated to zero-train. */
 static bool is_of_plan(const char *name) {
@@ -161,7 +127,7 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
         return zr_fail(p->log, ZR_ERR_UNSUPPORTED,
                        "--plot %s is not available yet in version %s; leave it out", value,
                        zr_version());
-    const char *name = name_of(key);
+    const char *name = shared_options_name(&all, key);
     ZR_TRY(train_options_take(&o->run, key, value, p->log));
     if (o->run.auto_optimizer || o->run.auto_params)
         return zr_fail(p->log, ZR_ERR_ARGUMENT,
@@ -180,14 +146,14 @@ static error_t set_option(int key, char *value, struct argp_state *state) {
                        "\"%s\": zero-plan takes options only (--help lists them)", value);
         return EINVAL;
     }
-    if (key != KEY_HARDWARE && key != KEY_PLOT && name_of(key) == NULL)
+    if (key != KEY_HARDWARE && key != KEY_PLOT && shared_options_name(&all, key) == NULL)
         return ARGP_ERR_UNKNOWN;
     if (p->options->run.help || p->options->run.version)
         return 0;
     return take(p, key, value) == ZR_OK ? 0 : EINVAL;
 }
 
-static struct argp make_parser(const table_t *table) {
+static struct argp make_parser(const shared_table_t *table) {
     return (struct argp){
         .options = table->options,
         .parser = set_option,
@@ -197,7 +163,7 @@ static struct argp make_parser(const table_t *table) {
 }
 
 void plan_options_help(FILE *file) {
-    table_t table = make_table();
+    shared_table_t table = shared_options_table(&all);
     struct argp parser = make_parser(&table);
     args_help(&parser, "zero-plan", file);
 }
@@ -245,7 +211,7 @@ zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
                               .recompute_open = true,
                               .micro_batch_open = true};
     parsing_t parsing = {.options = &options, .log = log};
-    table_t table = make_table();
+    shared_table_t table = shared_options_table(&all);
     struct argp parser = make_parser(&table);
     ZR_TRY(args_parse(&parser, argc, argv, log, &parsing));
     if (!options.run.help && !options.run.version) {

@@ -238,15 +238,20 @@ bool train_auto_is_wanted(const train_options_t *options) {
     return options->auto_optimizer || options->auto_params;
 }
 
-zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
+zr_status_t train_auto_place_on(train_options_t *options, const zr_hardware_t *hardware,
+                                const zr_log_t *log) {
     search_t search = {.options = options, .log = log};
-    zr_hardware_t hardware;
-    ZR_TRY(this_machine_describe(options, log, &hardware));
-    search.request = train_plan_request(options, &hardware);
+    search.request = train_plan_request(options, hardware);
     /* Room on the device is for what stays there, not for updates of what does not. */
     if (options->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
         options->config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
     ZR_TRY(choose(&search));
     announce(&search);
     return ZR_OK;
+}
+
+zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
+    zr_hardware_t hardware;
+    ZR_TRY(this_machine_describe(options, log, &hardware));
+    return train_auto_place_on(options, &hardware, log);
 }
