@@ -215,6 +215,7 @@ zr_status_t zr_store_create(const char *name, const zr_store_options_t *options,
         goto err_close;
     store->options.paths = NULL;
     store->options.n_paths = 0;
+    store->options.file_name = NULL;
     *store_p = store;
     return ZR_OK;
 
@@ -615,6 +616,22 @@ zr_status_t zr_store_wait_all(zr_store_t *store) {
         status = status == ZR_OK ? ended : status;
     }
     return status;
+}
+
+zr_status_t zr_store_sync(zr_store_t *store) {
+    ZR_TRY(zr_store_wait_all(store));
+    return store->backend->sync == NULL ? ZR_OK : store->backend->sync(store);
+}
+
+uint64_t zr_store_file_offset(const zr_store_t *store, size_t extent) {
+    if (store->backend->locate == NULL)
+        return 0;
+    return store->backend->locate(store, extent, 0).offset_bytes;
+}
+
+const uint64_t *zr_store_checksums(const zr_store_t *store, size_t extent, size_t *n_chunks_p) {
+    *n_chunks_p = store->chunks[extent].n_chunks;
+    return store->sums == NULL ? NULL : store->sums + store->chunks[extent].first;
 }
 
 void zr_store_progress(zr_store_t *store) {

@@ -17,7 +17,8 @@
  * account, and users register their buffers independently of each other.
  *
  * A store is scratch memory of one run: nothing in it outlives the handle, whichever way the
- * process ends, and two stores on one path share nothing.
+ * process ends, and two stores on one path share nothing. But for one whose file is given a name:
+ * that is how something is written to be kept.
  *
  * Threads: a handle belongs to one thread at a time.
  */
@@ -73,6 +74,9 @@ typedef struct zr_store_options {
     const char *const *paths; /* [n_paths] folders; extents are striped over them; borrowed for
                                  the call */
     size_t n_paths;
+    const char *file_name;   /* NULL: the files have no names, and end with the store. Else there is
+                                one path, and the file in it is made with this name, and stays;
+                                borrowed for the call */
     size_t request_bytes;    /* transfers are cut into requests of so much; a multiple of
                                 chunk_bytes, and the stripe where there are several paths */
     size_t depth;            /* requests given to the system at once */
@@ -229,6 +233,21 @@ ZR_NODISCARD zr_status_t zr_store_poll(zr_store_t *store, zr_store_ticket_t tick
 
 /** Wait for all transfers, and give all tickets back; ZR_OK, or how one that failed has ended. */
 ZR_NODISCARD zr_status_t zr_store_wait_all(zr_store_t *store);
+
+/**
+ * Wait for all transfers, and until what was put has reached the drive. The file has the length of
+ * its extents then.
+ *
+ * @return as zr_store_wait_all; ZR_ERR_IO when the drive did not take it
+ */
+ZR_NODISCARD zr_status_t zr_store_sync(zr_store_t *store);
+
+/** Where an extent begins in the file of a store that has one, with a name. */
+uint64_t zr_store_file_offset(const zr_store_t *store, size_t extent);
+
+/** The checksums of an extent's chunks that were put, for the store's life: [*n_chunks_p]; NULL
+ * where none are made. */
+const uint64_t *zr_store_checksums(const zr_store_t *store, size_t extent, size_t *n_chunks_p);
 
 /**
  * Let transfers go on, without blocking: take what has ended, hand over what is next. Whoever

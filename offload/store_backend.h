@@ -76,6 +76,8 @@ typedef struct zr_store_backend {
     void (*progress)(zr_store_t *store, bool wait);
     /* Optional. Where a chunk lies, for messages. */
     zr_store_place_t (*locate)(const zr_store_t *store, size_t extent, size_t offset_bytes);
+    /* Optional. Nothing is in flight: what was put reaches the drive. Logs its own failure. */
+    zr_status_t (*sync)(zr_store_t *store);
     /* Optional. Have store->buffers registered instead of those before, which is never refused
      * when they have become fewer: a failure leaves those before. Sets info.is_registered. Nothing
      * is in flight. */

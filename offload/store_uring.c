@@ -124,6 +124,9 @@ static zr_status_t open_files(zr_store_t *store) {
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
                        "store: %zu paths; 1 to %d folders are possible (--nvme-path)",
                        o->paths == NULL ? (size_t)0 : o->n_paths, ZR_STORE_MAX_PATHS);
+    if (o->file_name != NULL && o->n_paths != 1)
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: %zu paths for the one file \"%s\"",
+                       o->n_paths, o->file_name);
     store->info.is_direct = true;
     for (size_t i = 0; i < o->n_paths; i++) {
         zr_uring_file_t *file = &uring->files[i];
@@ -131,7 +134,7 @@ static zr_status_t open_files(zr_store_t *store) {
             return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: path %zu of %zu is empty", i + 1,
                            o->n_paths);
         uring->n_files = i + 1;
-        ZR_TRY(zr_uring_file_open(o->paths[i], &o->log, file));
+        ZR_TRY(zr_uring_file_open(o->paths[i], o->file_name, &o->log, file));
         if (file->block_bytes > store->info.block_bytes)
             store->info.block_bytes = file->block_bytes;
         if (file->align_bytes > store->info.buffer_align_bytes)
@@ -158,8 +161,9 @@ static size_t shortest(const uint64_t *lengths, size_t n_files) {
     return least;
 }
 
-/* Place extent after extent; lengths become those of the files. */
-static void lay_out(zr_uring_store_t *uring, uint64_t *lengths) {
+/* Place extent after extent, and find the lengths of the files. */
+static void lay_out(zr_uring_store_t *uring) {
+    uint64_t *lengths = uring->lengths;
     const zr_store_t *store = &uring->base;
     uint64_t stripe = store->options.request_bytes;
     uint64_t unit = zr_store_layout_bytes(store->info.block_bytes);
@@ -180,12 +184,12 @@ static void lay_out(zr_uring_store_t *uring, uint64_t *lengths) {
 
 static zr_status_t reserve(zr_store_t *store) {
     zr_uring_store_t *uring = (zr_uring_store_t *)store;
-    uint64_t lengths[ZR_STORE_MAX_PATHS] = {0};
-    lay_out(uring, lengths);
+    lay_out(uring);
     for (size_t i = 0; i < uring->n_files; i++) {
-        if (lengths[i] > 0)
-            ZR_TRY(zr_uring_file_reserve(&uring->files[i], lengths[i], &store->options.log));
-        store->info.reserved_bytes += lengths[i];
+        uint64_t length = uring->lengths[i];
+        if (length > 0)
+            ZR_TRY(zr_uring_file_reserve(&uring->files[i], length, &store->options.log));
+        store->info.reserved_bytes += length;
     }
     return ZR_OK;
 }
@@ -352,6 +356,13 @@ static void close_uring(zr_store_t *store) {
     free(uring->first_file);
 }
 
+static zr_status_t sync_files(zr_store_t *store) {
+    zr_uring_store_t *uring = (zr_uring_store_t *)store;
+    for (size_t i = 0; i < uring->n_files; i++)
+        ZR_TRY(zr_uring_file_sync(&uring->files[i], uring->lengths[i], &store->options.log));
+    return ZR_OK;
+}
+
 const zr_store_backend_t zr_store_uring_backend = {
     .name = "uring",
     .handle_bytes = sizeof(zr_uring_store_t),
@@ -360,5 +371,6 @@ const zr_store_backend_t zr_store_uring_backend = {
     .start = zr_uring_start,
     .progress = zr_uring_progress,
     .locate = zr_uring_locate,
+    .sync = sync_files,
     .register_buffers = register_buffers,
 };

@@ -1,9 +1,10 @@
 /*
  * The file of a store.
  *
- * It has no name, so that the system removes it whichever way the process ends, and so that
- * nobody else can open it. All its room is reserved before the first transfer: a full drive is
- * met at the start of a run, and no transfer ever changes the file's length, which costs much.
+ * It has no name, unless it is to be kept, so that the system removes it whichever way the process
+ * ends, and so that nobody else can open it. All its room is reserved before the first transfer: a
+ * full drive is met at the start of a run, and no transfer ever changes the file's length, which
+ * costs much.
  */
 #include "offload/uring_file.h"
 
@@ -183,15 +184,22 @@ static int open_unnamed(const char *folder) {
     return fd;
 }
 
-zr_status_t zr_uring_file_open(const char *folder, const zr_log_t *log, zr_uring_file_t *file) {
+static int name_file(const char *folder, const char *file_name, int rank, char **name_p) {
+    if (file_name != NULL)
+        return asprintf(name_p, "%s/%s", folder, file_name);
+    return rank < 0 ? asprintf(name_p, "the store's file in %s", folder)
+                    : asprintf(name_p, "rank %d's file in %s", rank, folder);
+}
+
+zr_status_t zr_uring_file_open(const char *folder, const char *file_name, const zr_log_t *log,
+                               zr_uring_file_t *file) {
     *file = (zr_uring_file_t){.fd = -1};
-    int length = log->rank < 0 ? asprintf(&file->name, "the store's file in %s", folder)
-                               : asprintf(&file->name, "rank %d's file in %s", log->rank, folder);
-    if (length < 0) {
+    if (name_file(folder, file_name, log->rank, &file->name) < 0) {
         file->name = NULL;
         return zr_fail(log, ZR_ERR_MEMORY, "store: no memory for the name of a file in %s", folder);
     }
-    file->fd = open_unnamed(folder);
+    file->fd = file_name == NULL ? open_unnamed(folder)
+                                 : open(file->name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
     if (file->fd < 0 && (errno == ENOSPC || errno == EDQUOT))
         return zr_fail(log, ZR_ERR_BUDGET,
                        "store: there is no room for a file in %s: %s (errno %d)", folder,
@@ -199,6 +207,14 @@ zr_status_t zr_uring_file_open(const char *folder, const zr_log_t *log, zr_uring
     if (file->fd < 0)
         return fail_errno(log, "making", file->name, errno);
     return probe(file, log);
+}
+
+zr_status_t zr_uring_file_sync(zr_uring_file_t *file, uint64_t size_bytes, const zr_log_t *log) {
+    if (ftruncate(file->fd, (off_t)size_bytes) != 0)
+        return fail_errno(log, "cutting the length", file->name, errno);
+    if (fsync(file->fd) != 0)
+        return fail_errno(log, "fsync", file->name, errno);
+    return ZR_OK;
 }
 
 void zr_uring_file_close(zr_uring_file_t *file) {

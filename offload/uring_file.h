@@ -1,5 +1,6 @@
 /*
- * The file of a store: one per rank and path, without a name, of its full length from the start.
+ * The file of a store: one per rank and path, of its full length from the start, and without a name
+ * unless it is to be kept.
  */
 #ifndef ZR_OFFLOAD_URING_FILE_H
 #define ZR_OFFLOAD_URING_FILE_H
@@ -24,17 +25,22 @@ typedef struct zr_uring_file {
 /**
  * Make a file in a folder, and find its block size by real transfers.
  *
+ * @param file_name  NULL: it has none, and is gone when it is closed; else it must not be there
  * @param file  filled as far as it came; zr_uring_file_close it, also after an error
  * @return ZR_OK; ZR_ERR_IO; ZR_ERR_MEMORY; ZR_ERR_BUDGET when the folder has no room at all
  */
-ZR_NODISCARD zr_status_t zr_uring_file_open(const char *folder, const zr_log_t *log,
-                                            zr_uring_file_t *file);
+ZR_NODISCARD zr_status_t zr_uring_file_open(const char *folder, const char *file_name,
+                                            const zr_log_t *log, zr_uring_file_t *file);
 
 /** Make it so long, and sure of the room; ZR_ERR_BUDGET with the numbers when there is none. */
 ZR_NODISCARD zr_status_t zr_uring_file_reserve(zr_uring_file_t *file, uint64_t size_bytes,
                                                const zr_log_t *log);
 
-/** The file is gone with this, and all it held. */
+/** Give it this length, which it has reached, and wait until it is on the drive. */
+ZR_NODISCARD zr_status_t zr_uring_file_sync(zr_uring_file_t *file, uint64_t size_bytes,
+                                            const zr_log_t *log);
+
+/** A file without a name is gone with this, and all it held. */
 void zr_uring_file_close(zr_uring_file_t *file);
 
 #endif

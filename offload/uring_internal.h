@@ -24,6 +24,7 @@ typedef struct zr_uring_store {
     zr_store_t base;
     zr_ring_t *ring;
     size_t n_files;
+    uint64_t lengths[ZR_STORE_MAX_PATHS]; /* of their files */
     zr_uring_file_t files[ZR_STORE_MAX_PATHS];
     bool has_registered_files;
 

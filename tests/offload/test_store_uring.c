@@ -291,6 +291,57 @@ static void test_memory_file_system(void **state) {
     zr_store_destroy(&f->store);
 }
 
+/* What was put, and where the store says that it is, with the checksums that it says. */
+static void assert_kept(const fixture_t *f, size_t extent, FILE *file) {
+    unsigned char *expected = new_buffer(sizes[extent], 0), *kept = new_buffer(sizes[extent], 0);
+    size_t n_chunks = 0;
+    const uint64_t *sums = zr_store_checksums(f->store, extent, &n_chunks);
+    fill_pattern(expected, sizes[extent], extent);
+    assert_int_equal(fseek(file, (long)zr_store_file_offset(f->store, extent), SEEK_SET), 0);
+    assert_int_equal(fread(kept, 1, sizes[extent], file), sizes[extent]);
+    assert_memory_equal(kept, expected, sizes[extent]);
+    assert_int_equal(n_chunks, sizes[extent] / CHUNK);
+    for (size_t i = 0; i < n_chunks; i++)
+        assert_true(sums[i] == zr_store_checksum(expected + i * CHUNK, CHUNK));
+    free_buffer(expected);
+    free_buffer(kept);
+}
+
+/* A file with a name is as long as its extents, stays, and is never one that was there. */
+static void test_named_file(void **state) {
+    fixture_t *f = *state;
+    unsigned char *buffer = new_buffer(2 * REQUEST, 0);
+    char path[512];
+    f->options.file_name = "kept.data";
+    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    put_all(f, buffer);
+    assert_int_equal(zr_store_sync(f->store), ZR_OK);
+    snprintf(path, sizeof(path), "%s/kept.data", f->folders[0]);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    for (size_t e = 0; e < N_SIZES; e++)
+        assert_kept(f, e, file);
+    zr_store_destroy(&f->store);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    assert_int_equal(ftell(file), sizes[0] + sizes[1]);
+    fclose(file);
+    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_ERR_IO);
+    assert_int_equal(unlink(path), 0);
+    f->options.file_name = NULL;
+    free_buffer(buffer);
+}
+
+/* One name, and two folders for it. */
+static void test_named_file_of_two_folders(void **state) {
+    fixture_t *f = *state;
+    const char *paths[] = {f->folders[0], f->folders[0]};
+    f->options.file_name = "kept.data";
+    f->options.paths = paths;
+    f->options.n_paths = 2;
+    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_ERR_ARGUMENT);
+    assert_int_equal(count_names(f->folders[0]), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_flipped_bit, setup, teardown),
@@ -302,6 +353,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_memory_limit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
         cmocka_unit_test_setup_teardown(test_memory_file_system, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_named_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_named_file_of_two_folders, setup, teardown),
     };
     if (fixture_probe() != 0)
         return FIXTURE_SKIPPED;
