@@ -18,6 +18,10 @@ void zr_folder_name(size_t step, char name[64]);
 /** The step of such a name; false for any other. */
 bool zr_folder_step(const char *name, size_t *step_p);
 
+/** Where the checkpoint of a step is made, for those that write into it; free it. NULL: there is no
+ * memory. */
+char *zr_folder_partial_path(const char *folder, size_t step);
+
 /**
  * Make the folder, where it is not there, and in it an empty one for a checkpoint in the making;
  * what earlier ones have left unfinished is removed.
