@@ -178,7 +178,8 @@ static void what_is_recommended_runs(void **state) {
 
 /* Descriptions that come with the program, and what is refused. */
 static void hardware_is_found(void **state) {
-    static const char *const names[] = {"8x-a100-80g", "8x-h100", "h200", "4x-rtx4090", "24g-64g"};
+    static const char *const names[] = {"8x-a100-80g", "8x-a100-40g-400gb", "8x-h100",
+                                        "h200",        "4x-rtx4090",        "24g-64g"};
     char arguments[512];
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
