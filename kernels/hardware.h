@@ -32,8 +32,10 @@ typedef struct zr_processor {
     double matrix_fp32_ops_per_s; /* products with fp32 operands; an fma is two operations */
     double matrix_bf16_ops_per_s;
     double attention_fraction; /* of those rates that attention reaches, above 0, at most 1 */
+    double lm_head_ratio;      /* rate of the head's products to those, softmax included */
     double vector_ops_per_s;   /* everything else */
     double memory_bytes_per_s; /* read plus written */
+    double update_bytes_per_s; /* likewise, by AdamW */
     double kernel_latency_s;
 } zr_processor_t;
 
@@ -54,12 +56,14 @@ typedef struct zr_hardware {
     zr_processor_t host; /* the rank's share of the machine's cores: updates of offloaded state.
                             Kind host: not used, the device is that */
     double launch_s;     /* the processor's time for queueing one piece of work; above 0 */
-    double checksum_bytes_per_s; /* making or verifying checksums, on one core */
+    double checksum_bytes_per_s;  /* making or verifying checksums, on one core */
+    double disk_core_bytes_per_s; /* of a core that does nothing but start and end transfers */
 
     zr_link_t to_device, to_host;    /* kind host: not used, copies go through memory */
     zr_link_t disk_read, disk_write; /* a transfer each; both work side by side */
     zr_link_t within_node;           /* per rank */
     zr_link_t between_nodes;         /* per node: all its adapters together */
+    double reduce_bytes_per_s;       /* that a rank takes in and adds up within a collective */
     int ranks_per_node;              /* at least 1 */
     size_t disk_block_bytes;         /* unit of what is moved, a power of two */
     size_t disk_align_bytes;         /* of memory, or the transfer is copied; likewise */

@@ -77,7 +77,9 @@ zr_status_t zr_kernel_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
     if (n_elems == 0)
         return ZR_OK;
     ZR_TRY(stream->device->backend->adamw(stream, args));
-    charge(stream, "adamw", zr_adamw_cost(args));
+    const zr_charge_t update = {
+        .kernel = "adamw", .cost = zr_adamw_cost(args), .rate = ZR_RATE_UPDATE};
+    zr_stream_charge(stream, &update);
     return ZR_OK;
 }
 

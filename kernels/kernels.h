@@ -28,8 +28,10 @@ typedef struct zr_cost {
 /** Which of a processor's rates a kernel's operations run at. */
 typedef enum zr_rate {
     ZR_RATE_VECTOR = 0,
-    ZR_RATE_MATRIX = 1,   /* products of operands of a dtype */
-    ZR_RATE_ATTENTION = 2 /* likewise, in attention */
+    ZR_RATE_MATRIX = 1,    /* products of operands of a dtype */
+    ZR_RATE_ATTENTION = 2, /* likewise, in attention */
+    ZR_RATE_LM_HEAD = 3,   /* likewise, in the language model head */
+    ZR_RATE_UPDATE = 4     /* as VECTOR, but its bytes have a rate of their own */
 } zr_rate_t;
 
 /** A kernel that was queued, for accounts. */
@@ -37,7 +39,7 @@ typedef struct zr_charge {
     const char *kernel; /* static */
     zr_cost_t cost;
     zr_rate_t rate;
-    zr_dtype_t dtype; /* ZR_RATE_VECTOR: of no account */
+    zr_dtype_t dtype; /* ZR_RATE_VECTOR, ZR_RATE_UPDATE: of no account */
 } zr_charge_t;
 
 /**

@@ -86,6 +86,11 @@ static void spend_checksum(sim_store_t *sim, const zr_store_transfer_t *transfer
     zr_store_account_of(&sim->base, transfer)->checksum_seconds += seconds;
 }
 
+/* The rank's thread queues a transfer's requests and sees them end; both are counted here. */
+static void spend_core(sim_store_t *sim, double moved_bytes) {
+    zr_sim_clock_spend(sim->clock, moved_bytes / sim->hardware->disk_core_bytes_per_s);
+}
+
 static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
     sim_store_t *sim = (sim_store_t *)store;
     bool is_put = transfer->direction == ZR_STORE_PUT;
@@ -93,6 +98,7 @@ static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
     double moved = (double)round_up(transfer->size_bytes, store->info.block_bytes);
     if (is_put)
         spend_checksum(sim, transfer);
+    spend_core(sim, moved);
     *end_of(sim, transfer) =
         zr_sim_clock_work(sim->clock, is_put ? ZR_SIM_DISK_WRITE : ZR_SIM_DISK_READ,
                           zr_store_direction_name(transfer->direction),

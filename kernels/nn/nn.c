@@ -69,18 +69,10 @@ static void charge(zr_stream_t *stream, nn_call_t call, zr_cost_t cost) {
 
 /* The operations are those of products, with operands of two dtypes: the wider one says how fast.
  */
-static void charge_products(zr_stream_t *stream, nn_call_t call, zr_cost_t cost, zr_dtype_t a,
-                            zr_dtype_t b) {
-    zr_charge_t charge = {.kernel = call.kernel, .cost = cost, .rate = ZR_RATE_MATRIX, .dtype = a};
-    if (b == ZR_DTYPE_F32)
-        charge.dtype = b;
-    zr_stream_charge(stream, &charge);
-}
-
-static void charge_attention(zr_stream_t *stream, nn_call_t call, zr_cost_t cost,
-                             zr_dtype_t dtype) {
+static void charge_products(zr_stream_t *stream, nn_call_t call, zr_cost_t cost, zr_rate_t rate,
+                            zr_dtype_t a, zr_dtype_t b) {
     const zr_charge_t charge = {
-        .kernel = call.kernel, .cost = cost, .rate = ZR_RATE_ATTENTION, .dtype = dtype};
+        .kernel = call.kernel, .cost = cost, .rate = rate, .dtype = b == ZR_DTYPE_F32 ? b : a};
     zr_stream_charge(stream, &charge);
 }
 
@@ -165,7 +157,8 @@ zr_status_t zr_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args,
         return ZR_OK;
     ZR_TRY(check_workspace(call, workspace, zr_nn_matmul_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->matmul(stream, args, workspace.data));
-    charge_products(stream, call, zr_nn_matmul_cost(args), args->a_dtype, args->b_dtype);
+    charge_products(stream, call, zr_nn_matmul_cost(args), ZR_RATE_MATRIX, args->a_dtype,
+                    args->b_dtype);
     return ZR_OK;
 }
 
@@ -358,7 +351,8 @@ zr_status_t zr_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
     ZR_TRY(check_pointer(call, "log_sum", args->log_sum));
     ZR_TRY(check_workspace(call, workspace, zr_nn_attention_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->attention(stream, args, workspace.data));
-    charge_attention(stream, call, zr_nn_attention_cost(args), args->activation_dtype);
+    charge_products(stream, call, zr_nn_attention_cost(args), ZR_RATE_ATTENTION,
+                    args->activation_dtype, args->activation_dtype);
     return ZR_OK;
 }
 
@@ -387,7 +381,8 @@ zr_status_t zr_nn_attention_backward(zr_stream_t *stream, const zr_nn_attention_
     ZR_TRY(check_workspace(call, workspace,
                            zr_nn_attention_backward_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->attention_backward(stream, args, workspace.data));
-    charge_attention(stream, call, zr_nn_attention_backward_cost(args), args->activation_dtype);
+    charge_products(stream, call, zr_nn_attention_backward_cost(args), ZR_RATE_ATTENTION,
+                    args->activation_dtype, args->activation_dtype);
     return ZR_OK;
 }
 
@@ -543,7 +538,7 @@ zr_status_t zr_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args,
     ZR_TRY(check_lm_head(call, args));
     ZR_TRY(check_workspace(call, workspace, zr_nn_lm_head_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->lm_head(stream, args, workspace.data));
-    charge_products(stream, call, zr_nn_lm_head_cost(args), args->activation_dtype,
+    charge_products(stream, call, zr_nn_lm_head_cost(args), ZR_RATE_LM_HEAD, args->activation_dtype,
                     args->param_dtype);
     return ZR_OK;
 }

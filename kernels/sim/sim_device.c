@@ -188,7 +188,10 @@ static double rate_of(const zr_processor_t *processor, zr_rate_t rate, zr_dtype_
         return matrix;
     case ZR_RATE_ATTENTION:
         return matrix * processor->attention_fraction;
+    case ZR_RATE_LM_HEAD:
+        return matrix * processor->lm_head_ratio;
     case ZR_RATE_VECTOR:
+    case ZR_RATE_UPDATE:
         break;
     }
     return processor->vector_ops_per_s;
@@ -198,7 +201,9 @@ static void sim_charge(zr_stream_t *stream, const zr_charge_t *charge) {
     const zr_sim_device_t *sim = sim_of(stream);
     double compute =
         charge->cost.operations / rate_of(&sim->processor, charge->rate, charge->dtype);
-    double move = charge->cost.bytes / sim->processor.memory_bytes_per_s;
+    double bytes_per_s = charge->rate == ZR_RATE_UPDATE ? sim->processor.update_bytes_per_s
+                                                        : sim->processor.memory_bytes_per_s;
+    double move = charge->cost.bytes / bytes_per_s;
     zr_sim_queue(stream, sim->part, charge->kernel,
                  (compute > move ? compute : move) + sim->processor.kernel_latency_s);
 }

@@ -29,8 +29,10 @@ static zr_hardware_t round_hardware(zr_hardware_kind_t kind) {
     hardware.device = (zr_processor_t){.matrix_fp32_ops_per_s = 1e9,
                                        .matrix_bf16_ops_per_s = 4e9,
                                        .attention_fraction = 0.5,
+                                       .lm_head_ratio = 0.25,
                                        .vector_ops_per_s = 1e9,
-                                       .memory_bytes_per_s = 1e9};
+                                       .memory_bytes_per_s = 1e9,
+                                       .update_bytes_per_s = 5e8};
     hardware.host = hardware.device;
     hardware.host.memory_bytes_per_s = 1e8;
     hardware.to_device = hardware.to_host = (zr_link_t){.bytes_per_s = 1e6};
@@ -201,6 +203,41 @@ static void test_kernels_cost(void **state) {
     assert_int_equal(zr_nn_attention(m.a, &attention, (zr_nn_workspace_t){0}), ZR_OK);
     assert_seconds(synchronize(&m, m.a) - before,
                    zr_nn_attention_cost(&attention).operations / 2e9);
+    close_machine(&m);
+}
+
+/* The head's products have a rate of their own, and so have the bytes of the update. */
+static void test_rates_of_their_own(void **state) {
+    (void)state;
+    machine_t m = open_machine(ZR_HARDWARE_CUDA);
+    double *loss = (double *)m.memory;
+    const zr_nn_lm_head_t head = {.n_rows = 512,
+                                  .channels = 512,
+                                  .vocab = 512,
+                                  .vocab_chunk = 512,
+                                  .x = m.memory,
+                                  .weight = m.memory,
+                                  .targets = (const int32_t *)m.memory,
+                                  .loss = loss,
+                                  .scale = 1.0f,
+                                  .activation_dtype = ZR_DTYPE_BF16,
+                                  .param_dtype = ZR_DTYPE_BF16};
+    assert_int_equal(zr_nn_lm_head(m.a, &head, (zr_nn_workspace_t){m.memory, MEMORY_BYTES}), ZR_OK);
+    assert_seconds(synchronize(&m, m.a), 0x1p28 / 1e9); /* a quarter of 4e9 */
+    double before = zr_sim_clock_now(m.clock);
+    float *numbers = (float *)m.memory;
+    const zr_adamw_t update = {.n_elems = 1000000,
+                               .master = numbers,
+                               .m = numbers,
+                               .v = numbers,
+                               .grad = numbers,
+                               .param = numbers,
+                               .grad_dtype = ZR_DTYPE_F32,
+                               .param_dtype = ZR_DTYPE_BF16,
+                               .grad_scale = 1.0f,
+                               .step = 1};
+    assert_int_equal(zr_kernel_adamw(m.a, &update), ZR_OK);
+    assert_seconds(synchronize(&m, m.a) - before, 30e6 / 5e8);
     close_machine(&m);
 }
 
@@ -411,6 +448,7 @@ int main(void) {
         cmocka_unit_test(test_parts_do_one_thing_at_a_time),
         cmocka_unit_test(test_host_kind_is_synchronous),
         cmocka_unit_test(test_kernels_cost),
+        cmocka_unit_test(test_rates_of_their_own),
         cmocka_unit_test(test_host_beside),
         cmocka_unit_test(test_addresses_are_nothing),
         cmocka_unit_test(test_memory_is_limited),

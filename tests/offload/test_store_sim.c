@@ -21,12 +21,13 @@ typedef struct machine {
 enum { N_CHUNKS = 8 };
 #define RANGE_BYTES ((size_t)1 << 20)
 
-static void open_machine(machine_t *m, bool verify, size_t disk_bytes) {
+static void open_machine(machine_t *m, bool verify, size_t disk_bytes, double core_bytes_per_s) {
     zr_hardware_t hardware = zr_hardware_default();
     zr_device_options_t options = zr_device_options_default();
     *m = (machine_t){.options = zr_store_options_default()};
     hardware.launch_s = 1e-15;
     hardware.checksum_bytes_per_s = 1e8;
+    hardware.disk_core_bytes_per_s = core_bytes_per_s;
     hardware.disk_read = (zr_link_t){1e6, 0.5};
     hardware.disk_write = (zr_link_t){0.5e6, 0.25};
     hardware.disk_bytes = disk_bytes;
@@ -77,7 +78,7 @@ static void test_times(void **state) {
     zr_store_ticket_t tickets[4];
     const double write = CHUNK * 2e-6, read = CHUNK * 1e-6;
     bool done = true;
-    open_machine(&m, false, (size_t)1 << 30);
+    open_machine(&m, false, (size_t)1 << 30, 1e20);
     create(&m);
     put(&m, 0, &tickets[0]);
     put(&m, 1, &tickets[1]);
@@ -118,7 +119,7 @@ static void test_checksums_take_the_processor(void **state) {
     zr_store_ticket_t ticket;
     zr_store_statistics_t statistics;
     const double sum = CHUNK * 1e-8;
-    open_machine(&m, true, (size_t)1 << 30);
+    open_machine(&m, true, (size_t)1 << 30, 1e20);
     create(&m);
     put(&m, 0, &ticket);
     expect_now(&m, sum);
@@ -134,6 +135,24 @@ static void test_checksums_take_the_processor(void **state) {
     assert_true(statistics.wait_seconds[ZR_STORE_PUT] > 0.25);
     assert_true(statistics.wait_seconds[ZR_STORE_GET] > 0.5);
     assert_true(statistics.wait_seconds[ZR_STORE_GET] < 0.6);
+    close_machine(&m);
+}
+
+/* So does queueing transfers, where that is said to take time. */
+static void test_transfers_take_the_processor(void **state) {
+    (void)state;
+    machine_t m;
+    zr_store_ticket_t ticket;
+    const double core = CHUNK * 1e-7;
+    open_machine(&m, false, (size_t)1 << 30, 1e7);
+    create(&m);
+    put(&m, 0, &ticket);
+    expect_now(&m, core);
+    assert_int_equal(zr_store_wait(m.store, ticket), ZR_OK);
+    expect_now(&m, core + CHUNK * 2e-6 + 0.25);
+    get(&m, 0, &ticket);
+    expect_now(&m, 2 * core + CHUNK * 2e-6 + 0.25);
+    assert_int_equal(zr_store_wait(m.store, ticket), ZR_OK);
     close_machine(&m);
 }
 
@@ -153,7 +172,7 @@ static void test_capacity(void **state) {
     kept_t kept;
     zr_store_extent_t extents[] = {{.name = "x", .size_bytes = 3 * CHUNK},
                                    {.name = "y", .size_bytes = 1}};
-    open_machine(&m, false, 3 * CHUNK + 4096);
+    open_machine(&m, false, 3 * CHUNK + 4096, 1e20);
     m.options.log = (zr_log_t){.sink = keep, .context = &kept, .level = ZR_LOG_ERROR};
     assert_int_equal(zr_store_create("sim", &m.options, extents, 2, &m.store), ZR_OK);
     assert_int_equal(zr_store_info(m.store)->reserved_bytes, 3 * CHUNK + 4096);
@@ -170,7 +189,7 @@ static void test_refusals(void **state) {
     (void)state;
     machine_t m;
     kept_t kept;
-    open_machine(&m, false, 1 << 20);
+    open_machine(&m, false, 1 << 20, 1e20);
     m.options.log = (zr_log_t){.sink = keep, .context = &kept, .level = ZR_LOG_ERROR};
     assert_int_equal(zr_store_create("memory", &m.options, NULL, 0, &m.store), ZR_ERR_UNSUPPORTED);
     assert_non_null(strstr(kept.text, "use \"sim\""));
@@ -190,6 +209,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_checksums_take_the_processor),
+        cmocka_unit_test(test_transfers_take_the_processor),
         cmocka_unit_test(test_capacity),
         cmocka_unit_test(test_refusals),
     };

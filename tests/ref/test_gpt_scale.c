@@ -21,14 +21,17 @@ static zr_hardware_t cluster(void) {
     hardware.device = (zr_processor_t){.matrix_fp32_ops_per_s = 60e12,
                                        .matrix_bf16_ops_per_s = 400e12,
                                        .attention_fraction = 0.5,
+                                       .lm_head_ratio = 1.0,
                                        .vector_ops_per_s = 20e12,
                                        .memory_bytes_per_s = 2.5e12,
+                                       .update_bytes_per_s = 2.5e12,
                                        .kernel_latency_s = 3e-6};
-    hardware.host.memory_bytes_per_s = 30e9;
+    hardware.host.memory_bytes_per_s = hardware.host.update_bytes_per_s = 30e9;
     hardware.host.vector_ops_per_s = 100e9;
     hardware.to_device = hardware.to_host = (zr_link_t){25e9, 10e-6};
     hardware.within_node = (zr_link_t){200e9, 3e-6};
     hardware.between_nodes = (zr_link_t){200e9, 10e-6};
+    hardware.reduce_bytes_per_s = 600e9;
     hardware.ranks_per_node = 8;
     hardware.device_memory_bytes = (size_t)80 << 30;
     hardware.host_memory_bytes = (size_t)4 << 40;

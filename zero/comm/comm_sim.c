@@ -46,7 +46,7 @@ static int depth_of(int n) {
     return depth;
 }
 
-/* Seconds a byte takes over the slowest edge of the ring, and the latency of its edges but one. */
+/* Bytes per second over the slowest edge of the ring, and the latency of its edges but one. */
 static zr_link_t ring_of(const zr_hardware_t *hardware, int n_ranks) {
     int per_node = hardware->ranks_per_node;
     int n_nodes = (n_ranks - 1) / per_node + 1;
@@ -58,6 +58,13 @@ static zr_link_t ring_of(const zr_hardware_t *hardware, int n_ranks) {
         ring.bytes_per_s = hardware->within_node.bytes_per_s;
     ring.latency_s =
         n_within * hardware->within_node.latency_s + n_between * hardware->between_nodes.latency_s;
+    return ring;
+}
+
+/* The same, where a rank adds up what comes in. */
+static zr_link_t adding(zr_link_t ring, const zr_hardware_t *hardware) {
+    if (hardware->reduce_bytes_per_s < ring.bytes_per_s)
+        ring.bytes_per_s = hardware->reduce_bytes_per_s;
     return ring;
 }
 
@@ -74,18 +81,20 @@ static double seconds_of(const zr_hardware_t *hardware, int n_ranks, zr_collecti
                          double bytes) {
     if (n_ranks == 1)
         return 0.0;
-    zr_link_t ring = ring_of(hardware, n_ranks);
-    double tree = tree_latency(hardware, n_ranks), move = bytes / ring.bytes_per_s;
-    double ring_seconds = move * (n_ranks - 1) / n_ranks + ring.latency_s;
-    double tree_seconds = move + tree;
+    zr_link_t ring = ring_of(hardware, n_ranks), sum = adding(ring, hardware);
+    double tree = tree_latency(hardware, n_ranks), part = bytes * (n_ranks - 1) / n_ranks;
+    double gather = part / ring.bytes_per_s + ring.latency_s;
+    double scatter = part / sum.bytes_per_s + sum.latency_s;
+    double down = bytes / ring.bytes_per_s + tree, up = bytes / sum.bytes_per_s + tree;
     switch (collective) {
     case ZR_ALL_GATHER:
+        return gather;
     case ZR_REDUCE_SCATTER:
-        return ring_seconds;
+        return scatter;
     case ZR_ALL_REDUCE:
-        return 2.0 * (ring_seconds < tree_seconds ? ring_seconds : tree_seconds);
+        return scatter + gather < up + down ? scatter + gather : up + down;
     case ZR_BROADCAST:
-        return tree_seconds;
+        return down;
     case ZR_BARRIER:
     case ZR_SPLIT:
         break;

@@ -143,6 +143,20 @@ static void test_nodes(void **state) {
     expect(times.all_gather, 70.0 + 5 * 0.001 + 2 * 0.1);
 }
 
+/* Where a rank adds up slower than bytes come in, sums wait for that, and nothing else does. */
+static void test_adding_up(void **state) {
+    (void)state;
+    zr_hardware_t hardware = round_hardware();
+    hardware.reduce_bytes_per_s = 0.25e6;
+    times_t times = measure(&hardware, 4, 4000000);
+    expect(times.all_gather, 3.003);
+    expect(times.reduce_scatter, 12.003);
+    expect(times.all_reduce, 15.006);
+    expect(times.broadcast, 4.002);
+    times = measure(&hardware, 4, 16); /* up a tree and down again */
+    expect(times.all_reduce, 2 * 0.002 + 64e-6 + 16e-6);
+}
+
 /* A large sum goes the way that costs less, whatever the latencies; and more ranks cost more. */
 static void test_many_ranks(void **state) {
     (void)state;
@@ -190,6 +204,7 @@ int main(void) {
         cmocka_unit_test(test_one_node),
         cmocka_unit_test(test_two_nodes),
         cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_adding_up),
         cmocka_unit_test(test_many_ranks),
         cmocka_unit_test(test_refused_ranks),
     };
