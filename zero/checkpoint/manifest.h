@@ -26,7 +26,8 @@
  *     "xxh3": "0123456789abcdef"
  *   }
  *
- * The last one is of the object without it, printed compactly with sorted keys.
+ * The last one is of all bytes before its own digits: it stands at the end of the file, and a
+ * manifest that was changed by hand is no longer one.
  */
 #ifndef ZR_ZERO_CHECKPOINT_MANIFEST_H
 #define ZR_ZERO_CHECKPOINT_MANIFEST_H
@@ -36,12 +37,19 @@
 
 #define ZR_MANIFEST_NAME "manifest.json"
 #define ZR_MANIFEST_VERSION 1
-/** What a manifest may have, so that a hostile one takes no more memory than its own size. */
-#define ZR_MANIFEST_MAX_BYTES ((size_t)1 << 30)
+/** What a manifest may have, so that a hostile one takes memory of its own size, times some 30
+ * while it is parsed: a million extents, objects within objects no deeper than needed, and at least
+ * so many bytes for each object or list. */
+#define ZR_MANIFEST_MAX_BYTES ((size_t)256 << 20)
+#define ZR_MANIFEST_MAX_DEPTH 64
+#define ZR_MANIFEST_MIN_BYTES_PER_OBJECT 8
+#define ZR_MANIFEST_MAX_RANKS 65536
+#define ZR_MANIFEST_MAX_ROW_ELEMS ((size_t)1 << 52)
 #define ZR_MANIFEST_MAX_CHUNK_BYTES ((size_t)1 << 30)
 
 typedef struct zr_manifest_tensor {
-    zr_checkpoint_tensor_t tensor; /* name and unit are owned by the manifest */
+    zr_checkpoint_tensor_t tensor; /* its name is owned, its unit points into `units`; what is read
+                                      of one that is written: name, n_dims, dims, n_elems, frozen */
     size_t unit;
     size_t offset_elems; /* in its row */
 } zr_manifest_tensor_t;
@@ -52,17 +60,17 @@ typedef struct zr_manifest_file {
     char sums[64];
     uint64_t data_bytes;
     size_t chunk_bytes; /* a multiple of 4096 */
-    size_t n_chunks;    /* of all its extents */
+    size_t n_chunks;    /* of all its extents; each is of one */
 } zr_manifest_file_t;
 
 typedef struct zr_manifest_extent {
     size_t unit;
     bool frozen;
-    size_t first; /* of the row's elements */
-    size_t n_elems;
+    size_t first;       /* of the row's elements */
+    size_t n_elems;     /* > 0 */
     size_t group_elems; /* > 0 */
-    int n_arrays;       /* 1 or 3; 1 where frozen */
-    zr_dtype_t dtype;   /* of all arrays; F32 where not frozen, else F32 or BF16 */
+    int n_arrays;       /* 1 or 3; 1 where frozen; the same in all extents of a row */
+    zr_dtype_t dtype;   /* of all arrays; F32 where not frozen, else F32 or BF16; likewise */
     size_t file;
     uint64_t offset_bytes;
     size_t first_chunk; /* in its file of checksums */
@@ -86,6 +94,11 @@ typedef struct zr_manifest {
     char *trainer_json; /* an object, compact; owned */
 } zr_manifest_t;
 
+/** Pieces of chunk_bytes that an extent has, the last one shorter. */
+static inline uint64_t zr_manifest_chunks(uint64_t n_bytes, size_t chunk_bytes) {
+    return n_bytes / chunk_bytes + (n_bytes % chunk_bytes != 0);
+}
+
 /** Bytes of an extent in its file. */
 static inline uint64_t zr_manifest_extent_bytes(const zr_manifest_extent_t *extent) {
     return (uint64_t)extent->n_elems * (uint64_t)extent->n_arrays * zr_dtype_size(extent->dtype);
@@ -104,16 +117,50 @@ void zr_manifest_clear(zr_manifest_t *manifest);
 ZR_NODISCARD zr_status_t zr_manifest_check(const zr_manifest_t *manifest, const char *where,
                                            const zr_log_t *log);
 
-/** Read one from memory, as fuzzers do: parsed and checked. Errors as of zr_manifest_check. */
+/** Read one from memory, as fuzzers do: parsed and checked. Errors as of zr_manifest_check.
+ *
+ * @param text  [n_bytes], and a '\0' behind them */
 ZR_NODISCARD zr_status_t zr_manifest_parse(const char *text, size_t n_bytes, const char *where,
                                            const zr_log_t *log, zr_manifest_t *manifest_p);
 
-/** Read and check the one of a checkpoint's folder. ZR_ERR_IO as well. */
+/** As text, with its checksum; free it. ZR_ERR_MEMORY; ZR_ERR_FORMAT for names that are not UTF-8
+ * and a trainer_json that is no object. */
+ZR_NODISCARD zr_status_t zr_manifest_print(const zr_manifest_t *manifest, const char *where,
+                                           const zr_log_t *log, char **text_p);
+
+/** Set the checksum of a text, which ends as the one of a manifest; false when it does not. */
+bool zr_manifest_seal(char *text, size_t n_bytes);
+/** Whether it has that end, and the checksum is the one of its bytes. */
+bool zr_manifest_is_sealed(const char *text, size_t n_bytes);
+
+/**
+ * Read and check the one of a checkpoint's folder, and that all its files are there with the sizes
+ * that they should have. ZR_ERR_IO as well.
+ */
 ZR_NODISCARD zr_status_t zr_manifest_read(const char *folder, const zr_log_t *log,
                                           zr_manifest_t *manifest_p);
+
+/** The same of an open folder, whose path is for messages. */
+ZR_NODISCARD zr_status_t zr_manifest_read_at(int folder_fd, const char *folder, const zr_log_t *log,
+                                             zr_manifest_t *manifest_p);
 
 /** Write it into a checkpoint's folder, checked, and let it reach the drive. */
 ZR_NODISCARD zr_status_t zr_manifest_write(const zr_manifest_t *manifest, const char *folder,
                                            const zr_log_t *log);
+
+/*
+ * Orders: indices, to be freed; NULL when there is no memory.
+ */
+
+/** [n_tensors] by name. */
+size_t *zr_manifest_tensors_by_name(const zr_manifest_t *manifest);
+/** [n_tensors] by row (unit, then trainable before frozen) and offset. */
+size_t *zr_manifest_tensors_by_row(const zr_manifest_t *manifest);
+/** [n_extents] by row and first element. */
+size_t *zr_manifest_extents_by_row(const zr_manifest_t *manifest);
+/** [n_extents] by file and offset. */
+size_t *zr_manifest_extents_by_file(const zr_manifest_t *manifest);
+/** [n_extents] by file and first chunk. */
+size_t *zr_manifest_extents_by_chunk(const zr_manifest_t *manifest);
 
 #endif

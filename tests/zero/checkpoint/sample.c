@@ -1,0 +1,131 @@
+/* See sample.h. */
+#include "tests/zero/checkpoint/sample.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    sample_log_t *kept = context;
+    size_t used = strlen(kept->text);
+    (void)level, (void)rank;
+    kept->n_messages++;
+    snprintf(kept->text + used, sizeof(kept->text) - used, "%s\n", message);
+}
+
+zr_log_t sample_log(sample_log_t *kept) {
+    *kept = (sample_log_t){0};
+    return (zr_log_t){.sink = keep, .context = kept, .level = ZR_LOG_INFO, .rank = -1};
+}
+
+static void *copy_of(const void *from, size_t n_bytes) {
+    void *copy = malloc(n_bytes);
+    assert_non_null(copy);
+    memcpy(copy, from, n_bytes);
+    return copy;
+}
+
+zr_manifest_t sample_manifest(void) {
+    char *units[] = {strdup("embedding"), strdup("h.0")};
+    const zr_manifest_tensor_t tensors[] = {
+        {.tensor = {.name = strdup("wte"), .n_dims = 2, .dims = {10, 3}, .n_elems = 30}},
+        {.tensor = {.name = strdup("h.0.weight"), .n_dims = 1, .dims = {64}, .n_elems = 64},
+         .unit = 1},
+        {.tensor = {.name = strdup("h.0.mask"), .n_elems = 1, .frozen = true}, .unit = 1},
+    };
+    const zr_manifest_file_t files[] = {
+        {.data = "rank-00000.data",
+         .sums = "rank-00000.sums",
+         .data_bytes = 8192,
+         .chunk_bytes = 4096,
+         .n_chunks = 3},
+        {.data = "rank-00001.data",
+         .sums = "rank-00001.sums",
+         .data_bytes = 384,
+         .chunk_bytes = 4096,
+         .n_chunks = 1},
+    };
+    const zr_manifest_extent_t extents[] = {
+        {.n_elems = 512, .group_elems = 512, .n_arrays = 3},
+        {.unit = 1,
+         .n_elems = 32,
+         .group_elems = 16,
+         .n_arrays = 3,
+         .offset_bytes = 6144,
+         .first_chunk = 2},
+        {.unit = 1, .first = 32, .n_elems = 32, .group_elems = 32, .n_arrays = 3, .file = 1},
+    };
+    zr_manifest_t manifest = {
+        .step = 60,
+        .n_updates = 59,
+        .n_ranks = 2,
+        .stage = 3,
+        .dtype = ZR_DTYPE_BF16,
+        .units = copy_of(units, sizeof(units)),
+        .n_units = 2,
+        .tensors = copy_of(tensors, sizeof(tensors)),
+        .n_tensors = 3,
+        .files = copy_of(files, sizeof(files)),
+        .n_files = 2,
+        .extents = calloc(4, sizeof(*extents)),
+        .n_extents = 4,
+        .trainer_json = strdup("{\"lr\":0.10000000000000001}"),
+    };
+    assert_non_null(manifest.extents);
+    memcpy(manifest.extents, extents, sizeof(extents));
+    manifest.extents[3] = (zr_manifest_extent_t){.unit = 1,
+                                                 .frozen = true,
+                                                 .n_elems = 32,
+                                                 .group_elems = 32,
+                                                 .n_arrays = 1,
+                                                 .dtype = ZR_DTYPE_BF16,
+                                                 .offset_bytes = 7000,
+                                                 .first_chunk = 3,
+                                                 .xxh3 = UINT64_MAX};
+    manifest.files[0].n_chunks = 4;
+    return manifest;
+}
+
+char *sample_text(void) {
+    zr_manifest_t manifest = sample_manifest();
+    char *text = NULL;
+    assert_int_equal(zr_manifest_check(&manifest, "sample", NULL), ZR_OK);
+    assert_int_equal(zr_manifest_print(&manifest, "sample", NULL, &text), ZR_OK);
+    zr_manifest_clear(&manifest);
+    return text;
+}
+
+json_t *sample_json(void) {
+    char *text = sample_text();
+    json_t *root = json_loads(text, 0, NULL);
+    free(text);
+    assert_non_null(root);
+    return root;
+}
+
+char *sample_seal(json_t *root) {
+    json_object_del(root, "xxh3");
+    assert_int_equal(json_object_set_new(root, "xxh3", json_string("0000000000000000")), 0);
+    char *text = json_dumps(root, JSON_INDENT(1));
+    size_t n_bytes = strlen(text);
+    text = realloc(text, n_bytes + 2);
+    memcpy(text + n_bytes, "\n", 2);
+    assert_true(zr_manifest_seal(text, n_bytes + 1));
+    return text;
+}
+
+zr_status_t sample_parse(json_t *root, sample_log_t *kept) {
+    char *text = sample_seal(root);
+    zr_manifest_t manifest = {0};
+    zr_log_t log = sample_log(kept);
+    zr_status_t status = zr_manifest_parse(text, strlen(text), "sample", &log, &manifest);
+    free(text);
+    zr_manifest_clear(&manifest);
+    return status;
+}

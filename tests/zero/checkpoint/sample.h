@@ -1,0 +1,35 @@
+/*
+ * A manifest to break: a small valid one, as jansson's objects, changed by hand, sealed and parsed
+ * again. And a log that keeps what it is told.
+ */
+#ifndef TESTS_ZERO_CHECKPOINT_SAMPLE_H
+#define TESTS_ZERO_CHECKPOINT_SAMPLE_H
+
+#include <jansson.h>
+
+#include "zero/checkpoint/manifest.h"
+
+typedef struct sample_log {
+    int n_messages;
+    char text[8192];
+} sample_log_t;
+
+/** Empties it as well. */
+zr_log_t sample_log(sample_log_t *kept);
+
+/** Two units, three tensors, two files and four extents; clear it with zr_manifest_clear. */
+zr_manifest_t sample_manifest(void);
+
+/** The text of the sample's manifest; free it. */
+char *sample_text(void);
+
+/** The sample's manifest as an object. */
+json_t *sample_json(void);
+
+/** Print an object as a manifest is, sealed: its "xxh3" is put last. Free it. */
+char *sample_seal(json_t *root);
+
+/** Parse an object so; the status, with its message in `kept`. What was parsed is freed. */
+zr_status_t sample_parse(json_t *root, sample_log_t *kept);
+
+#endif

@@ -1,0 +1,2 @@
+set(SAMPLE zero/checkpoint/sample.c)
+zr_add_test(zero/checkpoint/test_manifest.c ${SAMPLE} LABELS asan)

@@ -1,0 +1,153 @@
+/* A manifest in its folder: see manifest.h. What it says is of other files: manifest_*.c. */
+#include "zero/checkpoint/manifest.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "zero/checkpoint/file.h"
+
+void zr_manifest_clear(zr_manifest_t *manifest) {
+    for (size_t i = 0; manifest->units != NULL && i < manifest->n_units; i++)
+        free(manifest->units[i]);
+    for (size_t i = 0; manifest->tensors != NULL && i < manifest->n_tensors; i++)
+        free((char *)manifest->tensors[i].tensor.name);
+    free(manifest->units);
+    free(manifest->tensors);
+    free(manifest->files);
+    free(manifest->extents);
+    free(manifest->trainer_json);
+    *manifest = (zr_manifest_t){0};
+}
+
+/* "folder/manifest.json" for messages; NULL: no memory. */
+static char *path_of(const char *folder) {
+    char *path = NULL;
+    return asprintf(&path, "%s/%s", folder, ZR_MANIFEST_NAME) < 0 ? NULL : path;
+}
+
+static zr_status_t no_memory(const char *folder, const zr_log_t *log) {
+    return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for its manifest", folder);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static zr_status_t read_text(int folder_fd, const char *folder, const zr_log_t *log, char **text_p,
+                             size_t *n_bytes_p) {
+    zr_file_t file;
+    uint64_t n_bytes = 0;
+    ZR_TRY(zr_file_open(folder_fd, folder, ZR_MANIFEST_NAME, log, &file, &n_bytes));
+    zr_status_t status = ZR_OK;
+    char *text = NULL;
+    if (n_bytes > ZR_MANIFEST_MAX_BYTES)
+        status = zr_fail(log, ZR_ERR_FORMAT, "%s/%s: %s, which no manifest has; %s are possible",
+                         folder, file.name, zr_size_text(n_bytes).text,
+                         zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
+    if (status == ZR_OK && (text = malloc((size_t)n_bytes + 1)) == NULL)
+        status = no_memory(folder, log);
+    if (status == ZR_OK)
+        status = zr_file_read(&file, 0, text, (size_t)n_bytes, log);
+    zr_file_close(&file);
+    if (status != ZR_OK) {
+        free(text);
+        return status;
+    }
+    text[n_bytes] = '\0';
+    *text_p = text;
+    *n_bytes_p = (size_t)n_bytes;
+    return ZR_OK;
+}
+
+static zr_status_t parse(int folder_fd, const char *folder, const zr_log_t *log,
+                         zr_manifest_t *manifest_p) {
+    char *text = NULL, *where = path_of(folder);
+    size_t n_bytes = 0;
+    if (where == NULL)
+        return no_memory(folder, log);
+    zr_status_t status = read_text(folder_fd, folder, log, &text, &n_bytes);
+    if (status == ZR_OK)
+        status = zr_manifest_parse(text, n_bytes, where, log, manifest_p);
+    free(text);
+    free(where);
+    return status;
+}
+
+static zr_status_t check_size(int folder_fd, const char *folder, const char *name, uint64_t size,
+                              const zr_log_t *log) {
+    zr_file_t file;
+    uint64_t n_bytes = 0;
+    ZR_TRY(zr_file_open(folder_fd, folder, name, log, &file, &n_bytes));
+    zr_file_close(&file);
+    if (n_bytes == size)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_FORMAT, "%s/%s has %" PRIu64 " bytes; %" PRIu64 " were saved",
+                   folder, name, n_bytes, size);
+}
+
+static zr_status_t check_files(int folder_fd, const char *folder, const zr_log_t *log,
+                               const zr_manifest_t *manifest) {
+    for (size_t i = 0; i < manifest->n_files; i++) {
+        const zr_manifest_file_t *file = &manifest->files[i];
+        ZR_TRY(check_size(folder_fd, folder, file->data, file->data_bytes, log));
+        ZR_TRY(check_size(folder_fd, folder, file->sums, 8 * (uint64_t)file->n_chunks, log));
+    }
+    return ZR_OK;
+}
+
+zr_status_t zr_manifest_read_at(int folder_fd, const char *folder, const zr_log_t *log,
+                                zr_manifest_t *manifest_p) {
+    zr_manifest_t manifest;
+    ZR_TRY(parse(folder_fd, folder, log, &manifest));
+    zr_status_t status = check_files(folder_fd, folder, log, &manifest);
+    if (status != ZR_OK) {
+        zr_manifest_clear(&manifest);
+        return status;
+    }
+    *manifest_p = manifest;
+    return ZR_OK;
+}
+
+zr_status_t zr_manifest_read(const char *folder, const zr_log_t *log, zr_manifest_t *manifest_p) {
+    int folder_fd = -1;
+    ZR_TRY(zr_folder_open(folder, log, &folder_fd));
+    zr_status_t status = zr_manifest_read_at(folder_fd, folder, log, manifest_p);
+    close(folder_fd);
+    return status;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static zr_status_t write_text(const char *folder, const char *text, const zr_log_t *log) {
+    int folder_fd = -1;
+    zr_file_t file = {.fd = -1};
+    ZR_TRY(zr_folder_open(folder, log, &folder_fd));
+    zr_status_t status = zr_file_create(folder_fd, folder, ZR_MANIFEST_NAME, log, &file);
+    if (status == ZR_OK)
+        status = zr_file_write(&file, 0, text, strlen(text), log);
+    if (status == ZR_OK)
+        status = zr_file_sync_and_close(&file, log);
+    zr_file_close(&file);
+    close(folder_fd);
+    return status;
+}
+
+zr_status_t zr_manifest_write(const zr_manifest_t *manifest, const char *folder,
+                              const zr_log_t *log) {
+    char *text = NULL, *where = path_of(folder);
+    if (where == NULL)
+        return no_memory(folder, log);
+    zr_status_t status = zr_manifest_check(manifest, where, log);
+    if (status == ZR_OK)
+        status = zr_manifest_print(manifest, where, log, &text);
+    if (status == ZR_OK && strlen(text) > ZR_MANIFEST_MAX_BYTES)
+        status = zr_fail(log, ZR_ERR_FORMAT, "%s: it would have %s; %s are possible", where,
+                         zr_size_text(strlen(text)).text, zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
+    if (status == ZR_OK)
+        status = write_text(folder, text, log);
+    free(text);
+    free(where);
+    return status;
+}
