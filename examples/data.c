@@ -176,10 +176,16 @@ size_t data_window(const data_t *data, uint64_t index) {
 /* ---- the lengths ------------------------------------------------------------------------ */
 
 /* The remainder favours no length by more than their number in 2^64. */
+size_t data_length_of(const data_options_t *options, uint64_t step, uint64_t micro_batch) {
+    uint64_t key = mix(mix(options->seed + LENGTHS_KEY) + step);
+    size_t shortest = options->seq_min == 0 ? options->seq : options->seq_min;
+    uint64_t n_lengths = (uint64_t)(options->seq - shortest) + 1;
+    return shortest + (size_t)(mix(key + (micro_batch + 1) * GOLDEN_RATIO) % n_lengths);
+}
+
 size_t data_length(const data_t *data, uint64_t step, uint64_t micro_batch) {
-    uint64_t key = mix(mix(data->seed + LENGTHS_KEY) + step);
-    uint64_t n_lengths = (uint64_t)(data->seq - data->seq_min) + 1;
-    return data->seq_min + (size_t)(mix(key + (micro_batch + 1) * GOLDEN_RATIO) % n_lengths);
+    data_options_t options = {.seq = data->seq, .seq_min = data->seq_min, .seed = data->seed};
+    return data_length_of(&options, step, micro_batch);
 }
 
 /* ---- the reader ------------------------------------------------------------------------- */

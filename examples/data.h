@@ -72,6 +72,8 @@ size_t data_window(const data_t *data, uint64_t index);
  * @param micro_batch  of the step, counted from 0
  */
 size_t data_length(const data_t *data, uint64_t step, uint64_t micro_batch);
+/** The same before any data is there: seed, seq_min and seq are read. */
+size_t data_length_of(const data_options_t *options, uint64_t step, uint64_t micro_batch);
 
 /** Which part of each global batch a rank reads. */
 typedef struct data_part {

@@ -47,12 +47,15 @@ static zr_status_t build(planned_rank_t *rank) {
     return gpt_offload_activations(rank->gpt);
 }
 
-static zr_status_t train_step(planned_rank_t *rank) {
+static zr_status_t train_step(planned_rank_t *rank, size_t step) {
     const gpt_plan_request_t *request = rank->request;
+    size_t n = request->config.grad_accum;
     double loss = 0;
-    for (size_t i = 0; i < request->config.grad_accum; i++)
+    for (size_t i = 0; i < n; i++) {
+        size_t length = request->lengths != NULL ? request->lengths[step * n + i] : request->seq;
         ZR_TRY(gpt_train_micro_batch(rank->gpt, rank->tokens, rank->tokens,
-                                     request->config.micro_batch, request->seq));
+                                     request->config.micro_batch, length));
+    }
     ZR_TRY(gpt_take_loss(rank->gpt, &loss));
     ZR_TRY(zr_runtime_average(rank->runtime, loss, &loss));
     return zr_runtime_step(rank->runtime, NULL);
@@ -64,7 +67,7 @@ static zr_status_t run(planned_rank_t *rank, gpt_plan_t *plan) {
     for (size_t i = 0; i < rank->request->n_steps; i++) {
         double start = zr_device_now(rank->device);
         gpt_plan_watch_begin(rank->watch);
-        ZR_TRY(train_step(rank));
+        ZR_TRY(train_step(rank, i));
         plan->step_seconds = zr_device_now(rank->device) - start;
     }
     return gpt_plan_watch_end(rank->watch, &plan->times) ? ZR_OK : fail_memory(rank->request);

@@ -14,7 +14,9 @@ typedef struct gpt_plan_request {
     gpt_options_t options;
     zr_config_t config; /* resolved */
     zr_offload_device_t activations;
-    size_t seq;     /* of every sequence: the longest there will be */
+    size_t seq;            /* of every sequence: the longest there will be */
+    const size_t *lengths; /* [n_steps * grad_accum]: what sequences of each micro-batch are cut to;
+                              NULL: none is cut */
     size_t n_steps; /* 3 see a run's peaks: the first learns, the second is the first to follow */
     int n_ranks;    /* one of them is simulated, and stands for all */
     zr_hardware_t hardware;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "examples/common/json.h"
+#include "examples/train_plan.h"
 #include "examples/train_report.h"
 
 /* ---- the recommendation ---------------------------------------------------------------------- */
@@ -131,36 +132,11 @@ static void write_why(const plan_rows_t *rows, text_t *text) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static json_t *nvme_object(const gpt_plan_t *plan) {
-    json_t *object = json_object(), *tags = json_object();
-    bool made = json_put(object, "live", json_count(plan->nvme_live_bytes));
-    made &= json_put(object, "reserved", json_count(plan->nvme_bytes));
-    for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        if (tag == ZR_TAG_PARAMETERS || tag == ZR_TAG_OPTIMIZER_STATE || tag == ZR_TAG_ACTIVATIONS)
-            made &= json_put(tags, zr_tag_name((zr_tag_t)tag), json_count(plan->nvme_by_tag[tag]));
-    made &= json_put(object, "tags", tags);
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
-}
-
 /* As zero-train has them. */
 static json_t *peaks_object(const plan_options_t *options, const plan_row_t *row) {
-    json_t *object = json_object();
-    bool made = true;
-    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
-        train_peak_t peak = train_peak_of(&row->one.plan.tiers[tier]);
-        made &= json_put(object, zr_tier_name((zr_tier_t)tier), train_peak_object(&peak));
-    }
-    if (plan_row_uses_nvme(options, row))
-        made &= json_put(object, zr_tier_name(ZR_TIER_NVME), nvme_object(&row->one.plan));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
+    train_peak_t peaks[ZR_N_TIERS];
+    train_plan_peaks(&row->one.plan, peaks);
+    return train_peaks_object(peaks, plan_row_uses_nvme(options, row));
 }
 
 static json_t *time_object(const gpt_plan_times_t *times) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Train the same small GPT at ZeRO stages 0 to 3 on 4 ranks of this machine, under one budget
-# of device memory per rank: stage 0 does not fit, stage 3 does. Prints a table and draws it.
+# of device memory per rank: stage 0 does not fit, stage 3 does. Prints a table, with what each run
+# was planned to need beside what it needed, and draws it.
 # Installs what is missing on Debian 12 and Ubuntu 22.04 or later, builds, and takes a minute
 # or two on two cores; a second run builds nothing.
 set -u
@@ -46,29 +47,34 @@ train() {
 field() { jq -r "$2" "$work/$1.json"; }
 mib() { awk -v bytes="$1" 'BEGIN { printf "%.1f", bytes / 1048576 }'; }
 
-row="%-6s %-14s %18s %12s %12s %11s\n"
+row="%-6s %-14s %12s %12s %9s %11s %10s\n"
 zr_say "
 $model, $ranks ranks, fp32, $budget_mib MiB of device memory per rank
+(planned and measured: MiB of a rank's device memory at the peak; of what does not fit, without
+the budget)
 "
 # shellcheck disable=SC2059
-table=$(printf "$row" stage result "peak MiB per rank" "step ms" "first loss" "last loss")
+table=$(printf "$row" stage result planned measured "step ms" "first loss" "last loss")
 zr_say "$table"
 rm -f $work/peaks.txt
 for stage in 0 1 2 3; do
     peak=.peak_bytes.device.reserved
+    planned=.planned_peak_bytes.device.reserved
     if train $stage $steps "stage-$stage" --device-memory ${budget_mib}MiB; then
         name=stage-$stage
         # shellcheck disable=SC2059
-        line=$(printf "$row" $stage trained "$(mib "$(field $name $peak)")" \
-            "$(field $name '.step_ms|round')" "$(field $name '.loss.first*1000|round/1000')" \
+        line=$(printf "$row" $stage trained "$(mib "$(field $name $planned)")" \
+            "$(mib "$(field $name $peak)")" "$(field $name '.step_ms|round')" \
+            "$(field $name '.loss.first*1000|round/1000')" \
             "$(field $name '.loss.last*1000|round/1000')")
     else
         [ "$(field "stage-$stage" .error)" = ZR_ERR_BUDGET ] ||
             zr_die "stage $stage: $(cat "$work/stage-$stage.txt")"
-        name=needed-$stage # what it would have taken: two steps without the budget
-        train $stage 2 $name --warmup 1 || zr_die "stage $stage: $(cat "$work/$name.txt")"
+        name=needed-$stage # what it would have taken: three steps without the budget
+        train $stage 3 $name --warmup 1 || zr_die "stage $stage: $(cat "$work/$name.txt")"
         # shellcheck disable=SC2059
-        line=$(printf "$row" $stage "out of memory" "$(mib "$(field $name $peak)") needed" - - -)
+        line=$(printf "$row" $stage "out of memory" "$(mib "$(field "stage-$stage" $planned)")" \
+            "$(mib "$(field $name $peak)")" - - -)
     fi
     zr_say "$line"
     table="$table

@@ -556,6 +556,20 @@ static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result)
     result->time.data += own->time.data / n_ranks;
 }
 
+bool train_tag_is_on_drives(zr_tag_t tag) {
+    return tag == ZR_TAG_PARAMETERS || tag == ZR_TAG_OPTIMIZER_STATE || tag == ZR_TAG_ACTIVATIONS;
+}
+
+static train_peak_t peak_of_drives(const train_result_t *result) {
+    train_peak_t peak = {.reserved = result->nvme_reserved_bytes};
+    peak.by_tag[ZR_TAG_PARAMETERS] = result->offload.params.live_bytes;
+    peak.by_tag[ZR_TAG_OPTIMIZER_STATE] = result->offload.live_bytes;
+    peak.by_tag[ZR_TAG_ACTIVATIONS] = result->activations.live_bytes;
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        peak.live += peak.by_tag[tag];
+    return peak;
+}
+
 static void add_up(rank_t *ranks, const train_options_t *options, train_result_t *result) {
     const train_result_t *first = &ranks[0].result;
     result->size = first->size;
@@ -570,6 +584,7 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     int n_here = train_launch_n_here(options);
     for (int i = 0; i < n_here; i++)
         add_up_rank(&ranks[i], n_here, result);
+    result->peak[ZR_TIER_NVME] = peak_of_drives(result);
     if (first->n_steps > 0 && ranks[0].step_seconds != NULL) {
         result->step_ms = 1e3 * median(ranks[0].step_seconds, first->n_steps);
         result->tokens_per_s = median(ranks[0].step_tokens_per_s, first->n_steps);

@@ -23,8 +23,18 @@ typedef struct train_peak {
     train_class_peak_t by_class[ZR_N_CLASSES];
 } train_peak_t;
 
+/** What may lie on drives has one of these tags. */
+bool train_tag_is_on_drives(zr_tag_t tag);
+
 /** The peaks of an allocator's statistics. */
 train_peak_t train_peak_of(const zr_tier_statistics_t *statistics);
+
+/** What was foretold of the peaks, before the run began (train_plan.h). */
+typedef struct train_planned {
+    bool is_made; /* what follows says something */
+    bool fits;    /* false: the peaks are what it would take, were there memory enough */
+    train_peak_t peak[ZR_N_TIERS];
+} train_planned_t;
 
 /** Where a rank's time went, in seconds: the average over the ranks. */
 typedef struct train_time {
@@ -105,8 +115,10 @@ typedef struct train_result {
     bool bad_input;     /* the run failed for what it was given: exit 2 */
     bool interrupted;   /* options->stop ended it before its last step */
 
+    train_planned_t planned; /* set by whoever planned it, not by the run */
+
     /* Also of a run that failed, as far as it came. */
-    train_peak_t peak[ZR_N_TIERS];
+    train_peak_t peak[ZR_N_TIERS]; /* of NVMe without classes */
     train_offload_t offload;
     train_activations_t activations;
     size_t nvme_reserved_bytes;    /* on the drives, the most of a rank */

@@ -1,14 +1,43 @@
 /*
- * A run of zero-train as a plan asks for it.
+ * Plans of zero-train's runs: the request that its options ask for, and what is foretold of a run
+ * before it begins.
  */
 #ifndef EXAMPLES_TRAIN_PLAN_H
 #define EXAMPLES_TRAIN_PLAN_H
 
 #include "examples/plan_one.h"
-#include "examples/train_options.h"
+#include "examples/train.h"
 
 /** The run, as its options ask for it, on that hardware; without a log. options: resolved */
 gpt_plan_request_t train_plan_request(const train_options_t *options,
                                       const zr_hardware_t *hardware);
+
+/** The peaks of a plan as a run reports them: of drives without classes. */
+void train_plan_peaks(const gpt_plan_t *plan, train_peak_t peaks_p[ZR_N_TIERS]);
+
+/** A run that was planned before it began. */
+typedef struct train_plan {
+    bool is_made;
+    plan_one_t on_host;   /* updates of what is offloaded are made there, or there is no choice */
+    plan_one_t on_device; /* has_choice: they are made there */
+    bool has_choice;      /* the run measures which is faster, so that both are planned */
+    char message[512];    /* not made: why */
+} train_plan_t;
+
+/**
+ * Plan a run on this machine. It takes less than the run's first three steps, since nothing is
+ * moved, and little memory.
+ *
+ * Lengths of sequences are those that the run will draw (--seq-min): of its first steps, and of one
+ * whose micro-batches are as long as the longest in their place of any later step. From the
+ * millionth micro-batch on, as long as any can be.
+ *
+ * What keeps a run from being planned keeps it from being made, and is said by it: nothing is
+ * logged.
+ */
+void train_plan_make(const train_options_t *options, train_plan_t *plan_p);
+
+/** What the plan has foretold of the run that had this result. */
+train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result);
 
 #endif

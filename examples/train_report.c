@@ -118,12 +118,13 @@ static json_t *padding_object(const zr_model_size_t *size) {
                      (json_int_t)(size->frozen_padded_elems - size->frozen_elems));
 }
 
-json_t *train_peak_object(const train_peak_t *peak) {
+static json_t *peak_object(const train_peak_t *peak, zr_tier_t tier) {
     json_t *object = json_object(), *tags = json_object();
     bool made = json_put(object, "live", json_count(peak->live));
     made &= json_put(object, "reserved", json_count(peak->reserved));
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
-        made &= json_put(tags, zr_tag_name((zr_tag_t)tag), json_count(peak->by_tag[tag]));
+        if (tier != ZR_TIER_NVME || train_tag_is_on_drives((zr_tag_t)tag))
+            made &= json_put(tags, zr_tag_name((zr_tag_t)tag), json_count(peak->by_tag[tag]));
     made &= json_put(object, "tags", tags);
     if (!made) {
         json_decref(object);
@@ -132,16 +133,17 @@ json_t *train_peak_object(const train_peak_t *peak) {
     return object;
 }
 
-static json_t *nvme_peak_object(const train_result_t *result) {
-    const train_offload_t *offload = &result->offload;
-    const train_offload_params_t *params = &offload->params;
-    const train_activations_t *activations = &result->activations;
-    size_t live = offload->live_bytes + params->live_bytes + activations->live_bytes;
-    return json_pack("{s:I, s:I, s:{s:I, s:I, s:I}}", "live", (json_int_t)live, "reserved",
-                     (json_int_t)result->nvme_reserved_bytes, "tags",
-                     zr_tag_name(ZR_TAG_PARAMETERS), (json_int_t)params->live_bytes,
-                     zr_tag_name(ZR_TAG_OPTIMIZER_STATE), (json_int_t)offload->live_bytes,
-                     zr_tag_name(ZR_TAG_ACTIVATIONS), (json_int_t)activations->live_bytes);
+json_t *train_peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives) {
+    json_t *object = json_object();
+    bool made = true;
+    for (int tier = ZR_TIER_DEVICE; tier <= (has_drives ? ZR_TIER_NVME : ZR_TIER_HOST); tier++)
+        made &= json_put(object, zr_tier_name((zr_tier_t)tier),
+                         peak_object(&peaks[tier], (zr_tier_t)tier));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
 }
 
 /* Of the whole run. */
@@ -153,21 +155,6 @@ static json_int_t nvme_bytes(const train_result_t *result, zr_store_direction_t 
 static json_t *nvme_bytes_object(const train_result_t *result) {
     return json_pack("{s:I, s:I}", "read", nvme_bytes(result, ZR_STORE_GET), "written",
                      nvme_bytes(result, ZR_STORE_PUT));
-}
-
-static json_t *peaks_object(const train_result_t *result) {
-    json_t *object = json_object();
-    bool made = true;
-    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
-        made &=
-            json_put(object, zr_tier_name((zr_tier_t)tier), train_peak_object(&result->peak[tier]));
-    if (train_result_has_store(result))
-        made &= json_put(object, zr_tier_name(ZR_TIER_NVME), nvme_peak_object(result));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
 }
 
 static json_t *class_object(const train_class_peak_t *peak) {
@@ -261,6 +248,13 @@ static json_t *data_object(const train_result_t *result) {
     return object;
 }
 
+static bool put_planned(json_t *object, const train_planned_t *planned) {
+    bool has_drives = planned->peak[ZR_TIER_NVME].reserved > 0;
+    bool made = json_put(object, "planned_fits", json_boolean(planned->fits));
+    return json_put(object, "planned_peak_bytes", train_peaks_object(planned->peak, has_drives)) &&
+           made;
+}
+
 /* What every run has, the failed one as far as it came. */
 static bool put_common(json_t *object, const train_options_t *options,
                        const train_result_t *result) {
@@ -281,7 +275,10 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "steps", json_count(result->n_steps));
     made &= json_put(object, "n_skipped", json_count(result->n_skipped));
     made &= json_put(object, "tokens", json_count(result->n_trained_tokens));
-    made &= json_put(object, "peak_bytes", peaks_object(result));
+    made &= json_put(object, "peak_bytes",
+                     train_peaks_object(result->peak, train_result_has_store(result)));
+    if (result->planned.is_made)
+        made &= put_planned(object, &result->planned);
     size_t resident = process_peak_resident_bytes();
     if (resident != 0)
         made &= json_put(object, "peak_resident_bytes", json_count(resident));
@@ -388,14 +385,25 @@ static void print_classes(const train_peak_t *peak, FILE *file) {
             lost_percent(peak->live, peak->reserved));
 }
 
-static void print_tags(const train_peak_t *peak, FILE *file) {
-    char live[32];
-    fprintf(file, "  %-20s %10s\n", "tag", "live");
-    for (int tag = 0; tag < ZR_N_TAGS; tag++) {
-        if (peak->by_tag[tag] > 0)
-            fprintf(file, "  %-20s %10s\n", zr_tag_name((zr_tag_t)tag),
-                    train_format_bytes((double)peak->by_tag[tag], live, sizeof(live)));
-    }
+/* A kind of memory: what there was of it, and what had been foretold. */
+static void print_kind(const char *name, size_t live, const size_t *planned, FILE *file) {
+    char text[32];
+    fprintf(file, "  %-20s %10s", name, train_format_bytes((double)live, text, sizeof(text)));
+    if (planned != NULL)
+        fprintf(file, " %10s", train_format_bytes((double)*planned, text, sizeof(text)));
+    fprintf(file, "\n");
+}
+
+static void print_tags(const train_peak_t *peak, const train_peak_t *planned, FILE *file) {
+    fprintf(file, "  %-20s %10s%s\n", "tag", "live", planned != NULL ? "    planned" : "");
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        if (peak->by_tag[tag] > 0 || (planned != NULL && planned->by_tag[tag] > 0))
+            print_kind(zr_tag_name((zr_tag_t)tag), peak->by_tag[tag],
+                       planned != NULL ? &planned->by_tag[tag] : NULL, file);
+    if (planned == NULL)
+        return;
+    print_kind("all", peak->live, &planned->live, file);
+    print_kind("all, reserved", peak->reserved, &planned->reserved, file);
 }
 
 static void print_plan(const zr_replay_plan_t *plan, FILE *file) {
@@ -409,15 +417,16 @@ static void print_plan(const zr_replay_plan_t *plan, FILE *file) {
 
 /* Peaks, each of its own kind and by itself; holes are those of the moment when live was most. */
 static void print_memory(const train_result_t *result, FILE *file) {
-    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_NVME; tier++) {
         const train_peak_t *peak = &result->peak[tier];
         if (peak->reserved == 0)
             continue;
         fprintf(file, "%s memory, the most that a rank had at a time\n",
                 zr_tier_name((zr_tier_t)tier));
-        print_classes(peak, file);
-        print_tags(peak, file);
-        if (result->replay.has_plan)
+        if (tier != ZR_TIER_NVME)
+            print_classes(peak, file);
+        print_tags(peak, result->planned.is_made ? &result->planned.peak[tier] : NULL, file);
+        if (tier != ZR_TIER_NVME && result->replay.has_plan)
             print_plan(&result->replay.plans[tier], file);
     }
     if (result->replay.is_on)

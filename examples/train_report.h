@@ -52,8 +52,8 @@ void train_activations_summary(const train_options_t *options, const train_resul
 bool train_result_has_store(const train_result_t *result);
 /** "none", "cpu" or "nvme". */
 const char *train_offload_name(zr_offload_device_t device);
-/** The peaks of a tier that has memory: live, reserved, and live by tag. */
-json_t *train_peak_object(const train_peak_t *peak);
+/** Peaks per tier: live, reserved, and live by tag. */
+json_t *train_peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives);
 /** The model's name, its sizes and how many parameters it has. */
 json_t *train_shape_object(const train_options_t *options);
 /** A number per tier. */

@@ -8,6 +8,7 @@
 #include "examples/common/messages.h"
 #include "examples/train.h"
 #include "examples/train_auto.h"
+#include "examples/train_plan.h"
 #include "examples/train_report.h"
 
 enum { EXIT_TRAINED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
@@ -65,10 +66,36 @@ static int report(const train_options_t *options, const train_result_t *result,
     return code;
 }
 
+/* What is said of a run says what had been foretold of it. */
+static void plan_and_run(const train_options_t *options, messages_t *messages, const zr_log_t *log,
+                         train_result_t *result_p) {
+    bool is_told = options->json || !options->quiet;
+    train_plan_t plan = {0};
+    if (is_told)
+        train_plan_make(options, &plan);
+    zero_train_run(options, log, messages, result_p);
+    result_p->planned = train_plan_of(&plan, result_p);
+    if (is_told && !plan.is_made && result_p->status == ZR_OK)
+        zr_log_write(log, ZR_LOG_WARNING, "the run was not planned: %s", plan.message);
+}
+
+static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
+    train_result_t result;
+    log.level = options->quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
+    watch_signals();
+    options->stop = &stop;
+    zr_status_t status = train_auto_is_wanted(options) ? train_auto_place(options, &log) : ZR_OK;
+    if (status == ZR_OK)
+        plan_and_run(options, messages, &log, &result);
+    else
+        result = (train_result_t){
+            .status = status, .bad_input = status != ZR_ERR_BUDGET, .data_kind = "none"};
+    return report(options, &result, messages, &log);
+}
+
 static int run(int argc, char **argv, messages_t *messages) {
     zr_log_t log = messages_log(messages, ZR_LOG_INFO);
     train_options_t options;
-    train_result_t result;
     zr_status_t status = train_options_parse(argc, argv, &log, &options);
     if (status != ZR_OK)
         return exit_code(status, status != ZR_ERR_MEMORY);
@@ -80,16 +107,7 @@ static int run(int argc, char **argv, messages_t *messages) {
             printf("zero-train %s (%s)\n", zr_version(), zr_build_description());
         code = check_output(&log);
     } else {
-        log.level = options.quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
-        watch_signals();
-        options.stop = &stop;
-        status = train_auto_is_wanted(&options) ? train_auto_place(&options, &log) : ZR_OK;
-        if (status == ZR_OK)
-            zero_train_run(&options, &log, messages, &result);
-        else
-            result = (train_result_t){
-                .status = status, .bad_input = status != ZR_ERR_BUDGET, .data_kind = "none"};
-        code = report(&options, &result, messages, &log);
+        code = train(&options, messages, log);
     }
     train_options_free(&options);
     return code;

@@ -1,0 +1,214 @@
+/*
+ * What zero-train foretells of its own run is what the run needs: for configurations from a seed,
+ * planned peaks are the measured ones, to the byte, in every tier and tag, with sequences of
+ * varying length, too; and the plan fits where the run does.
+ *
+ *   test_train_planned [N [FIRST]]   N configurations, from number FIRST
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/examples/run_train.h"
+
+static size_t n_cases = 24, first_case = 1;
+static bool nvme;
+
+static size_t throw(uint64_t * dice, size_t n) {
+    *dice += 0x9e3779b97f4a7c15u;
+    uint64_t z = *dice;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (size_t)((z ^ (z >> 31)) % n);
+}
+
+static void add(char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(char *text, const char *format, ...) {
+    va_list arguments;
+    size_t n = strlen(text);
+    va_start(arguments, format);
+    vsnprintf(text + n, 1024 - n, format, arguments);
+    va_end(arguments);
+}
+
+/* ---- configurations -------------------------------------------------------------------------- */
+
+static void choose_offload(uint64_t *dice, char *text, size_t stage) {
+    static const char *const devices[] = {"none", "cpu", "nvme"};
+    size_t n = nvme ? 3 : 2, optimizer = throw(dice, n), params = 0, activations = 0;
+    bool recompute = throw(dice, 2);
+    if (stage == 3)
+        params = throw(dice, n);
+    if (recompute)
+        activations = throw(dice, n);
+    add(text, " --offload-optimizer %s --offload-params %s --recompute %s", devices[optimizer],
+        devices[params], recompute ? "unit" : "none");
+    if (recompute)
+        add(text, " --offload-activations %s", devices[activations]);
+    if (optimizer != 0 && throw(dice, 2))
+        add(text, " --offload-ratio 0.%zu", throw(dice, 10));
+    if (optimizer != 0 && stage >= 2 && throw(dice, 2))
+        add(text, " --offload-gradients none");
+    if (optimizer == 2 || params == 2 || activations == 2)
+        add(text, " --nvme-path drive");
+    if (params == 2)
+        add(text, " --param-buffer %zu", (size_t)2048 << throw(dice, 4));
+}
+
+/* The arguments of one: whatever a run may be asked for that memory depends on. */
+static void choose(uint64_t seed, char *text) {
+    uint64_t dice = seed * 1000003;
+    size_t heads = 1 + throw(&dice, 3), seq = 4 + throw(&dice, 28), stage = throw(&dice, 4);
+    text[0] = '\0';
+    add(text, "--model layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=256", 1 + throw(&dice, 4),
+        heads * (4 + 4 * throw(&dice, 5)), heads, seq);
+    add(text, " --data text --json --quiet --sub-group %zu", (size_t)1024 << throw(&dice, 4));
+    add(text, " --stage %zu --ranks %zu --dtype %s", stage, 1 + throw(&dice, 3),
+        throw(&dice, 2) ? "bf16" : "fp32");
+    add(text, " --steps %zu --micro-batch %zu --grad-accum %zu", 1 + throw(&dice, 7),
+        1 + throw(&dice, 3), 1 + throw(&dice, 3));
+    add(text, " --clip %zu --memory-plan %s", throw(&dice, 2), throw(&dice, 4) ? "on" : "off");
+    if (throw(&dice, 3) == 0)
+        add(text, " --seq-min %zu --seed %zu", 1 + throw(&dice, seq), throw(&dice, 99));
+    if (throw(&dice, 3) == 0)
+        add(text, " --reduce every-micro-batch --prefetch %zu", throw(&dice, 20000));
+    choose_offload(&dice, text, stage);
+    if (throw(&dice, 4) == 0) /* often too little */
+        add(text, " --device-memory %zu", (size_t)100000 << throw(&dice, 4));
+    if (throw(&dice, 6) == 0)
+        add(text, " --host-memory %zu", (size_t)150000 << throw(&dice, 3));
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+static void expect_count(const char *arguments, const char *tier, const char *what, json_t *planned,
+                         json_t *measured) {
+    json_int_t p = json_integer_value(planned), m = json_integer_value(measured);
+    if (!json_is_integer(planned) || p != m)
+        fail_msg("%s: %s %s: %lld planned, %lld measured", arguments, tier, what, (long long)p,
+                 (long long)m);
+}
+
+/* `reserved` is as planned, or less where a better plan of memory was found beside training; where
+ * lengths vary and a plan of memory does not match, what is mapped depends on all that came before.
+ */
+static void expect_planned(const char *arguments, json_t *object) {
+    json_t *planned = json_object_get(object, "planned_peak_bytes");
+    json_t *measured = json_object_get(object, "peak_bytes"), *peak, *value;
+    const char *tier, *tag;
+    assert_int_equal(json_object_size(planned), json_object_size(measured));
+    json_object_foreach(measured, tier, peak) {
+        json_t *own = json_object_get(planned, tier), *tags = json_object_get(own, "tags");
+        expect_count(arguments, tier, "live", json_object_get(own, "live"),
+                     json_object_get(peak, "live"));
+        json_object_foreach(json_object_get(peak, "tags"), tag, value)
+            expect_count(arguments, tier, tag, json_object_get(tags, tag), value);
+        if (strstr(arguments, "--memory-plan off") != NULL)
+            expect_count(arguments, tier, "reserved", json_object_get(own, "reserved"),
+                         json_object_get(peak, "reserved"));
+        else if (strstr(arguments, "--seq-min") == NULL)
+            assert_true(number(own, "reserved", NULL) >= number(peak, "reserved", NULL));
+    }
+}
+
+static bool check(uint64_t seed) {
+    char arguments[1024];
+    choose(seed, arguments);
+    int code = run(arguments);
+    if (code > 1)
+        fail_msg("%s: exit %d\n%s", arguments, code, err);
+    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(object);
+    bool fits = json_is_true(json_object_get(object, "planned_fits"));
+    if (fits != (code == 0))
+        fail_msg("%s: the plan %s\n%s", arguments, fits ? "fits" : "does not fit", err);
+    if (fits)
+        expect_planned(arguments, object);
+    json_decref(object);
+    return fits;
+}
+
+static void planned_is_measured(void **state) {
+    size_t n_fitted = 0;
+    (void)state;
+    for (size_t i = 0; i < n_cases; i++)
+        n_fitted += check(first_case + i);
+    print_message("%zu of %zu configurations fitted\n", n_fitted, n_cases);
+    if (n_cases >= 24) { /* both must have been tried */
+        assert_true(n_fitted >= n_cases / 2);
+        assert_true(n_cases - n_fitted >= n_cases / 24);
+    }
+}
+
+/* The first steps, in which a rank does not know yet which unit is next, need less. */
+static void first_steps_are_their_own(void **state) {
+    static const char *const cases[] = {"--steps 1",
+                                        "--steps 2",
+                                        "--steps 20 --seq-min 2 --seed 2",
+                                        "--steps 20 --seq-min 2 --seed 3 --grad-accum 2",
+                                        "--steps 4 --seq-min 2 --seed 5",
+                                        "--steps 3 --grad-accum 9",
+                                        "--steps 4 --grad-accum 30 --seq-min 7",
+                                        "--steps 2 --grad-accum 17 --seq-min 3 --seed 9"};
+    char arguments[512];
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(arguments, sizeof(arguments),
+                 TINY "--stage 3 --ranks 2 --micro-batch 2 --memory-plan off --json --quiet %s",
+                 cases[i]);
+        json_t *object = run_json(arguments, 0);
+        expect_planned(arguments, object);
+        json_decref(object);
+    }
+}
+
+/* Of a run that does not fit: what it takes without the budget. */
+static void what_it_would_take(void **state) {
+    (void)state;
+    json_t *within = run_json(TINY "--json --steps 3 --ranks 2 --device-memory 64KiB", 1);
+    json_t *without = run_json(TINY "--json --steps 3 --ranks 2", 0);
+    assert_true(json_is_false(json_object_get(within, "planned_fits")));
+    assert_true(json_equal(json_object_get(within, "planned_peak_bytes"),
+                           json_object_get(without, "planned_peak_bytes")));
+    json_decref(within);
+    json_decref(without);
+}
+
+/* For people, each peak has what was foretold beside it: two columns, the same here. */
+static void people_are_told(void **state) {
+    char copy[sizeof(err)], first[32], second[32], *rest = NULL;
+    size_t n_lines = 0;
+    (void)state;
+    assert_ran(TINY "--steps 3 --ranks 2 --stage 3 --offload-optimizer cpu", 0);
+    snprintf(copy, sizeof(copy), "%s", strstr(out, "  tag                        live    planned"));
+    *strstr(copy, "  plan of a step") = '\0';
+    for (char *line = strtok_r(copy, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
+        if (strlen(line) > 22 &&
+            sscanf(line + 22, " %31[0-9.] %*[BKMi] %31[0-9.]", first, second) == 2) {
+            assert_string_equal(first, second);
+            n_lines++;
+        }
+    assert_true(n_lines >= 6);
+}
+
+static int prepare(void **state) {
+    (void)state;
+    if (make_folder() != 0)
+        return -1;
+    nvme = has_nvme();
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        n_cases = strtoul(argv[1], NULL, 10);
+    if (argc > 2)
+        first_case = strtoul(argv[2], NULL, 10);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planned_is_measured), cmocka_unit_test(first_steps_are_their_own),
+        cmocka_unit_test(what_it_would_take), cmocka_unit_test(people_are_told)};
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
