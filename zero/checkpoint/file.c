@@ -25,6 +25,20 @@ zr_status_t zr_folder_open(const char *path, const zr_log_t *log, int *fd_p) {
     return ZR_OK;
 }
 
+zr_status_t zr_folder_stream(int folder_fd, const char *name, const char *folder,
+                             const zr_log_t *log, DIR **stream_p) {
+    int fd = openat(folder_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *stream = fd >= 0 ? fdopendir(fd) : NULL;
+    if (stream == NULL) {
+        zr_status_t status = zr_file_fail("list", folder, name, errno, log);
+        if (fd >= 0)
+            close(fd);
+        return status;
+    }
+    *stream_p = stream;
+    return ZR_OK;
+}
+
 static zr_status_t check_regular(const zr_file_t *file, const zr_log_t *log, uint64_t *n_bytes_p) {
     struct stat about;
     if (fstat(file->fd, &about) != 0)

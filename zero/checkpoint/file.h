@@ -5,6 +5,7 @@
 #ifndef ZR_ZERO_CHECKPOINT_FILE_H
 #define ZR_ZERO_CHECKPOINT_FILE_H
 
+#include <dirent.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -23,6 +24,10 @@ ZR_NODISCARD zr_status_t zr_file_fail(const char *what, const char *folder, cons
 
 /** Open a folder, which may be a link to one. ZR_ERR_IO. */
 ZR_NODISCARD zr_status_t zr_folder_open(const char *path, const zr_log_t *log, int *fd_p);
+
+/** Open a folder within one for listing; a link is refused. Close it with closedir. ZR_ERR_IO. */
+ZR_NODISCARD zr_status_t zr_folder_stream(int folder_fd, const char *name, const char *folder,
+                                          const zr_log_t *log, DIR **stream_p);
 
 /**
  * Open a file of a folder for reading. What is no regular file is refused, links as well.

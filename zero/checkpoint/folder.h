@@ -4,14 +4,19 @@
  * A checkpoint is made as ".step-00000060.partial", which no reader looks at. When everything in it
  * has reached the drive it is renamed to step-00000060, and the file "latest", with that name in
  * it, is replaced by a rename as well. What is to go is renamed to a name with a dot first, so
- * that what is half removed is never taken for a checkpoint.
+ * that what is half removed is never taken for a checkpoint. One that is replaced changes its name
+ * with the new one in one step of the system's; where the file system has none, it is
+ * step-00000060.old between two, and taken as long as there is no other of its step.
  *
- * Threads: one, of one rank: rank 0 of those that save.
+ * Links in the folder are not followed, and what is none of these names is left alone.
+ *
+ * Threads: one, of one rank: rank 0 of those that save. No two runs save into one folder.
  */
 #ifndef ZR_ZERO_CHECKPOINT_FOLDER_H
 #define ZR_ZERO_CHECKPOINT_FOLDER_H
 
 #include "zero/checkpoint/checkpoint.h"
+#include "zero/checkpoint/manifest.h"
 
 /** "step-00000060"; more digits where they are needed. */
 void zr_folder_name(size_t step, char name[64]);
@@ -36,7 +41,8 @@ ZR_NODISCARD zr_status_t zr_folder_begin(const char *folder, size_t step, const 
  * Give it its name: its files, which their writers have synchronised, are in it. An older
  * checkpoint of the same step is replaced in the same instant.
  *
- * @param keep  so many of the newest complete checkpoints stay; 0: all
+ * @param keep  so many stay of those that have a name: this one, and the others with most steps; 0:
+ *              all
  * @return ZR_OK, also when older ones could not be removed, which is logged; ZR_ERR_IO: the
  *         checkpoint is there or not, and all others are
  */
@@ -46,13 +52,64 @@ ZR_NODISCARD zr_status_t zr_folder_publish(const char *folder, size_t step, size
 /** Remove the one in the making, if it is there; errors are logged. */
 void zr_folder_abandon(const char *folder, size_t step, const zr_log_t *log);
 
+/** A checkpoint that was found in a folder. */
+typedef struct zr_folder_found {
+    char *path;
+    int fd; /* of its folder, open for reading */
+    zr_manifest_t manifest;
+} zr_folder_found_t;
+
 /**
- * The newest complete checkpoint. Those newer that are not complete are logged with the reason, as
- * are unfinished ones.
+ * The newest complete checkpoint: of those whose manifest and files are as they should be, the one
+ * with most steps. Those newer that are not complete are logged with the reason, as are unfinished
+ * ones, and that "latest" is another one.
  *
- * @param path_p  free it
- * @return ZR_OK; ZR_ERR_IO when the folder cannot be read, or has none
+ * @param found_p  give it back with zr_folder_found_clear
+ * @return ZR_OK; ZR_ERR_IO when the folder cannot be read, or has none; ZR_ERR_MEMORY
  */
-ZR_NODISCARD zr_status_t zr_folder_newest(const char *folder, const zr_log_t *log, char **path_p);
+ZR_NODISCARD zr_status_t zr_folder_newest(const char *folder, const zr_log_t *log,
+                                          zr_folder_found_t *found_p);
+/** A zeroed one is fine. */
+void zr_folder_found_clear(zr_folder_found_t *found);
+
+/* ---- what a folder has ----------------------------------------------------------------------- */
+
+#define ZR_FOLDER_LATEST "latest"
+
+typedef enum zr_folder_kind {
+    ZR_FOLDER_NAMED = 0,   /* step-00000060: it was complete when it got its name */
+    ZR_FOLDER_OLD = 1,     /* step-00000060.old: it was, and was being replaced */
+    ZR_FOLDER_PARTIAL = 2, /* .step-00000060.partial: in the making */
+    ZR_FOLDER_REMOVED = 3  /* .step-00000060.removed: being removed */
+} zr_folder_kind_t;
+
+typedef struct zr_folder_item {
+    char name[64];
+    size_t step;
+    zr_folder_kind_t kind;
+} zr_folder_item_t;
+
+/** The name of one in its folder. */
+void zr_folder_item_name(size_t step, zr_folder_kind_t kind, char name[64]);
+
+/**
+ * All that a folder has of checkpoints, by steps, most first, and then by kind.
+ *
+ * @param folder_fd  the folder, whose path is for messages
+ * @param items_p    [*n_items_p]; free it
+ */
+ZR_NODISCARD zr_status_t zr_folder_scan(int folder_fd, const char *folder, const zr_log_t *log,
+                                        zr_folder_item_t **items_p, size_t *n_items_p);
+
+/** Whether an item is a checkpoint: named, or the old one of a step that has none with a name. */
+bool zr_folder_is_checkpoint(const zr_folder_item_t *items, size_t index);
+
+/**
+ * Open the folder of one and read its manifest. Errors as of zr_manifest_read.
+ *
+ * @param reason  what is wrong with it; nothing is logged
+ */
+ZR_NODISCARD zr_status_t zr_folder_read(int folder_fd, const char *name, char reason[256],
+                                        int *fd_p, zr_manifest_t *manifest_p);
 
 #endif

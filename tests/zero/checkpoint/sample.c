@@ -1,6 +1,7 @@
 /* See sample.h. */
 #include "tests/zero/checkpoint/sample.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -128,4 +130,25 @@ zr_status_t sample_parse(json_t *root, sample_log_t *kept) {
     free(text);
     zr_manifest_clear(&manifest);
     return status;
+}
+
+static void write_zeros(const char *folder, const char *name, uint64_t n_bytes) {
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)n_bytes), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+void sample_write(const char *folder, size_t step) {
+    zr_manifest_t manifest = sample_manifest();
+    manifest.step = step;
+    manifest.n_updates = step;
+    for (size_t i = 0; i < manifest.n_files; i++) {
+        write_zeros(folder, manifest.files[i].data, manifest.files[i].data_bytes);
+        write_zeros(folder, manifest.files[i].sums, 8 * manifest.files[i].n_chunks);
+    }
+    assert_int_equal(zr_manifest_write(&manifest, folder, NULL), ZR_OK);
+    zr_manifest_clear(&manifest);
 }

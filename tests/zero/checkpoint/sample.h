@@ -32,4 +32,7 @@ char *sample_seal(json_t *root);
 /** Parse an object so; the status, with its message in `kept`. What was parsed is freed. */
 zr_status_t sample_parse(json_t *root, sample_log_t *kept);
 
+/** Write the sample's manifest into a folder, as of a step, and its files, of zeros. */
+void sample_write(const char *folder, size_t step);
+
 #endif

@@ -1,2 +1,6 @@
 set(SAMPLE zero/checkpoint/sample.c)
 zr_add_test(zero/checkpoint/test_manifest.c ${SAMPLE} LABELS asan)
+zr_add_test(zero/checkpoint/test_folder.c ${SAMPLE} LABELS asan)
+foreach(function renameat renameat2 fsync mkdirat unlinkat pwrite)
+  target_link_options(test_folder PRIVATE LINKER:--wrap=${function})
+endforeach()

@@ -1,0 +1,479 @@
+/*
+ * Folders of checkpoints: what calls of the system a checkpoint appears by, in which order, and
+ * that at whichever of them a run is killed or refused, the newest complete checkpoint is either
+ * the one before or the new one, and readable.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/zero/checkpoint/sample.h"
+#include "zero/checkpoint/folder.h"
+
+/* ---- calls of the system, told, refused, or the last of the process ---- */
+
+static struct {
+    int n;
+    int fail_at; /* 0: none */
+    int error;
+    int kill_at;
+    bool no_exchange;
+    char trace[8192];
+} calls;
+
+#define KILLED 42
+
+/* Whether this call is refused. */
+static bool meets(const char *format, ...) {
+    char line[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    size_t used = strlen(calls.trace);
+    snprintf(calls.trace + used, sizeof(calls.trace) - used, "%s\n", line);
+    calls.n++;
+    if (calls.n == calls.kill_at)
+        _exit(KILLED);
+    if (calls.n == calls.fail_at)
+        errno = calls.error;
+    return calls.n == calls.fail_at;
+}
+
+static const char *name_of(int fd, char name[256]) {
+    char link[64];
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, name, 255);
+    name[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(name, '/');
+    return slash != NULL ? slash + 1 : name;
+}
+
+int __real_renameat(int from_fd, const char *from, int to_fd, const char *to);
+int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to);
+int __real_renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags);
+int __wrap_renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags);
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+int __real_mkdirat(int fd, const char *path, mode_t mode);
+int __wrap_mkdirat(int fd, const char *path, mode_t mode);
+int __real_unlinkat(int fd, const char *path, int flags);
+int __wrap_unlinkat(int fd, const char *path, int flags);
+ssize_t __real_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
+
+int __wrap_renameat(int from_fd, const char *from, int to_fd, const char *to) {
+    return meets("rename %s %s", from, to) ? -1 : __real_renameat(from_fd, from, to_fd, to);
+}
+
+int __wrap_renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
+    if (meets("exchange %s %s", from, to))
+        return -1;
+    if (calls.no_exchange)
+        errno = EINVAL;
+    return calls.no_exchange ? -1 : __real_renameat2(from_fd, from, to_fd, to, flags);
+}
+
+int __wrap_fsync(int fd) {
+    char name[256];
+    return meets("fsync %s", name_of(fd, name)) ? -1 : __real_fsync(fd);
+}
+
+int __wrap_mkdirat(int fd, const char *path, mode_t mode) {
+    return meets("mkdir %s", path) ? -1 : __real_mkdirat(fd, path, mode);
+}
+
+int __wrap_unlinkat(int fd, const char *path, int flags) {
+    return meets("unlink %s", path) ? -1 : __real_unlinkat(fd, path, flags);
+}
+
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset) {
+    char name[256];
+    return meets("write %s", name_of(fd, name)) ? -1 : __real_pwrite(fd, bytes, n_bytes, offset);
+}
+
+static void reset_calls(void) {
+    memset(&calls, 0, sizeof(calls));
+}
+
+/* ---- a folder ---- */
+
+static char root[] = "/tmp/zr-test-folder-XXXXXX";
+
+static void shell(const char *format, ...) {
+    char command[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(command, sizeof(command), format, arguments);
+    va_end(arguments);
+    if (system(command) != 0)
+        fail_msg("%s", command);
+}
+
+static int enter(void **state) {
+    (void)state;
+    return mkdtemp(root) == NULL || chdir(root) != 0 ? -1 : 0;
+}
+
+static int leave(void **state) {
+    (void)state;
+    if (chdir("/") != 0)
+        return -1;
+    shell("chmod -R u+rwx '%s'; rm -rf '%s'", root, root);
+    return 0;
+}
+
+static zr_status_t save(size_t step, size_t keep, const zr_log_t *log) {
+    char *path = NULL;
+    ZR_TRY(zr_folder_begin("f", step, log, &path));
+    char *expected = zr_folder_partial_path("f", step);
+    assert_string_equal(path, expected);
+    free(expected);
+    sample_write(path, step);
+    free(path);
+    return zr_folder_publish("f", step, keep, log);
+}
+
+/* The step of the newest; SIZE_MAX: none. */
+static size_t newest(sample_log_t *kept) {
+    zr_log_t log = sample_log(kept);
+    zr_folder_found_t found = {.fd = -1};
+    if (zr_folder_newest("f", &log, &found) != ZR_OK)
+        return SIZE_MAX;
+    char name[64], path[128];
+    size_t step = found.manifest.step;
+    zr_folder_name(step, name);
+    snprintf(path, sizeof(path), "f/%s", name);
+    if (strcmp(found.path, path) != 0) {
+        snprintf(path, sizeof(path), "f/%s.old", name);
+        assert_string_equal(found.path, path);
+    }
+    assert_true(fcntl(found.fd, F_GETFD) >= 0);
+    zr_folder_found_clear(&found);
+    return step;
+}
+
+static void expect_said(const sample_log_t *kept, const char *part) {
+    if (strstr(kept->text, part) == NULL)
+        fail_msg("\"%s\" is not in: %s", part, kept->text);
+}
+
+/* What the folder has, sorted, in a line. */
+static void expect_has(const char *expected) {
+    char text[1024] = "";
+    FILE *stream = popen("LC_ALL=C ls -A f | LC_ALL=C sort | tr '\\n' ' '", "r");
+    assert_non_null(stream);
+    text[fread(text, 1, sizeof(text) - 1, stream)] = '\0';
+    pclose(stream);
+    assert_string_equal(text, expected);
+}
+
+/* ---- tests ---- */
+
+static void test_names(void **state) {
+    (void)state;
+    static const char *const none[] = {"step-0000006",
+                                       "step-000000060",
+                                       "step-00000060.old",
+                                       "step-0000006a",
+                                       ".step-00000060",
+                                       "step-",
+                                       "step--0000060",
+                                       "step-00000060.partial",
+                                       "latest",
+                                       "step-99999999999999999999",
+                                       "step-0x000060",
+                                       "step- 0000060",
+                                       "step-+0000060",
+                                       ""};
+    char name[64];
+    size_t step = 0;
+    zr_folder_name(60, name);
+    assert_string_equal(name, "step-00000060");
+    assert_true(zr_folder_step(name, &step));
+    assert_int_equal(step, 60);
+    zr_folder_name(SIZE_MAX, name);
+    assert_true(zr_folder_step(name, &step));
+    assert_true(step == SIZE_MAX);
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        assert_false(zr_folder_step(none[i], &step));
+}
+
+/* All that is in it is on the drive before it has its name; its name is before "latest" says it;
+ * and only then something goes. */
+static void test_order(void **state) {
+    (void)state;
+    shell("rm -rf f; mkdir f");
+    reset_calls();
+    assert_int_equal(save(1, 0, NULL), ZR_OK);
+    assert_string_equal(calls.trace, "mkdir .step-00000001.partial\n"
+                                     "write manifest.json\n"
+                                     "fsync manifest.json\n"
+                                     "fsync .step-00000001.partial\n"
+                                     "rename .step-00000001.partial step-00000001\n"
+                                     "fsync f\n"
+                                     "write .latest.partial\n"
+                                     "fsync .latest.partial\n"
+                                     "rename .latest.partial latest\n"
+                                     "fsync f\n");
+    reset_calls();
+    assert_int_equal(save(2, 1, NULL), ZR_OK);
+    const char *behind = strstr(calls.trace, "rename .latest.partial latest\nfsync f\n");
+    assert_non_null(behind);
+    behind += strlen("rename .latest.partial latest\nfsync f\n");
+    assert_true(strncmp(behind, "rename step-00000001 .step-00000001.removed\nunlink ", 51) == 0);
+    assert_non_null(strstr(behind, "unlink manifest.json\n"));
+    assert_string_equal(behind + strlen(behind) - 30, "unlink .step-00000001.removed\n");
+    expect_has("latest step-00000002 ");
+}
+
+/* Another one of its step is replaced at once, or, where the system cannot do that, by a name that
+ * counts as long as there is no other. */
+static void test_replaces(void **state) {
+    (void)state;
+    shell("rm -rf f; mkdir f");
+    assert_int_equal(save(5, 0, NULL), ZR_OK);
+    shell("echo first >f/step-00000005/mark");
+    reset_calls();
+    assert_int_equal(save(5, 0, NULL), ZR_OK);
+    assert_non_null(
+        strstr(calls.trace, "exchange .step-00000005.partial step-00000005\nfsync f\n"));
+    expect_has("latest step-00000005 ");
+    shell("! test -e f/step-00000005/mark && echo second >f/step-00000005/mark");
+    reset_calls();
+    calls.no_exchange = true;
+    assert_int_equal(save(5, 0, NULL), ZR_OK);
+    assert_non_null(strstr(calls.trace, "rename step-00000005 step-00000005.old\nfsync f\n"
+                                        "rename .step-00000005.partial step-00000005\nfsync f\n"));
+    expect_has("latest step-00000005 ");
+    shell("! test -e f/step-00000005/mark");
+    /* What has its name and is no folder. */
+    shell("rm -r f/step-00000005; ln -s /etc f/step-00000005");
+    assert_int_equal(save(5, 0, NULL), ZR_OK);
+    expect_has("latest step-00000005 ");
+    shell("test -d f/step-00000005 && ! test -L f/step-00000005 && test -e /etc/passwd");
+}
+
+/* A save of `step` over `before`, killed at each of its calls in turn. */
+static void kill_at_each(size_t step, size_t before, bool no_exchange) {
+    for (int at = 1;; at++) {
+        sample_log_t kept;
+        int status = 0;
+        shell("rm -rf f; mkdir f");
+        reset_calls();
+        assert_int_equal(save(before, 0, NULL), ZR_OK);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            zr_log_t log = sample_log(&kept);
+            reset_calls();
+            calls.kill_at = at;
+            calls.no_exchange = no_exchange;
+            _exit(save(step, 1, &log) == ZR_OK ? 0 : 1);
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        size_t found = newest(&kept);
+        if (found != step && found != before)
+            fail_msg("killed at call %d of step %zu over %zu: %s", at, step, before, kept.text);
+        if (WEXITSTATUS(status) == 0) {
+            assert_true(at > 10);
+            return;
+        }
+        assert_int_equal(WEXITSTATUS(status), KILLED);
+        /* And the next save leaves nothing of it. */
+        assert_int_equal(save(step + 1, 1, NULL), ZR_OK);
+        expect_has(step == 7 ? "latest step-00000008 " : "latest step-00000007 ");
+    }
+}
+
+static void test_killed(void **state) {
+    (void)state;
+    kill_at_each(7, 6, false);
+    kill_at_each(6, 6, false);
+    kill_at_each(6, 6, true);
+}
+
+/* Each call refused in turn: the save fails, with the call's file and cause, and the one before is
+ * there; or all that has failed is that something could not be removed. */
+static void refuse_each(size_t step, size_t before, bool no_exchange, int error) {
+    for (int at = 1;; at++) {
+        sample_log_t kept;
+        zr_log_t log = sample_log(&kept);
+        shell("rm -rf f; mkdir f");
+        reset_calls();
+        assert_int_equal(save(before, 0, NULL), ZR_OK);
+        reset_calls();
+        char *path = NULL;
+        calls.no_exchange = no_exchange;
+        if (at == 1) {
+            calls.fail_at = 1;
+            calls.error = error;
+        }
+        zr_status_t status = zr_folder_begin("f", step, &log, &path);
+        if (status == ZR_OK) {
+            calls.fail_at = 0;
+            sample_write(path, step);
+            free(path);
+            calls.n = 1;
+            calls.fail_at = at;
+            calls.error = error;
+            status = zr_folder_publish("f", step, 1, &log);
+        }
+        bool was_refused = calls.fail_at > 0 && calls.n >= calls.fail_at;
+        bool is_written = strstr(calls.trace, "fsync .latest.partial\nrename .latest.partial "
+                                              "latest\nfsync f\n") != NULL;
+        calls.fail_at = 0;
+        if (was_refused) {
+            expect_said(&kept, strerror(error));
+            expect_said(&kept, "cannot ");
+            expect_said(&kept, " f");
+        }
+        if (status != ZR_OK)
+            assert_int_equal(status, ZR_ERR_IO);
+        else if (was_refused && !is_written)
+            fail_msg("call %d was refused, and nobody minded:\n%s", at, calls.trace);
+        zr_folder_abandon("f", step, &log);
+        size_t found = newest(&kept);
+        if (found != step && found != before)
+            fail_msg("refused at call %d of step %zu over %zu: %s", at, step, before, kept.text);
+        if (!was_refused) {
+            assert_int_equal(status, ZR_OK);
+            return;
+        }
+        assert_int_equal(save(step + 1, 1, NULL), ZR_OK);
+        expect_has(step == 7 ? "latest step-00000008 " : "latest step-00000007 ");
+    }
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    refuse_each(7, 6, false, EIO);
+    refuse_each(6, 6, false, ENOSPC);
+    refuse_each(6, 6, true, EROFS);
+}
+
+static void test_keep(void **state) {
+    (void)state;
+    shell("rm -rf f");
+    for (size_t step = 10; step <= 50; step += 10)
+        assert_int_equal(save(step, 3, NULL), ZR_OK);
+    expect_has("latest step-00000030 step-00000040 step-00000050 ");
+    /* The one that is saved stays, also among larger numbers. */
+    assert_int_equal(save(20, 2, NULL), ZR_OK);
+    expect_has("latest step-00000020 step-00000050 ");
+    sample_log_t kept;
+    assert_int_equal(newest(&kept), 50);
+    expect_said(&kept, "f: step-00000050 is taken, and \"latest\" says step-00000020");
+    assert_int_equal(save(60, 0, NULL), ZR_OK);
+    expect_has("latest step-00000020 step-00000050 step-00000060 ");
+    /* What is no checkpoint is left alone. */
+    shell("touch f/step-1 f/notes; mkdir f/step-00000030.backup");
+    assert_int_equal(save(70, 1, NULL), ZR_OK);
+    expect_has("latest notes step-00000030.backup step-00000070 step-1 ");
+    /* A folder within one stays, and with it the one it is in. */
+    shell("mkdir f/step-00000070/mine");
+    zr_log_t log = sample_log(&kept);
+    assert_int_equal(save(80, 1, &log), ZR_OK);
+    expect_said(&kept, "cannot remove f/.step-00000070.removed/mine: Is a directory");
+    assert_int_equal(newest(&kept), 80);
+}
+
+static void test_passes_over(void **state) {
+    (void)state;
+    sample_log_t kept;
+    shell("rm -rf f");
+    for (size_t step = 1; step <= 6; step++)
+        assert_int_equal(save(step, 0, NULL), ZR_OK);
+    shell(
+        "cd f && rm step-00000006/manifest.json && truncate -s 8191 step-00000005/rank-00000.data "
+        "&& rm step-00000004/rank-00001.sums && truncate -s -9 step-00000003/manifest.json "
+        "&& mkdir .step-00000007.partial && ln -s step-00000002 step-00000008 "
+        "&& touch step-00000009");
+    assert_int_equal(newest(&kept), 2);
+    expect_said(&kept, "passed over f/step-00000009, which is not complete: step-00000009 is no");
+    expect_said(&kept, "passed over f/step-00000008, which is not complete: step-00000008 is no");
+    expect_said(&kept, "passed over f/.step-00000007.partial, which was never finished");
+    expect_said(&kept, "passed over f/step-00000006, which is not complete: cannot open "
+                       "step-00000006/manifest.json: No such file or directory");
+    expect_said(&kept, "passed over f/step-00000005, which is not complete: "
+                       "step-00000005/rank-00000.data has 8191 bytes; 8192 were saved");
+    expect_said(&kept, "passed over f/step-00000004, which is not complete: cannot open "
+                       "step-00000004/rank-00001.sums: No such file or directory");
+    expect_said(&kept, "passed over f/step-00000003, which is not complete: "
+                       "step-00000003/manifest.json: line");
+    assert_null(strstr(kept.text, "step-00000001"));
+    shell("rm -r f/step-00000002 f/step-00000001");
+    assert_int_equal(newest(&kept), SIZE_MAX);
+    expect_said(&kept, "f has no complete checkpoint");
+}
+
+/* Nothing is followed out of the folder. */
+static void test_links(void **state) {
+    (void)state;
+    sample_log_t kept;
+    shell("rm -rf f outside; mkdir outside");
+    assert_int_equal(save(1, 0, NULL), ZR_OK);
+    assert_int_equal(save(2, 0, NULL), ZR_OK);
+    shell("mv f/step-00000002/rank-00001.data outside; "
+          "ln -s ../../outside/rank-00001.data f/step-00000002/rank-00001.data");
+    assert_int_equal(newest(&kept), 1);
+    expect_said(&kept, "step-00000002/rank-00001.data is a symbolic link, which is not followed");
+    shell("rm f/step-00000002/rank-00001.data; mkfifo f/step-00000002/rank-00001.data");
+    assert_int_equal(newest(&kept), 1);
+    expect_said(&kept, "step-00000002/rank-00001.data is no regular file");
+    shell(
+        "touch outside/precious; rm -r f/step-00000002; ln -s ../outside f/.step-00000009.partial;"
+        "ln -s ../outside/precious f/latest2; ln -sf ../outside/precious f/.latest.partial");
+    assert_int_equal(save(3, 1, NULL), ZR_ERR_IO);
+    shell("test -e outside/precious && ! test -s outside/precious && rm f/.latest.partial");
+    assert_int_equal(save(3, 1, NULL), ZR_OK);
+    shell("test -e outside/precious && ! test -L f/.step-00000009.partial");
+}
+
+static void test_begin(void **state) {
+    (void)state;
+    sample_log_t kept;
+    zr_log_t log = sample_log(&kept);
+    char *path = NULL;
+    shell("rm -rf f a; mkdir f; touch f/file");
+    assert_int_equal(zr_folder_begin("f/file", 1, &log, &path), ZR_ERR_IO);
+    expect_said(&kept, "cannot open f/file: Not a directory");
+    assert_int_equal(zr_folder_begin("f/file/below", 1, &log, &path), ZR_ERR_IO);
+    expect_said(&kept, "cannot make folder f/file/below: Not a directory");
+    assert_int_equal(zr_folder_begin("", 1, &log, &path), ZR_ERR_IO);
+    reset_calls();
+    assert_int_equal(zr_folder_begin("a//b/c/", 1, &log, &path), ZR_OK);
+    assert_non_null(strstr(calls.trace, "fsync b\nmkdir .step-00000001.partial\n"));
+    free(path);
+    /* Twice: what was there is gone. */
+    shell("touch a/b/c/.step-00000001.partial/rest");
+    assert_int_equal(zr_folder_begin("a/b/c", 1, &log, &path), ZR_OK);
+    shell("! test -e a/b/c/.step-00000001.partial/rest");
+    free(path);
+    zr_folder_abandon("a/b/c", 1, &log);
+    shell("! test -e a/b/c/.step-00000001.partial");
+    zr_folder_abandon("a/b/c", 1, &log);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_order),
+        cmocka_unit_test(test_replaces),    cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_passes_over), cmocka_unit_test(test_links),
+        cmocka_unit_test(test_begin),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}
