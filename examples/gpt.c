@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "examples/gpt_internal.h"
+#include "examples/gpt_tensors.h"
 
 /* Logits that exist at a time: at most 4 Mi elements, and a quarter of a large vocabulary, but
    no fewer columns than GPT_MIN_CHUNK, below which products are slow. */
@@ -69,61 +70,56 @@ static zr_status_t check_freeze(const builder_t *builder) {
     return ZR_OK;
 }
 
-/* One parameter: n_columns == 0 makes a vector. */
-static zr_status_t add_param(builder_t *builder, zr_unit_t *unit, const char *name, size_t n_rows,
-                             size_t n_columns, gpt_init_kind_t kind, double deviation,
-                             zr_param_t **param_p) {
+/* One parameter, into its unit. */
+static zr_status_t add_param(builder_t *builder, zr_unit_t *unit, gpt_kind_t kind, size_t layer,
+                             gpt_init_kind_t init_kind, double deviation, zr_param_t **param_p) {
     gpt_t *gpt = builder->gpt;
+    gpt_tensor_t tensor = gpt_tensor(&gpt->shape, kind, layer);
     gpt_init_t *init = &gpt->inits[gpt->n_params++];
-    *init = (gpt_init_t){kind, gpt_init_key(gpt->options.seed, name), deviation};
-    zr_param_desc_t desc = {.name = name,
-                            .n_dims = n_columns == 0 ? 1 : 2,
-                            .dims = {n_rows, n_columns},
-                            .group = n_columns == 0 ? builder->vectors : builder->matrices,
-                            .frozen = is_frozen(builder, name),
+    *init = (gpt_init_t){init_kind, gpt_init_key(gpt->options.seed, tensor.name), deviation};
+    zr_param_desc_t desc = {.name = tensor.name,
+                            .n_dims = tensor.n_dims,
+                            .dims = {tensor.dims[0], tensor.dims[1]},
+                            .group = tensor.n_dims == 1 ? builder->vectors : builder->matrices,
+                            .frozen = is_frozen(builder, tensor.name),
                             .fill = gpt_init_fill,
                             .fill_context = init};
     return zr_unit_add_param(unit, &desc, param_p);
 }
 
-static zr_status_t add_norm(builder_t *builder, zr_unit_t *unit, const char *prefix,
+/* A norm: its weight is of the kind that is named, its bias of the next one. */
+static zr_status_t add_norm(builder_t *builder, zr_unit_t *unit, gpt_kind_t weight, size_t layer,
                             gpt_norm_t *norm) {
-    size_t channels = builder->gpt->shape.channels;
-    char name[64];
-    snprintf(name, sizeof(name), "%s.weight", prefix);
-    ZR_TRY(add_param(builder, unit, name, channels, 0, GPT_INIT_ONE, 0.0, &norm->weight));
-    snprintf(name, sizeof(name), "%s.bias", prefix);
-    return add_param(builder, unit, name, channels, 0, GPT_INIT_ZERO, 0.0, &norm->bias);
+    ZR_TRY(add_param(builder, unit, weight, layer, GPT_INIT_ONE, 0.0, &norm->weight));
+    return add_param(builder, unit, (gpt_kind_t)(weight + 1), layer, GPT_INIT_ZERO, 0.0,
+                     &norm->bias);
 }
 
-static zr_status_t add_linear(builder_t *builder, gpt_layer_t *layer, const char *part, size_t n_in,
-                              size_t n_out, double deviation, gpt_linear_t *linear) {
-    linear->n_in = n_in;
-    linear->n_out = n_out;
-    char name[64];
-    snprintf(name, sizeof(name), "%s.%s.weight", zr_unit_name(layer->unit), part);
-    ZR_TRY(add_param(builder, layer->unit, name, n_in, n_out, GPT_INIT_NORMAL, deviation,
-                     &linear->weight));
-    snprintf(name, sizeof(name), "%s.%s.bias", zr_unit_name(layer->unit), part);
-    return add_param(builder, layer->unit, name, n_out, 0, GPT_INIT_ZERO, 0.0, &linear->bias);
+/* Likewise a linear layer. */
+static zr_status_t add_linear(builder_t *builder, size_t layer, gpt_kind_t weight, double deviation,
+                              gpt_linear_t *linear) {
+    zr_unit_t *unit = builder->gpt->layers[layer].unit;
+    gpt_tensor_t tensor = gpt_tensor(&builder->gpt->shape, weight, layer);
+    linear->n_in = tensor.dims[0];
+    linear->n_out = tensor.dims[1];
+    ZR_TRY(add_param(builder, unit, weight, layer, GPT_INIT_NORMAL, deviation, &linear->weight));
+    return add_param(builder, unit, (gpt_kind_t)(weight + 1), layer, GPT_INIT_ZERO, 0.0,
+                     &linear->bias);
 }
 
 static zr_status_t add_layer(builder_t *builder, size_t index) {
     gpt_t *gpt = builder->gpt;
     gpt_layer_t *layer = &gpt->layers[index];
-    size_t c = gpt->shape.channels;
     double into_residual = 0.02 / sqrt(2.0 * (double)gpt->shape.n_layers);
     char name[48];
     snprintf(name, sizeof(name), "h.%zu", index);
     ZR_TRY(zr_runtime_add_unit(gpt->runtime, name, &layer->unit));
-    snprintf(name, sizeof(name), "h.%zu.ln_1", index);
-    ZR_TRY(add_norm(builder, layer->unit, name, &layer->ln_1));
-    ZR_TRY(add_linear(builder, layer, "attn.c_attn", c, 3 * c, 0.02, &layer->attn_in));
-    ZR_TRY(add_linear(builder, layer, "attn.c_proj", c, c, into_residual, &layer->attn_out));
-    snprintf(name, sizeof(name), "h.%zu.ln_2", index);
-    ZR_TRY(add_norm(builder, layer->unit, name, &layer->ln_2));
-    ZR_TRY(add_linear(builder, layer, "mlp.c_fc", c, 4 * c, 0.02, &layer->mlp_in));
-    return add_linear(builder, layer, "mlp.c_proj", 4 * c, c, into_residual, &layer->mlp_out);
+    ZR_TRY(add_norm(builder, layer->unit, GPT_LN_1_WEIGHT, index, &layer->ln_1));
+    ZR_TRY(add_linear(builder, index, GPT_ATTN_IN_WEIGHT, 0.02, &layer->attn_in));
+    ZR_TRY(add_linear(builder, index, GPT_ATTN_OUT_WEIGHT, into_residual, &layer->attn_out));
+    ZR_TRY(add_norm(builder, layer->unit, GPT_LN_2_WEIGHT, index, &layer->ln_2));
+    ZR_TRY(add_linear(builder, index, GPT_MLP_IN_WEIGHT, 0.02, &layer->mlp_in));
+    return add_linear(builder, index, GPT_MLP_OUT_WEIGHT, into_residual, &layer->mlp_out);
 }
 
 static zr_status_t add_everything(builder_t *builder) {
@@ -136,14 +132,12 @@ static zr_status_t add_everything(builder_t *builder) {
     ZR_TRY(zr_runtime_add_group(runtime, &vectors, &builder->vectors));
 
     ZR_TRY(zr_runtime_add_unit(runtime, "embed", &gpt->embed));
-    ZR_TRY(add_param(builder, gpt->embed, "wte.weight", gpt->shape.vocab, gpt->shape.channels,
-                     GPT_INIT_NORMAL, 0.02, &gpt->wte));
-    ZR_TRY(add_param(builder, gpt->embed, "wpe.weight", gpt->shape.seq, gpt->shape.channels,
-                     GPT_INIT_NORMAL, 0.02, &gpt->wpe));
+    ZR_TRY(add_param(builder, gpt->embed, GPT_WTE, 0, GPT_INIT_NORMAL, 0.02, &gpt->wte));
+    ZR_TRY(add_param(builder, gpt->embed, GPT_WPE, 0, GPT_INIT_NORMAL, 0.02, &gpt->wpe));
     for (size_t i = 0; i < gpt->shape.n_layers; i++)
         ZR_TRY(add_layer(builder, i));
     ZR_TRY(zr_runtime_add_unit(runtime, "ln_f", &gpt->final));
-    ZR_TRY(add_norm(builder, gpt->final, "ln_f", &gpt->ln_f));
+    ZR_TRY(add_norm(builder, gpt->final, GPT_LN_F_WEIGHT, 0, &gpt->ln_f));
     return check_freeze(builder);
 }
 
@@ -209,7 +203,7 @@ zr_status_t gpt_create(zr_runtime_t *runtime, const gpt_shape_t *shape,
     gpt->stream = zr_runtime_stream(runtime);
     gpt->shape = *shape;
     gpt->options = *options;
-    gpt->n_inits = 4 + 12 * shape->n_layers;
+    gpt->n_inits = gpt_n_tensors(shape);
     gpt->param_dtype = zr_runtime_config(runtime)->dtype;
     zr_status_t status = zr_nn_activation_dtype(zr_runtime_device(runtime), gpt->param_dtype,
                                                 &gpt->activation_dtype);

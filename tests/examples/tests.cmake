@@ -1,5 +1,6 @@
 zr_add_test(examples/test_args.c LINK examples_common)
 zr_add_test(examples/test_data.c LINK zero_data)
+zr_add_test(examples/test_gpt_tensors.c LINK zero_gpt)
 if(TARGET zero-train)
   zr_add_test(examples/test_zero_train.c)
   target_compile_definitions(test_zero_train PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
