@@ -2,38 +2,16 @@
  * zero-train: train a GPT at ZeRO stage 0 to 3. This is the shell around zero_train_run:
  * command line in, exit status and report out.
  */
-#include <signal.h>
 #include <stdio.h>
 
 #include "examples/common/messages.h"
+#include "examples/common/signals.h"
 #include "examples/train.h"
 #include "examples/train_auto.h"
 #include "examples/train_plan.h"
 #include "examples/train_report.h"
 
 enum { EXIT_TRAINED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
-
-/* Set by the first signal that asks the process to end; a second one ends it at once. */
-static atomic_bool stop;
-
-static void note_signal(int number) {
-    (void)number;
-    atomic_store(&stop, true);
-}
-
-/* End after the step under way, with a report; what is ignored, as under nohup, stays so. */
-static void watch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM};
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        struct sigaction action;
-        if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN)
-            continue;
-        action = (struct sigaction){.sa_handler = note_signal,
-                                    .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
-        sigemptyset(&action.sa_mask);
-        (void)sigaction(numbers[i], &action, NULL);
-    }
-}
 
 static int exit_code(zr_status_t status, bool bad_input) {
     if (status == ZR_OK)
@@ -82,8 +60,7 @@ static void plan_and_run(const train_options_t *options, messages_t *messages, c
 static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
     train_result_t result;
     log.level = options->quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
-    watch_signals();
-    options->stop = &stop;
+    options->stop = signals_watch();
     zr_status_t status = train_auto_is_wanted(options) ? train_auto_place(options, &log) : ZR_OK;
     if (status == ZR_OK)
         plan_and_run(options, messages, &log, &result);

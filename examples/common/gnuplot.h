@@ -1,0 +1,38 @@
+/*
+ * Pictures by gnuplot: a script is written, and handed to it. The form is chosen by the ending of
+ * the picture's name.
+ */
+#ifndef EXAMPLES_COMMON_GNUPLOT_H
+#define EXAMPLES_COMMON_GNUPLOT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "zero/zero.h"
+
+typedef struct gnuplot {
+    FILE *script;     /* to be written to, behind its terminal and output */
+    const char *path; /* of the picture */
+    const zr_log_t *log;
+} gnuplot_t;
+
+/** Whether a picture of that name can be drawn, by its ending: NAME.svg or NAME.png. */
+bool gnuplot_has_form(const char *path);
+
+/**
+ * Begin a picture.
+ *
+ * @param path, log      borrowed until gnuplot_end
+ * @param width, height  in pixels
+ * @return ZR_OK; ZR_ERR_IO: logged
+ */
+ZR_NODISCARD zr_status_t gnuplot_begin(const char *path, int width, int height, const zr_log_t *log,
+                                       gnuplot_t *plot_p);
+
+/** Draw it. ZR_ERR_UNSUPPORTED: there is no gnuplot here; ZR_ERR_IO: it could not; logged. */
+ZR_NODISCARD zr_status_t gnuplot_end(gnuplot_t *plot);
+
+/** Write a text as a string of the script, whatever is in it. */
+void gnuplot_text(FILE *script, const char *text);
+
+#endif
