@@ -8,7 +8,7 @@ foreach(folder kernels allocator offload zero)
           FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE PATTERN "nccl" EXCLUDE)
 endforeach()
 if(TARGET zero-train)
-  install(TARGETS zero-train zero-plan RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS zero-train zero-plan zero-capacity RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   # zero-plan looks for them beside the folder it is in.
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/hardware DESTINATION ${CMAKE_INSTALL_BINDIR}/../share/libzero
           FILES_MATCHING PATTERN "*.json")

@@ -35,6 +35,10 @@ if(TARGET zero-train)
   target_compile_definitions(test_zero_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     ZERO_PLAN="$<TARGET_FILE:zero-plan>")
   add_dependencies(test_zero_plan zero-train zero-plan)
+  zr_add_test(examples/test_zero_capacity.c LINK zero_capacity_core LABELS asan)
+  target_compile_definitions(test_zero_capacity PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+    ZERO_CAPACITY="$<TARGET_FILE:zero-capacity>")
+  add_dependencies(test_zero_capacity zero-train zero-capacity)
   zr_add_test(examples/test_memory_plan.c NO_SANITIZERS)
   target_compile_definitions(test_memory_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_memory_plan zero-train)

@@ -1,0 +1,456 @@
+/*
+ * A capacity is the largest size of its family that fits: no larger one does, by any plan; it
+ * trains, within its budgets and with the peaks of its plan, and the next is refused. What budgets
+ * were used for adds up to them. A sweep that was stopped ends in what it would have ended in.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "examples/capacity_run.h"
+#include "examples/capacity_search.h"
+#include "examples/plan_hardware.h"
+#include "tests/examples/run_train.h"
+
+#define SMALL "--seq 16 --head-size 16 --threads 1 "
+#define BUDGETS "--device-memory 2MiB --host-memory 8MiB "
+
+/* Run zero-capacity as run() does zero-train. */
+static int capacity(const char *arguments) {
+    char command[4096];
+    snprintf(command, sizeof(command), "'%s' %s >out 2>err", ZERO_CAPACITY, arguments);
+    int status = system(command);
+    read_file("out", out, sizeof(out));
+    read_file("err", err, sizeof(err));
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static json_t *capacity_json(const char *arguments, int expected) {
+    char with_json[2048];
+    snprintf(with_json, sizeof(with_json), "%s --json", arguments);
+    int code = capacity(with_json);
+    if (code != expected)
+        fail_msg("zero-capacity %s: exit %d instead of %d\n%s", with_json, code, expected, err);
+    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(object);
+    return object;
+}
+
+static int prepare(void **state) {
+    (void)state;
+    return make_folder();
+}
+
+static json_t *at(json_t *object, const char *name, const char *inner) {
+    json_t *value = json_object_get(json_object_get(object, name), inner);
+    if (value == NULL)
+        fail_msg("%s.%s is not in %s", name, inner, out);
+    return value;
+}
+
+/* ---- the family ------------------------------------------------------------------------------ */
+
+static void sizes_grow(void **state) {
+    capacity_family_t families[] = {
+        {.head_size = 64, .aspect = 12, .seq = 64, .vocab = 256},
+        {.head_size = 16, .aspect = 128, .seq = 1, .vocab = 50257},
+        {.head_size = 128, .aspect = 1, .seq = 2048, .vocab = 2},
+        {.head_size = 64, .aspect = 12, .seq = 64, .vocab = 256, .layers = 7},
+        {.head_size = 64, .aspect = 12, .seq = 64, .vocab = 256, .channels = 192}};
+    (void)state;
+    for (size_t k = 0; k < sizeof(families) / sizeof(families[0]); k++) {
+        const capacity_family_t *family = &families[k];
+        size_t before = 0;
+        for (size_t i = 0; i < 2000; i++) {
+            gpt_shape_t shape;
+            assert_true(capacity_family_shape(family, i, &shape));
+            assert_true(gpt_n_params(&shape) > before);
+            assert_int_equal(shape.heads * family->head_size, shape.channels);
+            if (family->layers == 0 && family->channels == 0)
+                assert_true(shape.channels <= family->aspect * shape.n_layers);
+            if (family->layers != 0)
+                assert_int_equal(shape.n_layers, family->layers);
+            if (family->channels != 0)
+                assert_int_equal(shape.channels, family->channels);
+            before = gpt_n_params(&shape);
+        }
+        gpt_shape_t shape; /* and they end, where they cannot be counted */
+        assert_false(capacity_family_shape(family, SIZE_MAX, &shape));
+    }
+}
+
+/* ---- the search ------------------------------------------------------------------------------ */
+
+static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+/* Every size from the smallest to well beyond the answer, planned one by one. */
+static void expect_largest(const capacity_search_t *search) {
+    size_t largest = 0;
+    bool any = false;
+    for (size_t i = 0; i <= search->index + 12; i++) {
+        train_options_t run = search->run;
+        gpt_plan_t plan;
+        assert_true(capacity_family_shape(&search->options->family, i, &run.shape));
+        gpt_plan_request_t request = train_plan_request(&run, &search->its_case->hardware);
+        request.log = (zr_log_t){.sink = drop, .level = ZR_LOG_ERROR};
+        if (gpt_plan(&request, &plan) != ZR_OK)
+            continue;
+        largest = i;
+        any = true;
+    }
+    assert_true(any == search->found);
+    assert_int_equal(largest, search->index);
+}
+
+static void no_larger_size_fits(void **state) {
+    static const char *const budgets[][3] = {{"1MiB", "1MiB", "1MiB"},
+                                             {"2MiB", "8MiB", "32MiB"},
+                                             {"5MiB", "2MiB", "64MiB"},
+                                             {"1500kB", "16MiB", "3MiB"}};
+    static const capacity_place_t places[] = {{0, CAPACITY_NONE, CAPACITY_NONE},
+                                              {2, CAPACITY_CPU, CAPACITY_NONE},
+                                              {3, CAPACITY_NVME, CAPACITY_CPU},
+                                              {3, CAPACITY_NVME, CAPACITY_NVME}};
+    zr_log_t log = zr_log_default();
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        char *arguments[] = {"zero-capacity",
+                             "--seq",
+                             "16",
+                             "--head-size",
+                             "16",
+                             "--threads",
+                             "1",
+                             "--ranks",
+                             "2",
+                             "--device-memory",
+                             (char *)budgets[i][0],
+                             "--host-memory",
+                             (char *)budgets[i][1],
+                             "--nvme-capacity",
+                             (char *)budgets[i][2],
+                             "--verify",
+                             "off",
+                             "--sub-group",
+                             "4096",
+                             NULL};
+        capacity_options_t options;
+        capacity_case_t its_case;
+        assert_int_equal(capacity_options_parse(19, arguments, &log, &options), ZR_OK);
+        its_case = (capacity_case_t){.run = options.run};
+        assert_int_equal(plan_hardware_find("this", &options.run, &log, &its_case.hardware), ZR_OK);
+        for (size_t k = 0; k < 4; k++) {
+            capacity_search_t search = {
+                .options = &options, .its_case = &its_case, .place = places[k], .log = &log};
+            assert_int_equal(capacity_search(&search), ZR_OK);
+            assert_true(search.has_next);
+            assert_false(search.next.fits);
+            if (search.found)
+                expect_largest(&search);
+        }
+    }
+}
+
+/* ---- proof ----------------------------------------------------------------------------------- */
+
+static double sum_of(json_t *object) {
+    const char *name;
+    json_t *value;
+    double sum = 0;
+    json_object_foreach(object, name, value) sum += json_number_value(value);
+    return sum;
+}
+
+static void expect_bytes_add_up(json_t *point, double n_ranks) {
+    json_t *bytes = at(point, "largest", "bytes");
+    double all = number(bytes, "budgets", NULL), states = number(bytes, "states", NULL);
+    double parts = states + number(bytes, "replicas", NULL) + number(bytes, "padding", NULL) +
+                   number(bytes, "unused", NULL) + sum_of(json_object_get(bytes, "work")) +
+                   sum_of(json_object_get(bytes, "holes"));
+    assert_true(parts == all);
+    assert_true(number(bytes, "replicas", NULL) >= 0 && number(bytes, "unused", NULL) >= 0);
+    assert_true(all == n_ranks * (number(point, "device_memory", NULL) +
+                                  number(point, "host_memory", NULL) +
+                                  number(point, "nvme_capacity", NULL)));
+    double efficiency = number(json_object_get(point, "largest"), "efficiency", NULL);
+    assert_true(efficiency > 0.999999 * states / all && efficiency < 1.000001 * states / all);
+    json_t *model = at(point, "largest", "model");
+    assert_true(states == 16 * number(model, "parameters", NULL)); /* bf16 */
+    if ((int)number(point, "stage", NULL) == 3)
+        assert_true(number(bytes, "replicas", NULL) == 0);
+    else if (n_ranks > 1)
+        assert_true(number(bytes, "replicas", NULL) > 0);
+}
+
+/* Everything at once: all stages and placements, trained; with drives where there are any. */
+static void capacities_are_trained(void **state) {
+    (void)state;
+    if (!has_nvme())
+        skip();
+    json_t *object = capacity_json(SMALL BUDGETS "--ranks 2 --verify steps=3 --nvme-path drive "
+                                                 "--nvme-capacity 32MiB",
+                                   0);
+    json_t *points = json_object_get(object, "points");
+    size_t i, n_nvme = 0;
+    json_t *point;
+    assert_string_equal(text(object, "result"), "done");
+    assert_int_equal(json_array_size(points), 3 * 4 + 10);
+    json_array_foreach(points, i, point) {
+        json_t *proof = json_object_get(point, "proof");
+        assert_string_equal(text(point, "result"), "found");
+        assert_string_equal(text(proof, "result"), "trained");
+        assert_string_equal(text(proof, "peaks"), "as_planned");
+        assert_string_equal(text(proof, "next"), "refused");
+        assert_int_equal((int)number(proof, "steps", NULL), 3);
+        assert_true(number(at(point, "next", "model"), "parameters", NULL) >
+                    number(at(point, "largest", "model"), "parameters", NULL));
+        assert_string_equal(text(json_object_get(point, "next"), "message"),
+                            text(proof, "next_message"));
+        n_nvme += number(json_object_get(proof, "peak_bytes"), "nvme", NULL) > 0;
+        expect_bytes_add_up(point, 2);
+    }
+    assert_true(n_nvme >= 7);
+    json_decref(object);
+}
+
+/* What is printed runs in zero-train, and one layer more does not. */
+static void options_are_zero_trains(void **state) {
+    char arguments[2048], larger[64];
+    (void)state;
+    json_t *object = capacity_json(
+        SMALL BUDGETS "--ranks 2 --stage 3 --offload-optimizer cpu --offload-params cpu "
+                      "--channels 64 --verify steps=2",
+        0);
+    json_t *points = json_object_get(object, "points"), *point = json_array_get(points, 0);
+    assert_int_equal(json_array_size(points), 1);
+    json_t *model = at(point, "largest", "model");
+    const char *options = json_string_value(at(point, "largest", "options"));
+    size_t layers = (size_t)number(model, "layers", NULL);
+    snprintf(arguments, sizeof(arguments), "%s --threads 1 --data text --steps 3 --json", options);
+    json_t *trained = run_json(arguments, 0);
+    assert_true(number(json_object_get(trained, "model"), "parameters", NULL) ==
+                number(model, "parameters", NULL));
+    json_decref(trained);
+    snprintf(larger, sizeof(larger), "layers=%zu", layers + 1);
+    char *place = strstr(arguments, "layers=");
+    assert_int_equal(strlen(larger), strcspn(place, ","));
+    memcpy(place, larger, strlen(larger));
+    assert_ran(arguments, 1);
+    assert_non_null(strstr(err, "does not fit"));
+    json_decref(object);
+}
+
+static void too_small_budgets_have_none(void **state) {
+    (void)state;
+    json_t *object = capacity_json(SMALL "--device-memory 64KiB --stage 0 --ranks 2", 1);
+    json_t *point = json_array_get(json_object_get(object, "points"), 0);
+    assert_string_equal(text(point, "result"), "none_fits");
+    assert_null(json_object_get(point, "largest"));
+    assert_null(json_object_get(point, "proof"));
+    assert_string_equal(json_string_value(at(json_object_get(point, "next"), "lack", "tier")),
+                        "device");
+    assert_said("too small", "not even the smallest");
+    json_decref(object);
+}
+
+/* ---- sweeps ---------------------------------------------------------------------------------- */
+
+#define SWEPT "--verify off --sweep ranks=1,2 --sweep host-memory=1MiB,2MiB,4MiB "
+#define SWEEP SMALL "--device-memory 2MiB --stage 3 " SWEPT "--quiet --csv got.csv "
+
+static void expect_same_files(const char *a, const char *b) {
+    static char first[1 << 16], second[1 << 16];
+    read_file(a, first, sizeof(first));
+    read_file(b, second, sizeof(second));
+    assert_true(strlen(first) > 1000);
+    assert_string_equal(first, second);
+}
+
+static pid_t start_sweep(void) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGINT, SIG_DFL);
+        execl("/bin/sh", "sh", "-c",
+              "exec '" ZERO_CAPACITY "' " SWEEP "--state state.json >out 2>err", (char *)NULL);
+        _exit(127);
+    }
+    return child;
+}
+
+/* Stopped after at least one capacity, wherever it was then, as often as it takes. */
+static void stopped_sweeps_go_on(void **state) {
+    int status;
+    (void)state;
+    assert_int_equal(capacity(SWEEP), 0);
+    assert_int_equal(rename("got.csv", "undisturbed.csv"), 0);
+    pid_t child = start_sweep();
+    while (access("state.json", F_OK) != 0 && waitpid(child, &status, WNOHANG) == 0)
+        usleep(1000);
+    kill(child, SIGINT);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    read_file("err", err, sizeof(err));
+    if (WEXITSTATUS(status) == 1) {
+        assert_said("stopped", "stopped after");
+        assert_int_not_equal(access("got.csv", F_OK), 0); /* of what is not whole there is none */
+    } else {
+        assert_int_equal(WEXITSTATUS(status), 0); /* it was done already */
+    }
+    assert_int_not_equal(access("state.json.new", F_OK), 0);
+    assert_int_equal(capacity(SWEEP "--state state.json --resume"), 0);
+    expect_same_files("got.csv", "undisturbed.csv");
+}
+
+/* What the state has is not found again; what it does not have is. */
+static void states_are_gone_on_from(void **state) {
+    (void)state;
+    assert_int_equal(capacity(SWEEP "--state state.json"), 0);
+    assert_int_equal(rename("got.csv", "undisturbed.csv"), 0);
+    json_t *kept = json_load_file("state.json", 0, NULL), *points = json_object_get(kept, "points");
+    size_t n = json_array_size(points);
+    assert_true(n == 30);
+    for (size_t i = n; i-- > 7;)
+        assert_int_equal(json_array_remove(points, i), 0);
+    assert_int_equal(json_dump_file(kept, "state.json", 0), 0);
+    assert_int_equal(capacity(SWEEP "--state state.json --resume"), 0);
+    expect_same_files("got.csv", "undisturbed.csv");
+    json_t *first = json_array_get(points, 6);
+    json_object_set_new(at(first, "largest", "model"), "parameters", json_integer(4711));
+    assert_int_equal(json_dump_file(kept, "state.json", 0), 0);
+    assert_int_equal(capacity(SWEEP "--state state.json --resume"), 0);
+    static char csv[1 << 16];
+    read_file("got.csv", csv, sizeof(csv));
+    assert_non_null(strstr(csv, ",4711,"));
+    json_decref(kept);
+}
+
+static void other_questions_are_refused(void **state) {
+    (void)state;
+    struct {
+        const char *arguments, *said;
+    } const cases[] = {
+        {SWEEP "--micro-batch 2", "--micro-batch was not given there and is 2 now"},
+        {SMALL "--device-memory 3MiB --stage 3 " SWEPT,
+         "--device-memory was 2MiB there and is 3MiB"},
+        {SMALL "--device-memory 2MiB --stage 3 --verify off --sweep ranks=1 --sweep "
+               "host-memory=1MiB,2MiB,4MiB",
+         "--sweep ranks was ranks=1,2 there and is ranks=1 now"},
+        {SMALL "--stage 3 " SWEPT, "--device-memory was 2MiB there and is not given now"}};
+    char arguments[1024];
+    assert_int_equal(capacity(SWEEP "--state state.json"), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(arguments, sizeof(arguments), "%s --state state.json --resume",
+                 cases[i].arguments);
+        assert_int_equal(capacity(arguments), 2);
+        assert_said(arguments, cases[i].said);
+    }
+    static const char *const files[] = {"", "{", "[]", "{\"question\": 1, \"points\": []}",
+                                        "{\"question\": {}, \"points\": [1]}"};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        write_file("state.json", files[i], strlen(files[i]));
+        assert_int_equal(capacity(SWEEP "--state state.json --resume"), 2);
+        assert_said(files[i], "--state state.json");
+    }
+    assert_int_equal(capacity(SWEEP "--state none.json --resume"), 2);
+    assert_said("none", "none.json");
+    assert_int_equal(capacity(SWEEP "--state drive/x/state.json"), 2);
+    assert_said("folder", "--state");
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+static void pictures_are_drawn(void **state) {
+    static char file[1 << 20];
+    (void)state;
+    if (system("gnuplot --version >/dev/null 2>&1") != 0)
+        skip();
+    assert_int_equal(capacity(SMALL BUDGETS "--verify off --plot \"it's.svg\""), 0);
+    assert_string_equal(err, "");
+    assert_non_null(strstr(out, "capacity efficiency"));
+    read_file("it's.svg", file, sizeof(file));
+    assert_non_null(strstr(file, "<svg"));
+    assert_non_null(strstr(file, "3 cpu/cpu"));
+    assert_int_equal(capacity(SWEEP "--plot sweep.png"), 0);
+    assert_string_equal(err, "");
+    read_file("sweep.png", file, sizeof(file));
+    assert_int_equal(memcmp(file, "\x89PNG", 4), 0);
+}
+
+static void described_hardware_is_planned_for(void **state) {
+    (void)state;
+    json_t *object = capacity_json("--hardware h200 --seq 1024 --vocab 50257 --stage 0 "
+                                   "--offload-optimizer none --aspect 64",
+                                   0);
+    json_t *point = json_array_get(json_object_get(object, "points"), 0);
+    assert_null(json_object_get(point, "proof"));
+    double states = number(at(point, "largest", "bytes"), "states", NULL);
+    double device = number(at(point, "largest", "bytes"), "budget", "device");
+    assert_true(states > 0.9 * device && states < device);
+    json_decref(object);
+}
+
+static void bad_input_is_refused(void **state) {
+    struct {
+        const char *arguments, *part;
+    } const refused[] = {{"--verify maybe", "steps=3"},
+                         {"--verify steps=0", "--verify steps"},
+                         {"--hardware h200 --verify steps=2", "only described"},
+                         {"--hardware none-such", "none-such"},
+                         {"--hardware h200 --device host", "--hardware this"},
+                         {"--layers 2 --channels 64", "nothing is left to grow"},
+                         {"--channels 100", "multiple of the head size"},
+                         {"--head-size 0", "--head-size"},
+                         {"--vocab 70000", "16 bits"},
+                         {"--sweep rank=1,2", "ranks"},
+                         {"--sweep ranks", "NAME=VALUE"},
+                         {"--sweep ranks=1,x", "--sweep ranks"},
+                         {"--sweep ranks=1,1", "twice"},
+                         {"--sweep ranks=1,", "--sweep ranks"},
+                         {"--sweep ranks=1 --sweep ranks=2", "already"},
+                         {"--ranks 2 --sweep ranks=1,2", "leave one of both out"},
+                         {"--sweep host-memory=1MiB,huge", "--sweep host-memory"},
+                         {"--resume", "--state"},
+                         {"--plot picture.pdf", "NAME.svg"},
+                         {"--csv one --state one", "one file"},
+                         {"--stage 1 --offload-params cpu", "--stage 3"},
+                         {"--offload-optimizer nvme", "--nvme-path"},
+                         {"--nvme-path none-such", "none-such"},
+                         {"--recompute none --offload-activations cpu", "--recompute unit"},
+                         {"--stge 1", "--stage"},
+                         {"word", "word"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        if (capacity(refused[i].arguments) != 2)
+            fail_msg("%s: not refused\n%s", refused[i].arguments, err);
+        assert_string_equal(out, "");
+        assert_said(refused[i].arguments, refused[i].part);
+    }
+    assert_int_equal(capacity("--help"), 0);
+    assert_non_null(strstr(out, "--sweep"));
+    assert_int_equal(capacity("--version"), 0);
+    assert_int_equal(strncmp(out, "zero-capacity ", 14), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_grow),
+        cmocka_unit_test(no_larger_size_fits),
+        cmocka_unit_test(capacities_are_trained),
+        cmocka_unit_test(options_are_zero_trains),
+        cmocka_unit_test(too_small_budgets_have_none),
+        cmocka_unit_test(stopped_sweeps_go_on),
+        cmocka_unit_test(states_are_gone_on_from),
+        cmocka_unit_test(other_questions_are_refused),
+        cmocka_unit_test(pictures_are_drawn),
+        cmocka_unit_test(described_hardware_is_planned_for),
+        cmocka_unit_test(bad_input_is_refused),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
