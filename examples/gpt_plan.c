@@ -25,6 +25,7 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     zr_comm_options_t comm_options = zr_comm_options_default();
     zr_config_t config = request->config;
     device_options.log = comm_options.log = request->log;
+    comm_options.sums = request->sums;
     device_options.hardware = &request->hardware;
     config.nvme.store = "sim";
     rank->tokens = calloc(config.micro_batch * request->seq, sizeof(*rank->tokens));

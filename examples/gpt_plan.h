@@ -19,6 +19,7 @@ typedef struct gpt_plan_request {
                               NULL: none is cut */
     size_t n_steps; /* 3 see a run's peaks: the first learns, the second is the first to follow */
     int n_ranks;    /* one of them is simulated, and stands for all */
+    zr_sum_order_t sums; /* in which order ranks' numbers are added */
     zr_hardware_t hardware;
     zr_log_t log; /* where that rank reports */
 } gpt_plan_request_t;

@@ -49,6 +49,7 @@ static gpt_plan_request_t request_of(const char *model, int stage, int n_ranks) 
                                   .config = zr_config_default(),
                                   .n_steps = 3,
                                   .n_ranks = n_ranks,
+                                  .sums = ZR_SUM_ANY,
                                   .hardware = cluster(),
                                   .log = {.sink = ignore, .level = ZR_LOG_ERROR}};
     assert_true(gpt_shape_parse(model, &request.shape, error, sizeof(error)));
@@ -116,6 +117,14 @@ static void test_times(void **state) {
     double compute = operations / 400e12, network = moved / 200e9;
     assert_true(seconds > compute && seconds > network);
     assert_true(seconds < compute + network + 0.5 * (compute + network));
+
+    /* In rank order, each of a node's 8 ranks sends its gradients to the 56 of other nodes. */
+    double scattered = 2.0 * (double)gpt_n_params(&request.shape) * 8.0 * 56.0 / 64.0;
+    request.sums = ZR_SUM_RANK_ORDER;
+    double in_order = step_seconds(&request);
+    assert_true(in_order > moved / 200e9 * 2.0 / 3.0 + scattered / 200e9);
+    assert_true(in_order < seconds + scattered / 200e9);
+    request.sums = ZR_SUM_ANY;
 
     request.config.overlap_comm = false; /* nothing beside anything else */
     double apart = step_seconds(&request);

@@ -109,6 +109,23 @@ size_t zr_comm_slice_begin(size_t n_elems, int rank, int n_ranks) {
     return n_elems / n * r + n_elems % n * r / n;
 }
 
+size_t zr_comm_longest_slice(const zr_comm_t *comm, const zr_comm_call_t *call) {
+    size_t n_ranks = (size_t)comm->n_ranks;
+    return call->collective == ZR_REDUCE_SCATTER
+               ? call->n_elems
+               : call->n_elems / n_ranks + (call->n_elems % n_ranks != 0);
+}
+
+size_t zr_comm_piece_elems(const zr_comm_t *comm, const zr_comm_call_t *call) {
+    enum { LINE_ELEMS = 32 };
+    size_t line_bytes =
+        LINE_ELEMS * zr_dtype_size(call->message.dtype) * (size_t)(comm->n_ranks - 1);
+    size_t n_lines = comm->options.workspace_bytes / line_bytes;
+    size_t longest = zr_comm_longest_slice(comm, call);
+    size_t most = (n_lines > 0 ? n_lines : 1) * LINE_ELEMS;
+    return longest < most ? longest : most;
+}
+
 void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_bytes) {
     const zr_message_t *message = &call->message;
     const char *name = zr_collective_name(call->collective);

@@ -67,9 +67,9 @@ typedef enum zr_sum_order {
 typedef struct zr_comm_options {
     zr_log_t log;           /* each rank's copy gets its rank; nccl: from a thread of its own too */
     int timeout_ms;         /* how long a rank that has called waits for one that has not; > 0 */
-    zr_sum_order_t sums;    /* nccl */
+    zr_sum_order_t sums;    /* nccl; sim takes the time of it */
     size_t workspace_bytes; /* nccl: most device memory that a sum in rank order takes beside its
-                               tensors; less makes more, smaller pieces */
+                               tensors; less makes more, smaller pieces; sim takes their time */
 } zr_comm_options_t;
 
 /** 60 s, default log, sums in rank order, 32 MiB. */

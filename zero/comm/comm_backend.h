@@ -92,6 +92,16 @@ void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_b
 /** First element of all_reduce's slice of a rank: n_elems * rank / n_ranks without overflow. */
 size_t zr_comm_slice_begin(size_t n_elems, int rank, int n_ranks);
 
+/** Elements that one rank adds in a reduce_scatter or all_reduce: the most of any rank. */
+size_t zr_comm_longest_slice(const zr_comm_t *comm, const zr_comm_call_t *call);
+
+/**
+ * Elements of each slice that ranks exchange at once, where sums in rank order go through a
+ * workspace with room for one such piece of every other rank: at least a line of memory, and no
+ * more than the longest slice. At least two ranks.
+ */
+size_t zr_comm_piece_elems(const zr_comm_t *comm, const zr_comm_call_t *call);
+
 /** Seconds of a clock that only goes forward, for the statistics. */
 double zr_comm_clock(void);
 

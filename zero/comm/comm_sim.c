@@ -8,13 +8,19 @@
  *
  * Times are those of large machines' algorithms. A ring goes through the ranks of a node and then
  * to the next node, so that each node has one edge to others, over all its adapters at once. A
- * gather or a scatter of S bytes over N ranks moves S (N-1)/N over the slowest edge, and takes the
- * latencies of N-1 edges; a sum over all is both, or, where that is faster, a tree within and
- * between nodes that takes 2 S and twice the latencies of its depth (two trees at once use both
+ * gather of S bytes over N ranks moves S (N-1)/N over the slowest edge, and takes the latencies of
+ * N-1 edges.
+ *
+ * A sum in rank order is made where its slice belongs: every rank sends every other its slice, so
+ * that a node of G ranks sends S G (N-G)/N to others, G times what a ring would. It goes in pieces
+ * that fit the workspace, and each costs a latency. A sum over all is gathered after that. In any
+ * order, a sum is a ring, and over all two, or, where that is faster, a tree within and between
+ * nodes that takes 2 S and twice the latencies of its depth (two trees at once use both
  * directions).
  *
  * Sources: Thakur, Rabenseifner and Gropp 2005; Sanders, Speck and Traeff 2009.
  */
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,25 +82,59 @@ static double tree_latency(const zr_hardware_t *hardware, int n_ranks) {
            depth_of(n_nodes) * hardware->between_nodes.latency_s;
 }
 
-/* Of a call with so many bytes on each rank; of a gather or scatter: of all ranks' parts. */
-static double seconds_of(const zr_hardware_t *hardware, int n_ranks, zr_collective_t collective,
-                         double bytes) {
-    if (n_ranks == 1)
+/* A call and its bytes on each rank; of a gather or scatter: of all ranks' parts. */
+typedef struct cost {
+    const sim_comm_t *comm;
+    const zr_comm_call_t *call;
+    const zr_hardware_t *hardware;
+    int n_ranks;
+    double bytes;
+} cost_t;
+
+static double ring_seconds(const cost_t *c, zr_link_t ring) {
+    return c->bytes * (c->n_ranks - 1) / c->n_ranks / ring.bytes_per_s + ring.latency_s;
+}
+
+/* Each rank gets its slice of every other, in as many rounds as the workspace makes of it. */
+static double exchange_seconds(const cost_t *c) {
+    const zr_hardware_t *hardware = c->hardware;
+    int n_ranks = c->n_ranks;
+    int per_node = hardware->ranks_per_node < n_ranks ? hardware->ranks_per_node : n_ranks;
+    double slice = c->bytes / n_ranks;
+    size_t piece = zr_comm_piece_elems(&c->comm->base, c->call);
+    size_t longest = zr_comm_longest_slice(&c->comm->base, c->call);
+    double n_rounds = piece == 0 ? 1.0 : (double)((longest - 1) / piece + 1);
+    double within = slice * (per_node - 1) / hardware->within_node.bytes_per_s;
+    double between = slice * per_node * (n_ranks - per_node) / hardware->between_nodes.bytes_per_s;
+    double adding_up = slice * (n_ranks - 1) / hardware->reduce_bytes_per_s;
+    double latency =
+        per_node < n_ranks ? hardware->between_nodes.latency_s : hardware->within_node.latency_s;
+    return fmax(fmax(within, between), adding_up) + n_rounds * latency;
+}
+
+static double all_reduce_seconds(const cost_t *c, zr_link_t ring, zr_link_t sum, double tree) {
+    if (c->comm->base.options.sums == ZR_SUM_RANK_ORDER)
+        return exchange_seconds(c) + ring_seconds(c, ring);
+    double rings = ring_seconds(c, sum) + ring_seconds(c, ring);
+    double trees = c->bytes / sum.bytes_per_s + c->bytes / ring.bytes_per_s + 2.0 * tree;
+    return fmin(rings, trees);
+}
+
+static double seconds_of(const cost_t *c) {
+    if (c->n_ranks == 1)
         return 0.0;
-    zr_link_t ring = ring_of(hardware, n_ranks), sum = adding(ring, hardware);
-    double tree = tree_latency(hardware, n_ranks), part = bytes * (n_ranks - 1) / n_ranks;
-    double gather = part / ring.bytes_per_s + ring.latency_s;
-    double scatter = part / sum.bytes_per_s + sum.latency_s;
-    double down = bytes / ring.bytes_per_s + tree, up = bytes / sum.bytes_per_s + tree;
-    switch (collective) {
+    zr_link_t ring = ring_of(c->hardware, c->n_ranks), sum = adding(ring, c->hardware);
+    double tree = tree_latency(c->hardware, c->n_ranks);
+    switch (c->call->collective) {
     case ZR_ALL_GATHER:
-        return gather;
+        return ring_seconds(c, ring);
     case ZR_REDUCE_SCATTER:
-        return scatter;
+        return c->comm->base.options.sums == ZR_SUM_RANK_ORDER ? exchange_seconds(c)
+                                                               : ring_seconds(c, sum);
     case ZR_ALL_REDUCE:
-        return scatter + gather < up + down ? scatter + gather : up + down;
+        return all_reduce_seconds(c, ring, sum, tree);
     case ZR_BROADCAST:
-        return down;
+        return c->bytes / ring.bytes_per_s + tree;
     case ZR_BARRIER:
     case ZR_SPLIT:
         break;
@@ -107,9 +147,13 @@ static void take_time(sim_comm_t *self, const zr_comm_call_t *call, double n_par
     zr_sim_clock_t *clock = device == NULL ? NULL : zr_sim_clock_of(device);
     if (clock == NULL)
         return;
-    double bytes = (double)call->n_elems * (double)zr_dtype_size(call->message.dtype) * n_parts;
-    double seconds =
-        seconds_of(zr_sim_hardware_of(device), self->base.n_ranks, call->collective, bytes);
+    cost_t cost = {.comm = self,
+                   .call = call,
+                   .hardware = zr_sim_hardware_of(device),
+                   .n_ranks = self->base.n_ranks,
+                   .bytes = (double)call->n_elems * (double)zr_dtype_size(call->message.dtype) *
+                            n_parts};
+    double seconds = seconds_of(&cost);
     double before = zr_sim_clock_now(clock);
     if (call->stream != NULL)
         zr_sim_queue(call->stream, ZR_SIM_NETWORK, zr_collective_name(call->collective), seconds);

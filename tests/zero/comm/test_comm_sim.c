@@ -56,7 +56,8 @@ static double since(zr_sim_clock_t *clock, zr_stream_t *stream, double *before) 
 }
 
 /* Of n_bytes on every rank, or together where each has a part. */
-static times_t measure(const zr_hardware_t *hardware, int n_ranks, size_t n_bytes) {
+static times_t measure_with(const zr_comm_options_t *comm_options, const zr_hardware_t *hardware,
+                            int n_ranks, size_t n_bytes) {
     zr_sim_clock_t *clock = NULL;
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
@@ -72,7 +73,7 @@ static times_t measure(const zr_hardware_t *hardware, int n_ranks, size_t n_byte
     assert_int_equal(zr_device_open("sim", &options, &device), ZR_OK);
     assert_int_equal(zr_stream_create(device, "comm", &stream), ZR_OK);
     assert_int_equal(zr_range_reserve(device, ZR_TIER_DEVICE, (size_t)1 << 30, &memory), ZR_OK);
-    assert_int_equal(zr_comm_create_sim(n_ranks - 1, n_ranks, NULL, &comm), ZR_OK);
+    assert_int_equal(zr_comm_create_sim(n_ranks - 1, n_ranks, comm_options, &comm), ZR_OK);
     char *part = (char *)memory + ((size_t)1 << 29);
     assert_int_equal(zr_comm_all_gather(comm, &message, part, memory, n_part, stream), ZR_OK);
     times.all_gather = since(clock, stream, &before);
@@ -89,6 +90,13 @@ static times_t measure(const zr_hardware_t *hardware, int n_ranks, size_t n_byte
     zr_device_close(&device);
     zr_sim_clock_destroy(&clock);
     return times;
+}
+
+/* Sums in any order: rings and trees. */
+static times_t measure(const zr_hardware_t *hardware, int n_ranks, size_t n_bytes) {
+    zr_comm_options_t options = zr_comm_options_default();
+    options.sums = ZR_SUM_ANY;
+    return measure_with(&options, hardware, n_ranks, n_bytes);
 }
 
 static void expect(double seconds, double wanted) {
@@ -157,6 +165,51 @@ static void test_adding_up(void **state) {
     expect(times.all_reduce, 2 * 0.002 + 64e-6 + 16e-6);
 }
 
+/* By default sums are in rank order: each rank sends every other its slice, and the sums of all are
+ * gathered as anything is. */
+static void test_sums_in_rank_order(void **state) {
+    (void)state;
+    zr_hardware_t hardware = round_hardware();
+    times_t times = measure_with(NULL, &hardware, 1, 4000000);
+    expect(times.reduce_scatter + times.all_reduce, 0.0);
+    times = measure_with(NULL, &hardware, 4, 4000000); /* 3 slices of 1 MB to the node's others */
+    expect(times.reduce_scatter, 3.001);
+    expect(times.all_reduce, 3.001 + times.all_gather);
+    times = measure_with(NULL, &hardware, 8, 8000000); /* 4 ranks' 4 slices to the other node */
+    expect(times.all_gather, 7.0 + 5 * 0.001 + 2 * 0.1);
+    expect(times.reduce_scatter, 8.0 + 0.1);
+    expect(times.all_reduce, 8.1 + times.all_gather);
+    expect(times.broadcast, 8.0 + 2 * 0.001 + 0.1);
+    times = measure_with(NULL, &hardware, 64, 64000); /* 4 ranks' 60 slices of 1 kB */
+    expect(times.reduce_scatter, 0.12 + 0.1);
+    times = measure_with(NULL, &hardware, 5, 20); /* a full node and one rank of another */
+    expect(times.reduce_scatter, 12e-6 + 0.1);
+    hardware.between_nodes.bytes_per_s = 1e9; /* 3 slices to the node's others take longer */
+    times = measure_with(NULL, &hardware, 8, 8000000);
+    expect(times.reduce_scatter, 3.0 + 0.1);
+    hardware.reduce_bytes_per_s = 0.25e6; /* and adding 7 up, longer still */
+    times = measure_with(NULL, &hardware, 8, 8000000);
+    expect(times.reduce_scatter, 28.0 + 0.1);
+}
+
+/* A slice of 250,000 numbers goes in pieces that the workspace has room for, from all 7 others. */
+static void test_pieces(void **state) {
+    (void)state;
+    zr_hardware_t hardware = round_hardware();
+    zr_comm_options_t options = zr_comm_options_default();
+    options.workspace_bytes = (size_t)7 * 3200 * sizeof(float);
+    expect(measure_with(&options, &hardware, 8, 8000000).reduce_scatter, 8.0 + 79 * 0.1);
+    options.workspace_bytes = (size_t)7 * 250016 * sizeof(float);
+    expect(measure_with(&options, &hardware, 8, 8000000).reduce_scatter, 8.0 + 0.1);
+    options.workspace_bytes = 1; /* at least 32 numbers */
+    expect(measure_with(&options, &hardware, 8, 8000000).reduce_scatter, 8.0 + 7813 * 0.1);
+    /* Of a sum over all, slices are as long as even ones, rounded up. */
+    options.workspace_bytes = (size_t)7 * 32 * sizeof(float);
+    times_t times = measure_with(&options, &hardware, 8, 8 * 64 * sizeof(float) + 4);
+    expect(times.all_reduce, (8 * 64 + 1) / 8.0 * 4 * 16 / 2e6 + 3 * 0.1 + 2052 * 7 / 8.0 / 1e6 +
+                                 5 * 0.001 + 2 * 0.1);
+}
+
 /* A large sum goes the way that costs less, whatever the latencies; and more ranks cost more. */
 static void test_many_ranks(void **state) {
     (void)state;
@@ -205,6 +258,8 @@ int main(void) {
         cmocka_unit_test(test_two_nodes),
         cmocka_unit_test(test_nodes),
         cmocka_unit_test(test_adding_up),
+        cmocka_unit_test(test_sums_in_rank_order),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_many_ranks),
         cmocka_unit_test(test_refused_ranks),
     };

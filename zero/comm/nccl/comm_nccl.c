@@ -250,10 +250,7 @@ static zr_status_t add_piece(const parts_t *parts) {
 }
 
 static zr_status_t add_slices(parts_t *parts) {
-    size_t longest = parts->call->collective == ZR_REDUCE_SCATTER
-                         ? parts->call->n_elems
-                         : (parts->call->n_elems + (size_t)parts->self->base.n_ranks - 1) /
-                               (size_t)parts->self->base.n_ranks;
+    size_t longest = zr_comm_longest_slice(&parts->self->base, parts->call);
     for (parts->begin = 0; parts->begin < longest; parts->begin += parts->piece_elems) {
         ZR_TRY(zr_nccl_link_queue(parts->self->link, parts->call, exchange_part, parts));
         ZR_TRY(add_piece(parts));
@@ -303,21 +300,9 @@ static zr_status_t find_allocator(nccl_comm_t *self, zr_allocator_t **allocator_
     return ZR_OK;
 }
 
-/* Elements of each slice per group: what the workspace holds, in whole lines of memory. */
-static size_t choose_piece(const nccl_comm_t *self, const zr_comm_call_t *call) {
-    enum { LINE_ELEMS = 32 };
-    size_t n_ranks = (size_t)self->base.n_ranks;
-    size_t line_bytes = LINE_ELEMS * zr_dtype_size(call->message.dtype) * (n_ranks - 1);
-    size_t n_lines = self->base.options.workspace_bytes / line_bytes;
-    size_t longest = call->collective == ZR_REDUCE_SCATTER
-                         ? call->n_elems
-                         : (call->n_elems + n_ranks - 1) / n_ranks;
-    size_t most = (n_lines > 0 ? n_lines : 1) * LINE_ELEMS;
-    return longest < most ? longest : most;
-}
-
 static zr_status_t queue_sum_in_rank_order(nccl_comm_t *self, const zr_comm_call_t *call) {
-    parts_t parts = {.self = self, .call = call, .piece_elems = choose_piece(self, call)};
+    parts_t parts = {
+        .self = self, .call = call, .piece_elems = zr_comm_piece_elems(&self->base, call)};
     zr_allocator_t *allocator = NULL;
     void *workspace = NULL;
     zr_allocation_request_t request = {
