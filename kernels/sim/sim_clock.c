@@ -77,17 +77,6 @@ void zr_sim_clock_spend(zr_sim_clock_t *clock, double seconds) {
 
 /* ---- a part's time --------------------------------------------------------------------------- */
 
-/* Nothing begins before now any more. */
-static void forget_past(part_t *part, double now) {
-    size_t n_past = 0;
-    while (n_past < part->n && part->stretches[n_past].end <= now)
-        n_past++;
-    if (n_past == 0)
-        return;
-    part->n -= n_past;
-    memmove(part->stretches, part->stretches + n_past, part->n * sizeof(*part->stretches));
-}
-
 /* The first stretch that ends after a time: those before it leave room from then on. */
 static size_t first_ending_after(const part_t *part, double time) {
     size_t low = 0, high = part->n;
@@ -99,6 +88,16 @@ static size_t first_ending_after(const part_t *part, double time) {
             high = middle;
     }
     return low;
+}
+
+/* Nothing begins before now any more. What has passed is in nobody's way, and is dropped when it is
+ * half of all, so that each stretch is moved about once. */
+static void forget_past(part_t *part, double now) {
+    size_t n_past = first_ending_after(part, now);
+    if (n_past < 16 || n_past < part->n / 2)
+        return;
+    part->n -= n_past;
+    memmove(part->stretches, part->stretches + n_past, part->n * sizeof(*part->stretches));
 }
 
 /* The first stretch behind the earliest room for so many seconds, and when that begins. */
