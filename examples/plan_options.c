@@ -23,6 +23,8 @@ static const shared_option_t shared[] = {
     {"grad-accum", 2, NULL},
     {"reduce", 2, NULL},
     {"prefetch", 2, NULL},
+    {"max-live", 2, NULL},
+    {"sums", 2, NULL},
     {"clip", 2, NULL},
     {"check-overflow", 2, NULL},
     {"stage", 3, "what is sharded (default: each stage is tried)"},

@@ -63,6 +63,7 @@ zr_status_t train_launch_comms(const train_options_t *options, const zr_log_t *l
     zr_comm_options_t comm_options = zr_comm_options_default();
     comm_options.log = *log;
     comm_options.timeout_ms = options->comm_timeout_ms;
+    comm_options.sums = options->sums;
     if (options->is_launched)
         return zr_comm_create_nccl(&options->launch, &comm_options, comms);
     if (options->use_nccl)

@@ -35,6 +35,8 @@ enum option_key {
     KEY_REDUCE,
     KEY_PREFETCH,
     KEY_MEMORY_PLAN,
+    KEY_MAX_LIVE,
+    KEY_SUMS,
     KEY_RECOMPUTE,
     KEY_FREEZE,
     KEY_DEVICE,
@@ -115,6 +117,12 @@ static const struct argp_option option_table[] = {
      "when gradients are added over ranks; auto: once per step at stages 0 and 1", 2},
     {"prefetch", KEY_PREFETCH, "ELEMS", 0,
      "stage 3: parameters that may be gathered ahead of their use (default 50000000)", 2},
+    {"max-live", KEY_MAX_LIVE, "ELEMS", 0,
+     "stage 3: stop gathering ahead at so many gathered parameters (default 1000000000)", 2},
+    {"sums", KEY_SUMS, "rank-order|any", 0,
+     "of ranks' numbers: rank-order, the same bits wherever they are made; any: with --comm nccl, "
+     "NCCL's order and rounding, which sends less between nodes (default rank-order)",
+     2},
     {"recompute", KEY_RECOMPUTE, "none|unit", 0,
      "unit: keep each layer's input only and compute the rest again (default none)", 2},
 
@@ -309,6 +317,14 @@ static zr_status_t set_comm_timeout(parsing_t *p, const char *value) {
     size_t seconds = 0;
     ZR_TRY(args_count("--comm-timeout", value, 1, MOST_TIMEOUT_SECONDS, p->log, &seconds));
     p->options->comm_timeout_ms = (int)(seconds * 1000);
+    return ZR_OK;
+}
+
+static zr_status_t set_sums(parsing_t *p, const char *value) {
+    static const char *const names[] = {"rank-order", "any"};
+    size_t choice = 0;
+    ZR_TRY(args_choice("--sums", value, names, 2, p->log, &choice));
+    p->options->sums = choice == 1 ? ZR_SUM_ANY : ZR_SUM_RANK_ORDER;
     return ZR_OK;
 }
 
@@ -513,6 +529,10 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
         return set_reduce(p, value);
     case KEY_PREFETCH:
         return args_count("--prefetch", value, 0, MOST_COUNT, p->log, &o->config.prefetch_elems);
+    case KEY_MAX_LIVE:
+        return args_count("--max-live", value, 1, MOST_COUNT, p->log, &o->config.max_live_elems);
+    case KEY_SUMS:
+        return set_sums(p, value);
     case KEY_DEVICE:
         return set_device(p, value);
     case KEY_MEMORY_PLAN:

@@ -45,6 +45,7 @@ typedef struct train_options {
     const char *device;    /* as written: auto, host, cuda or cuda:N */
     size_t n_threads;      /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
+    zr_sum_order_t sums;
     bool use_nccl;    /* a GPU for each rank, from the one of --device on */
     bool is_launched; /* this process is one rank, and finds the others by `launch` */
     zr_launch_t launch;

@@ -30,6 +30,7 @@ gpt_plan_request_t train_plan_request(const train_options_t *options,
                                 .seq = options->seq,
                                 .n_steps = PLAN_N_STEPS,
                                 .n_ranks = options->n_ranks,
+                                .sums = options->sums,
                                 .hardware = *hardware};
 }
 

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sys/resource.h>
+
 #include "tests/examples/run_train.h"
 
 #define MODEL "--model layers=2,channels=64,heads=2,seq=16,vocab=256 --sub-group 4096 "
@@ -215,12 +217,63 @@ static void hardware_is_found(void **state) {
     assert_int_equal(strncmp(out, "zero-plan ", 10), 0);
 }
 
+/* One plan of GPT-3 13B on 64 nodes. */
+static double step_ms_of(const char *arguments, double *exposed_p) {
+    char with_model[1024];
+    snprintf(with_model, sizeof(with_model),
+             "--model gpt3-13b --hardware 8x-a100-80g --ranks 512 --dtype bf16 --stage 3 "
+             "--offload-optimizer none --offload-params none --micro-batch 1 --recompute unit %s",
+             arguments);
+    json_t *planned = plan_json(with_model, 0), *one = only_plan(planned);
+    double step_ms = number(one, "step_ms", NULL);
+    *exposed_p = 1e3 * number(json_object_get(json_object_get(one, "time"), "communication"),
+                              "exposed", NULL);
+    assert_non_null(strstr(text(json_object_get(planned, "recommended"), "options"), arguments));
+    json_decref(planned);
+    return step_ms;
+}
+
+/* What sums in rank order cost between nodes, and that gathering ahead hides gathering. */
+static void collectives_are_as_asked_for(void **state) {
+    double exposed, in_order_exposed, ahead_exposed, none_ahead_exposed;
+    (void)state;
+    double any = step_ms_of("--sums any", &exposed);
+    double in_order = step_ms_of("--sums rank-order", &in_order_exposed);
+    /* Gradients of 25.7 GB, of which each of 8 ranks sends 504 of 512 parts to other nodes. */
+    double more = 8.0 * 25.7e9 * 504.0 / 512.0 / 192e9 * 1e3 - 25.7e9 / 192e9 * 1e3;
+    assert_true(in_order > any && in_order - any < 1.02 * more);
+    assert_true(in_order_exposed > exposed);
+    double ahead = step_ms_of("--sums any --prefetch 400000000", &ahead_exposed);
+    assert_true(ahead < any && ahead_exposed < 0.5 * exposed);
+    double limited =
+        step_ms_of("--sums any --prefetch 400000000 --max-live 400000000", &none_ahead_exposed);
+    assert_true(limited > ahead && none_ahead_exposed > ahead_exposed);
+}
+
+/* Everything that GPT-3 175B could do on 1,024 ranks, in 200 MiB and 10 s of a processor. */
+static void planning_is_cheap(void **state) {
+    (void)state;
+#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#else
+    struct rusage before, after;
+    assert_int_equal(getrusage(RUSAGE_CHILDREN, &before), 0);
+    assert_int_equal(plan("--model gpt3-175b --hardware 8x-a100-80g --ranks 1024 --dtype bf16"), 0);
+    assert_int_equal(getrusage(RUSAGE_CHILDREN, &after), 0);
+    assert_true(after.ru_utime.tv_sec + after.ru_stime.tv_sec <
+                before.ru_utime.tv_sec + before.ru_stime.tv_sec + 10);
+    assert_true(after.ru_maxrss < 200 * 1024); /* KiB, of any child so far */
+#endif
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks_are_those_of_the_run),
         cmocka_unit_test(what_does_not_fit_is_agreed_on),
         cmocka_unit_test(what_is_recommended_runs),
         cmocka_unit_test(hardware_is_found),
+        cmocka_unit_test(collectives_are_as_asked_for),
+        cmocka_unit_test(planning_is_cheap),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }
