@@ -16,6 +16,7 @@
 #include "kernels/simulation.h"
 #include "offload/stash.h"
 #include "offload/store.h"
+#include "zero/checkpoint/checkpoint.h"
 #include "zero/comm/comm.h"
 #include "zero/config.h"
 #include "zero/hardware_json.h"

@@ -132,7 +132,8 @@ typedef struct zr_checkpoint_tensor {
     bool frozen;      /* it had no state */
     bool has_moments; /* m and v are there; else they read as 0 */
 } zr_checkpoint_tensor_t;
-/** Number `index`, below n_tensors, in the order of registration; lives as long as it. */
+/** Number `index`, in the order of registration; lives as long as the checkpoint. NULL from
+ * n_tensors on. */
 const zr_checkpoint_tensor_t *zr_checkpoint_tensor(const zr_checkpoint_t *checkpoint, size_t index);
 /** Whether there is a tensor of this name, and which. */
 bool zr_checkpoint_find(const zr_checkpoint_t *checkpoint, const char *name, size_t *index_p);
@@ -181,7 +182,12 @@ typedef struct zr_checkpoint_entry {
     size_t step;
     bool is_complete;  /* it has been given its name, and its manifest and files are as they say */
     char problem[256]; /* what is wrong with it, of one that is not complete */
-    uint64_t data_bytes; /* of one that is complete */
+    /* Of one that is complete: */
+    uint64_t data_bytes;
+    int n_ranks;
+    int stage;
+    zr_dtype_t dtype;
+    int64_t saved_unix_s; /* when its manifest was written; 0: not known */
 } zr_checkpoint_entry_t;
 
 /**

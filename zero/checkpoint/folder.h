@@ -69,7 +69,7 @@ typedef struct zr_folder_found {
  */
 ZR_NODISCARD zr_status_t zr_folder_newest(const char *folder, const zr_log_t *log,
                                           zr_folder_found_t *found_p);
-/** A zeroed one is fine. */
+/** One that was never filled is fine: zeros, and fd -1. */
 void zr_folder_found_clear(zr_folder_found_t *found);
 
 /* ---- what a folder has ----------------------------------------------------------------------- */

@@ -153,7 +153,7 @@ zr_status_t zr_folder_read(int folder_fd, const char *name, char reason[256], in
 /* ---- the newest ------------------------------------------------------------------------------ */
 
 void zr_folder_found_clear(zr_folder_found_t *found) {
-    if (found->path != NULL && found->fd >= 0)
+    if (found->fd >= 0)
         close(found->fd);
     free(found->path);
     zr_manifest_clear(&found->manifest);
@@ -218,9 +218,13 @@ static zr_status_t find_newest(int folder_fd, const char *folder, const zr_log_t
     tell_unfinished(folder, log, items, n_items);
     zr_status_t status = take_first(folder_fd, folder, log, items, n_items, &index, found);
     if (status == ZR_OK && index == n_items)
-        status = zr_fail(log, ZR_ERR_IO, "%s has no complete checkpoint", folder);
-    else if (status == ZR_OK && asprintf(&found->path, "%s/%s", folder, items[index].name) < 0)
+        status = zr_fail(log, ZR_ERR_IO,
+                         "%s has no complete checkpoint, and is none itself: it has no %s", folder,
+                         ZR_MANIFEST_NAME);
+    else if (status == ZR_OK && asprintf(&found->path, "%s/%s", folder, items[index].name) < 0) {
+        found->path = NULL;
         status = zr_fail(log, ZR_ERR_MEMORY, "%s: no memory for a path", folder);
+    }
     if (status == ZR_OK)
         tell_latest(folder_fd, folder, log, items[index].name);
     free(items);

@@ -1,0 +1,209 @@
+/*
+ * Checkpoints that no run has saved: what is written tensor by tensor is read back, whatever the
+ * sizes, and nothing of it appears before it is published, or when a drive is full.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/zero/checkpoint/sample.h"
+
+static char root[] = "/tmp/zr-test-writer-XXXXXX";
+static int n_writes, fail_at;
+
+ssize_t __real_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
+
+ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset) {
+    if (++n_writes == fail_at) {
+        errno = ENOSPC;
+        return -1;
+    }
+    /* Some are short, and some are interrupted. */
+    if (n_writes % 3 == 1 && n_writes % 2 == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return __real_pwrite(fd, bytes, n_writes % 3 == 0 && n_bytes > 10 ? n_bytes / 2 : n_bytes,
+                         offset);
+}
+
+static int enter(void **state) {
+    (void)state;
+    return mkdtemp(root) == NULL || chdir(root) != 0 ? -1 : 0;
+}
+
+static int leave(void **state) {
+    char command[256];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf '%s'", root);
+    return chdir("/") | system(command);
+}
+
+/* Values in order, from the first, each once. */
+typedef struct source {
+    size_t next;
+    float scale;
+} source_t;
+
+static void fill(void *context, size_t first, size_t n_elems, float *values) {
+    source_t *source = context;
+    assert_int_equal(first, source->next);
+    for (size_t i = 0; i < n_elems; i++)
+        values[i] = source->scale * (float)(first + i);
+    source->next += n_elems;
+}
+
+static const size_t sizes[][4] = {{3, 5}, {0, 7}, {1 << 20, 1}, {300001, 7}, {65536, 1}, {1, 1}};
+#define N_TENSORS (sizeof(sizes) / sizeof(sizes[0]))
+
+static zr_status_t add(zr_checkpoint_writer_t *writer, size_t index, size_t *n_p) {
+    char name[32];
+    source_t source = {.scale = (float)(index + 1)};
+    snprintf(name, sizeof(name), "tensor %zu", index);
+    zr_param_desc_t desc = {.name = name,
+                            .n_dims = 2,
+                            .dims = {sizes[index][0], sizes[index][1]},
+                            .fill = index == 4 ? NULL : fill,
+                            .fill_context = &source};
+    zr_status_t status = zr_checkpoint_writer_add(writer, &desc);
+    if (status == ZR_OK && index != 4)
+        assert_int_equal(source.next, sizes[index][0] * sizes[index][1]);
+    *n_p = sizes[index][0] * sizes[index][1];
+    return status;
+}
+
+static zr_status_t write_all(const zr_log_t *log) {
+    zr_save_options_t options = {.folder = "f", .trainer_json = "{\"a\": 1}", .keep = 1};
+    zr_checkpoint_writer_t *writer = NULL;
+    size_t n = 0;
+    ZR_TRY(zr_checkpoint_writer_create(&options, log, &writer));
+    zr_status_t status = ZR_OK;
+    for (size_t i = 0; i < N_TENSORS && status == ZR_OK; i++)
+        status = add(writer, i, &n);
+    if (status == ZR_OK)
+        status = zr_checkpoint_writer_publish(writer);
+    zr_checkpoint_writer_destroy(&writer);
+    return status;
+}
+
+static void check_all(void) {
+    zr_checkpoint_t *checkpoint = NULL;
+    zr_checkpoint_reader_t *reader = NULL;
+    zr_checkpoint_info_t info;
+    assert_int_equal(zr_checkpoint_open("f", NULL, &checkpoint), ZR_OK);
+    zr_checkpoint_info(checkpoint, &info);
+    assert_string_equal(info.path, "f/step-00000000");
+    assert_int_equal(info.n_tensors, N_TENSORS);
+    assert_string_equal(zr_checkpoint_trainer_json(checkpoint), "{\"a\":1}");
+    assert_int_equal(zr_checkpoint_verify(checkpoint, NULL, NULL, NULL), ZR_OK);
+    assert_int_equal(zr_checkpoint_reader_create(checkpoint, NULL, &reader), ZR_OK);
+    for (size_t i = 0; i < N_TENSORS; i++) {
+        const zr_checkpoint_tensor_t *t = zr_checkpoint_tensor(checkpoint, i);
+        size_t n = sizes[i][0] * sizes[i][1];
+        float *values = malloc((n + 1) * sizeof(*values));
+        assert_non_null(values);
+        assert_true(t->n_elems == n && t->n_dims == 2 && !t->frozen && !t->has_moments);
+        assert_int_equal(zr_checkpoint_read(reader, i, ZR_CHECKPOINT_VALUE, 0, n, values), ZR_OK);
+        for (size_t k = 0; k < n; k++)
+            assert_true(values[k] == (i == 4 ? 0.0f : (float)(i + 1) * (float)k));
+        assert_int_equal(zr_checkpoint_read(reader, i, ZR_CHECKPOINT_V, 0, n, values), ZR_OK);
+        assert_true(n == 0 || values[n / 2] == 0.0f);
+        free(values);
+    }
+    zr_checkpoint_reader_destroy(&reader);
+    zr_checkpoint_close(&checkpoint);
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    assert_int_equal(write_all(NULL), ZR_OK);
+    check_all();
+    assert_int_equal(write_all(NULL), ZR_OK); /* over itself */
+    check_all();
+    assert_int_equal(system("test \"$(ls -A f | tr '\\n' ' ')\" = 'latest step-00000000 '"), 0);
+}
+
+static void test_full_drive(void **state) {
+    (void)state;
+    for (int at = 1;; at++) {
+        sample_log_t kept;
+        zr_log_t log = sample_log(&kept);
+        n_writes = 0;
+        fail_at = at;
+        zr_status_t status = write_all(&log);
+        if (n_writes < at) {
+            assert_int_equal(status, ZR_OK);
+            assert_true(at > 10);
+            break;
+        }
+        assert_int_equal(status, ZR_ERR_IO);
+        assert_int_equal(kept.n_messages, 1);
+        assert_non_null(strstr(kept.text, "No space left on device"));
+        assert_int_equal(system("! test -e f/.step-00000000.partial"), 0);
+        fail_at = 0;
+        check_all(); /* the one before */
+    }
+    fail_at = 0;
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    sample_log_t kept;
+    zr_log_t log = sample_log(&kept);
+    zr_save_options_t options = {.folder = "g", .trainer_json = "[]"};
+    zr_checkpoint_writer_t *writer = NULL;
+    assert_int_equal(zr_checkpoint_writer_create(NULL, &log, &writer), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_ERR_ARGUMENT);
+    options.trainer_json = "{";
+    assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_ERR_ARGUMENT);
+    assert_int_equal(kept.n_messages, 3);
+    options.trainer_json = NULL;
+    assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_OK);
+    zr_param_desc_t desc = {.name = "a", .n_dims = 1, .dims = {3}};
+    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_OK);
+    log = sample_log(&kept);
+    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(kept.text, "\"a\": there is one of this name already"));
+    desc = (zr_param_desc_t){.name = "b", .n_dims = 2, .dims = {SIZE_MAX, 3}};
+    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
+    desc = (zr_param_desc_t){.name = "b", .n_dims = 4, .dims = {1u << 20, 1u << 20, 1u << 20, 16}};
+    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(kept.text, "\"b\": it has more elements than a checkpoint may have"));
+    desc = (zr_param_desc_t){.name = "b", .n_dims = 5};
+    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
+    desc = (zr_param_desc_t){.name = ""};
+    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
+    desc = (zr_param_desc_t){.name = "\xff"};
+    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
+    assert_int_equal(kept.n_messages, 6);
+    desc = (zr_param_desc_t){.name = "scalar"};
+    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_OK);
+    assert_int_equal(zr_checkpoint_writer_publish(writer), ZR_OK);
+    assert_int_equal(zr_checkpoint_writer_publish(writer), ZR_ERR_STATE);
+    assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_STATE);
+    zr_checkpoint_writer_destroy(&writer);
+    zr_checkpoint_writer_destroy(&writer);
+    /* Given up: nothing is left. */
+    options.folder = "h";
+    assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_OK);
+    zr_checkpoint_writer_destroy(&writer);
+    assert_int_equal(system("test -z \"$(ls -A h)\""), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_full_drive),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}

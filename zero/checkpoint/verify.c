@@ -1,0 +1,95 @@
+/* Compares all of a checkpoint with its checksums, in the order in which files have it. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "offload/store.h"
+#include "zero/checkpoint/reader_internal.h"
+
+/* So much between two reports of progress. */
+#define REPORT_BYTES ((uint64_t)16 << 20)
+
+typedef struct verifier {
+    zr_checkpoint_reader_t *reader;
+    const zr_manifest_t *manifest;
+    void *bytes; /* of a chunk */
+    void (*progress)(void *context, uint64_t n_bytes);
+    void *context;
+    uint64_t n_bytes;  /* verified */
+    uint64_t reported; /* of them */
+} verifier_t;
+
+static void pass(verifier_t *v, uint64_t n_bytes, bool is_last) {
+    v->n_bytes += n_bytes;
+    if (v->progress == NULL || (!is_last && v->n_bytes - v->reported < REPORT_BYTES))
+        return;
+    v->reported = v->n_bytes;
+    v->progress(v->context, v->n_bytes);
+}
+
+static zr_status_t tell_damaged(const verifier_t *v, size_t extent, size_t n_chunks,
+                                size_t n_damaged, size_t first) {
+    const zr_manifest_extent_t *e = &v->manifest->extents[extent];
+    return zr_fail(&v->reader->log, ZR_ERR_FORMAT,
+                   "damaged: unit \"%.200s\", %s elements %zu to %zu: %s/%s, offset %" PRIu64
+                   ": %zu of %zu chunks are not what was saved, the first at offset %" PRIu64,
+                   v->manifest->units[e->unit], e->frozen ? "frozen" : "trainable", e->first,
+                   e->first + e->n_elems - 1, v->reader->checkpoint->found.path,
+                   v->manifest->files[e->file].data, e->offset_bytes, n_damaged, n_chunks,
+                   zr_reader_chunk_offset(v->manifest, extent, first));
+}
+
+/* An extent that cannot be read is left at the first error. */
+static zr_status_t verify_extent(verifier_t *v, size_t extent) {
+    const zr_manifest_extent_t *e = &v->manifest->extents[extent];
+    size_t n_chunks = (size_t)zr_manifest_chunks(zr_manifest_extent_bytes(e),
+                                                 v->manifest->files[e->file].chunk_bytes);
+    size_t n_damaged = 0, first = 0;
+    const uint64_t *sums = NULL;
+    zr_reader_files_t *files = NULL;
+    ZR_TRY(zr_reader_load_sums(v->reader, extent, &sums));
+    ZR_TRY(zr_reader_open_files(v->reader, e->file, &files));
+    for (size_t chunk = 0; chunk < n_chunks; chunk++) {
+        size_t n_bytes = zr_reader_chunk_bytes(v->manifest, extent, chunk);
+        uint64_t offset = zr_reader_chunk_offset(v->manifest, extent, chunk);
+        ZR_TRY(zr_file_read(&files->data, offset, v->bytes, n_bytes, &v->reader->log));
+        if (zr_store_checksum(v->bytes, n_bytes) != sums[chunk] && n_damaged++ == 0)
+            first = chunk;
+        pass(v, n_bytes, false);
+    }
+    return n_damaged == 0 ? ZR_OK : tell_damaged(v, extent, n_chunks, n_damaged, first);
+}
+
+static size_t largest_chunk(const zr_manifest_t *manifest) {
+    size_t largest = 1;
+    for (size_t i = 0; i < manifest->n_files; i++) {
+        const zr_manifest_file_t *file = &manifest->files[i];
+        size_t n_bytes =
+            file->data_bytes < file->chunk_bytes ? (size_t)file->data_bytes : file->chunk_bytes;
+        largest = n_bytes > largest ? n_bytes : largest;
+    }
+    return largest;
+}
+
+zr_status_t zr_checkpoint_verify(const zr_checkpoint_t *checkpoint, const zr_log_t *log,
+                                 void (*progress)(void *context, uint64_t n_bytes), void *context) {
+    if (checkpoint == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "there is no checkpoint to verify");
+    verifier_t v = {
+        .manifest = &checkpoint->found.manifest, .progress = progress, .context = context};
+    ZR_TRY(zr_checkpoint_reader_create(checkpoint, log, &v.reader));
+    size_t *order = zr_manifest_extents_by_file(v.manifest);
+    v.bytes = malloc(largest_chunk(v.manifest));
+    zr_status_t status = ZR_OK;
+    if (order == NULL || v.bytes == NULL)
+        status = zr_fail(&v.reader->log, ZR_ERR_MEMORY, "%s: no memory to verify it",
+                         checkpoint->found.path);
+    for (size_t i = 0; i < v.manifest->n_extents && v.bytes != NULL && order != NULL; i++) {
+        zr_status_t of_extent = verify_extent(&v, order[i]);
+        status = status != ZR_OK ? status : of_extent;
+    }
+    pass(&v, 0, true);
+    free(v.bytes);
+    free(order);
+    zr_checkpoint_reader_destroy(&v.reader);
+    return status;
+}
