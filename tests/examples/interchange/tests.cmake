@@ -2,6 +2,9 @@ if(TARGET zero_interchange)
   set(MADE_WEIGHTS examples/interchange/made_weights.c)
   zr_add_test(examples/interchange/test_elements.c LINK zero_interchange)
   zr_add_test(examples/interchange/test_safetensors.c LINK zero_interchange LABELS asan)
+  zr_add_test(examples/interchange/test_llmc_header.c LINK zero_interchange LABELS asan)
   zr_add_test(examples/interchange/test_interchange.c ${MADE_WEIGHTS} LINK zero_interchange
+              LABELS asan)
+  zr_add_test(examples/interchange/test_interchange_refused.c ${MADE_WEIGHTS} LINK zero_interchange
               LABELS asan)
 endif()
