@@ -7,6 +7,7 @@ foreach(folder kernels allocator offload zero)
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/libzero
           FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE PATTERN "nccl" EXCLUDE)
 endforeach()
+install(TARGETS zero-checkpoint RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(TARGET zero-train)
   install(TARGETS zero-train zero-plan zero-capacity RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   # zero-plan looks for them beside the folder it is in.

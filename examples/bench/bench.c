@@ -1,6 +1,5 @@
 #include "examples/bench/bench.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -9,59 +8,9 @@
 
 /* ---- options -------------------------------------------------------------------------- */
 
-typedef struct parsing {
-    const bench_parser_t *parser;
-    bench_common_t *common;
-    const zr_log_t *log;
-} parsing_t;
-
-static zr_status_t take(const parsing_t *parsing, int key, const char *value) {
-    switch (key) {
-    case BENCH_KEY_JSON:
-        parsing->common->json = true;
-        return ZR_OK;
-    case BENCH_KEY_HELP:
-        parsing->common->help = true;
-        return ZR_OK;
-    case BENCH_KEY_VERSION:
-        parsing->common->version = true;
-        return ZR_OK;
-    case ARGP_KEY_ARG:
-        return zr_fail(parsing->log, ZR_ERR_ARGUMENT, "%s takes options only, but got \"%s\"",
-                       parsing->parser->name, value);
-    }
-    return parsing->parser->take(key, value, parsing->common);
-}
-
-static error_t parse_option(int key, char *value, struct argp_state *state) {
-    switch (take(state->input, key, value)) {
-    case ZR_OK:
-        return 0;
-    case ZR_ERR_UNSUPPORTED:
-        return ARGP_ERR_UNKNOWN;
-    default:
-        return EINVAL;
-    }
-}
-
 bool bench_parse(const bench_parser_t *parser, int argc, char **argv, const zr_log_t *log,
                  bench_common_t *common, int *code_p) {
-    parsing_t parsing = {.parser = parser, .common = common, .log = log};
-    const struct argp argp = {
-        .options = parser->options, .parser = parse_option, .doc = parser->doc};
-    zr_status_t status = args_parse(&argp, argc, argv, log, &parsing);
-    if (status != ZR_OK) {
-        *code_p = status == ZR_ERR_ARGUMENT ? BENCH_BAD_INPUT : BENCH_FAILED;
-        return false;
-    }
-    char name[64];
-    snprintf(name, sizeof(name), "zero-bench %s", parser->name);
-    if (common->help)
-        args_help(&argp, name, stdout);
-    else if (common->version)
-        printf("zero-bench %s (%s)\n", zr_version(), zr_build_description());
-    *code_p = BENCH_MEASURED;
-    return !common->help && !common->version;
+    return command_parse("zero-bench", parser, argc, argv, log, common, code_p);
 }
 
 zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t *log) {

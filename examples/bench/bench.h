@@ -6,22 +6,19 @@
 #ifndef EXAMPLES_BENCH_BENCH_H
 #define EXAMPLES_BENCH_BENCH_H
 
-#include <argp.h>
-
-#include "examples/common/args.h"
+#include "examples/common/command.h"
 #include "examples/common/json.h"
 #include "examples/common/messages.h"
 #include "zero/zero.h"
 
 /** What zero-bench exits with. */
-enum { BENCH_MEASURED = 0, BENCH_FAILED = 1, BENCH_BAD_INPUT = 2 };
+enum {
+    BENCH_MEASURED = COMMAND_DONE,
+    BENCH_FAILED = COMMAND_FAILED,
+    BENCH_BAD_INPUT = COMMAND_BAD_INPUT
+};
 
-typedef struct bench_command {
-    const char *name;    /* "adam" */
-    const char *summary; /* one line for the list of commands */
-    /* argv[0] is the command's name. Returns what the program exits with. */
-    int (*run)(int argc, char **argv, const zr_log_t *log);
-} bench_command_t;
+typedef command_t bench_command_t;
 
 extern const bench_command_t bench_adam;
 extern const bench_command_t bench_kernels;
@@ -32,35 +29,15 @@ extern const bench_command_t bench_io;
 
 /* ---- options that every command has ----------------------------------------------- */
 
-typedef struct bench_common {
-    bool json, help, version;
-} bench_common_t;
+typedef command_common_t bench_common_t;
+typedef command_parser_t bench_parser_t;
 
-enum { BENCH_KEY_JSON = 0x1000, BENCH_KEY_HELP, BENCH_KEY_VERSION, BENCH_KEY_FIRST_OWN };
+enum { BENCH_KEY_FIRST_OWN = COMMAND_KEY_FIRST_OWN };
 
 /** The last entries of a command's options. */
-#define BENCH_COMMON_OPTIONS                                                                       \
-    {"json", BENCH_KEY_JSON, NULL, 0, "print one JSON object on standard output", 0},              \
-        {"help", BENCH_KEY_HELP, NULL, 0, "print this", -1}, {                                     \
-        "version", BENCH_KEY_VERSION, NULL, 0, "print the version and how it was built", -1        \
-    }
+#define BENCH_COMMON_OPTIONS COMMAND_COMMON_OPTIONS
 
-/** The command line of a command. */
-typedef struct bench_parser {
-    const char *name;                  /* of the command */
-    const struct argp_option *options; /* its own, BENCH_COMMON_OPTIONS, and zeros */
-    const char *doc;                   /* what --help says of it */
-    /* Take one of its own; what is wrong has been logged. ZR_ERR_UNSUPPORTED: it has none such. */
-    zr_status_t (*take)(int key, const char *value, void *options);
-} bench_parser_t;
-
-/**
- * Parse a command line, and answer --help and --version.
- *
- * @param common  the first member of the options that the parser's `take` gets
- * @param code_p  set when the answer is false: what the program exits with
- * @return whether to go on
- */
+/** As command_parse. */
 bool bench_parse(const bench_parser_t *parser, int argc, char **argv, const zr_log_t *log,
                  bench_common_t *common, int *code_p);
 

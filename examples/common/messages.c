@@ -106,6 +106,10 @@ zr_log_t messages_log(messages_t *messages, zr_log_level_t level) {
     return (zr_log_t){.sink = write_message, .context = messages, .level = level, .rank = -1};
 }
 
+messages_t *messages_of(const zr_log_t *log) {
+    return log->sink == write_message ? log->context : NULL;
+}
+
 void messages_progress(messages_t *messages, bool stays, const char *format, ...) {
     if (!messages->terminal && !stays)
         return;

@@ -30,6 +30,9 @@ void messages_destroy(messages_t **messages);
 /** A log that writes here. */
 zr_log_t messages_log(messages_t *messages, zr_log_level_t level);
 
+/** Where such a log writes; NULL for any other log. */
+messages_t *messages_of(const zr_log_t *log);
+
 /**
  * Replace the progress line, where standard error is a terminal.
  *

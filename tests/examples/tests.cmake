@@ -1,6 +1,10 @@
 zr_add_test(examples/test_args.c LINK examples_common)
 zr_add_test(examples/test_data.c LINK zero_data)
 zr_add_test(examples/test_gpt_tensors.c LINK zero_gpt)
+zr_add_test(examples/test_zero_checkpoint.c LABELS asan)
+target_compile_definitions(test_zero_checkpoint PRIVATE
+  ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>")
+add_dependencies(test_zero_checkpoint zero-checkpoint)
 if(TARGET zero-train)
   zr_add_test(examples/test_zero_train.c)
   target_compile_definitions(test_zero_train PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
