@@ -20,9 +20,9 @@ typedef struct plan_lack {
 
 typedef struct plan_one {
     bool fits;
-    gpt_plan_t plan;   /* of one that does not fit: what it would need, were there memory enough */
-    plan_lack_t lack;  /* does not fit */
-    char message[512]; /* does not fit: what the run would say */
+    gpt_plan_t plan;    /* of one that does not fit: what it would need, were there memory enough */
+    plan_lack_t lack;   /* does not fit */
+    char message[1024]; /* does not fit: what the run would say */
 } plan_one_t;
 
 /**

@@ -27,9 +27,13 @@ static const shared_option_t shared[] = {
     {"sums", 2, NULL},
     {"clip", 2, NULL},
     {"check-overflow", 2, NULL},
-    {"stage", 3, "what is sharded (default: each stage is tried)"},
-    {"offload-optimizer", 3, "where the optimizer's state lives (default: each is tried)"},
-    {"offload-params", 3, "at stage 3: where parameters live (default: each is tried)"},
+    {"stage", 3, "what is sharded (default, and auto: each stage is tried)"},
+    {"offload-optimizer", 3,
+     "where the optimizer's state lives (default: each is tried, as a whole); auto: as far up as "
+     "fits"},
+    {"offload-params", 3,
+     "at stage 3: where parameters live (default: each is tried, as a whole); auto: as far up as "
+     "fits"},
     {"recompute", 3, "whether layers are computed again in backward (default: both are tried)"},
     {"micro-batch", 3,
      "sequences per rank and micro-batch (default: 1, 2, 4 and so on are tried, as long as it fits "
@@ -131,13 +135,10 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
                        zr_version());
     const char *name = shared_options_name(&all, key);
     ZR_TRY(train_options_take(&o->run, key, value, p->log));
-    if (o->run.auto_optimizer || o->run.auto_params)
-        return zr_fail(p->log, ZR_ERR_ARGUMENT,
-                       "--%s auto: whole placements are planned here; allowed are none, cpu, nvme, "
-                       "or leave it out, and each is tried",
-                       name);
     p->has_device |= strcmp(name, "device") == 0 || strcmp(name, "threads") == 0;
     note_given(o, name, value);
+    o->stage_open |= o->run.auto_stage;
+    o->run.auto_stage = false;
     return ZR_OK;
 }
 
@@ -178,8 +179,10 @@ static zr_status_t check(const plan_options_t *o, const parsing_t *p) {
                        "--device and --threads are of this machine, and --hardware %s is planned "
                        "for; leave them out, or plan for --hardware this",
                        o->hardware_name);
-    if (!o->params_open && o->run.config.offload_param.device != ZR_OFFLOAD_NONE &&
-        !o->stage_open && o->run.config.stage != 3)
+    bool are_params_down =
+        o->run.auto_params ||
+        (!o->params_open && o->run.config.offload_param.device != ZR_OFFLOAD_NONE);
+    if (are_params_down && !o->stage_open && o->run.config.stage != 3)
         return zr_fail(p->log, ZR_ERR_ARGUMENT,
                        "--offload-params: at stage %d every rank computes with all parameters at "
                        "all times; allowed is none, or --stage 3",

@@ -23,6 +23,7 @@ typedef struct plan_options {
 
     /* What is tried in all ways. */
     bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;
+    int least_stage; /* of those that are tried */
 
     plan_given_t given[PLAN_MOST_GIVEN]; /* what is not open, but for the options that may be */
     size_t n_given;

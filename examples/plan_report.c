@@ -8,26 +8,11 @@
 #include <string.h>
 
 #include "examples/common/json.h"
+#include "examples/plan_words.h"
 #include "examples/train_plan.h"
 #include "examples/train_report.h"
 
 /* ---- the recommendation ---------------------------------------------------------------------- */
-
-typedef struct text {
-    char *bytes;
-    size_t size, n;
-} text_t;
-
-static void add(text_t *text, const char *format, ...) ZR_PRINTF(2, 3);
-static void add(text_t *text, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    if (text->n < text->size) {
-        int n = vsnprintf(text->bytes + text->n, text->size - text->n, format, arguments);
-        text->n += n > 0 ? (size_t)n : 0;
-    }
-    va_end(arguments);
-}
 
 /* Options that zero-train refuses where they say nothing. */
 static bool is_said(const plan_options_t *options, const plan_row_t *row, const char *name) {
@@ -46,88 +31,28 @@ static bool is_said(const plan_options_t *options, const plan_row_t *row, const 
 }
 
 /* The options of zero-train that run a plan, but for its data. */
-static void write_options(const plan_options_t *options, const plan_row_t *row, text_t *text) {
+static void write_options(const plan_options_t *options, const plan_row_t *row,
+                          plan_words_t *text) {
     const zr_config_t *config = &options->run.config;
-    const zr_offload_report_t *offload = &row->one.plan.offload;
     bool is_model_given = false;
     for (size_t i = 0; i < options->n_given; i++)
         is_model_given |= strcmp(options->given[i].name, "model") == 0;
-    add(text, "--stage %d", row->stage);
+    plan_words_add(text, "--stage %d", row->stage);
     if (row->optimizer != ZR_OFFLOAD_NONE)
-        add(text, " --offload-optimizer %s", train_offload_name(row->optimizer));
-    if (offload->has_copies && row->optimizer != ZR_OFFLOAD_NONE &&
-        config->offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
-        add(text, " --update-on %s", offload->is_updated_on_device ? "device" : "host");
+        plan_words_optimizer(row, text);
     if (row->params != ZR_OFFLOAD_NONE)
-        add(text, " --offload-params %s", train_offload_name(row->params));
+        plan_words_params(row, text);
+    plan_words_moves(&options->run, row, text);
     if (plan_row_uses_nvme(options, row))
-        add(text, " --nvme-path %s", config->nvme.paths[0] != '\0' ? config->nvme.paths : "DIR");
-    add(text, " --recompute %s --micro-batch %zu", row->recompute ? "unit" : "none",
-        row->micro_batch);
+        plan_words_add(text, " --nvme-path %s",
+                       config->nvme.paths[0] != '\0' ? config->nvme.paths : "DIR");
+    plan_words_add(text, " --recompute %s --micro-batch %zu", row->recompute ? "unit" : "none",
+                   row->micro_batch);
     if (!is_model_given)
-        add(text, " --model %s", options->run.model);
+        plan_words_add(text, " --model %s", options->run.model);
     for (size_t i = 0; i < options->n_given; i++)
         if (is_said(options, row, options->given[i].name))
-            add(text, " --%s %s", options->given[i].name, options->given[i].value);
-}
-
-static void write_placement(const plan_row_t *row, text_t *text) {
-    static const char *const where[] = {"on the device", "in host memory", "on NVMe"};
-    add(text, row->stage == 0 ? "plain data parallelism (stage 0)" : "stage %d", row->stage);
-    if (row->optimizer != ZR_OFFLOAD_NONE)
-        add(text, " with optimizer state %s", where[row->optimizer]);
-    if (row->params != ZR_OFFLOAD_NONE)
-        add(text, "%s parameters %s", row->optimizer != ZR_OFFLOAD_NONE ? " and" : " with",
-            where[row->params]);
-    if (row->recompute)
-        add(text, ", layers computed again in backward");
-}
-
-static void write_lack(const plan_row_t *row, text_t *text) {
-    char needed[32], has[32], tag[32];
-    const plan_lack_t *lack = &row->one.lack;
-    add(text, "needs %s of %s memory and has %s; %s of it are %s",
-        train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
-        zr_tier_name(lack->tier), train_format_bytes((double)lack->there_bytes, has, sizeof(has)),
-        train_format_bytes((double)lack->tag_bytes, tag, sizeof(tag)), zr_tag_name(lack->tag));
-}
-
-/* What the plan's step waits for most, after what it computes. */
-static gpt_plan_part_t worst_part(const gpt_plan_times_t *times) {
-    gpt_plan_part_t worst = GPT_PLAN_UPDATE;
-    for (int part = GPT_PLAN_UPDATE; part < GPT_PLAN_N_PARTS; part++)
-        if (times->exposed[part] > times->exposed[worst])
-            worst = (gpt_plan_part_t)part;
-    return worst;
-}
-
-/* One sentence: why this one. */
-static void write_why(const plan_rows_t *rows, text_t *text) {
-    const plan_row_t *best = &rows->all[rows->recommended];
-    const plan_row_t *fastest = &rows->all[rows->fastest], *first = &rows->all[0];
-    static const char *const what[] = {"", "the update", "communication", "the host link",
-                                       "drives"};
-    gpt_plan_part_t worst = worst_part(&best->one.plan.times);
-    double waits = best->one.plan.times.exposed[worst] / best->one.plan.step_seconds;
-    write_placement(best, text);
-    if (rows->recommended == rows->fastest)
-        add(text, " is the fastest of the %zu plans that fit (of %zu)", rows->n_fit, rows->n);
-    else
-        add(text,
-            " is the simplest of the %zu plans that fit (of %zu) and within %.1f%% of the "
-            "fastest",
-            rows->n_fit, rows->n, 100.0 * (1.0 - best->tokens_per_s / fastest->tokens_per_s));
-    add(text, ": %.0f%% of its step is compute",
-        100.0 * best->one.plan.times.exposed[GPT_PLAN_COMPUTE] / best->one.plan.step_seconds);
-    if (waits >= 0.01)
-        add(text, ", and %.0f%% waits for %s", 100.0 * waits, what[worst]);
-    if (!first->one.fits) {
-        add(text, "; ");
-        write_placement(first, text);
-        add(text, " ");
-        write_lack(first, text);
-    }
-    add(text, ".");
+            plan_words_add(text, " --%s %s", options->given[i].name, options->given[i].value);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -168,11 +93,28 @@ static json_t *lack_object(const plan_lack_t *lack) {
     return object;
 }
 
+/* Of what is offloaded: how much, and how much of it is no lower than host memory. */
+static bool put_parts(json_t *object, const zr_config_t *config) {
+    const zr_offload_options_t *state = &config->offload_optimizer;
+    const zr_offload_param_options_t *params = &config->offload_param;
+    bool made = true;
+    if (state->device != ZR_OFFLOAD_NONE) {
+        made &= json_put(object, "offload_ratio", json_number(state->ratio));
+        made &= json_put(object, "state_in_host", json_count(state->max_in_cpu_elems));
+    }
+    if (params->device != ZR_OFFLOAD_NONE) {
+        made &= json_put(object, "offload_param_ratio", json_number(params->ratio));
+        made &= json_put(object, "params_in_host", json_count(params->max_in_cpu_elems));
+    }
+    return made;
+}
+
 static json_t *row_object(const plan_options_t *options, const plan_row_t *row) {
     json_t *object = json_object();
     bool made = json_put(object, "stage", json_count((uint64_t)row->stage));
     made &= json_put(object, "offload_optimizer", json_string(train_offload_name(row->optimizer)));
     made &= json_put(object, "offload_params", json_string(train_offload_name(row->params)));
+    made &= put_parts(object, &row->config);
     made &= json_put(object, "recompute", json_string(row->recompute ? "unit" : "none"));
     made &= json_put(object, "micro_batch", json_count(row->micro_batch));
     made &= json_put(object, "fits", json_boolean(row->one.fits));
@@ -194,10 +136,10 @@ static json_t *row_object(const plan_options_t *options, const plan_row_t *row) 
 
 static json_t *recommendation_object(const plan_options_t *options, const plan_rows_t *rows) {
     char run[4096] = "", why[2048] = "";
-    text_t run_text = {run, sizeof(run), 0}, why_text = {why, sizeof(why), 0};
+    plan_words_t run_text = {run, sizeof(run), 0}, why_text = {why, sizeof(why), 0};
     json_t *object = json_object();
     write_options(options, &rows->all[rows->recommended], &run_text);
-    write_why(rows, &why_text);
+    plan_words_why(rows, &why_text);
     bool made = json_put(object, "plan", json_count(rows->recommended));
     made &= json_put(object, "why", json_text(why));
     made &= json_put(object, "options", json_text(run));
@@ -271,19 +213,30 @@ static int by_speed(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* "nvme", or "nvme 43%" where the rest is higher up. */
+static const char *format_part(zr_offload_device_t device, double ratio, char text[16]) {
+    const char *name = train_offload_name(device);
+    if (device != ZR_OFFLOAD_NONE && ratio < 1)
+        snprintf(text, 16, "%s %.0f%%", name, 100 * ratio);
+    else
+        snprintf(text, 16, "%s", name);
+    return text;
+}
+
 static void print_row(const plan_row_t *row, bool is_recommended, FILE *file) {
-    char device[32], host[32], nvme[32], lack[256];
+    char device[32], host[32], nvme[32], lack[256], optimizer[16], params[16];
     const gpt_plan_times_t *times = &row->one.plan.times;
-    text_t text = {lack, sizeof(lack), 0};
+    plan_words_t text = {lack, sizeof(lack), 0};
     fprintf(
-        file, "%-2s%3d %9s %6s %9s %6zu %10s %10s %10s", is_recommended ? "->" : "", row->stage,
-        train_offload_name(row->optimizer), train_offload_name(row->params),
+        file, "%-2s%3d %9s %9s %9s %6zu %10s %10s %10s", is_recommended ? "->" : "", row->stage,
+        format_part(row->optimizer, row->config.offload_optimizer.ratio, optimizer),
+        format_part(row->params, row->config.offload_param.ratio, params),
         row->recompute ? "unit" : "none", row->micro_batch,
         train_format_bytes((double)row->one.plan.tiers[0].reserved.peak, device, sizeof(device)),
         train_format_bytes((double)row->one.plan.tiers[1].reserved.peak, host, sizeof(host)),
         train_format_bytes((double)row->one.plan.nvme_bytes, nvme, sizeof(nvme)));
     if (!row->one.fits) {
-        write_lack(row, &text);
+        plan_words_lack(row, &text);
         fprintf(file, "   %s\n", lack);
         return;
     }
@@ -301,7 +254,7 @@ static bool print_rows(const plan_rows_t *rows, FILE *file) {
     for (size_t i = 0; i < rows->n;)
         lines[n++] = best_of(rows, i, &i);
     qsort(lines, n, sizeof(*lines), by_speed);
-    fprintf(file, "%5s %9s %6s %9s %6s %10s %10s %10s %10s %12s | %s\n", "stage", "optimizer",
+    fprintf(file, "%5s %9s %9s %9s %6s %10s %10s %10s %10s %12s | %s\n", "stage", "optimizer",
             "params", "recompute", "micro", "device", "host", "nvme", "step ms", "tokens/s",
             "exposed: compute, update, communication, host link, disk; idle");
     for (size_t i = 0; i < n; i++)
@@ -342,9 +295,9 @@ static void print_recommendation(const plan_options_t *options, const plan_rows_
                                  FILE *file) {
     const plan_row_t *row = &rows->all[rows->recommended];
     char run[4096] = "", why[2048] = "";
-    text_t run_text = {run, sizeof(run), 0}, why_text = {why, sizeof(why), 0};
+    plan_words_t run_text = {run, sizeof(run), 0}, why_text = {why, sizeof(why), 0};
     write_options(options, row, &run_text);
-    write_why(rows, &why_text);
+    plan_words_why(rows, &why_text);
     fprintf(file, "\nrecommended: %s\n", why);
     print_memory(&row->one.plan, file);
     print_times(&row->one.plan, file);

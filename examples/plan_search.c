@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "examples/plan_auto.h"
 #include "examples/train_plan.h"
 
 #define MOST_MICRO_BATCH ((size_t)1024)
@@ -25,6 +26,11 @@ bool plan_row_uses_nvme(const plan_options_t *options, const plan_row_t *row) {
 
 /* ---- one plan -------------------------------------------------------------------------------- */
 
+/* Of this machine, drives are only what --nvme-path names. */
+static bool has_drives(const plan_options_t *options) {
+    return !options->is_this || options->run.config.nvme.paths[0] != '\0';
+}
+
 /* The run that a plan is of. */
 static zr_status_t make_run(const search_t *search, const plan_row_t *row, train_options_t *run_p) {
     train_options_t run = search->options->run;
@@ -37,16 +43,29 @@ static zr_status_t make_run(const search_t *search, const plan_row_t *row, train
     config->offload_param.device = row->params;
     config->micro_batch = row->micro_batch;
     config->train_batch = 0;
-    if (config->nvme.paths[0] == '\0')
+    run.auto_params &= row->stage == 3;
+    if (config->nvme.paths[0] == '\0' && has_drives(search->options))
         snprintf(config->nvme.paths, sizeof(config->nvme.paths), "."); /* never opened */
     ZR_TRY(zr_config_resolve(config, run.n_ranks, search->log));
     *run_p = run;
     return ZR_OK;
 }
 
-static zr_status_t plan_row(const search_t *search, plan_row_t *row) {
+/* A placement that is left open: as far up as fits. */
+static zr_status_t settle(search_t *search, train_options_t *run, plan_row_t *row) {
+    ZR_TRY(plan_auto_place(run, &search->options->hardware, search->log, &search->rows.n_tried));
+    row->optimizer = run->config.offload_optimizer.device;
+    row->params = run->config.offload_param.device;
+    return ZR_OK;
+}
+
+static zr_status_t plan_row(search_t *search, plan_row_t *row) {
     train_options_t run;
     ZR_TRY(make_run(search, row, &run));
+    if (run.auto_optimizer || run.auto_params)
+        ZR_TRY(settle(search, &run, row));
+    row->config = run.config;
+    search->rows.n_tried++;
     gpt_plan_request_t request = train_plan_request(&run, &search->options->hardware);
     ZR_TRY(plan_one(&request, search->log, &row->one));
     if (row->one.fits)
@@ -91,11 +110,6 @@ static zr_status_t plan_micro_batches(search_t *search, plan_row_t row) {
     return ZR_OK;
 }
 
-/* Of this machine, drives are only what --nvme-path names. */
-static bool has_drives(const plan_options_t *options) {
-    return !options->is_this || options->run.config.nvme.paths[0] != '\0';
-}
-
 static zr_status_t plan_recomputation(search_t *search, plan_row_t row) {
     const plan_options_t *o = search->options;
     for (int recompute = 0; recompute <= 1; recompute++) {
@@ -127,11 +141,19 @@ static zr_status_t plan_placements(search_t *search, plan_row_t row) {
     return ZR_OK;
 }
 
+/* How much of what it needs is there. */
+static double share_there(const plan_row_t *row) {
+    const plan_lack_t *lack = &row->one.lack;
+    return (double)lack->there_bytes / (double)(lack->needed_bytes + 1);
+}
+
 static void choose(plan_rows_t *rows) {
     double fastest = 0;
     rows->n_fit = 0;
     for (size_t i = 0; i < rows->n; i++) {
         rows->n_fit += rows->all[i].one.fits;
+        if (share_there(&rows->all[i]) > share_there(&rows->all[rows->nearest]))
+            rows->nearest = i;
         if (rows->all[i].one.fits && rows->all[i].tokens_per_s > fastest) {
             fastest = rows->all[i].tokens_per_s;
             rows->fastest = i;
@@ -147,7 +169,7 @@ zr_status_t plan_search(const plan_options_t *options, const zr_log_t *log, mess
                         plan_rows_t *rows_p) {
     search_t search = {.options = options, .log = log, .messages = messages};
     zr_status_t status = ZR_OK;
-    for (int stage = 0; stage <= 3 && status == ZR_OK; stage++)
+    for (int stage = options->least_stage; stage <= 3 && status == ZR_OK; stage++)
         if (options->stage_open || stage == options->run.config.stage)
             status = plan_placements(&search, (plan_row_t){.stage = stage});
     if (messages != NULL)

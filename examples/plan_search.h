@@ -11,10 +11,11 @@
 /** A plan: what was chosen of what is open, and what came of it. */
 typedef struct plan_row {
     int stage;
-    zr_offload_device_t optimizer, params;
+    zr_offload_device_t optimizer, params; /* of a placement that is auto: what it has become */
     bool recompute;
     size_t micro_batch;
 
+    zr_config_t config; /* all of it, resolved; with drives "." where none were named */
     plan_one_t one;
     double tokens_per_s; /* fits: of all ranks */
 } plan_row_t;
@@ -22,7 +23,9 @@ typedef struct plan_row {
 typedef struct plan_rows {
     plan_row_t *all; /* owned; simple before sharded, sharded before offloaded */
     size_t n, capacity;
+    size_t n_tried; /* with those that only looked for a placement */
     size_t n_fit;
+    size_t nearest;     /* none fits: the one that is short of least */
     size_t fastest;     /* of those that fit */
     size_t recommended; /* likewise: the first of those that are about as fast */
 } plan_rows_t;

@@ -109,8 +109,10 @@ static const struct argp_option option_table[] = {
      "parameters that are not trained, by name or the part of it before a dot: wte,h.0", 1},
 
     {NULL, 0, NULL, 0, "How it is spread over ranks:", 2},
-    {"stage", KEY_STAGE, "0|1|2|3", 0,
-     "what is sharded: nothing, optimizer state, gradients too, parameters too (default 0)", 2},
+    {"stage", KEY_STAGE, "0|1|2|3|auto", 0,
+     "what is sharded: nothing, optimizer state, gradients too, parameters too (default 0); auto: "
+     "the fastest that fits, by planning all",
+     2},
     {"ranks", KEY_RANKS, "N", 0, "ranks, as threads of this process (default 1)", 2},
     {"dtype", KEY_DTYPE, "fp32|bf16", 0, "of parameters and gradients (default fp32)", 2},
     {"reduce", KEY_REDUCE, "auto|every-micro-batch", 0,
@@ -261,11 +263,12 @@ static zr_status_t choose(parsing_t *p, const char *key, const char *value,
 }
 
 static zr_status_t set_stage(parsing_t *p, const char *value) {
-    static const char *const stages[] = {"0", "1", "2", "3"};
-    if (strcmp(value, "auto") == 0)
-        return zr_fail(p->log, ZR_ERR_UNSUPPORTED,
-                       "--stage auto is not available yet; allowed are 0, 1, 2, 3");
-    return choose(p, "--stage", value, stages, 4, &p->options->config.stage);
+    static const char *const stages[] = {"0", "1", "2", "3", "auto"};
+    int choice = 0;
+    ZR_TRY(choose(p, "--stage", value, stages, 5, &choice));
+    p->options->auto_stage = choice == 4;
+    p->options->config.stage = choice == 4 ? 0 : choice;
+    return ZR_OK;
 }
 
 static zr_status_t set_reduce(parsing_t *p, const char *value) {
@@ -762,7 +765,7 @@ static zr_status_t check_offloaded_activations(const train_options_t *options,
 static zr_status_t check_auto(const train_options_t *options, const zr_log_t *log) {
     const zr_offload_options_t *optimizer = &options->config.offload_optimizer;
     const zr_offload_param_options_t *param = &options->config.offload_param;
-    if (options->auto_params && options->config.stage != 3)
+    if (options->auto_params && !options->auto_stage && options->config.stage != 3)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--offload-params auto: at stage %d every rank computes with all parameters "
                        "at all times; allowed is none, or --stage 3",
@@ -830,7 +833,16 @@ static zr_status_t check_memory_snapshot(const train_options_t *options, const z
                    path);
 }
 
+/* What was asked for keeps `auto` to the stages that have it. */
+static int least_stage(const train_options_t *options) {
+    if (options->config.offload_param.device != ZR_OFFLOAD_NONE)
+        return 3;
+    return options->gradients_given ? 2 : 0;
+}
+
 zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log) {
+    if (options->auto_stage)
+        options->config.stage = least_stage(options);
     ZR_TRY(resolve_shape(options, log));
     ZR_TRY(resolve_schedule(options, log));
     ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));

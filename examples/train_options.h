@@ -19,6 +19,13 @@ typedef enum train_paths_from {
     TRAIN_PATHS_OF_OPTION = 3
 } train_paths_from_t;
 
+/** What was chosen of what had been left open (train_auto.h). */
+typedef struct train_choice {
+    char options[256]; /* each behind a space; "": nothing was open */
+    char why[1024];    /* a sentence */
+    size_t n_plans;    /* that were made for it */
+} train_choice_t;
+
 typedef struct train_options {
     /* What to train, and on what. */
     const char *model; /* as written */
@@ -34,9 +41,11 @@ typedef struct train_options {
     const char *freeze;                      /* NULL: nothing */
 
     /* How. */
-    zr_config_t config;                 /* resolved */
-    bool auto_optimizer;                /* its placement is chosen (train_auto.h) */
-    bool auto_params;                   /* likewise */
+    zr_config_t config;  /* resolved */
+    bool auto_stage;     /* it is chosen (train_auto.h): at least config.stage */
+    bool auto_optimizer; /* its placement is chosen, likewise */
+    bool auto_params;    /* likewise */
+    train_choice_t choice;
     train_paths_from_t nvme_paths_from; /* config.nvme.paths */
     const char *io_settings_path;       /* of zero-bench io; NULL: none was read */
     const char *config_path;            /* NULL: none was read */

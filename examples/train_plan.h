@@ -21,7 +21,7 @@ typedef struct train_plan {
     plan_one_t on_host;   /* updates of what is offloaded are made there, or there is no choice */
     plan_one_t on_device; /* has_choice: they are made there */
     bool has_choice;      /* the run measures which is faster, so that both are planned */
-    char message[512];    /* not made: why */
+    char message[1024];   /* not made: why */
 } train_plan_t;
 
 /**

@@ -248,6 +248,18 @@ static json_t *data_object(const train_result_t *result) {
     return object;
 }
 
+static json_t *chosen_object(const train_choice_t *choice) {
+    json_t *object = json_object();
+    bool made = json_put(object, "options", json_text(choice->options + 1));
+    made &= json_put(object, "why", json_text(choice->why));
+    made &= json_put(object, "plans", json_count(choice->n_plans));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
 static bool put_planned(json_t *object, const train_planned_t *planned) {
     bool has_drives = planned->peak[ZR_TIER_NVME].reserved > 0;
     bool made = json_put(object, "planned_fits", json_boolean(planned->fits));
@@ -275,6 +287,8 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "steps", json_count(result->n_steps));
     made &= json_put(object, "n_skipped", json_count(result->n_skipped));
     made &= json_put(object, "tokens", json_count(result->n_trained_tokens));
+    if (options->choice.options[0] != '\0')
+        made &= json_put(object, "chosen", chosen_object(&options->choice));
     made &= json_put(object, "peak_bytes",
                      train_peaks_object(result->peak, train_result_has_store(result)));
     if (result->planned.is_made)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "examples/plan_report.h"
+#include "examples/plan_words.h"
 
 enum { EXIT_PLANNED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
 
@@ -13,6 +14,17 @@ static int check_output(int code, bool printed, const zr_log_t *log) {
         return code;
     zr_log_write(log, ZR_LOG_ERROR, "cannot write to standard output");
     return EXIT_FAILED;
+}
+
+static void say_nearest(const plan_rows_t *rows, const zr_log_t *log) {
+    const plan_row_t *nearest = &rows->all[rows->nearest];
+    char text[1024] = "";
+    plan_words_t words = {text, sizeof(text), 0};
+    plan_words_placement(nearest, &words);
+    plan_words_add(&words, nearest->recompute ? " " : ", ");
+    plan_words_lack(nearest, &words);
+    zr_log_write(log, ZR_LOG_ERROR, "none of %zu plans fits; the nearest to it, %s: %s", rows->n,
+                 text, nearest->one.message);
 }
 
 static int plan(const plan_options_t *options, messages_t *messages, const zr_log_t *log) {
@@ -27,8 +39,7 @@ static int plan(const plan_options_t *options, messages_t *messages, const zr_lo
     else
         plan_report_table(options, &rows, stdout);
     if (rows.n_fit == 0)
-        zr_log_write(log, ZR_LOG_ERROR, "none of %zu plans fits; the last one: %s", rows.n,
-                     rows.all[rows.n - 1].one.message);
+        say_nearest(&rows, log);
     int code = check_output(rows.n_fit > 0 ? EXIT_PLANNED : EXIT_FAILED, printed, log);
     plan_rows_free(&rows);
     return code;

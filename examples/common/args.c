@@ -222,7 +222,7 @@ static const char *nearest_number(const char *value, const char *const *names, s
         return NULL;
     for (size_t i = 0; i < n_names; i++) {
         if (!is_digits(names[i]))
-            return NULL;
+            continue;
         double distance = fabs(strtod(names[i], NULL) - wanted);
         if (distance < least) {
             least = distance;

@@ -112,15 +112,15 @@ static void counts_and_numbers(void **state) {
 }
 
 static void choices(void **state) {
-    static const char *const stages[] = {"0", "1", "2", "3"};
+    static const char *const stages[] = {"0", "1", "2", "3", "auto"};
     static const char *const dtypes[] = {"fp32", "bf16"};
     size_t choice = 9;
     zr_log_t log = captured_log(&captured);
     (void)state;
-    assert_int_equal(args_choice("--stage", "2", stages, 4, &log, &choice), ZR_OK);
+    assert_int_equal(args_choice("--stage", "2", stages, 5, &log, &choice), ZR_OK);
     assert_int_equal(choice, 2);
-    assert_int_equal(args_choice("--stage", "4", stages, 4, &log, &choice), ZR_ERR_ARGUMENT);
-    assert_said("--stage 4: allowed are 0, 1, 2, 3; the nearest is 3\n");
+    assert_int_equal(args_choice("--stage", "4", stages, 5, &log, &choice), ZR_ERR_ARGUMENT);
+    assert_said("--stage 4: allowed are 0, 1, 2, 3, auto; the nearest is 3\n");
     assert_int_equal(args_choice("--dtype", "b16", dtypes, 2, &log, &choice), ZR_ERR_ARGUMENT);
     assert_said("--dtype b16: allowed are fp32, bf16; the nearest is bf16\n");
 }

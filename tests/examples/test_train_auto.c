@@ -102,6 +102,81 @@ static void as_much_as_fits_stays_up(void **state) {
     }
 }
 
+/* ---- the stage --------------------------------------------------------------------------------
+ */
+
+#define TWO "--ranks 2 --stage auto "
+
+/* What the sentence calls its options is what the run was, and they say all of it. */
+static json_t *expect_choice(const char *arguments, int stage) {
+    char again[1024];
+    json_t *object = train(arguments), *chosen = json_object_get(object, "chosen");
+    assert_int_equal((int)number(object, "stage", NULL), stage);
+    snprintf(again, sizeof(again), "%s", arguments);
+    char *option = strstr(again, "--stage auto");
+    assert_non_null(option);
+    memset(option, ' ', strlen("--stage auto"));
+    option = strstr(again, "--offload-optimizer auto");
+    if (option != NULL)
+        memset(option, ' ', strlen("--offload-optimizer auto"));
+    snprintf(again + strlen(again), sizeof(again) - strlen(again), " %s", text(chosen, "options"));
+    json_t *said = train(again);
+    assert_string_equal(text(object, "weights_xxh3"), text(said, "weights_xxh3"));
+    assert_true(json_equal(json_object_get(object, "planned_peak_bytes"),
+                           json_object_get(said, "planned_peak_bytes")));
+    assert_null(json_object_get(said, "chosen"));
+    json_decref(said);
+    return object;
+}
+
+/* Less and less memory, more and more sharded; what the lower stages lack is said. */
+static void the_stage_that_fits(void **state) {
+    static const struct {
+        const char *options;
+        int stage;
+        const char *why;
+    } cases[] = {
+        {"--device-memory 13MB", 1,
+         "; plain data parallelism (stage 0), layers computed again in backward, needs"},
+        {"--device-memory 11100kB", 3,
+         "; plain data parallelism (stage 0), layers computed again in backward, needs"},
+        {"--offload-optimizer auto --device-memory 8MB", 1, "optimizer state in host memory"},
+        {"--offload-optimizer auto --device-memory 6MB", 2, "optimizer state in host memory"},
+        {"--offload-params cpu", 3,
+         "stage 3 with parameters in host memory, layers computed again in backward, fits"},
+        {"--offload-optimizer cpu --offload-gradients none", 2, "optimizer state in host"}};
+    char arguments[1024];
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(arguments, sizeof(arguments), MODEL TWO "%s", cases[i].options);
+        json_t *object = expect_choice(arguments, cases[i].stage);
+        const char *why = text(json_object_get(object, "chosen"), "why");
+        if (strstr(why, cases[i].why) == NULL)
+            fail_msg("%s: \"%s\" is not in: %s", arguments, cases[i].why, why);
+        json_decref(object);
+    }
+}
+
+/* With room for all, no slower one is taken for a lower number, nor a higher one for nothing. */
+static void the_fastest_of_those_that_fit(void **state) {
+    (void)state;
+    json_t *object = train(MODEL "--stage auto"); /* one rank: all stages are alike */
+    assert_int_equal((int)number(object, "stage", NULL), 0);
+    assert_said("one rank", "auto: plain data parallelism (stage 0)");
+    json_decref(object);
+}
+
+static void no_stage_fits(void **state) {
+    (void)state;
+    assert_ran(MODEL TWO "--device-memory 5MB", 1);
+    assert_said("5 MB", "auto: nothing fits; the nearest to it, stage 3, layers computed again in "
+                        "backward, needs ");
+    assert_said("5 MB", " of device memory and has 4.8 MiB; ");
+    assert_said("5 MB", "--offload-optimizer cpu or nvme");
+    assert_ran(MODEL TWO "--device-memory 2MB --offload-optimizer auto", 1);
+    assert_said("2 MB", "the nearest to it, stage 3 with optimizer state in host memory, layers");
+}
+
 static void what_cannot_be_is_said(void **state) {
     (void)state;
     assert_ran(MODEL AUTO "--stage 2 --device-memory 3MB", 1);
@@ -129,9 +204,9 @@ static void what_cannot_be_is_said(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_budget_is_kept),
-        cmocka_unit_test(as_much_as_fits_stays_up),
-        cmocka_unit_test(what_cannot_be_is_said),
+        cmocka_unit_test(every_budget_is_kept), cmocka_unit_test(as_much_as_fits_stays_up),
+        cmocka_unit_test(the_stage_that_fits),  cmocka_unit_test(the_fastest_of_those_that_fit),
+        cmocka_unit_test(no_stage_fits),        cmocka_unit_test(what_cannot_be_is_said),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

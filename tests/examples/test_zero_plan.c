@@ -178,6 +178,29 @@ static void what_is_recommended_runs(void **state) {
     json_decref(planned);
 }
 
+/* Partial placements: as far up as fits, at each stage. */
+static void parts_are_planned(void **state) {
+    char arguments[2048];
+    (void)state;
+    json_t *planned =
+        plan_json(MODEL "--ranks 2 --recompute none --micro-batch 1 --stage auto "
+                        "--offload-optimizer auto --offload-params none --device-memory 1300000",
+                  0);
+    json_t *plans = json_object_get(planned, "plans");
+    json_t *recommended = json_object_get(planned, "recommended");
+    json_t *best = json_array_get(plans, (size_t)number(recommended, "plan", NULL));
+    assert_int_equal(json_array_size(plans), 4);
+    assert_string_equal(text(best, "offload_optimizer"), "cpu");
+    assert_true(number(best, "offload_ratio", NULL) < 1 && number(best, "offload_ratio", NULL) > 0);
+    snprintf(arguments, sizeof(arguments), "--data text --steps 3 --json %s",
+             text(recommended, "options"));
+    json_t *trained = run_json(arguments, 0);
+    expect_same_peaks(arguments, json_object_get(best, "peak_bytes"),
+                      json_object_get(trained, "peak_bytes"));
+    json_decref(trained);
+    json_decref(planned);
+}
+
 /* Descriptions that come with the program, and what is refused. */
 static void hardware_is_found(void **state) {
     static const char *const names[] = {"8x-a100-80g", "8x-a100-40g-400gb", "8x-h100",
@@ -201,7 +224,7 @@ static void hardware_is_found(void **state) {
                          {"--hardware h200 --device host", "--hardware this"},
                          {"--hardwar h200 --stge 1", "--stage"},
                          {"--stage 1 --offload-params cpu", "--stage 3"},
-                         {"--offload-optimizer auto", "leave it out"},
+                         {"--stage 1 --offload-params auto", "--stage 3"},
                          {"--offload-optimizer nvme", "--nvme-path"},
                          {"--plot x.svg", "not available yet"},
                          {"--micro-batch 0", "--micro-batch"},
@@ -271,6 +294,7 @@ int main(void) {
         cmocka_unit_test(peaks_are_those_of_the_run),
         cmocka_unit_test(what_does_not_fit_is_agreed_on),
         cmocka_unit_test(what_is_recommended_runs),
+        cmocka_unit_test(parts_are_planned),
         cmocka_unit_test(hardware_is_found),
         cmocka_unit_test(collectives_are_as_asked_for),
         cmocka_unit_test(planning_is_cheap),

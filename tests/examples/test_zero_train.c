@@ -51,7 +51,6 @@ static void bad_usage_and_input(void **state) {
     } cases[] = {
         {TINY "--stage 4", {"--stage 4", "0, 1, 2, 3", "nearest is 3"}},
         {TINY "--stage -1", {"--stage -1", "nearest is 0"}},
-        {TINY "--stage auto", {"--stage auto", "not available yet"}},
         {TINY "--ranks 0", {"--ranks 0", "1 to 1024", "nearest is 1"}},
         {TINY "--ranks two", {"--ranks two", "not a whole number"}},
         {TINY "--sage 3", {"--sage", "nearest is --stage"}},
