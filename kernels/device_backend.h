@@ -12,6 +12,16 @@
 #include "kernels/kernels.h"
 #include "kernels/nn/nn.h"
 
+/** Arguments of zr_kernel_spread. */
+typedef struct zr_spread {
+    void *const *dsts;
+    int n_dsts;
+    const void *const *sources;
+    int n_sources;
+    zr_dtype_t dtype;
+    size_t n_elems;
+} zr_spread_t;
+
 typedef struct zr_device_backend {
     const char *name;
 
@@ -77,6 +87,8 @@ typedef struct zr_device_backend {
                         float value);
     zr_status_t (*sum)(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
                        zr_dtype_t dtype, size_t n_elems);
+    /* Optional. At least one dst. NULL: sums and copies, one for each. */
+    zr_status_t (*spread)(zr_stream_t *stream, const zr_spread_t *args);
 
     /* A transformer's kernels: see nn/nn.h. NULL: the device has none of them. */
     const zr_nn_backend_t *nn;

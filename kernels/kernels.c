@@ -14,10 +14,11 @@ static bool is_float_dtype(zr_dtype_t dtype) {
 }
 
 /* An array of a kernel: a known dtype, an address that fits it, a size that exists. */
-static zr_status_t check_array(const zr_stream_t *stream, const char *kernel, const char *array,
-                               const void *address, zr_dtype_t dtype, size_t n_elems) {
+static zr_status_t check_elements(const zr_stream_t *stream, const char *kernel, const char *array,
+                                  const void *address, zr_dtype_t dtype, size_t n_elems,
+                                  bool are_numbers) {
     const zr_log_t *log = &stream->device->log;
-    if (!is_float_dtype(dtype))
+    if (are_numbers && !is_float_dtype(dtype))
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %s; only fp32 and bf16 are possible",
                        kernel, array, zr_dtype_name(dtype));
     if (n_elems > SIZE_MAX / sizeof(double))
@@ -30,6 +31,11 @@ static zr_status_t check_array(const zr_stream_t *stream, const char *kernel, co
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s at %p is not aligned to its %zu-byte elements",
                        kernel, array, address, zr_dtype_size(dtype));
     return ZR_OK;
+}
+
+static zr_status_t check_array(const zr_stream_t *stream, const char *kernel, const char *array,
+                               const void *address, zr_dtype_t dtype, size_t n_elems) {
+    return check_elements(stream, kernel, array, address, dtype, n_elems, true);
 }
 
 /* All of these are made of single operations. */
@@ -132,6 +138,66 @@ zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sou
         stream, "sum",
         (zr_cost_t){.operations = (double)(n_sources - 1) * (double)n_elems,
                     .bytes = (double)zr_dtype_size(dtype) * (n_sources + 1.0) * (double)n_elems});
+    return ZR_OK;
+}
+
+/* Where the device has no kernel for it: a sum, or a copy, for each place. */
+static zr_status_t spread_one_by_one(zr_stream_t *stream, void *const *dsts, int n_dsts,
+                                     const void *const *sources, int n_sources, zr_dtype_t dtype,
+                                     size_t n_elems) {
+    const void *whole = sources[0];
+    int n_done = 0;
+    if (n_sources > 1) {
+        ZR_TRY(zr_kernel_sum(stream, dsts[0], sources, n_sources, dtype, n_elems));
+        whole = dsts[0];
+        n_done = 1;
+    }
+    for (int i = n_done; i < n_dsts; i++)
+        if (dsts[i] != whole)
+            ZR_TRY(zr_copy_async(stream, dsts[i], whole, n_elems * zr_dtype_size(dtype),
+                                 ZR_COPY_DEVICE_TO_DEVICE));
+    return ZR_OK;
+}
+
+static zr_status_t check_spread(const zr_stream_t *stream, void *const *dsts, int n_dsts,
+                                const void *const *sources, int n_sources, zr_dtype_t dtype,
+                                size_t n_elems) {
+    const zr_log_t *log = &stream->device->log;
+    if (n_sources < 1 || n_sources > ZR_MAX_SUM_SOURCES || sources == NULL || n_dsts < 0 ||
+        n_dsts > ZR_MAX_SUM_SOURCES || dsts == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "spread: %d sources, %d places; 1 to %d and 0 to %d are possible", n_sources,
+                       n_dsts, ZR_MAX_SUM_SOURCES, ZR_MAX_SUM_SOURCES);
+    if (n_sources == 1 && zr_dtype_size(dtype) == 0)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "spread: %d is no dtype", (int)dtype);
+    /* A copy is one of bytes; what else there is to check is the same. */
+    for (int i = 0; i < n_sources; i++)
+        ZR_TRY(check_elements(stream, "spread", "a source", sources[i], dtype, n_elems,
+                              n_sources > 1));
+    for (int i = 0; i < n_dsts; i++)
+        ZR_TRY(check_elements(stream, "spread", "a dst", dsts[i], dtype, n_elems, n_sources > 1));
+    return ZR_OK;
+}
+
+zr_status_t zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
+                             const void *const *sources, int n_sources, zr_dtype_t dtype,
+                             size_t n_elems) {
+    ZR_TRY(check_spread(stream, dsts, n_dsts, sources, n_sources, dtype, n_elems));
+    if (n_elems == 0 || n_dsts == 0)
+        return ZR_OK;
+    if (stream->device->backend->spread == NULL)
+        return spread_one_by_one(stream, dsts, n_dsts, sources, n_sources, dtype, n_elems);
+    const zr_spread_t args = {.dsts = dsts,
+                              .n_dsts = n_dsts,
+                              .sources = sources,
+                              .n_sources = n_sources,
+                              .dtype = dtype,
+                              .n_elems = n_elems};
+    ZR_TRY(stream->device->backend->spread(stream, &args));
+    double array_bytes = (double)zr_dtype_size(dtype) * (double)n_elems;
+    charge(stream, "spread",
+           (zr_cost_t){.operations = (double)(n_sources - 1) * (double)n_elems,
+                       .bytes = array_bytes * ((double)n_sources + (double)n_dsts)});
     return ZR_OK;
 }
 

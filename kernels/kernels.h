@@ -131,6 +131,19 @@ ZR_NODISCARD zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t
 ZR_NODISCARD zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sources,
                                        int n_sources, zr_dtype_t dtype, size_t n_elems);
 
+/**
+ * The same sum to several places: dsts[d][i] = sources[0][i] + sources[1][i] + ... for every d.
+ * What a device can do in one pass over memory: each source is read once, each dst written once.
+ *
+ * @param dsts       [n_dsts] pointers to [n_elems] of dtype, borrowed for the call; each may be one
+ *                   of the sources, otherwise no overlap with them or each other
+ * @param n_dsts     0 to ZR_MAX_SUM_SOURCES
+ * @param sources    as above; a single one is copied bit by bit, and may be of any dtype
+ */
+ZR_NODISCARD zr_status_t zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
+                                          const void *const *sources, int n_sources,
+                                          zr_dtype_t dtype, size_t n_elems);
+
 #ifdef __cplusplus
 }
 #endif

@@ -297,5 +297,6 @@ const zr_device_backend_t zr_host_backend = {
     .cast = zr_host_cast,
     .fill = zr_host_fill,
     .sum = zr_host_sum,
+    .spread = zr_host_spread,
     .nn = &zr_host_nn_backend,
 };

@@ -28,6 +28,7 @@ zr_status_t zr_host_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t 
                          float value);
 zr_status_t zr_host_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
                         zr_dtype_t dtype, size_t n_elems);
+zr_status_t zr_host_spread(zr_stream_t *stream, const zr_spread_t *args);
 zr_status_t zr_host_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                                zr_copy_t kind);
 

@@ -11,6 +11,10 @@
 
 #include <string.h>
 
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
 #include "kernels/sum_of_squares_math.h"
 
 #define ZR_INLINE static inline __attribute__((always_inline))
@@ -101,48 +105,155 @@ static double sum_of_blocks(const double *sums, size_t n_blocks) {
 }
 
 /*
- * Sources are added four at a time, each element's sum staying in a register, to running
- * sums that stay in the L1 cache: one pass over memory, and no more streams at once than
- * a processor prefetches.
+ * Two cache lines at a time: the sources, which are read side by side, are added in registers, and
+ * each place is written once. Longer pieces would leave each source for a while and come back,
+ * which processors' prefetching does not foresee: with four sources that costs a sixth.
  */
-#define ZR_SUM_PIECE 256
+#define ZR_LINE_BYTES 64
+#define ZR_SPREAD_BYTES (2 * ZR_LINE_BYTES)
+#define ZR_SPREAD_MAX_ELEMS (ZR_SPREAD_BYTES / 2)
+#define ZR_SPREAD_GROUP 4
 
-ZR_INLINE void sum_four(float *restrict sums, const void *const *sources, zr_dtype_t dtype,
-                        size_t offset, size_t n_elems) {
-    const void *a = at(sources[0], dtype, offset), *b = at(sources[1], dtype, offset);
-    const void *c = at(sources[2], dtype, offset), *d = at(sources[3], dtype, offset);
-    for (size_t i = 0; i < n_elems; i++)
-        sums[i] = (((sums[i] + load(a, dtype, i)) + load(b, dtype, i)) + load(c, dtype, i)) +
-                  load(d, dtype, i);
-}
-
-ZR_INLINE void sum_loop(void *dst, const void *const *sources, int n_sources, zr_dtype_t dtype,
-                        size_t first, size_t n_elems) {
-    float sums[ZR_SUM_PIECE];
-    for (size_t done = 0; done < n_elems; done += ZR_SUM_PIECE) {
-        size_t offset = first + done;
-        size_t n = n_elems - done < ZR_SUM_PIECE ? n_elems - done : ZR_SUM_PIECE;
-        for (size_t i = 0; i < n; i++)
-            sums[i] = load(sources[0], dtype, offset + i);
-        int source = 1;
-        for (; n_sources - source >= 4; source += 4)
-            sum_four(sums, sources + source, dtype, offset, n);
-        for (; source < n_sources; source++) {
-            const void *addend = at(sources[source], dtype, offset);
-            for (size_t i = 0; i < n; i++)
-                sums[i] += load(addend, dtype, i);
-        }
-        for (size_t i = 0; i < n; i++)
-            store(dst, dtype, offset + i, sums[i]);
+/* sums (has_sums) + the sources, one after another; n_sources is a constant, 1 to 4. */
+ZR_INLINE void add_sources(float *restrict sums, bool has_sums, const void *const *sources,
+                           int n_sources, zr_dtype_t dtype, size_t offset, size_t n_elems) {
+    const void *a = at(sources[0], dtype, offset);
+    const void *b = n_sources > 1 ? at(sources[1], dtype, offset) : a;
+    const void *c = n_sources > 2 ? at(sources[2], dtype, offset) : a;
+    const void *d = n_sources > 3 ? at(sources[3], dtype, offset) : a;
+    for (size_t i = 0; i < n_elems; i++) {
+        float value = has_sums ? sums[i] + load(a, dtype, i) : load(a, dtype, i);
+        if (n_sources > 1)
+            value += load(b, dtype, i);
+        if (n_sources > 2)
+            value += load(c, dtype, i);
+        if (n_sources > 3)
+            value += load(d, dtype, i);
+        sums[i] = value;
     }
 }
 
-static void sum(void *dst, const void *const *sources, int n_sources, zr_dtype_t dtype,
-                size_t first, size_t n_elems) {
-    if (dtype == ZR_DTYPE_F32)
-        sum_loop(dst, sources, n_sources, ZR_DTYPE_F32, first, n_elems);
+/* Sources from the fifth on. */
+ZR_INLINE void add_rest(float *restrict sums, const zr_spread_t *args, zr_dtype_t dtype,
+                        size_t offset, size_t n_elems) {
+    int done = ZR_SPREAD_GROUP;
+    for (; args->n_sources - done >= ZR_SPREAD_GROUP; done += ZR_SPREAD_GROUP)
+        add_sources(sums, true, args->sources + done, ZR_SPREAD_GROUP, dtype, offset, n_elems);
+    for (; done < args->n_sources; done++)
+        add_sources(sums, true, args->sources + done, 1, dtype, offset, n_elems);
+}
+
+/* Write a cache line past the caches: nothing is read for it, and nothing pushed out. */
+ZR_INLINE void stream_line(char *dst, const char *line) {
+#if defined(__AVX512F__)
+    _mm512_stream_si512((void *)dst, _mm512_loadu_si512(line));
+#elif defined(__AVX__)
+    for (int i = 0; i < ZR_LINE_BYTES; i += 32)
+        _mm256_stream_si256((void *)(dst + i), _mm256_loadu_si256((const void *)(line + i)));
+#elif defined(__SSE2__)
+    for (int i = 0; i < ZR_LINE_BYTES; i += 16)
+        _mm_stream_si128((void *)(dst + i), _mm_loadu_si128((const void *)(line + i)));
+#else
+    memcpy(dst, line, ZR_LINE_BYTES);
+#endif
+}
+
+/* Make what was written so visible to whoever is told of it. */
+ZR_INLINE void end_streams(void) {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}
+
+/* Whole lines; other sizes are written as ever. */
+ZR_INLINE void put(char *dst, const char *bytes, size_t size_bytes, bool is_streamed) {
+    if (!is_streamed || size_bytes % ZR_LINE_BYTES != 0) {
+        memcpy(dst, bytes, size_bytes);
+        return;
+    }
+    for (size_t i = 0; i < size_bytes; i += ZR_LINE_BYTES)
+        stream_line(dst + i, bytes + i);
+}
+
+ZR_INLINE void put_sums(const zr_spread_t *args, const bool *is_streamed, const float *sums,
+                        zr_dtype_t dtype, size_t offset, size_t n_elems) {
+    zr_bf16_t rounded[ZR_SPREAD_MAX_ELEMS] __attribute__((aligned(ZR_LINE_BYTES)));
+    const void *line = sums;
+    size_t elem_bytes = zr_dtype_size(dtype);
+    if (dtype == ZR_DTYPE_BF16) {
+        for (size_t i = 0; i < n_elems; i++)
+            rounded[i] = zr_bf16_from_f32(sums[i]);
+        line = rounded;
+    }
+    for (int d = 0; d < args->n_dsts; d++)
+        put((char *)args->dsts[d] + offset * elem_bytes, line, n_elems * elem_bytes,
+            is_streamed[d]);
+}
+
+/* n_sources is a constant: the sources, or the first four where there are more. */
+ZR_INLINE void sum_sources(const zr_spread_t *args, const bool *is_streamed, int n_sources,
+                           zr_dtype_t dtype, size_t first, size_t n_elems) {
+    float sums[ZR_SPREAD_MAX_ELEMS] __attribute__((aligned(ZR_LINE_BYTES)));
+    const void *sources[ZR_SPREAD_GROUP];
+    const size_t step = ZR_SPREAD_BYTES / zr_dtype_size(dtype);
+    size_t done = 0;
+    for (int i = 0; i < n_sources; i++)
+        sources[i] = args->sources[i];
+    bool has_more = args->n_sources > n_sources;
+    for (; n_elems - done >= step; done += step) {
+        add_sources(sums, false, sources, n_sources, dtype, first + done, step);
+        if (has_more)
+            add_rest(sums, args, dtype, first + done, step);
+        put_sums(args, is_streamed, sums, dtype, first + done, step);
+    }
+    if (done < n_elems) {
+        add_sources(sums, false, sources, n_sources, dtype, first + done, n_elems - done);
+        if (has_more)
+            add_rest(sums, args, dtype, first + done, n_elems - done);
+        put_sums(args, is_streamed, sums, dtype, first + done, n_elems - done);
+    }
+}
+
+ZR_INLINE void sum_loop(const zr_spread_t *args, const bool *is_streamed, zr_dtype_t dtype,
+                        size_t first, size_t n_elems) {
+    if (args->n_sources == 2)
+        sum_sources(args, is_streamed, 2, dtype, first, n_elems);
+    else if (args->n_sources == 3)
+        sum_sources(args, is_streamed, 3, dtype, first, n_elems);
     else
-        sum_loop(dst, sources, n_sources, ZR_DTYPE_BF16, first, n_elems);
+        sum_sources(args, is_streamed, 4, dtype, first, n_elems);
+}
+
+/* One source: bytes. What is streamed goes to all such places line by line. */
+static void copy_loop(const zr_spread_t *args, const bool *is_streamed, size_t first,
+                      size_t n_elems) {
+    size_t elem_bytes = zr_dtype_size(args->dtype), size_bytes = n_elems * elem_bytes;
+    size_t offset = first * elem_bytes, n_lines_bytes = size_bytes - size_bytes % ZR_LINE_BYTES;
+    const char *source = (const char *)args->sources[0] + offset;
+    bool streams = false;
+    for (int d = 0; d < args->n_dsts; d++) {
+        streams = streams || is_streamed[d];
+        if (!is_streamed[d] && args->dsts[d] != args->sources[0])
+            memcpy((char *)args->dsts[d] + offset, source, size_bytes);
+    }
+    for (size_t i = 0; streams && i < n_lines_bytes; i += ZR_LINE_BYTES)
+        for (int d = 0; d < args->n_dsts; d++)
+            if (is_streamed[d])
+                stream_line((char *)args->dsts[d] + offset + i, source + i);
+    for (int d = 0; streams && d < args->n_dsts; d++)
+        if (is_streamed[d])
+            memcpy((char *)args->dsts[d] + offset + n_lines_bytes, source + n_lines_bytes,
+                   size_bytes - n_lines_bytes);
+}
+
+static void spread(const zr_spread_t *args, const bool *is_streamed, size_t first, size_t n_elems) {
+    if (args->n_sources == 1)
+        copy_loop(args, is_streamed, first, n_elems);
+    else if (args->dtype == ZR_DTYPE_F32)
+        sum_loop(args, is_streamed, ZR_DTYPE_F32, first, n_elems);
+    else
+        sum_loop(args, is_streamed, ZR_DTYPE_BF16, first, n_elems);
+    end_streams();
 }
 
 /* ---- element by element --------------------------------------------------------- */
@@ -213,5 +324,5 @@ const zr_host_isa_t ZR_CONCAT(zr_host_isa_, ZR_HOST_ISA) = {
     .scale = scale,
     .cast = cast,
     .fill = fill,
-    .sum = sum,
+    .spread = spread,
 };

@@ -9,6 +9,7 @@
 #define ZR_KERNELS_HOST_HOST_ISA_H
 
 #include "kernels/adamw_math.h"
+#include "kernels/device_backend.h"
 #include "kernels/kernels.h"
 
 typedef struct zr_host_isa {
@@ -26,9 +27,9 @@ typedef struct zr_host_isa {
     void (*cast)(void *dst, zr_dtype_t dst_dtype, const void *src, zr_dtype_t src_dtype,
                  size_t n_elems);
     void (*fill)(void *x, zr_dtype_t dtype, size_t n_elems, float value);
-    /* Of the elements from `first` on. */
-    void (*sum)(void *dst, const void *const *sources, int n_sources, zr_dtype_t dtype,
-                size_t first, size_t n_elems);
+    /* Of the elements from `first` on. is_streamed: [n_dsts] which places are written past the
+     * caches; only places that are aligned to 64 bytes, as is `first`. */
+    void (*spread)(const zr_spread_t *args, const bool *is_streamed, size_t first, size_t n_elems);
 } zr_host_isa_t;
 
 /* Not all are built everywhere: see host_isa_find.c. */

@@ -92,31 +92,52 @@ zr_status_t zr_host_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_
     return ZR_OK;
 }
 
-typedef struct sum_work {
-    const zr_host_isa_t *isa;
-    void *dst;
-    const void *const *sources;
-    int n_sources;
-    zr_dtype_t dtype;
-    size_t n_elems;
-} sum_work_t;
+/* A call that touches more than this is written past the caches: what it writes would push out
+ * what is of more use there, and be read from memory first. */
+#define ZR_STREAM_BYTES ((size_t)8 << 20)
+#define ZR_STREAM_ALIGNMENT 64
 
-static void sum_piece(void *context, size_t index) {
-    const sum_work_t *work = context;
-    work->isa->sum(work->dst, work->sources, work->n_sources, work->dtype, index * ZR_PIECE,
-                   piece_elems(index, work->n_elems));
+typedef struct spread_work {
+    const zr_host_isa_t *isa;
+    const zr_spread_t *args;
+    bool is_streamed[ZR_MAX_SUM_SOURCES];
+} spread_work_t;
+
+static void spread_piece(void *context, size_t index) {
+    const spread_work_t *work = context;
+    work->isa->spread(work->args, work->is_streamed, index * ZR_PIECE,
+                      piece_elems(index, work->args->n_elems));
+}
+
+/* A place that is a source is in the caches when it is written. */
+static bool is_streamed(const zr_spread_t *args, const void *dst) {
+    size_t array_bytes = args->n_elems * zr_dtype_size(args->dtype);
+    if (array_bytes < ZR_STREAM_BYTES / (size_t)(args->n_sources + args->n_dsts) ||
+        (uintptr_t)dst % ZR_STREAM_ALIGNMENT != 0)
+        return false;
+    for (int i = 0; i < args->n_sources; i++)
+        if (args->sources[i] == dst)
+            return false;
+    return true;
+}
+
+zr_status_t zr_host_spread(zr_stream_t *stream, const zr_spread_t *args) {
+    spread_work_t work = {.isa = isa_of(stream), .args = args};
+    for (int i = 0; i < args->n_dsts; i++)
+        work.is_streamed[i] = is_streamed(args, args->dsts[i]);
+    zr_host_parallel_for(stream->device, n_pieces(args->n_elems), spread_piece, &work);
+    return ZR_OK;
 }
 
 zr_status_t zr_host_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
                         zr_dtype_t dtype, size_t n_elems) {
-    sum_work_t work = {.isa = isa_of(stream),
-                       .dst = dst,
-                       .sources = sources,
-                       .n_sources = n_sources,
-                       .dtype = dtype,
-                       .n_elems = n_elems};
-    zr_host_parallel_for(stream->device, n_pieces(n_elems), sum_piece, &work);
-    return ZR_OK;
+    const zr_spread_t args = {.dsts = &dst,
+                              .n_dsts = 1,
+                              .sources = sources,
+                              .n_sources = n_sources,
+                              .dtype = dtype,
+                              .n_elems = n_elems};
+    return zr_host_spread(stream, &args);
 }
 
 /* ---- element by element ---------------------------------------------------------- */

@@ -163,6 +163,49 @@ static void test_same_bits(void **state) {
     free(other);
 }
 
+/* What is too large for caches is written past them, in a way of each instruction set. */
+static void test_large_sums(void **state) {
+    (void)state;
+    const char *isas[] = {"baseline", "avx2", "avx512"};
+    const size_t n_elems = ((size_t)3 << 20) / sizeof(float) + 19; /* 9 MiB, or more, of a call */
+    float *a = NULL, *b = NULL, *sums[2] = {NULL};
+    assert_int_equal(posix_memalign((void **)&a, 64, n_elems * sizeof(float)), 0);
+    assert_int_equal(posix_memalign((void **)&b, 64, n_elems * sizeof(float)), 0);
+    for (int d = 0; d < 2; d++)
+        assert_int_equal(posix_memalign((void **)&sums[d], 64, n_elems * sizeof(float)), 0);
+    for (size_t i = 0; i < n_elems; i++) {
+        a[i] = (float)i;
+        b[i] = 0.5f;
+    }
+    for (size_t k = 0; k < 3; k++) {
+        zr_device_options_t options = zr_device_options_default();
+        options.isa = isas[k];
+        zr_device_t *device = NULL;
+        zr_stream_t *stream = NULL;
+        if (zr_device_open("host", &options, &device) != ZR_OK)
+            continue;
+        assert_int_equal(zr_stream_create(device, "isa", &stream), ZR_OK);
+        const void *sources[] = {a, b};
+        void *dsts[] = {sums[0], sums[1]};
+        memset(sums[0], 0, n_elems * sizeof(float));
+        memset(sums[1], 0, n_elems * sizeof(float));
+        assert_int_equal(zr_kernel_spread(stream, dsts, 2, sources, 2, ZR_DTYPE_F32, n_elems),
+                         ZR_OK);
+        for (size_t i = 0; i < n_elems; i++)
+            assert_true(sums[0][i] == (float)i + 0.5f && sums[1][i] == (float)i + 0.5f);
+        assert_int_equal(zr_kernel_spread(stream, dsts, 2, sources, 1, ZR_DTYPE_F32, n_elems),
+                         ZR_OK);
+        assert_memory_equal(sums[0], a, n_elems * sizeof(float));
+        assert_memory_equal(sums[1], a, n_elems * sizeof(float));
+        zr_stream_destroy(&stream);
+        zr_device_close(&device);
+    }
+    free(a);
+    free(b);
+    free(sums[0]);
+    free(sums[1]);
+}
+
 /* Of the choices, the default is the best: the last that opens. */
 static void test_default_is_the_best(void **state) {
     (void)state;
@@ -185,6 +228,7 @@ static void test_default_is_the_best(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_large_sums),
         cmocka_unit_test(test_default_is_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -538,6 +538,112 @@ static void test_sum_refusals(void **state) {
     assert_int_equal(zr_kernel_sum(f->stream, x, sources, 2, ZR_DTYPE_F32, 0), ZR_OK);
 }
 
+/* ---- to several places ------------------------------------------------------------------------
+ */
+
+/* Sum `n_sources` arrays to `n_dsts` others, of which the first is source number `source_dst`,
+ * unless that is -1. Every third array begins where no cache line does. */
+static void check_spread(fixture_t *f, zr_dtype_t dtype, size_t n_elems, int n_sources, int n_dsts,
+                         int source_dst) {
+    enum { MOST = 16 };
+    array_t arrays[2 * MOST];
+    const void *sources[MOST];
+    void *dsts[MOST];
+    float *expected = malloc((n_elems + 1) * sizeof(float));
+    fixture_reset(f);
+    for (int k = 0; k < n_sources + n_dsts; k++) {
+        arrays[k] = make_array(f, dtype, n_elems, k % 3 == 2, 1.0f, (uint64_t)k + 7);
+        if (k < n_sources)
+            sources[k] = arrays[k].device;
+        else
+            dsts[k - n_sources] = arrays[k].device;
+    }
+    if (source_dst >= 0)
+        dsts[0] = arrays[source_dst].device;
+    for (size_t i = 0; i < n_elems; i++) {
+        expected[i] = arrays[0].values[i];
+        for (int k = 1; k < n_sources; k++)
+            expected[i] = ref_add(expected[i], arrays[k].values[i]);
+    }
+    assert_int_equal(zr_kernel_spread(f->stream, dsts, n_dsts, sources, n_sources, dtype, n_elems),
+                     ZR_OK);
+    for (int k = 0; k < n_sources + n_dsts; k++) {
+        bool is_dst = k == source_dst || k > n_sources || (k == n_sources && source_dst < 0);
+        assert_holds(f, &arrays[k], is_dst ? expected : arrays[k].values);
+        free_array(&arrays[k]);
+    }
+    free(expected);
+}
+
+static void test_spread(void **state) {
+    const int counts[][3] = {{1, 1, -1}, {1, 3, -1}, {1, 2, 0},  {2, 1, -1}, {2, 2, 1},
+                             {3, 3, -1}, {4, 4, 2},  {5, 5, -1}, {8, 8, 7},  {13, 2, 0}};
+    for (size_t d = 0; d < 2; d++)
+        for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
+            for (size_t s = 0; s < N_SIZES; s++)
+                if (sizes[s] <= 70000)
+                    check_spread(*state, dtypes[d], sizes[s], counts[c][0], counts[c][1],
+                                 counts[c][2]);
+}
+
+/* What is too large for caches may be written in another way. */
+static void test_spread_of_large_arrays(void **state) {
+    for (size_t d = 0; d < 2; d++) {
+        size_t n_elems = (((size_t)9 << 20) / 6 / zr_dtype_size(dtypes[d])) | 1;
+        check_spread(*state, dtypes[d], n_elems, 1, 5, -1);
+        check_spread(*state, dtypes[d], n_elems, 1, 6, 0);
+        check_spread(*state, dtypes[d], n_elems, 5, 1, -1);
+        check_spread(*state, dtypes[d], n_elems, 3, 3, 0);
+        check_spread(*state, dtypes[d], n_elems, 3, 3, -1);
+    }
+}
+
+/* All bits of a single source arrive, those of no number too, and of any dtype. */
+static void test_spread_copies_bits(void **state) {
+    enum { N = 1 << 16 };
+    fixture_t *f = *state;
+    const zr_dtype_t all[] = {ZR_DTYPE_U8, ZR_DTYPE_BF16, ZR_DTYPE_F32, ZR_DTYPE_I32, ZR_DTYPE_F64};
+    uint16_t patterns[N], copy[N];
+    for (size_t i = 0; i < N; i++)
+        patterns[i] = (uint16_t)i;
+    for (size_t d = 0; d < sizeof(all) / sizeof(all[0]); d++) {
+        fixture_reset(f);
+        const void *source = fixture_place(f, patterns, sizeof(patterns), 0);
+        void *dsts[] = {fixture_take(f, sizeof(copy), 8), fixture_take(f, sizeof(copy), 0)};
+        assert_int_equal(zr_kernel_spread(f->stream, dsts, 2, &source, 1, all[d],
+                                          sizeof(copy) / zr_dtype_size(all[d])),
+                         ZR_OK);
+        for (int i = 0; i < 2; i++) {
+            fixture_download(f, copy, dsts[i], sizeof(copy));
+            assert_memory_equal(copy, patterns, sizeof(copy));
+        }
+    }
+}
+
+static void test_spread_refusals(void **state) {
+    fixture_t *f = *state;
+    fixture_reset(f);
+    zr_stream_t *s = f->stream;
+    char *x = fixture_take(f, 64, 0), *y = fixture_take(f, 64, 0);
+    const void *sources[] = {x, NULL}, *odd[] = {x, x + 2};
+    void *dsts[] = {y, NULL};
+    const int most = ZR_MAX_SUM_SOURCES;
+    const zr_dtype_t f32 = ZR_DTYPE_F32;
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, sources, 0, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, sources, most + 1, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, -1, sources, 1, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, most + 1, sources, 1, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 2, sources, 1, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, sources, 2, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, odd, 2, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, NULL, 1, odd, 1, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, NULL, 1, f32, 4));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, odd, 2, ZR_DTYPE_I32, 2));
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, odd, 1, (zr_dtype_t)-1, 2));
+    assert_int_equal(zr_kernel_spread(s, dsts, 0, sources, 1, f32, 4), ZR_OK);
+    assert_int_equal(zr_kernel_spread(s, dsts, 2, sources, 2, f32, 0), ZR_OK);
+}
+
 int main(int argc, char **argv) {
     device_name = fixture_device_name(argc, argv);
     if (fixture_probe(device_name) != 0)
@@ -559,6 +665,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_sum_of_most_sources),
         cmocka_unit_test(test_sum_keeps_the_order),
         cmocka_unit_test(test_sum_refusals),
+        cmocka_unit_test(test_spread),
+        cmocka_unit_test(test_spread_of_large_arrays),
+        cmocka_unit_test(test_spread_copies_bits),
+        cmocka_unit_test(test_spread_refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
