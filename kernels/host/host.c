@@ -10,6 +10,7 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,14 +117,38 @@ static void *reserve_pages(void *address, size_t size_bytes) {
     return pages;
 }
 
+/*
+ * Ranges that are a power of two of bytes apart, as those of ranks are that ask for the same, have
+ * tensors at addresses that differ in high bits only. Some processors look such addresses up in
+ * their first cache by the low bits (AMD's of the Zen family by 28 of them), so that reading two
+ * ranks' tensors side by side, for their sum, was two to three times slower. So a range begins a
+ * number of huge pages further on, which the high bits say; the addresses before it are given back.
+ */
+#define ZR_ALIKE_BITS 28
+#define ZR_PLACES 31 /* a prime number */
+#define ZR_PLACE_BYTES ((size_t)2 << 20)
+
+static size_t bytes_to_place(const void *pages) {
+    return ((uintptr_t)pages >> ZR_ALIKE_BITS) % ZR_PLACES * ZR_PLACE_BYTES;
+}
+
 static zr_status_t host_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
                                       void **base_p) {
-    void *base = reserve_pages(NULL, size_bytes);
-    if (base == MAP_FAILED) {
+    size_t most_bytes = (ZR_PLACES - 1) * ZR_PLACE_BYTES;
+    void *pages = MAP_FAILED;
+    if (size_bytes <= SIZE_MAX - most_bytes)
+        pages = reserve_pages(NULL, size_bytes + most_bytes);
+    if (pages == MAP_FAILED) {
         zr_log_write(&device->log, ZR_LOG_INFO, "%s memory: no range of %zu bytes of addresses: %s",
                      zr_tier_name(tier), size_bytes, strerror(errno));
         return ZR_ERR_BUDGET;
     }
+    size_t before_bytes = bytes_to_place(pages);
+    char *base = (char *)pages + before_bytes;
+    if (before_bytes > 0)
+        munmap(pages, before_bytes);
+    if (before_bytes < most_bytes)
+        munmap(base + size_bytes, most_bytes - before_bytes);
     *base_p = base;
     return ZR_OK;
 }
