@@ -84,7 +84,7 @@ zr_comm_options_t zr_comm_options_default(void);
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY (nothing is created then)
  *
  * Each rank uses streams of one device, the same kind of device on every rank. Where
- * devices are asynchronous, tensors must be memory that every rank's device can read.
+ * devices are asynchronous, tensors must be memory that every rank's device can read and write.
  *
  * Ownership: each rank destroys its own with zr_comm_destroy.
  */
