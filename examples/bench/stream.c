@@ -1,9 +1,9 @@
 #include "examples/bench/stream.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+
+#include "examples/bench/crew.h"
 
 /* Elements that a thread takes at once. */
 #define PIECE ((size_t)16384)
@@ -11,15 +11,7 @@
 struct stream {
     stream_arrays_t arrays;
     void (*loop)(const stream_arrays_t *arrays, size_t first, size_t last);
-    pthread_t *threads;
-    int n_started; /* the caller is not among them */
-    atomic_size_t next;
-
-    pthread_mutex_t mutex; /* over what follows */
-    pthread_cond_t begin, end;
-    unsigned n_runs;
-    int n_working;
-    bool ending;
+    crew_t *crew;
 };
 
 /* ---- the loop, for the widest vectors that the processor has ------------------------- */
@@ -95,67 +87,22 @@ static void (*best_loop(void))(const stream_arrays_t *arrays, size_t first, size
     return loop_baseline;
 }
 
-/* ---- threads ---------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------- */
 
-static void work_off(stream_t *stream) {
-    size_t n_elems = stream->arrays.n_elems;
-    for (;;) {
-        size_t first = atomic_fetch_add_explicit(&stream->next, PIECE, memory_order_relaxed);
-        if (first >= n_elems)
-            return;
-        stream->loop(&stream->arrays, first, n_elems - first < PIECE ? n_elems : first + PIECE);
-    }
-}
-
-static void *thread_main(void *argument) {
-    stream_t *stream = argument;
-    unsigned n_runs = 0;
-    for (;;) {
-        pthread_mutex_lock(&stream->mutex);
-        while (stream->n_runs == n_runs && !stream->ending)
-            pthread_cond_wait(&stream->begin, &stream->mutex);
-        bool ending = stream->ending;
-        n_runs = stream->n_runs;
-        pthread_mutex_unlock(&stream->mutex);
-        if (ending)
-            return NULL;
-        work_off(stream);
-        pthread_mutex_lock(&stream->mutex);
-        if (--stream->n_working == 0)
-            pthread_cond_signal(&stream->end);
-        pthread_mutex_unlock(&stream->mutex);
-    }
+static void run_piece(void *context, size_t first, size_t last) {
+    const stream_t *stream = context;
+    stream->loop(&stream->arrays, first, last);
 }
 
 void stream_run(stream_t *stream) {
-    pthread_mutex_lock(&stream->mutex);
-    atomic_store_explicit(&stream->next, 0, memory_order_relaxed);
-    stream->n_working = stream->n_started;
-    stream->n_runs++;
-    pthread_cond_broadcast(&stream->begin);
-    pthread_mutex_unlock(&stream->mutex);
-    work_off(stream);
-    pthread_mutex_lock(&stream->mutex);
-    while (stream->n_working > 0)
-        pthread_cond_wait(&stream->end, &stream->mutex);
-    pthread_mutex_unlock(&stream->mutex);
+    crew_run(stream->crew, stream->arrays.n_elems, PIECE, run_piece, stream);
 }
 
 void stream_destroy(stream_t **stream_p) {
     if (stream_p == NULL || *stream_p == NULL)
         return;
-    stream_t *stream = *stream_p;
-    pthread_mutex_lock(&stream->mutex);
-    stream->ending = true;
-    pthread_cond_broadcast(&stream->begin);
-    pthread_mutex_unlock(&stream->mutex);
-    for (int i = 0; i < stream->n_started; i++)
-        pthread_join(stream->threads[i], NULL);
-    pthread_cond_destroy(&stream->end);
-    pthread_cond_destroy(&stream->begin);
-    pthread_mutex_destroy(&stream->mutex);
-    free(stream->threads);
-    free(stream);
+    crew_destroy(&(*stream_p)->crew);
+    free(*stream_p);
     *stream_p = NULL;
 }
 
@@ -165,14 +112,8 @@ stream_t *stream_create(const stream_arrays_t *arrays, int n_threads) {
         return NULL;
     stream->arrays = *arrays;
     stream->loop = best_loop();
-    pthread_mutex_init(&stream->mutex, NULL);
-    pthread_cond_init(&stream->begin, NULL);
-    pthread_cond_init(&stream->end, NULL);
-    stream->threads = calloc((size_t)n_threads, sizeof(*stream->threads));
-    while (stream->threads != NULL && stream->n_started < n_threads - 1 &&
-           pthread_create(&stream->threads[stream->n_started], NULL, thread_main, stream) == 0)
-        stream->n_started++;
-    if (stream->n_started < n_threads - 1 || stream->threads == NULL)
+    stream->crew = crew_create(n_threads);
+    if (stream->crew == NULL)
         stream_destroy(&stream);
     return stream;
 }

@@ -1,0 +1,55 @@
+/*
+ * Collectives, timed and checked: all ranks of a communicator make the same calls, in turns with
+ * copies of as many bytes as have to be moved, and the slowest rank's time counts.
+ */
+#ifndef EXAMPLES_BENCH_COMM_RUN_H
+#define EXAMPLES_BENCH_COMM_RUN_H
+
+#include "examples/bench/bench.h"
+
+/** A communicator that can be measured. Adding one is an entry of the table in comm.c. */
+typedef struct comm_choice {
+    const char *name;
+    const char *device; /* of each rank: "host", or "cuda" with the rank's number */
+    /* Fill comms[n_ranks]: NULL for a rank that is another process. */
+    zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
+} comm_choice_t;
+
+/** One measurement. */
+typedef struct comm_row {
+    zr_collective_t collective;
+    bool in_place;
+    size_t block_elems; /* of one rank; the tensor has as many for each rank */
+
+    /* Of comm_measure. */
+    double bytes;                   /* that have to be read and written, by all ranks together */
+    double seconds, copy_seconds;   /* of a call, and of copies that read and write as much */
+    const char *copy;               /* the faster way to copy; static */
+    size_t n_rounds, calls_a_round; /* of the collective */
+} comm_row_t;
+
+typedef struct comm_options {
+    const comm_choice_t *comm;
+    int n_ranks, n_threads; /* threads of each rank, on the host */
+    zr_dtype_t dtype;
+    double seconds; /* of a row, about */
+    zr_log_t log;
+} comm_options_t;
+
+/**
+ * Bytes that all ranks together have to read from and write to memory for a collective on tensors
+ * of tensor_bytes on each: every input once, and every output once (docs/bench.md).
+ */
+double comm_least_bytes(zr_collective_t collective, bool in_place, double tensor_bytes,
+                        int n_ranks);
+
+/**
+ * Measure all rows.
+ *
+ * @param device  [device_bytes] what the first rank's device is
+ * @return ZR_OK; what failed has been logged otherwise; ZR_ERR_COMM also for wrong results
+ */
+ZR_NODISCARD zr_status_t comm_measure(const comm_options_t *options, comm_row_t *rows,
+                                      size_t n_rows, char *device, size_t device_bytes);
+
+#endif
