@@ -5,7 +5,12 @@ install(TARGETS zero ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 foreach(folder kernels allocator offload zero)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/${folder}
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/libzero
-          FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE PATTERN "nccl" EXCLUDE)
+          FILES_MATCHING PATTERN "*.h" PATTERN "cuda" EXCLUDE PATTERN "nccl" EXCLUDE
+                                     PATTERN "mpi" EXCLUDE)
+endforeach()
+# Programs look for them in this folder, beside the one that they are in.
+foreach(kind ${ZR_MPI_KINDS})
+  install(TARGETS zero-${kind} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/libzero)
 endforeach()
 install(TARGETS zero-checkpoint RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(TARGET zero-train)

@@ -1,9 +1,11 @@
 # Sourced by tests/run.sh and examples/quickstart.sh: make sure that what the build needs is
-# there. Run by itself, it does that, and installs the packages that it is given (fio, for
+# there. Run by itself, it does that, installs MPI, and the packages that it is given (fio, for
 # zero-bench io). Debian 12 and Ubuntu 22.04 or later get it through apt-get; elsewhere the tools and
 # libraries are looked for, and what is missing is named.
 
 zr_packages="build-essential cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev liburing-dev libcmocka-dev"
+# For ranks on several machines, and its tests; left out where it cannot be had.
+zr_mpi_packages="libopenmpi-dev openmpi-bin"
 
 zr_say() { printf '%s\n' "$*"; }
 zr_die() {
@@ -93,8 +95,16 @@ $zr_missing
 (the packages of Debian: $zr_packages $*)"
 }
 
+# zr_install_mpi: MPI, where packages are known. The build does without.
+zr_install_mpi() {
+    zr_is_supported "${ZR_OS_RELEASE:-/etc/os-release}" || return 0
+    # shellcheck disable=SC2046,SC2086
+    set -- $(zr_missing_packages $zr_mpi_packages)
+    [ $# -eq 0 ] || (zr_apt "$@") || zr_say "MPI is left out: it could not be installed"
+}
+
 # zr_configure SOURCE BUILD [OPTION...]: configure when the build folder is new or was made
-# with other options, and say what of CUDA is built. Ninja configures again by itself when
+# with other options, and say what of CUDA and MPI is built. Ninja configures again by itself when
 # the CMake files change.
 zr_configure() {
     zr_source=$1
@@ -109,6 +119,7 @@ zr_configure() {
         printf '%s' "$*" >"$zr_build/zr-options"
     fi
     zr_say "CUDA parts: $(sed -n 's/^ZR_CUDA_REASON:[A-Z]*=//p' "$zr_build/CMakeCache.txt")"
+    zr_say "MPI: $(sed -n 's/^ZR_MPI_REASON:[A-Z]*=//p' "$zr_build/CMakeCache.txt")"
 }
 
 # zr_build BUILD [TARGET...]: build; a terminal sees the progress, everybody the errors.
@@ -126,4 +137,5 @@ zr_build() {
 # Not sourced: install.
 if [ "${BASH_SOURCE[0]:-}" = "$0" ]; then
     zr_install "$@"
+    zr_install_mpi
 fi

@@ -44,6 +44,7 @@ run() {
 }
 
 zr_install
+zr_install_mpi
 run "release" build ""
 run "AddressSanitizer and UBSan" build/asan asan -DZR_SANITIZE=address,undefined -DZR_CUDA=OFF
 run "ThreadSanitizer" build/tsan tsan -DZR_SANITIZE=thread -DZR_CUDA=OFF

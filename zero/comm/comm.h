@@ -70,6 +70,8 @@ typedef struct zr_comm_options {
     zr_sum_order_t sums;    /* nccl; sim takes the time of it */
     size_t workspace_bytes; /* nccl: most device memory that a sum in rank order takes beside its
                                tensors; less makes more, smaller pieces; sim takes their time */
+    int machine_ranks;      /* mpi: 0; or as many ranks, by their number, are taken for those of a
+                               machine, to try out what several machines do */
 } zr_comm_options_t;
 
 /** 60 s, default log, sums in rank order, 32 MiB. */
@@ -129,6 +131,25 @@ ZR_NODISCARD zr_status_t zr_comm_create_nccl_threads(int n_ranks, const zr_comm_
  */
 ZR_NODISCARD zr_status_t zr_comm_create_nccl(const zr_launch_t *launch,
                                              const zr_comm_options_t *options, zr_comm_t **comm_p);
+
+/**
+ * Make the communicator of a rank that is a process of its own, with a host device, whose tensors
+ * are in host memory. Returns when all ranks have come, within the time limit.
+ *
+ * Ranks of one machine read each other's memory, which needs no MPI. Those of several machines
+ * exchange data through MPI, and have to be started by its launcher; MPI is then begun, unless the
+ * program has (with MPI_THREAD_MULTIPLE), and ended with the last communicator that uses it. What
+ * is said above of processes that end holds here, too.
+ *
+ * Beside its tensors a sum takes some memory of the process's, about a megabyte for each thread of
+ * the device, twice on several machines.
+ *
+ * @param launch  of zr_launch_from_environment, or filled by hand; one rank is fine
+ * @return as zr_comm_create_nccl; ZR_ERR_UNSUPPORTED when MPI's launcher has started the process,
+ *         and MPI is not part of this build, or not found
+ */
+ZR_NODISCARD zr_status_t zr_comm_create_mpi(const zr_launch_t *launch,
+                                            const zr_comm_options_t *options, zr_comm_t **comm_p);
 
 /**
  * Where a communicator takes device memory for its own needs: lifetime "collective", tag

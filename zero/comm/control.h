@@ -72,6 +72,17 @@ ZR_NODISCARD zr_status_t zr_control_create_memory(int n_ranks, int timeout_ms,
 ZR_NODISCARD zr_status_t zr_control_create_tcp(const zr_launch_t *launch, const zr_log_t *log,
                                                int timeout_ms, zr_control_t **control_p);
 
+/**
+ * The same where ranks have found each other otherwise; the launch's host and port are for
+ * messages.
+ *
+ * @param socket  rank 0: of zr_wire_listen; else of zr_wire_connect. This call's from now on,
+ *                whatever comes of it
+ */
+ZR_NODISCARD zr_status_t zr_control_create_tcp_on(const zr_launch_t *launch, int socket,
+                                                  const zr_log_t *log, int timeout_ms,
+                                                  zr_control_t **control_p);
+
 void zr_control_destroy(zr_control_t **control);
 
 /* ---- for communicators: times are counted, errors are logged ------------------------------- */

@@ -325,12 +325,20 @@ static bool init_locks(line_t *line) {
     return false;
 }
 
+static void close_socket(int socket) {
+    if (socket >= 0)
+        close(socket);
+}
+
 /* Rank 0: the hub, and a connection to it within the process. */
-static zr_status_t open_hub(const zr_launch_t *launch, const zr_log_t *log, line_t *line) {
-    zr_hub_options_t options = {
-        .log = *log, .n_ranks = launch->n_ranks, .timeout_ms = line->timeout_ms};
-    int port = 0;
-    int error = zr_wire_listen(launch->port, &options.listener, &port);
+static zr_status_t open_hub(const zr_launch_t *launch, int listener, const zr_log_t *log,
+                            line_t *line) {
+    zr_hub_options_t options = {.log = *log,
+                                .listener = listener,
+                                .n_ranks = launch->n_ranks,
+                                .timeout_ms = line->timeout_ms};
+    int port = launch->port;
+    int error = listener < 0 ? zr_wire_listen(launch->port, &options.listener, &port) : 0;
     if (error != 0)
         return zr_fail(log, ZR_ERR_COMM,
                        "rank 0 cannot listen at MASTER_PORT %d: %s; choose another one, the same "
@@ -341,13 +349,17 @@ static zr_status_t open_hub(const zr_launch_t *launch, const zr_log_t *log, line
 }
 
 /* Every other rank: a connection, and who it is. */
-static zr_status_t connect_to_hub(const zr_launch_t *launch, const zr_log_t *log, line_t *line) {
+static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const zr_log_t *log,
+                                  line_t *line) {
     zr_hello_t hello = {.magic = ZR_WIRE_MAGIC,
                         .version = ZR_WIRE_VERSION,
                         .rank = launch->rank,
                         .n_ranks = launch->n_ranks};
     const char *detail = NULL;
-    int error = zr_wire_connect(launch->host, launch->port, zr_wire_now_ms() + line->timeout_ms,
+    int error = 0;
+    line->socket = socket;
+    if (socket < 0)
+        error = zr_wire_connect(launch->host, launch->port, zr_wire_now_ms() + line->timeout_ms,
                                 &line->socket, &detail);
     if (error == 0)
         error = zr_wire_send(line->socket, ZR_FRAME_HELLO, 0, &hello, sizeof(hello));
@@ -381,13 +393,16 @@ static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log,
 }
 
 /* The connection, and its reader, which finds the first communicator's control there. */
-static zr_status_t open_line(const zr_launch_t *launch, const zr_log_t *log, line_t *line) {
+static zr_status_t open_line(const zr_launch_t *launch, int socket, const zr_log_t *log,
+                             line_t *line) {
     zr_control_t base = {
         .rank = launch->rank, .n_ranks = launch->n_ranks, .origin_rank = launch->rank};
-    if (create_control(line, 0, &base) == NULL)
+    if (create_control(line, 0, &base) == NULL) {
+        close_socket(socket);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the state of %d ranks", launch->n_ranks);
-    zr_status_t status =
-        launch->rank == 0 ? open_hub(launch, log, line) : connect_to_hub(launch, log, line);
+    }
+    zr_status_t status = launch->rank == 0 ? open_hub(launch, socket, log, line)
+                                           : connect_to_hub(launch, socket, log, line);
     if (status == ZR_OK)
         status = await_welcome(launch, log, line);
     if (status == ZR_OK && pthread_create(&line->reader, NULL, reader_main, line) != 0)
@@ -397,8 +412,7 @@ static zr_status_t open_line(const zr_launch_t *launch, const zr_log_t *log, lin
 
 /* What open_line has made where it failed. */
 static void free_line(line_t *line) {
-    if (line->socket >= 0)
-        close(line->socket);
+    close_socket(line->socket);
     zr_hub_stop(&line->hub);
     if (line->controls != NULL)
         free(line->controls->payload);
@@ -419,24 +433,35 @@ static zr_status_t check_launch(const zr_launch_t *launch, const zr_log_t *log) 
     return ZR_OK;
 }
 
-zr_status_t zr_control_create_tcp(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
-                                  zr_control_t **control_p) {
-    ZR_TRY(check_launch(launch, log));
+static zr_status_t create_on(const zr_launch_t *launch, int socket, const zr_log_t *log,
+                             int timeout_ms, zr_control_t **control_p) {
     line_t *line = calloc(1, sizeof(*line));
     if (line == NULL || !init_locks(line)) {
+        close_socket(socket);
         free(line);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the connection to other ranks");
     }
     line->socket = -1;
     line->n_ranks = launch->n_ranks;
     line->timeout_ms = timeout_ms;
-    zr_status_t status = open_line(launch, log, line);
+    zr_status_t status = open_line(launch, socket, log, line);
     if (status != ZR_OK) {
         free_line(line);
         return status;
     }
     *control_p = &line->controls->base;
     return ZR_OK;
+}
+
+zr_status_t zr_control_create_tcp(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
+                                  zr_control_t **control_p) {
+    ZR_TRY(check_launch(launch, log));
+    return create_on(launch, -1, log, timeout_ms, control_p);
+}
+
+zr_status_t zr_control_create_tcp_on(const zr_launch_t *launch, int socket, const zr_log_t *log,
+                                     int timeout_ms, zr_control_t **control_p) {
+    return create_on(launch, socket, log, timeout_ms, control_p);
 }
 
 static const zr_control_backend_t tcp_backend = {

@@ -8,35 +8,59 @@
 
 #include "kernels/kernels.h"
 
-#define WAY_OUT "torchrun sets it, or set it by hand for each process (docs/gpu.md)"
+/* The variables of a launcher. Where it does not say which of its machine's ranks a process is, the
+ * names are NULL. */
+typedef struct launcher {
+    const char *size, *rank, *local_rank, *local_size;
+    const char *way_out;
+    bool by_mpi;
+} launcher_t;
+
+/* What a process has of several launchers is of the innermost one, and that comes first: mpirun
+ * under Slurm starts its helpers with srun, and who sets WORLD_SIZE means it. */
+static const launcher_t launchers[] = {
+    {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+     "torchrun sets it, or set it by hand for each process (docs/clusters.md)", false},
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun of Open MPI sets it (docs/clusters.md)", true},
+    {"PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+     "mpirun of MPICH sets it (docs/clusters.md)", true},
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", NULL,
+     "srun sets it (docs/clusters.md)", true},
+};
+
+static bool is_set(const char *name) {
+    const char *text = name != NULL ? getenv(name) : NULL;
+    return text != NULL && *text != '\0';
+}
 
 /* A variable's whole number within limits. */
-static zr_status_t read_number(const zr_log_t *log, const char *name, int least, int most,
-                               int *value_p) {
-    const char *text = getenv(name);
-    if (text == NULL || *text == '\0')
+static zr_status_t read_number(const zr_log_t *log, const launcher_t *launcher, const char *name,
+                               int least, int most, int *value_p) {
+    if (!is_set(name))
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "WORLD_SIZE says that this process is one rank of several, but %s is not "
-                       "set; " WAY_OUT,
-                       name);
+                       "%s says that this process is one rank of several, but %s is not set; %s",
+                       launcher->size, name, launcher->way_out);
+    const char *text = getenv(name);
     char *end = NULL;
     errno = 0;
     long value = strtol(text, &end, 10);
     if (end == text || *end != '\0' || errno != 0 || value < least || value > most)
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
-            "%s=\"%.64s\" in the environment: a whole number from %d to %d is needed; " WAY_OUT,
-            name, text, least, most);
+            "%s=\"%.64s\" in the environment: a whole number from %d to %d is needed; %s", name,
+            text, least, most, launcher->way_out);
     *value_p = (int)value;
     return ZR_OK;
 }
 
-static zr_status_t read_host(const zr_log_t *log, zr_launch_t *launch) {
+static zr_status_t read_host(const zr_log_t *log, const launcher_t *launcher, zr_launch_t *launch) {
     const char *host = getenv("MASTER_ADDR");
     if (host == NULL || *host == '\0')
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "WORLD_SIZE says that this process is one rank of several, but MASTER_ADDR, "
-                       "the host of rank 0, is not set; " WAY_OUT);
+                       "%s says that this process is one rank of several, but MASTER_ADDR, the "
+                       "host of rank 0, is not set; %s",
+                       launcher->size, launcher->way_out);
     if (strlen(host) >= sizeof(launch->host))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "MASTER_ADDR in the environment has %zu characters; a host's name or "
@@ -46,23 +70,47 @@ static zr_status_t read_host(const zr_log_t *log, zr_launch_t *launch) {
     return ZR_OK;
 }
 
-zr_status_t zr_launch_from_environment(const zr_log_t *log, zr_launch_t *launch_p,
-                                       bool *is_launched_p) {
-    const char *world = getenv("WORLD_SIZE");
-    zr_launch_t launch = {0};
-    *is_launched_p = false;
-    if (world == NULL || *world == '\0')
-        return ZR_OK;
-    ZR_TRY(read_number(log, "WORLD_SIZE", 1, ZR_MAX_SUM_SOURCES, &launch.n_ranks));
-    if (launch.n_ranks == 1)
-        return ZR_OK;
-    ZR_TRY(read_number(log, "RANK", 0, launch.n_ranks - 1, &launch.rank));
-    ZR_TRY(read_number(log, "LOCAL_RANK", 0, launch.n_ranks - 1, &launch.local_rank));
-    ZR_TRY(read_host(log, &launch));
+/* Where rank 0 listens, as torchrun says it. */
+static zr_status_t read_place(const zr_log_t *log, const launcher_t *launcher,
+                              zr_launch_t *launch) {
+    ZR_TRY(read_host(log, launcher, launch));
     const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
     bool is_taken = store != NULL && strcmp(store, "True") == 0;
-    ZR_TRY(read_number(log, "MASTER_PORT", 1, is_taken ? 65534 : 65535, &launch.port));
-    launch.port += is_taken;
+    ZR_TRY(read_number(log, launcher, "MASTER_PORT", 1, is_taken ? 65534 : 65535, &launch->port));
+    launch->port += is_taken;
+    return ZR_OK;
+}
+
+/* Which of its machine's ranks it is. torchrun has to say it; of others it is good to know. */
+static zr_status_t read_local(const zr_log_t *log, const launcher_t *launcher,
+                              zr_launch_t *launch) {
+    if (!launcher->by_mpi || is_set(launcher->local_rank))
+        ZR_TRY(read_number(log, launcher, launcher->local_rank, 0, launch->n_ranks - 1,
+                           &launch->local_rank));
+    if (is_set(launcher->local_size))
+        ZR_TRY(read_number(log, launcher, launcher->local_size, 1, launch->n_ranks,
+                           &launch->n_local_ranks));
+    return ZR_OK;
+}
+
+zr_status_t zr_launch_from_environment(const zr_log_t *log, zr_launch_t *launch_p,
+                                       bool *is_launched_p) {
+    const launcher_t *launcher = NULL;
+    zr_launch_t launch = {0};
+    *is_launched_p = false;
+    for (size_t i = 0; launcher == NULL && i < sizeof(launchers) / sizeof(launchers[0]); i++)
+        if (is_set(launchers[i].size))
+            launcher = &launchers[i];
+    if (launcher == NULL)
+        return ZR_OK;
+    ZR_TRY(read_number(log, launcher, launcher->size, 1, ZR_MAX_SUM_SOURCES, &launch.n_ranks));
+    if (launch.n_ranks == 1)
+        return ZR_OK;
+    launch.by_mpi = launcher->by_mpi;
+    ZR_TRY(read_number(log, launcher, launcher->rank, 0, launch.n_ranks - 1, &launch.rank));
+    ZR_TRY(read_local(log, launcher, &launch));
+    if (!launch.by_mpi)
+        ZR_TRY(read_place(log, launcher, &launch));
     *launch_p = launch;
     *is_launched_p = true;
     return ZR_OK;

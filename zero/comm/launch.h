@@ -1,6 +1,6 @@
 /*
- * How a process that is one rank of several finds the others: what torchrun and its like tell it
- * in the environment.
+ * How a process that is one rank of several finds the others: what torchrun and its like, mpirun or
+ * srun tell it in the environment.
  */
 #ifndef ZR_ZERO_COMM_LAUNCH_H
 #define ZR_ZERO_COMM_LAUNCH_H
@@ -14,19 +14,23 @@ extern "C" {
 #endif
 
 typedef struct zr_launch {
-    char host[256]; /* of rank 0: MASTER_ADDR */
-    int port;       /* at which rank 0 listens: MASTER_PORT; 1 to 65535 */
-    int rank;       /* RANK */
-    int n_ranks;    /* WORLD_SIZE */
-    int local_rank; /* LOCAL_RANK: which of its machine's ranks, and so which GPU */
+    char host[256];    /* of rank 0: MASTER_ADDR */
+    int port;          /* at which rank 0 listens: MASTER_PORT; 1 to 65535 */
+    int rank;          /* RANK */
+    int n_ranks;       /* WORLD_SIZE */
+    int local_rank;    /* LOCAL_RANK: which of its machine's ranks, and so which GPU */
+    int n_local_ranks; /* LOCAL_WORLD_SIZE: ranks of its machine; 0: nobody says */
+    bool by_mpi; /* MPI's launcher has started it: MPI tells where rank 0 is, and host and port
+                    mean nothing */
 } zr_launch_t;
 
 /**
- * What the environment says.
+ * What the environment says: WORLD_SIZE and what belongs to it, as torchrun sets them; without,
+ * what mpirun (Open MPI, MPICH and those made of it) and srun set.
  *
  * @param launch_p  filled when *is_launched_p
- * @param is_launched_p  whether WORLD_SIZE is there and larger than 1; otherwise this process is
- *                       alone, and the other variables mean nothing
+ * @param is_launched_p  whether this process is one rank of several; otherwise it is alone, and the
+ *                       other variables mean nothing
  * @return ZR_OK; ZR_ERR_ARGUMENT when a variable is missing or out of range: the log names it,
  *         what it has to be, and who sets it
  *

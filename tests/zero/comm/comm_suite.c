@@ -622,6 +622,8 @@ int run_comm_suite(const comm_suite_t *suite) {
         size_t which = i / N_OF(rank_counts);
         if (suite->is_alone && cases[which].is_of_others)
             continue;
+        if (suite->world != NULL && suite->world->n_ranks != rank_counts[i % N_OF(rank_counts)])
+            continue;
         settings[n] = (setting_t){suite, rank_counts[i % N_OF(rank_counts)]};
         snprintf(names[n], sizeof(names[n]), "%s, %d ranks", cases[which].name,
                  settings[n].n_ranks);

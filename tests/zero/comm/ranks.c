@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -114,7 +117,8 @@ void release_memory(rank_t *self) {
 
 static void *run_rank(void *argument) {
     rank_t *self = argument;
-    self->body(self);
+    if (self->comm != NULL)
+        self->body(self);
     if (self->failure[0] != '\0')
         zr_comm_abort(self->comm, self->failure);
     pthread_barrier_wait(self->together); /* leaving is for tests of leaving */
@@ -124,15 +128,23 @@ static void *run_rank(void *argument) {
     return NULL;
 }
 
+/* What no test is about. */
+static void must(zr_status_t status, const char *what) {
+    if (status == ZR_OK)
+        return;
+    fprintf(stderr, "%s: %s\n", what, zr_status_name(status));
+    abort();
+}
+
 static void open_rank(rank_t *self) {
-    assert_int_equal(self->suite->open_device(&self->device), ZR_OK);
-    assert_int_equal(zr_stream_create(self->device, "comm", &self->stream), ZR_OK);
+    must(self->suite->open_device(&self->device), "open_device");
+    must(zr_stream_create(self->device, "comm", &self->stream), "zr_stream_create");
     size_t granule = zr_device_info(self->device)->granule_bytes;
     self->arena_bytes = (ARENA_BYTES + granule - 1) / granule * granule;
-    assert_int_equal(
-        zr_range_reserve(self->device, ZR_TIER_DEVICE, self->arena_bytes, &self->arena), ZR_OK);
-    assert_int_equal(zr_range_map(self->device, ZR_TIER_DEVICE, self->arena, 0, self->arena_bytes),
-                     ZR_OK);
+    must(zr_range_reserve(self->device, ZR_TIER_DEVICE, self->arena_bytes, &self->arena),
+         "zr_range_reserve");
+    must(zr_range_map(self->device, ZR_TIER_DEVICE, self->arena, 0, self->arena_bytes),
+         "zr_range_map");
 }
 
 static void close_rank(rank_t *self) {
@@ -141,42 +153,143 @@ static void close_rank(rank_t *self) {
     self->suite->close_device(&self->device);
 }
 
+/* ---- what a test asks for -------------------------------------------------------------------- */
+
+typedef struct test_run {
+    const comm_suite_t *suite;
+    int n_ranks;
+    rank_fn body;
+    const void *context;
+    zr_comm_options_t options;
+    rank_t *ranks; /* [MAX_TEST_RANKS] */
+    pthread_barrier_t *together;
+} test_run_t;
+
+static rank_t *fill_rank(const test_run_t *run, int rank) {
+    run->ranks[rank] = (rank_t){.rank = rank,
+                                .n_ranks = run->n_ranks,
+                                .suite = run->suite,
+                                .context = run->context,
+                                .ranks = run->ranks,
+                                .together = run->together,
+                                .body = run->body};
+    return &run->ranks[rank];
+}
+
+static void run_as_threads(const test_run_t *run) {
+    zr_comm_t *comms[MAX_TEST_RANKS];
+    pthread_t threads[MAX_TEST_RANKS];
+    assert_int_equal(run->suite->create(run->n_ranks, &run->options, comms), ZR_OK);
+    for (int r = 0; r < run->n_ranks; r++) {
+        rank_t *self = fill_rank(run, r);
+        self->comm = comms[r];
+        open_rank(self);
+    }
+    for (int r = 0; r < run->n_ranks; r++)
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &run->ranks[r]), 0);
+    for (int r = 0; r < run->n_ranks; r++)
+        pthread_join(threads[r], NULL);
+    for (int r = 0; r < run->n_ranks; r++)
+        close_rank(&run->ranks[r]);
+}
+
+/* This process is the rank. */
+static void run_as_rank(const test_run_t *run, int rank) {
+    rank_t *self = fill_rank(run, rank);
+    zr_comm_t *comm = NULL;
+    open_rank(self);
+    if (run->suite->create_rank(rank, run->n_ranks, &run->options, &comm) != ZR_OK)
+        note_failure(self, __FILE__, __LINE__, "the communicator is made");
+    self->comm = comm;
+    run_rank(self);
+    close_rank(self);
+}
+
+/* A child that does not come to its end takes the others with it: they would wait for it. */
+static void wait_for_children(const test_run_t *run, pid_t *children) {
+    for (int n_left = run->n_ranks; n_left > 0; n_left--) {
+        int status = 0, rank = 0;
+        pid_t child = wait(&status);
+        while (rank < run->n_ranks && children[rank] != child)
+            rank++;
+        if (rank == run->n_ranks) {
+            n_left++;
+            continue;
+        }
+        children[rank] = 0;
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+            continue;
+        note_failure(&run->ranks[rank], __FILE__, __LINE__, "its process came to its end");
+        for (int r = 0; r < run->n_ranks; r++)
+            if (children[r] > 0)
+                (void)kill(children[r], SIGKILL);
+    }
+}
+
+static void run_as_children(const test_run_t *run) {
+    pid_t children[MAX_TEST_RANKS] = {0};
+    if (run->suite->prepare != NULL)
+        run->suite->prepare();
+    fflush(NULL);
+    for (int r = 0; r < run->n_ranks; r++) {
+        children[r] = fork();
+        if (children[r] == 0) {
+            run_as_rank(run, r);
+            exit(0);
+        }
+        assert_true(children[r] > 0);
+    }
+    wait_for_children(run, children);
+}
+
+void prepare_board(rank_board_t *board, int n_ranks) {
+    pthread_barrierattr_t attributes;
+    pthread_barrierattr_init(&attributes);
+    pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&board->together, &attributes, (unsigned)n_ranks);
+    pthread_barrierattr_destroy(&attributes);
+}
+
+/* Print what failed, on whichever rank. */
+static bool report_failures(const test_run_t *run) {
+    bool failed = false;
+    for (int r = 0; r < run->n_ranks; r++) {
+        if (run->ranks[r].failure[0] == '\0')
+            continue;
+        print_error("%s; it logged:\n%s", run->ranks[r].failure, run->ranks[r].log);
+        failed = true;
+    }
+    return failed;
+}
+
 void run_ranks(const comm_suite_t *suite, int n_ranks, int timeout_ms, rank_fn body,
                const void *context) {
+    const rank_world_t *world = suite->world;
     assert_true(n_ranks <= MAX_TEST_RANKS);
-    rank_t *ranks = calloc(MAX_TEST_RANKS, sizeof(*ranks));
-    assert_non_null(ranks);
-    zr_comm_options_t options = zr_comm_options_default();
-    options.log =
-        (zr_log_t){.sink = keep_message, .context = ranks, .level = ZR_LOG_WARNING, .rank = -1};
-    options.timeout_ms = timeout_ms;
-    zr_comm_t *comms[MAX_TEST_RANKS];
-    assert_int_equal(suite->create(n_ranks, &options, comms), ZR_OK);
-    pthread_barrier_t together;
-    pthread_barrier_init(&together, NULL, (unsigned)n_ranks);
-    for (int r = 0; r < n_ranks; r++) {
-        ranks[r] = (rank_t){.rank = r, .n_ranks = n_ranks, .comm = comms[r], .suite = suite};
-        ranks[r].context = context;
-        ranks[r].ranks = ranks;
-        ranks[r].together = &together;
-        ranks[r].body = body;
-        open_rank(&ranks[r]);
-    }
-    pthread_t threads[MAX_TEST_RANKS];
-    for (int r = 0; r < n_ranks; r++)
-        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
-    for (int r = 0; r < n_ranks; r++)
-        pthread_join(threads[r], NULL);
-    pthread_barrier_destroy(&together);
-    bool failed = false;
-    for (int r = 0; r < n_ranks; r++) {
-        if (ranks[r].failure[0] != '\0') {
-            print_error("%s; it logged:\n%s", ranks[r].failure, ranks[r].log);
-            failed = true;
-        }
-        close_rank(&ranks[r]);
-    }
-    free(ranks);
+    rank_board_t *board = world != NULL ? world->board
+                                        : mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE,
+                                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(board != MAP_FAILED);
+    test_run_t run = {.suite = suite, .n_ranks = n_ranks, .body = body, .context = context};
+    run.ranks = board->ranks;
+    run.together = &board->together;
+    run.options = zr_comm_options_default();
+    run.options.log =
+        (zr_log_t){.sink = keep_message, .context = run.ranks, .level = ZR_LOG_WARNING, .rank = -1};
+    run.options.timeout_ms = timeout_ms;
+    if (world == NULL)
+        prepare_board(board, n_ranks);
+    if (world != NULL)
+        run_as_rank(&run, world->rank);
+    else if (suite->create_rank != NULL)
+        run_as_children(&run);
+    else
+        run_as_threads(&run);
+    bool failed = report_failures(&run);
+    if (world != NULL)
+        pthread_barrier_wait(run.together); /* all have looked */
+    else
+        munmap(board, sizeof(*board));
     if (failed)
         fail_msg("%s with %d ranks", suite->name, n_ranks);
 }

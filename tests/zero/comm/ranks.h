@@ -2,6 +2,9 @@
  * Ranks for tests of communicators: threads with a device, a stream, some device memory and
  * the messages they logged. A check that fails notes where, makes the communicator end for
  * the others, and fails the test from the main thread once all ranks are back.
+ *
+ * Ranks may also be processes: children of the test, or processes that each run all of the tests as
+ * one rank. What they note is then in memory that they share.
  */
 #ifndef ZR_TESTS_ZERO_COMM_RANKS_H
 #define ZR_TESTS_ZERO_COMM_RANKS_H
@@ -11,10 +14,17 @@
 
 #include "zero/comm/comm.h"
 
+typedef struct rank_world rank_world_t;
+
 /** What a communicator has to be tried with. */
 typedef struct comm_suite {
     const char *name;
     int most_ranks; /* 0: as many as tests ask for */
+    /* Ranks are processes: make the communicator of one. NULL: threads; `create` makes all. */
+    zr_status_t (*create_rank)(int rank, int n_ranks, const zr_comm_options_t *options,
+                               zr_comm_t **comm_p);
+    void (*prepare)(void);     /* before children are made, or NULL */
+    const rank_world_t *world; /* this process is a rank, and so are others; NULL: make children */
     zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
     zr_status_t (*open_device)(zr_device_t **device_p); /* one per rank */
     void (*close_device)(zr_device_t **device);
@@ -48,6 +58,21 @@ struct rank {
     int n_takes;
     void *host_blocks; /* list of what host_take gave */
 };
+
+/** What processes that are a rank each share. */
+typedef struct rank_board {
+    pthread_barrier_t together;
+    rank_t ranks[MAX_TEST_RANKS];
+} rank_board_t;
+
+/** This process's place among them. */
+struct rank_world {
+    int rank, n_ranks;
+    rank_board_t *board; /* in memory that all share; its barrier is made */
+};
+
+/** Make the barrier of a board for processes. */
+void prepare_board(rank_board_t *board, int n_ranks);
 
 /** Run `body` on every rank of a new communicator; fails the test when a check did. */
 void run_ranks(const comm_suite_t *suite, int n_ranks, int timeout_ms, rank_fn body,

@@ -1,0 +1,32 @@
+# Whether the communicator mpi can use MPI: for each kind that is found, a module of its own is linked
+# with it, and loaded when MPI's launcher has started a process (zero/comm/mpi/mpi_module.h). Programs
+# and the library are not. Sets ZR_MPI_KINDS: openmpi, mpich; ZR_MPI_REASON; and, for tests, the
+# launcher of each, ZR_MPIRUN_<kind>.
+include(GNUInstallDirs)
+option(ZR_MPI "build the modules for MPI when it is found" ON)
+set(ZR_MPI_KINDS "")
+if(NOT ZR_MPI)
+  set(ZR_MPI_REASON "left out: -DZR_MPI=OFF")
+else()
+  # Distributions that have several keep them apart by these names.
+  pkg_search_module(ZR_MPI_openmpi QUIET IMPORTED_TARGET ompi-c ompi)
+  pkg_search_module(ZR_MPI_mpich QUIET IMPORTED_TARGET mpich)
+  set(ZR_MPI_NAMES "")
+  foreach(kind openmpi mpich)
+    if(ZR_MPI_${kind}_FOUND)
+      list(APPEND ZR_MPI_KINDS ${kind})
+      list(APPEND ZR_MPI_NAMES "${kind} ${ZR_MPI_${kind}_VERSION}")
+    endif()
+  endforeach()
+  list(JOIN ZR_MPI_NAMES ", " ZR_MPI_NAMES)
+  if(ZR_MPI_KINDS)
+    set(ZR_MPI_REASON "built with ${ZR_MPI_NAMES}")
+  else()
+    set(ZR_MPI_REASON "left out: neither Open MPI nor MPICH found (ompi-c.pc, mpich.pc)")
+  endif()
+endif()
+find_program(ZR_MPIRUN_openmpi NAMES mpirun.openmpi mpirun)
+find_program(ZR_MPIRUN_mpich NAMES mpirun.mpich mpiexec.hydra)
+mark_as_advanced(ZR_MPIRUN_openmpi ZR_MPIRUN_mpich)
+set(ZR_MPI_REASON "${ZR_MPI_REASON}" CACHE INTERNAL "whether the modules for MPI are built")
+message(STATUS "MPI: ${ZR_MPI_REASON}")

@@ -1,0 +1,117 @@
+/*
+ * The communicator `mpi` under mpirun. Called with a number of ranks, this program lays out what
+ * they share and becomes mpirun; called by that, each process runs all tests as one rank: the
+ * conformance suite with all ranks on this machine, and again as if only some of them shared one,
+ * so that data goes through MPI.
+ */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/zero/comm/process_cases.h"
+
+static zr_launch_t launch;
+static int machine_ranks;
+static rank_world_t world;
+
+static zr_status_t create_rank(int rank, int n_ranks, const zr_comm_options_t *options,
+                               zr_comm_t **comm_p) {
+    zr_comm_options_t own = *options;
+    own.machine_ranks = machine_ranks;
+    zr_launch_t wanted = launch;
+    wanted.rank = rank;
+    wanted.n_ranks = n_ranks;
+    return zr_comm_create_mpi(&wanted, &own, comm_p);
+}
+
+static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms) {
+    return create_rank(0, n_ranks, options, comms);
+}
+
+static zr_status_t open_device(zr_device_t **device_p) {
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 1;
+    return zr_device_open("host", &options, device_p);
+}
+
+static comm_suite_t suite = {
+    .name = "mpi",
+    .create = create,
+    .create_rank = create_rank,
+    .open_device = open_device,
+    .close_device = zr_device_close,
+    .world = &world,
+};
+
+static void test_large_tensors(void **state) {
+    (void)state;
+    run_ranks(&suite, world.n_ranks, 60000, large_tensors, NULL);
+}
+
+static int run_cases(int ranks_of_a_machine) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_large_tensors)};
+    machine_ranks = ranks_of_a_machine;
+    return run_comm_suite(&suite) + cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+/* All ranks need MPI as long as this communicator lives: it begins once in a process. */
+static int run_rank(const char *board_path) {
+    zr_log_t log = zr_log_default();
+    zr_comm_t *comm = NULL;
+    bool is_launched = false;
+    int file = open(board_path, O_RDWR | O_CLOEXEC);
+    void *board =
+        file < 0 ? MAP_FAILED
+                 : mmap(NULL, sizeof(rank_board_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (board == MAP_FAILED || zr_launch_from_environment(&log, &launch, &is_launched) != ZR_OK)
+        return 1;
+    if (!is_launched)
+        launch = (zr_launch_t){.n_ranks = 1};
+    else if (!launch.by_mpi)
+        return 1;
+    if (zr_comm_create_mpi(&launch, NULL, &comm) != ZR_OK)
+        return 1;
+    world = (rank_world_t){.rank = launch.rank, .n_ranks = launch.n_ranks, .board = board};
+    int failed = run_cases(0);
+    if (launch.n_ranks > 1)
+        failed += run_cases(launch.n_ranks < 3 ? 1 : 2);
+    pthread_barrier_wait(&world.board->together);
+    zr_comm_destroy(&comm);
+    return failed != 0;
+}
+
+static int become_mpirun(const char *program, const char *n_ranks) {
+    char path[] = "/tmp/zr_mpi_board_XXXXXX";
+    int file = mkstemp(path);
+    if (file < 0 || ftruncate(file, sizeof(rank_board_t)) != 0)
+        return 1;
+    void *board = mmap(NULL, sizeof(rank_board_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (board == MAP_FAILED)
+        return 1;
+    prepare_board(board, atoi(n_ranks));
+    char command[4096];
+    snprintf(command, sizeof(command), "%s -n %s '%s' '%s' 2>&1", ZR_MPIRUN, n_ranks, program,
+             path);
+    int status = system(command);
+    unlink(path);
+    return status == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    if (ZR_MPIRUN[0] == '\0') {
+        printf("skipped: this build is without MPI, or mpirun is not found\n");
+        return 77;
+    }
+    if (argc != 2)
+        return 2;
+    return argv[1][0] == '/' ? run_rank(argv[1]) : become_mpirun(argv[0], argv[1]);
+}

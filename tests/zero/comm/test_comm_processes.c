@@ -1,0 +1,182 @@
+/*
+ * The communicator `mpi` where MPI is not needed: ranks of one machine that were started by hand,
+ * each a process with a host device. The conformance suite; what is refused; and a process that is
+ * killed in the midst of a run.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/zero/comm/free_port.h"
+#include "tests/zero/comm/process_cases.h"
+
+static int port; /* of the ranks that come next */
+
+static void prepare(void) {
+    port = free_port();
+}
+
+static zr_status_t create_rank(int rank, int n_ranks, const zr_comm_options_t *options,
+                               zr_comm_t **comm_p) {
+    zr_launch_t launch = {.host = "127.0.0.1", .port = port, .rank = rank, .n_ranks = n_ranks};
+    return zr_comm_create_mpi(&launch, options, comm_p);
+}
+
+static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms) {
+    return create_rank(0, n_ranks, options, comms);
+}
+
+static zr_status_t open_device(zr_device_t **device_p) {
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 1;
+    return zr_device_open("host", &options, device_p);
+}
+
+static zr_status_t open_wide_device(zr_device_t **device_p) {
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 3;
+    return zr_device_open("host", &options, device_p);
+}
+
+static zr_status_t open_sim(zr_device_t **device_p) {
+    return zr_device_open("sim", NULL, device_p);
+}
+
+static comm_suite_t suite = {
+    .name = "mpi, processes on host",
+    .create = create,
+    .create_rank = create_rank,
+    .prepare = prepare,
+    .open_device = open_device,
+    .close_device = zr_device_close,
+};
+
+static void test_large_tensors(void **state) {
+    (void)state;
+    run_ranks(&suite, 1, 60000, large_tensors, NULL);
+    run_ranks(&suite, 3, 60000, large_tensors, NULL);
+    suite.open_device = open_wide_device;
+    run_ranks(&suite, 2, 60000, large_tensors, NULL);
+    suite.open_device = open_device;
+}
+
+static void two_machines(rank_t *self) {
+    zr_message_t message = {"h.3 gradients", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    char *buffer = device_take(self, 400);
+    CHECK(self, zr_comm_barrier(self->comm, "which needs no data") == ZR_OK);
+    CHECK(self, zr_comm_all_reduce(self->comm, &message, buffer, 100, self->stream) == ZR_ERR_COMM);
+    CHECK(self, strstr(self->log, "all_reduce of \"h.3 gradients\"") != NULL);
+    CHECK(self, strstr(self->log, "have to be started by mpirun") != NULL);
+}
+
+static zr_status_t create_apart(int rank, int n_ranks, const zr_comm_options_t *options,
+                                zr_comm_t **comm_p) {
+    zr_comm_options_t own = *options;
+    own.machine_ranks = 2;
+    return create_rank(rank, n_ranks, &own, comm_p);
+}
+
+/* Data goes between machines through MPI, and nobody has begun it. */
+static void test_several_machines(void **state) {
+    (void)state;
+    suite.create_rank = create_apart;
+    run_ranks(&suite, 3, 60000, two_machines, NULL);
+    suite.create_rank = create_rank;
+}
+
+static void simulated(rank_t *self) {
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    char *buffer = device_take(self, 400);
+    CHECK(self,
+          zr_comm_all_reduce(self->comm, &message, buffer, 100, self->stream) == ZR_ERR_ARGUMENT);
+    CHECK(self, strstr(self->log, "works on host memory, and the stream is of device \"sim\""));
+}
+
+static void test_other_device(void **state) {
+    (void)state;
+    suite.open_device = open_sim;
+    run_ranks(&suite, 1, 60000, simulated, NULL);
+    suite.open_device = open_device;
+}
+
+/* ---- a process that is killed ---------------------------------------------------------------- */
+
+enum { N_PROCESSES = 3, VICTIM = 2 };
+
+static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)rank;
+    if (level == ZR_LOG_ERROR)
+        snprintf(context, 512, "%s", message);
+}
+
+/* A rank: the last one is killed between two calls, or while others are in the second. The first
+ * error has to name it and the call. */
+static bool outlive(int rank, bool is_late) {
+    static float buffer[100];
+    char error[512] = "";
+    zr_message_t message = {"h.3 gradients", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    zr_comm_options_t options = zr_comm_options_default();
+    zr_device_t *device = NULL;
+    zr_stream_t *stream = NULL;
+    zr_comm_t *comm = NULL;
+    options.log = (zr_log_t){.sink = keep_error, .context = error, .level = ZR_LOG_ERROR};
+    if (create_rank(rank, N_PROCESSES, &options, &comm) != ZR_OK || open_device(&device) != ZR_OK ||
+        zr_stream_create(device, "comm", &stream) != ZR_OK ||
+        zr_comm_all_reduce(comm, &message, buffer, 100, stream) != ZR_OK)
+        return false;
+    if (rank == VICTIM) {
+        if (is_late)
+            (void)usleep(100000);
+        (void)raise(SIGKILL);
+    }
+    zr_status_t status = zr_comm_all_reduce(comm, &message, buffer, 100, stream);
+    zr_comm_destroy(&comm);
+    zr_stream_destroy(&stream);
+    zr_device_close(&device);
+    return status == ZR_ERR_COMM &&
+           strstr(error, "all_reduce of \"h.3 gradients\" (fp32, 100 elements, model, call 2)") &&
+           strstr(error, "rank 2 is gone: its connection has ended");
+}
+
+static void test_killed_rank(void **state) {
+    (void)state;
+    for (int is_late = 0; is_late < 2; is_late++) {
+        pid_t children[N_PROCESSES];
+        prepare();
+        fflush(NULL);
+        for (int rank = 0; rank < N_PROCESSES; rank++) {
+            children[rank] = fork();
+            if (children[rank] == 0)
+                _exit(outlive(rank, is_late) ? 0 : 1);
+            assert_true(children[rank] > 0);
+        }
+        for (int rank = 0; rank < N_PROCESSES; rank++) {
+            int status = 0;
+            assert_int_equal(waitpid(children[rank], &status, 0), children[rank]);
+            if (rank == VICTIM)
+                assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+            else
+                assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_large_tensors),
+        cmocka_unit_test(test_several_machines),
+        cmocka_unit_test(test_other_device),
+        cmocka_unit_test(test_killed_rank),
+    };
+    int failed = run_comm_suite(&suite);
+    return failed + cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,632 @@
+/*
+ * The communicator `mpi`: ranks are processes, their tensors in host memory.
+ *
+ * Ranks of one machine read each other's memory (machines.h), as those of `threads` do: a
+ * collective is an agreement on the call (control.h), large copies and sums, and a meeting at the
+ * end, because a returned tensor may be overwritten or freed. What crosses machines goes point to
+ * point through MPI (mpi_site.h): slices that another rank sums straight to it, and what several
+ * ranks of a machine need once to one of them, from which its neighbours read it.
+ *
+ * A sum is made in pieces, source by source in rank order. While a piece is summed, the next one
+ * comes from the other machines.
+ *
+ * What ends a call early happens at its beginning. A rank that has come through that comes to the
+ * end as well, with its error if it has one, so that no tensor is freed while another rank reads
+ * it.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "kernels/host/host_pool.h"
+#include "kernels/kernels.h"
+#include "zero/comm/mpi/machines.h"
+#include "zero/comm/mpi/mpi_site.h"
+
+enum {
+    ALL_PIECES_BYTES = 1 << 20,   /* of neighbours' pieces that are summed together: a cache */
+    MOST_PIECE_BYTES = 512 << 10, /* of one source, for each thread */
+    LEAST_PIECE_BYTES = 16 << 10, /* less costs more to ask for than to copy */
+    LIMIT_PIECE_BYTES = 8 << 20,  /* of one source, however many threads there are */
+    READ_TASK_BYTES = 512 << 10,  /* of a thread's reading */
+    MESSAGE_BYTES = 16 << 20      /* of what goes through MPI in one */
+};
+
+/* What a rank shows to the others in each call. */
+typedef struct peer {
+    uint64_t send, recv;
+} peer_t;
+
+typedef struct introduction {
+    peer_t peer;
+    zr_card_t card;
+} introduction_t;
+
+typedef struct mpi_comm {
+    zr_comm_t base;
+    zr_control_t *control;
+    zr_mpi_site_t *site; /* NULL: ranks were not started by MPI's launcher */
+    uint64_t proof;      /* for zr_card_t */
+    int tag;             /* of its transfers */
+    int n_groups;        /* split from it so far */
+    bool is_known;       /* who is where: since the first call with data */
+    zr_machines_t machines;
+    size_t piece_bytes; /* of a source, in a sum */
+    char *pieces;       /* [2, or 1 on one machine][n_ranks][piece_bytes]; NULL until there
+                           is a sum */
+    zr_mpi_transfer_t *transfers; /* [n_transfers_room] */
+    size_t n_transfers, n_transfers_room;
+    bool is_exchanging; /* they are posted, and not known to be done */
+    /* [n_ranks] each, behind the handle: */
+    introduction_t *introductions;
+    peer_t *peers;
+    zr_card_t *cards;
+    const void **sources;
+    int *arrays; /* of machines */
+} mpi_comm_t;
+
+static zr_status_t refuse(mpi_comm_t *self, const zr_comm_call_t *call) {
+    return zr_control_refuse(self->control, &self->base, call);
+}
+
+/* ---- who is where -------------------------------------------------------------------------------
+ */
+
+/* Pieces of all sources together fit a cache, and the workspace twice. As every rank sees it. */
+static size_t choose_piece_bytes(const mpi_comm_t *self) {
+    size_t n_ranks = (size_t)self->base.n_ranks, n_threads = 1;
+    for (int rank = 0; rank < self->base.n_ranks; rank++)
+        if ((size_t)self->cards[rank].n_threads > n_threads)
+            n_threads = (size_t)self->cards[rank].n_threads;
+    size_t bytes = ALL_PIECES_BYTES / (n_ranks - 1);
+    bytes = bytes < MOST_PIECE_BYTES ? bytes : MOST_PIECE_BYTES;
+    bytes = bytes > LEAST_PIECE_BYTES ? bytes : LEAST_PIECE_BYTES;
+    bytes *= n_threads;
+    bytes = bytes < LIMIT_PIECE_BYTES ? bytes : LIMIT_PIECE_BYTES;
+    return bytes / 4096 * 4096;
+}
+
+static void warn_of_apartness(const mpi_comm_t *self, int rank, int error) {
+    zr_log_write(
+        &self->base.options.log, ZR_LOG_WARNING,
+        "communicator \"mpi\": the memory of rank %d, of the same machine, cannot be read "
+        "(process_vm_readv: %s): all data goes through MPI, which is slower. It is allowed "
+        "by /proc/sys/kernel/yama/ptrace_scope 0 or 1, and in a container by the "
+        "capability SYS_PTRACE",
+        rank, strerror(error));
+}
+
+/*
+ * Read the cards. Whether neighbours can read each other is agreed on, so that sender and receiver
+ * think the same; if any cannot, every rank is a machine of its own.
+ */
+static zr_status_t get_to_know(mpi_comm_t *self) {
+    int n_ranks = self->base.n_ranks, unreadable = -1;
+    for (int rank = 0; rank < n_ranks; rank++)
+        self->cards[rank] = self->introductions[rank].card;
+    zr_machines_fill(&self->machines, self->arrays, self->base.rank, n_ranks, self->cards, false);
+    int error = zr_machines_try(&self->machines, &unreadable);
+    if (error != 0)
+        warn_of_apartness(self, unreadable, error);
+    zr_status_t outcome =
+        zr_control_meet(self->control, &self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
+    if (outcome != ZR_OK && outcome != ZR_ERR_UNSUPPORTED)
+        return outcome;
+    if (outcome == ZR_ERR_UNSUPPORTED)
+        zr_machines_fill(&self->machines, self->arrays, self->base.rank, n_ranks, self->cards,
+                         true);
+    self->piece_bytes = choose_piece_bytes(self);
+    self->is_known = true;
+    return ZR_OK;
+}
+
+/* The first meeting of a call; of the first with data, the one where ranks get to know each other.
+ */
+static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
+    introduction_t own = {
+        .peer = {.send = (uint64_t)(uintptr_t)call->send, .recv = (uint64_t)(uintptr_t)call->recv}};
+    if (self->is_known || call->stream == NULL)
+        return zr_control_arrive(self->control, &self->base, call, &own.peer, sizeof(own.peer),
+                                 self->peers);
+    zr_card_fill(&own.card, &self->proof, self->control->origin_rank,
+                 self->base.options.machine_ranks,
+                 zr_device_info(zr_stream_device(call->stream))->n_threads);
+    ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own, sizeof(own),
+                             self->introductions));
+    for (int rank = 0; rank < self->base.n_ranks; rank++)
+        self->peers[rank] = self->introductions[rank].peer;
+    if (get_to_know(self) != ZR_OK)
+        return refuse(self, call);
+    if (self->machines.n_machines > 1 && self->site == NULL) {
+        zr_control_kill(
+            self->control,
+            "is on another machine than others, or cannot read their memory: data goes "
+            "between machines through MPI, for which ranks have to be started by mpirun "
+            "or srun, without WORLD_SIZE");
+        return refuse(self, call);
+    }
+    return ZR_OK;
+}
+
+/* ---- neighbours ---------------------------------------------------------------------------------
+ */
+
+typedef struct reading {
+    const zr_machines_t *machines;
+    int rank;
+    char *dst;
+    uint64_t src;
+    size_t size_bytes;
+    atomic_int error;
+} reading_t;
+
+static void read_part(void *context, size_t index) {
+    reading_t *reading = context;
+    size_t offset = index * READ_TASK_BYTES, left = reading->size_bytes - offset;
+    int error =
+        zr_machines_read(reading->machines, reading->rank, reading->dst + offset,
+                         reading->src + offset, left < READ_TASK_BYTES ? left : READ_TASK_BYTES);
+    if (error != 0)
+        atomic_store(&reading->error, error);
+}
+
+/* Copy from a neighbour, on all threads of this rank's device. */
+static zr_status_t read_neighbour(mpi_comm_t *self, const zr_comm_call_t *call, int rank, void *dst,
+                                  uint64_t src, size_t size_bytes) {
+    reading_t reading = {.machines = &self->machines,
+                         .rank = rank,
+                         .dst = dst,
+                         .src = src,
+                         .size_bytes = size_bytes};
+    if (size_bytes == 0)
+        return ZR_OK;
+    zr_host_parallel_for(zr_stream_device(call->stream), (size_bytes - 1) / READ_TASK_BYTES + 1,
+                         read_part, &reading);
+    int error = atomic_load(&reading.error);
+    if (error == 0)
+        return ZR_OK;
+    zr_control_kill(self->control, "cannot read the memory of rank %d: %s", rank,
+                    error == ESRCH ? "its process has ended" : strerror(error));
+    return ZR_ERR_COMM;
+}
+
+/* ---- other machines -----------------------------------------------------------------------------
+ */
+
+/* Note a transfer, in messages that MPI can count; `post` hands them over. */
+static zr_status_t add_transfer(mpi_comm_t *self, int rank, uint64_t address, size_t size_bytes,
+                                bool is_send) {
+    for (size_t done = 0; done < size_bytes; done += MESSAGE_BYTES) {
+        if (self->n_transfers == self->n_transfers_room) {
+            size_t room = self->n_transfers_room > 0 ? 2 * self->n_transfers_room : 64;
+            zr_mpi_transfer_t *grown = realloc(self->transfers, room * sizeof(*grown));
+            if (grown == NULL) {
+                zr_control_kill(self->control, "has no memory for %zu transfers", room);
+                return ZR_ERR_COMM;
+            }
+            self->transfers = grown;
+            self->n_transfers_room = room;
+        }
+        size_t left = size_bytes - done;
+        self->transfers[self->n_transfers++] = (zr_mpi_transfer_t){
+            .buffer = (void *)(uintptr_t)(address + done),
+            .size_bytes = left < MESSAGE_BYTES ? left : MESSAGE_BYTES,
+            .peer = self->cards[rank].origin_rank,
+            .tag = self->tag,
+            .is_send = is_send,
+        };
+    }
+    return ZR_OK;
+}
+
+static void post(mpi_comm_t *self) {
+    if (self->n_transfers > 0)
+        self->site->module->post(self->transfers, self->n_transfers);
+    self->is_exchanging = self->n_transfers > 0;
+}
+
+static zr_status_t await(mpi_comm_t *self) {
+    if (self->is_exchanging)
+        ZR_TRY(zr_mpi_site_wait(self->site, self->control, self->transfers, self->n_transfers));
+    self->is_exchanging = false;
+    return ZR_OK;
+}
+
+/* ---- blocks that all need -----------------------------------------------------------------------
+ */
+
+/* A rank's part of what all ranks are to have in `recv`. */
+typedef struct block {
+    uint64_t source;                 /* in the memory of the rank that gives it */
+    size_t offset_bytes, size_bytes; /* in recv */
+} block_t;
+
+/* The collectives differ in which part of what each rank gives. */
+static block_t block_of(const mpi_comm_t *self, const zr_comm_call_t *call, int rank) {
+    size_t elem_bytes = zr_dtype_size(call->message.dtype);
+    block_t block = {.source = self->peers[rank].send};
+    if (call->collective == ZR_ALL_GATHER) {
+        block.size_bytes = call->n_elems * elem_bytes;
+        block.offset_bytes = (size_t)rank * block.size_bytes;
+    } else if (call->collective == ZR_BROADCAST) {
+        block.size_bytes = rank == call->root ? call->n_elems * elem_bytes : 0;
+    } else {
+        size_t begin = zr_comm_slice_begin(call->n_elems, rank, self->base.n_ranks);
+        size_t end = zr_comm_slice_begin(call->n_elems, rank + 1, self->base.n_ranks);
+        block.offset_bytes = begin * elem_bytes;
+        block.size_bytes = (end - begin) * elem_bytes;
+        block.source += block.offset_bytes;
+    }
+    return block;
+}
+
+/* Begin to send this rank's block to each other machine, and to receive those that come here. */
+static zr_status_t post_blocks(mpi_comm_t *self, const zr_comm_call_t *call) {
+    const zr_machines_t *machines = &self->machines;
+    int rank = self->base.rank, own_machine = machines->machine_of[rank];
+    block_t own = block_of(self, call, rank);
+    self->n_transfers = 0;
+    for (int machine = 0; machine < machines->n_machines; machine++)
+        if (machine != own_machine)
+            ZR_TRY(add_transfer(self, zr_machines_receiver(machines, rank, machine), own.source,
+                                own.size_bytes, true));
+    for (int other = 0; other < self->base.n_ranks; other++) {
+        block_t block = block_of(self, call, other);
+        if (machines->machine_of[other] != own_machine &&
+            zr_machines_receiver(machines, other, own_machine) == rank)
+            ZR_TRY(add_transfer(self, other, (uint64_t)(uintptr_t)call->recv + block.offset_bytes,
+                                block.size_bytes, false));
+    }
+    post(self);
+    return ZR_OK;
+}
+
+/* First: the blocks of this machine's ranks, and what other machines send to this rank. From the
+ * next rank on, so that not all read one. */
+static zr_status_t take_blocks(mpi_comm_t *self, const zr_comm_call_t *call) {
+    int n_ranks = self->base.n_ranks;
+    ZR_TRY(post_blocks(self, call));
+    for (int i = 1; i <= n_ranks; i++) {
+        int rank = (self->base.rank + i) % n_ranks;
+        block_t block = block_of(self, call, rank);
+        char *dst = (char *)call->recv + block.offset_bytes;
+        if (rank != self->base.rank && zr_machines_is_neighbour(&self->machines, rank))
+            ZR_TRY(read_neighbour(self, call, rank, dst, block.source, block.size_bytes));
+        else if (rank == self->base.rank && block.size_bytes > 0 &&
+                 block.source != (uint64_t)(uintptr_t)dst)
+            ZR_TRY(zr_copy_async(call->stream, dst, (const void *)(uintptr_t)block.source,
+                                 block.size_bytes, ZR_COPY_DEVICE_TO_DEVICE));
+    }
+    return await(self);
+}
+
+/* Then: what other machines have sent to this rank's neighbours. */
+static zr_status_t take_from_receivers(mpi_comm_t *self, const zr_comm_call_t *call) {
+    const zr_machines_t *machines = &self->machines;
+    int own_machine = machines->machine_of[self->base.rank];
+    for (int rank = 0; rank < self->base.n_ranks; rank++) {
+        int receiver = zr_machines_receiver(machines, rank, own_machine);
+        if (machines->machine_of[rank] == own_machine || receiver == self->base.rank)
+            continue;
+        block_t block = block_of(self, call, rank);
+        ZR_TRY(read_neighbour(self, call, receiver, (char *)call->recv + block.offset_bytes,
+                              self->peers[receiver].recv + block.offset_bytes, block.size_bytes));
+    }
+    return ZR_OK;
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------
+ */
+
+/* What each rank sums: elements of what all ranks send. */
+static size_t sum_begin(const mpi_comm_t *self, const zr_comm_call_t *call, int rank) {
+    if (call->collective == ZR_REDUCE_SCATTER)
+        return (size_t)rank * call->n_elems;
+    return zr_comm_slice_begin(call->n_elems, rank, self->base.n_ranks);
+}
+
+static char *piece_of(const mpi_comm_t *self, size_t round, int rank) {
+    size_t buffer = self->machines.n_machines > 1 ? round % 2 : 0;
+    return self->pieces + (buffer * (size_t)self->base.n_ranks + (size_t)rank) * self->piece_bytes;
+}
+
+/* The part of a rank's sum that is made in one round; 0 bytes when it has come to its end. */
+static size_t round_bytes(const mpi_comm_t *self, const zr_comm_call_t *call, int rank,
+                          size_t round, size_t *offset_bytes_p) {
+    size_t elem_bytes = zr_dtype_size(call->message.dtype);
+    size_t begin = sum_begin(self, call, rank) * elem_bytes;
+    size_t end = sum_begin(self, call, rank + 1) * elem_bytes;
+    size_t at = begin + round * self->piece_bytes;
+    *offset_bytes_p = at;
+    if (at >= end)
+        return 0;
+    return end - at < self->piece_bytes ? end - at : self->piece_bytes;
+}
+
+/* Begin a round's exchange with ranks of other machines. */
+static zr_status_t post_round(mpi_comm_t *self, const zr_comm_call_t *call, size_t round) {
+    size_t own_offset, offset;
+    size_t own_bytes = round_bytes(self, call, self->base.rank, round, &own_offset);
+    self->n_transfers = 0;
+    for (int i = 1; i < self->base.n_ranks; i++) {
+        int rank = (self->base.rank + i) % self->base.n_ranks;
+        if (zr_machines_is_neighbour(&self->machines, rank))
+            continue;
+        size_t bytes = round_bytes(self, call, rank, round, &offset);
+        ZR_TRY(add_transfer(self, rank, (uint64_t)(uintptr_t)call->send + offset, bytes, true));
+        ZR_TRY(add_transfer(self, rank, (uint64_t)(uintptr_t)piece_of(self, round, rank), own_bytes,
+                            false));
+    }
+    post(self);
+    return ZR_OK;
+}
+
+/* Sum a round's piece: neighbours' are read now, those of other machines have come. */
+static zr_status_t sum_round(mpi_comm_t *self, const zr_comm_call_t *call, size_t round) {
+    size_t elem_bytes = zr_dtype_size(call->message.dtype), offset;
+    size_t bytes = round_bytes(self, call, self->base.rank, round, &offset);
+    size_t own_begin = sum_begin(self, call, self->base.rank) * elem_bytes;
+    bool is_scatter = call->collective == ZR_REDUCE_SCATTER;
+    for (int rank = 0; bytes > 0 && rank < self->base.n_ranks; rank++) {
+        self->sources[rank] = piece_of(self, round, rank);
+        if (rank == self->base.rank)
+            self->sources[rank] = (const char *)call->send + offset;
+        else if (zr_machines_is_neighbour(&self->machines, rank))
+            ZR_TRY(read_neighbour(self, call, rank, piece_of(self, round, rank),
+                                  self->peers[rank].send + offset, bytes));
+    }
+    if (bytes == 0)
+        return ZR_OK;
+    char *dst = (char *)call->recv + (is_scatter ? offset - own_begin : offset);
+    return zr_kernel_sum(call->stream, dst, self->sources, self->base.n_ranks, call->message.dtype,
+                         bytes / elem_bytes);
+}
+
+/* Rounds until the largest of the sums is made. */
+static size_t count_rounds(const mpi_comm_t *self, const zr_comm_call_t *call) {
+    size_t n_rounds = 0, offset;
+    for (int rank = 0; rank < self->base.n_ranks; rank++)
+        while (round_bytes(self, call, rank, n_rounds, &offset) > 0)
+            n_rounds++;
+    return n_rounds;
+}
+
+static zr_status_t sum_blocks(mpi_comm_t *self, const zr_comm_call_t *call) {
+    size_t n_rounds = count_rounds(self, call);
+    if (self->pieces == NULL && n_rounds > 0) {
+        size_t n_buffers = self->machines.n_machines > 1 ? 2 : 1;
+        size_t all_bytes = n_buffers * (size_t)self->base.n_ranks * self->piece_bytes;
+        self->pieces = aligned_alloc(4096, all_bytes);
+        if (self->pieces == NULL) {
+            zr_control_kill(self->control, "has no memory for %zu bytes of what others send",
+                            all_bytes);
+            return ZR_ERR_COMM;
+        }
+    }
+    if (n_rounds > 0)
+        ZR_TRY(post_round(self, call, 0));
+    for (size_t round = 0; round < n_rounds; round++) {
+        ZR_TRY(await(self));
+        if (round + 1 < n_rounds)
+            ZR_TRY(post_round(self, call, round + 1));
+        ZR_TRY(sum_round(self, call, round));
+    }
+    return ZR_OK;
+}
+
+/* ---- calls --------------------------------------------------------------------------------------
+ */
+
+/* A rank's work between two meetings. */
+typedef zr_status_t (*step_fn)(mpi_comm_t *self, const zr_comm_call_t *call);
+
+static zr_status_t make_step(mpi_comm_t *self, const zr_comm_call_t *call, step_fn step) {
+    double start = zr_comm_clock();
+    zr_status_t status = step(self, call);
+    if (status != ZR_OK)
+        zr_control_kill_for_failure(self->control, call, status);
+    if (status != ZR_OK && self->is_exchanging)
+        self->site->module->give_up(); /* tensors may be freed now */
+    self->base.statistics.move_seconds += zr_comm_clock() - start;
+    return status;
+}
+
+static zr_status_t copy_own(mpi_comm_t *self, const zr_comm_call_t *call) {
+    (void)self;
+    if (call->send == call->recv || call->n_elems == 0)
+        return ZR_OK;
+    return zr_copy_async(call->stream, call->recv, call->send,
+                         call->n_elems * zr_dtype_size(call->message.dtype),
+                         ZR_COPY_DEVICE_TO_DEVICE);
+}
+
+static zr_status_t run_alone(mpi_comm_t *self, const zr_comm_call_t *call) {
+    if (zr_control_is_dead(self->control))
+        return refuse(self, call);
+    return make_step(self, call, copy_own);
+}
+
+/* All arrive, make the steps, and meet after each. The second step of a gather has work only where
+ * several ranks of a machine hear of others. */
+static zr_status_t run_steps(zr_comm_t *comm, const zr_comm_call_t *call, const step_fn *steps,
+                             int n_steps) {
+    mpi_comm_t *self = (mpi_comm_t *)comm;
+    zr_status_t status = ZR_OK;
+    const char *backend = zr_device_info(zr_stream_device(call->stream))->backend;
+    if (strcmp(backend, "host") != 0)
+        return zr_fail(
+            &comm->options.log, ZR_ERR_ARGUMENT,
+            "%s of \"%s\": the communicator \"mpi\" works on host memory, and the stream "
+            "is of device \"%s\"; for GPUs there is \"nccl\"",
+            zr_collective_name(call->collective), call->message.tensor, backend);
+    if (comm->n_ranks == 1)
+        return run_alone(self, call);
+    ZR_TRY(arrive(self, call));
+    bool has_receivers = self->machines.n_machines > 1 && self->machines.most_members > 1;
+    for (int i = 0; i < n_steps; i++) {
+        if (steps[i] == take_from_receivers && !has_receivers)
+            continue;
+        if (status == ZR_OK)
+            status = make_step(self, call, steps[i]);
+        zr_status_t outcome = zr_control_meet(self->control, comm, status);
+        if (status == ZR_OK)
+            status = outcome;
+    }
+    return status == ZR_ERR_COMM ? refuse(self, call) : status;
+}
+
+static zr_status_t mpi_all_gather(zr_comm_t *comm, const zr_comm_call_t *call) {
+    static const step_fn steps[] = {take_blocks, take_from_receivers};
+    return run_steps(comm, call, steps, 2);
+}
+
+static zr_status_t mpi_reduce_scatter(zr_comm_t *comm, const zr_comm_call_t *call) {
+    static const step_fn steps[] = {sum_blocks};
+    return run_steps(comm, call, steps, 1);
+}
+
+static zr_status_t mpi_all_reduce(zr_comm_t *comm, const zr_comm_call_t *call) {
+    static const step_fn steps[] = {sum_blocks, take_blocks, take_from_receivers};
+    return run_steps(comm, call, steps, 3);
+}
+
+static zr_status_t mpi_broadcast(zr_comm_t *comm, const zr_comm_call_t *call) {
+    static const step_fn steps[] = {take_blocks, take_from_receivers};
+    return run_steps(comm, call, steps, 2);
+}
+
+static zr_status_t mpi_barrier(zr_comm_t *comm, const zr_comm_call_t *call) {
+    mpi_comm_t *self = (mpi_comm_t *)comm;
+    return zr_control_arrive(self->control, comm, call, NULL, 0, NULL);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------
+ */
+
+static void mpi_abort(zr_comm_t *comm, const char *reason) {
+    zr_control_abort(((mpi_comm_t *)comm)->control, reason);
+}
+
+static void mpi_destroy(zr_comm_t *comm) {
+    mpi_comm_t *self = (mpi_comm_t *)comm;
+    bool has_left = false;
+    bool is_dead = self->control->backend->death(self->control, &has_left) != NULL && !has_left;
+    bool is_nested = self->control->is_nested;
+    zr_control_destroy(&self->control);
+    zr_mpi_site_leave(self->site, is_dead && !is_nested);
+    free(self->transfers);
+    free(self->pieces);
+    free(self);
+}
+
+static const zr_comm_backend_t mpi_backend;
+
+static size_t rounded(size_t size_bytes) {
+    return (size_bytes + 15) / 16 * 16;
+}
+
+/* A handle at a place that it takes over, with a share of the site. NULL: no memory; neither. */
+static mpi_comm_t *create_comm(const zr_comm_options_t *options, zr_control_t *control,
+                               zr_mpi_site_t *site) {
+    size_t n_ranks = (size_t)control->n_ranks;
+    size_t sizes[] = {rounded(sizeof(mpi_comm_t)),       rounded(n_ranks * sizeof(introduction_t)),
+                      rounded(n_ranks * sizeof(peer_t)), rounded(n_ranks * sizeof(zr_card_t)),
+                      rounded(n_ranks * sizeof(void *)), zr_machines_bytes(control->n_ranks)};
+    size_t all_bytes = 0;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        all_bytes += sizes[i];
+    char *memory = calloc(1, all_bytes);
+    if (memory == NULL)
+        return NULL;
+    mpi_comm_t *self = (mpi_comm_t *)memory;
+    self->introductions = (introduction_t *)(memory += sizes[0]);
+    self->peers = (peer_t *)(memory += sizes[1]);
+    self->cards = (zr_card_t *)(memory += sizes[2]);
+    self->sources = (const void **)(memory += sizes[3]);
+    self->arrays = (int *)(memory += sizes[4]);
+    zr_comm_options_t own = *options;
+    own.log = zr_log_with_rank(&options->log, control->origin_rank);
+    zr_comm_init(&self->base, &mpi_backend, &own, control->rank, control->n_ranks);
+    if (getrandom(&self->proof, sizeof(self->proof), 0) != (ssize_t)sizeof(self->proof))
+        self->proof = (uint64_t)(uintptr_t)self ^ (uint64_t)(1e9 * zr_comm_clock());
+    self->control = control;
+    self->site = site;
+    return self;
+}
+
+static zr_comm_t *adopt(zr_comm_t *parent, zr_control_t *place) {
+    mpi_comm_t *from = (mpi_comm_t *)parent;
+    mpi_comm_t *self = create_comm(&parent->options, place, from->site);
+    if (self == NULL)
+        return NULL;
+    zr_mpi_site_share(self->site);
+    self->tag = (from->tag * 31 + from->n_groups) % 32768; /* what MPI has at least */
+    return &self->base;
+}
+
+static zr_status_t mpi_split(zr_comm_t *comm, const zr_comm_call_t *call) {
+    mpi_comm_t *self = (mpi_comm_t *)comm;
+    self->n_groups++;
+    return zr_control_split(self->control, comm, call, adopt);
+}
+
+/* The rank's place among the others, and its site where MPI's launcher has started it. */
+static zr_status_t find_others(const zr_launch_t *launch, const zr_comm_options_t *options,
+                               zr_mpi_site_t **site_p, zr_control_t **control_p) {
+    zr_log_t log = zr_log_with_rank(&options->log, launch->rank);
+    if (launch->n_ranks == 1) {
+        if (zr_control_create_memory(1, options->timeout_ms, control_p) == ZR_OK)
+            return ZR_OK;
+        return zr_fail(&log, ZR_ERR_MEMORY, "communicator: no memory for the state of a rank");
+    }
+    if (launch->by_mpi)
+        return zr_mpi_site_open(launch, &log, options->timeout_ms, site_p, control_p);
+    return zr_control_create_tcp(launch, &log, options->timeout_ms, control_p);
+}
+
+zr_status_t zr_comm_create_mpi(const zr_launch_t *launch, const zr_comm_options_t *options,
+                               zr_comm_t **comm_p) {
+    zr_comm_options_t defaults = zr_comm_options_default();
+    zr_mpi_site_t *site = NULL;
+    zr_control_t *control = NULL;
+    if (options == NULL)
+        options = &defaults;
+    if (launch == NULL || comm_p == NULL)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT, "communicator \"mpi\": launch %p, result %p",
+                       (const void *)launch, (void *)comm_p);
+    ZR_TRY(zr_comm_check_options(options, launch->n_ranks));
+    if (options->machine_ranks < 0)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "communicator \"mpi\": %d ranks of a machine; 0, as they are, or more",
+                       options->machine_ranks);
+    if (launch->rank < 0 || launch->rank >= launch->n_ranks)
+        return zr_fail(&options->log, ZR_ERR_ARGUMENT,
+                       "communicator \"mpi\": rank %d; the ranks are 0 to %d", launch->rank,
+                       launch->n_ranks - 1);
+    ZR_TRY(find_others(launch, options, &site, &control));
+    mpi_comm_t *self = create_comm(options, control, site);
+    if (self == NULL) {
+        zr_control_destroy(&control);
+        zr_mpi_site_leave(site, true);
+        return zr_fail(&options->log, ZR_ERR_MEMORY,
+                       "communicator: no memory for the state of %d ranks", launch->n_ranks);
+    }
+    *comm_p = &self->base;
+    return ZR_OK;
+}
+
+static const zr_comm_backend_t mpi_backend = {
+    .name = "mpi",
+    .destroy = mpi_destroy,
+    .abort = mpi_abort,
+    .all_gather = mpi_all_gather,
+    .reduce_scatter = mpi_reduce_scatter,
+    .all_reduce = mpi_all_reduce,
+    .broadcast = mpi_broadcast,
+    .barrier = mpi_barrier,
+    .split = mpi_split,
+};

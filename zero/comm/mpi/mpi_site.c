@@ -1,0 +1,276 @@
+/* See mpi_site.h. */
+#include "zero/comm/mpi/mpi_site.h"
+
+#include <dlfcn.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "zero/comm/wire.h"
+
+/* Where a build, and what is installed, has modules beside its programs. */
+#ifndef ZR_MPI_MODULE_PLACE
+#define ZR_MPI_MODULE_PLACE "$ORIGIN/../lib/libzero/"
+#endif
+#ifndef ZR_MPI_REASON
+#define ZR_MPI_REASON "unknown"
+#endif
+
+enum {
+    MOST_ADDRESSES = 8,
+    ADDRESS_BYTES = 64,
+    NETWORK_BYTES = 128,
+    TRY_MS = 1000, /* an address that does not answer, until the next is tried */
+    WAIT_MS = 100  /* for transfers, until the communicator is looked at */
+};
+
+/* Where rank 0 listens. */
+typedef struct place {
+    int32_t port; /* 0: it cannot */
+    int32_t n_addresses;
+    char network[NETWORK_BYTES]; /* of its machine; "" where that is not known */
+    char addresses[MOST_ADDRESSES][ADDRESS_BYTES];
+} place_t;
+
+/* ---- the module -------------------------------------------------------------------------------
+ */
+
+/* Kinds of MPI are not each other's: which launcher started this process says which is meant. */
+static const char *const *module_names(void) {
+    static const char *const open_mpi_first[] = {"openmpi", "mpich", NULL};
+    static const char *const mpich_first[] = {"mpich", "openmpi", NULL};
+    bool is_open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMIX_RANK") != NULL;
+    return !is_open_mpi && getenv("PMI_RANK") != NULL ? mpich_first : open_mpi_first;
+}
+
+/* One module: beside the program, or where the system looks. MPI's own plug-ins want its symbols.
+ */
+static const zr_mpi_module_t *load_module(const char *name, char *error, size_t error_bytes) {
+    static const char *const places[] = {ZR_MPI_MODULE_PLACE, ""};
+    char path[512];
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        snprintf(path, sizeof(path), "%slibzero-%s.so", places[i], name);
+        void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+        const zr_mpi_module_t *module = handle != NULL ? dlsym(handle, ZR_MPI_MODULE_SYMBOL) : NULL;
+        if (module != NULL && module->version == ZR_MPI_MODULE_VERSION)
+            return module;
+        if (module != NULL)
+            snprintf(error, error_bytes, "%.400s is of another version of libzero", path);
+        else if (error[0] == '\0' || i == 0)
+            snprintf(error, error_bytes, "%s", dlerror());
+    }
+    return NULL;
+}
+
+static zr_status_t find_module(const zr_log_t *log, const zr_mpi_module_t **module_p) {
+    char error[512] = "";
+    for (const char *const *name = module_names(); *name != NULL; name++)
+        if ((*module_p = load_module(*name, error, sizeof(error))) != NULL)
+            return ZR_OK;
+    return zr_fail(
+        log, ZR_ERR_UNSUPPORTED,
+        "communicator \"mpi\": this process was started by MPI's launcher, and no module "
+        "for MPI is here (%s; in this build MPI is %s). Install Open MPI "
+        "(libopenmpi-dev) and build again; or start the ranks of one machine by hand "
+        "with WORLD_SIZE and its like (docs/clusters.md), or as threads with --ranks",
+        error, ZR_MPI_REASON);
+}
+
+/* ---- rank 0's place ---------------------------------------------------------------------------
+ */
+
+static void describe_network(char *text, size_t text_bytes) {
+    char link[64] = "", host[64] = "";
+    ssize_t length = readlink("/proc/self/ns/net", link, sizeof(link) - 1);
+    if (length <= 0 || gethostname(host, sizeof(host) - 1) != 0)
+        link[0] = host[0] = '\0';
+    snprintf(text, text_bytes, "%s %s", host, link);
+}
+
+/* This machine's addresses, numbers all, that of the machine itself last. */
+static void list_addresses(place_t *place) {
+    struct ifaddrs *list = NULL;
+    if (getifaddrs(&list) != 0)
+        return;
+    for (int pass = 0; pass < 2; pass++) {
+        for (struct ifaddrs *entry = list; entry != NULL; entry = entry->ifa_next) {
+            bool is_loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
+            if (entry->ifa_addr == NULL || entry->ifa_addr->sa_family != AF_INET ||
+                (entry->ifa_flags & IFF_UP) == 0 || is_loopback != (pass == 1) ||
+                place->n_addresses == MOST_ADDRESSES)
+                continue;
+            char *text = place->addresses[place->n_addresses];
+            if (getnameinfo(entry->ifa_addr, sizeof(struct sockaddr_in), text, ADDRESS_BYTES, NULL,
+                            0, NI_NUMERICHOST) == 0)
+                place->n_addresses++;
+        }
+    }
+    freeifaddrs(list);
+}
+
+/* Rank 0: listen at a port that is free, or at MASTER_PORT where that is set. */
+static zr_status_t listen_for_ranks(const zr_log_t *log, place_t *place, int *listener_p) {
+    const char *wanted = getenv("MASTER_PORT"), *host = getenv("MASTER_ADDR");
+    int port = 0;
+    int error = zr_wire_listen(wanted != NULL ? atoi(wanted) : 0, listener_p, &port);
+    if (error != 0)
+        return zr_fail(log, ZR_ERR_COMM, "rank 0 cannot listen at %s%s: %s",
+                       wanted != NULL ? "MASTER_PORT " : "any port", wanted != NULL ? wanted : "",
+                       strerror(error));
+    place->port = port;
+    describe_network(place->network, sizeof(place->network));
+    if (host != NULL && strlen(host) < ADDRESS_BYTES) {
+        snprintf(place->addresses[0], ADDRESS_BYTES, "%s", host);
+        place->n_addresses = 1;
+    } else {
+        list_addresses(place);
+    }
+    return ZR_OK;
+}
+
+/* Try rank 0's addresses in turn. From its own machine, that machine's own comes first. */
+static zr_status_t connect_to_place(const zr_log_t *log, const place_t *place, int timeout_ms,
+                                    zr_launch_t *launch, int *socket_p) {
+    char network[NETWORK_BYTES], tried[256] = "";
+    int64_t until_ms = zr_wire_now_ms() + timeout_ms;
+    int n = place->n_addresses, error = 0;
+    const char *detail = NULL;
+    describe_network(network, sizeof(network));
+    bool is_same = network[0] != ' ' && strcmp(network, place->network) == 0;
+    do {
+        for (int i = 0; i < n; i++) {
+            const char *address = place->addresses[is_same ? n - 1 - i : i];
+            int64_t limit_ms = zr_wire_now_ms() + TRY_MS;
+            error = zr_wire_connect(address, place->port, limit_ms < until_ms ? limit_ms : until_ms,
+                                    socket_p, &detail);
+            snprintf(launch->host, sizeof(launch->host), "%s", address);
+            if (error == 0)
+                return ZR_OK;
+        }
+    } while (n > 0 && zr_wire_now_ms() < until_ms);
+    for (int i = 0; i < n; i++)
+        snprintf(tried + strlen(tried), sizeof(tried) - strlen(tried), "%s%s", i > 0 ? ", " : "",
+                 place->addresses[i]);
+    return zr_fail(
+        log, ZR_ERR_COMM,
+        "rank 0 cannot be reached at port %d of %s, for %d ms: %s; set MASTER_ADDR to an "
+        "address of its machine that the others reach, and MASTER_PORT to an open port",
+        place->port, n > 0 ? tried : "any address", timeout_ms,
+        detail != NULL ? detail : strerror(error));
+}
+
+/* Behind MPI's beginning: all learn where rank 0 is, and meet there. */
+static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
+                        const zr_log_t *log, int timeout_ms, zr_control_t **control_p) {
+    zr_launch_t launch = *given;
+    place_t own = {0};
+    char error[ZR_MPI_ERROR_BYTES] = "";
+    int socket = -1;
+    place_t *all = calloc((size_t)launch.n_ranks, sizeof(*all));
+    if (all == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for where %d ranks are", launch.n_ranks);
+    zr_status_t status =
+        launch.rank == 0 ? listen_for_ranks(log, &own, &socket) : ZR_OK; /* the others wait */
+    if (!module->gather(&own, sizeof(own), all, timeout_ms, error) && status == ZR_OK)
+        status = zr_fail(log, ZR_ERR_COMM, "communicator \"mpi\": %s", error);
+    launch.port = all[0].port;
+    snprintf(launch.host, sizeof(launch.host), "%s", all[0].addresses[0]);
+    if (status == ZR_OK && launch.port == 0)
+        status = zr_fail(log, ZR_ERR_COMM, "rank 0 cannot listen for the others: see its message");
+    if (status == ZR_OK && launch.rank != 0)
+        status = connect_to_place(log, &all[0], timeout_ms, &launch, &socket);
+    free(all);
+    if (status == ZR_OK)
+        return zr_control_create_tcp_on(&launch, socket, log, timeout_ms, control_p);
+    if (socket >= 0)
+        close(socket);
+    return status;
+}
+
+/* ---- life -------------------------------------------------------------------------------------
+ */
+
+static zr_status_t check_world(const zr_launch_t *launch, const zr_mpi_world_t *world,
+                               const zr_log_t *log) {
+    if (world->n_ranks == launch->n_ranks && world->rank == launch->rank)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_COMM,
+                   "communicator \"mpi\": the launcher says that this is rank %d of %d, and MPI "
+                   "(%s) says %d of %d: the launcher belongs to another MPI, or srun was told none "
+                   "(srun --mpi=list); use the one of this MPI",
+                   launch->rank, launch->n_ranks, world->library, world->rank, world->n_ranks);
+}
+
+zr_status_t zr_mpi_site_open(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
+                             zr_mpi_site_t **site_p, zr_control_t **control_p) {
+    const zr_mpi_module_t *module = NULL;
+    zr_mpi_world_t world;
+    char error[ZR_MPI_ERROR_BYTES] = "";
+    ZR_TRY(find_module(log, &module));
+    zr_mpi_site_t *site = calloc(1, sizeof(*site));
+    if (site == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the state of %d ranks", launch->n_ranks);
+    *site = (zr_mpi_site_t){.module = module, .n_users = 1, .timeout_ms = timeout_ms};
+    if (!module->open(timeout_ms, &world, error)) {
+        free(site);
+        return zr_fail(log, ZR_ERR_COMM, "communicator \"mpi\": %s", error);
+    }
+    zr_status_t status = check_world(launch, &world, log);
+    if (status == ZR_OK)
+        status = meet(module, launch, log, timeout_ms, control_p);
+    if (status != ZR_OK) {
+        zr_mpi_site_leave(site, true);
+        return status;
+    }
+    *site_p = site;
+    return ZR_OK;
+}
+
+void zr_mpi_site_share(zr_mpi_site_t *site) {
+    if (site != NULL)
+        site->n_users++;
+}
+
+void zr_mpi_site_leave(zr_mpi_site_t *site, bool is_dead) {
+    if (site == NULL)
+        return;
+    site->is_dead |= is_dead;
+    if (--site->n_users > 0)
+        return;
+    (void)site->module->close(site->is_dead, site->timeout_ms); /* late or not: all is said */
+    free(site);
+}
+
+/* ---- transfers --------------------------------------------------------------------------------
+ */
+
+zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
+                             zr_mpi_transfer_t *transfers, size_t n_transfers) {
+    char error[ZR_MPI_ERROR_BYTES] = "";
+    size_t n_left = n_transfers, n_before = n_transfers;
+    int64_t until_ms = zr_wire_now_ms() + site->timeout_ms;
+    while (n_left > 0) {
+        bool is_fine = site->module->wait(transfers, n_transfers, WAIT_MS, &n_left, error);
+        if (n_left == 0)
+            return ZR_OK;
+        int64_t now = zr_wire_now_ms();
+        if (n_left < n_before)
+            until_ms = now + site->timeout_ms;
+        n_before = n_left;
+        if (!is_fine)
+            zr_control_kill(control, "cannot exchange data through MPI: %s", error);
+        else if (now >= until_ms)
+            zr_control_kill(control,
+                            "has waited %d ms for data through MPI (%zu transfers are left)",
+                            site->timeout_ms, n_left);
+        if (zr_control_is_dead(control)) {
+            site->module->give_up();
+            return ZR_ERR_COMM;
+        }
+    }
+    return ZR_OK;
+}
