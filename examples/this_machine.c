@@ -9,6 +9,7 @@
 
 #include "examples/common/device.h"
 #include "examples/train_files.h"
+#include "examples/train_launch.h"
 
 #define MOST_DRIVES 16
 
@@ -18,12 +19,12 @@ static zr_status_t describe_device(const train_options_t *options, const zr_log_
     device_choice_t chosen;
     zr_device_t *device = NULL;
     zr_log_t quiet = *log;
-    size_t n_sharing = options->is_launched ? 1 : (size_t)options->n_ranks;
+    size_t n_sharing = (size_t)train_launch_n_sharing(options);
     quiet.level = ZR_LOG_WARNING; /* the run says which device it takes */
     ZR_TRY(device_choose(options->device, &quiet, &chosen));
     device_options.log = *log;
     device_options.index = chosen.index;
-    device_options.n_threads = device_threads(options->n_threads, options->n_ranks);
+    device_options.n_threads = device_threads(options->n_threads, (int)n_sharing);
     ZR_TRY(zr_device_open(chosen.name, &device_options, &device));
     const zr_device_info_t *info = zr_device_info(device);
     hardware->kind = info->host_addressable ? ZR_HARDWARE_HOST : ZR_HARDWARE_CUDA;
@@ -90,8 +91,7 @@ static zr_status_t describe_drives(const train_options_t *options, const zr_log_
     ZR_TRY(describe_transfers(nvme, first, log, hardware));
     for (char *path = first; path != NULL; path = strtok_r(NULL, ",", &rest))
         ZR_TRY(count_drive(&drives, path, log));
-    hardware->disk_bytes =
-        drives.free_bytes / (options->is_launched ? 1 : (size_t)options->n_ranks);
+    hardware->disk_bytes = drives.free_bytes / (size_t)train_launch_n_sharing(options);
     return ZR_OK;
 }
 

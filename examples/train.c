@@ -718,7 +718,7 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
     run_t run = {.options = options,
                  .log = *log,
                  .messages = options->quiet ? NULL : messages,
-                 .n_device_threads = device_threads(options->n_threads, options->n_ranks),
+                 .n_device_threads = device_threads(options->n_threads, train_launch_n_sharing(options)),
                  .n_wanted = SIZE_MAX};
     train_result_t result = {.n_threads = (size_t)run.n_device_threads, .data_kind = "none"};
     zr_status_t status = ZR_OK;

@@ -1,6 +1,6 @@
 /*
- * A run whose ranks are processes, each started with WORLD_SIZE and the variables that belong to
- * it.
+ * A run whose ranks are processes, each started by torchrun or its like, by mpirun, by srun, or by
+ * hand.
  */
 #ifndef EXAMPLES_TRAIN_LAUNCH_H
 #define EXAMPLES_TRAIN_LAUNCH_H
@@ -8,8 +8,10 @@
 #include "examples/train_options.h"
 
 /**
- * With WORLD_SIZE larger than 1 in the environment this process is one rank of a run: the number
+ * Where the environment says so (zero/comm/launch.h) this process is one rank of a run: the number
  * of ranks and, unless it is named, the device are from there, and all but rank 0 are silent.
+ * Without
+ * --comm, ranks with a GPU exchange data through NCCL, others by the communicator `mpi`.
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT when a variable, --ranks, --comm or --device does not fit: logged
  */
@@ -18,6 +20,9 @@ ZR_NODISCARD zr_status_t train_launch_apply(train_options_t *options, const zr_l
 /** Ranks that are threads of this process, and the number of the first of them. */
 int train_launch_n_here(const train_options_t *options);
 int train_launch_first(const train_options_t *options);
+
+/** Ranks that share this machine's processors and memory, as far as is known. */
+int train_launch_n_sharing(const train_options_t *options);
 
 /** The communicators of the ranks that are here. comms: [train_launch_n_here] */
 ZR_NODISCARD zr_status_t train_launch_comms(const train_options_t *options, const zr_log_t *log,

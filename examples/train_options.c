@@ -137,8 +137,10 @@ static const struct argp_option option_table[] = {
      "on: place what lives within a step by a plan of the step before (default on)", 3},
     {"threads", KEY_THREADS, "N", 0, "of each rank (default 0: the cores, divided by the ranks)",
      3},
-    {"comm", KEY_COMM, "threads|nccl", 0,
-     "how ranks of this process exchange data (default threads); nccl: with a GPU each", 3},
+    {"comm", KEY_COMM, "threads|nccl|mpi", 0,
+     "how ranks exchange data: threads of this process (default threads); nccl: with a GPU each; "
+     "mpi: processes on the host, as mpirun starts them (default there)",
+     3},
     {"comm-timeout", KEY_COMM_TIMEOUT, "SECONDS", 0,
      "how long a rank waits for another (default 60)", 3},
 
@@ -332,10 +334,11 @@ static zr_status_t set_sums(parsing_t *p, const char *value) {
 }
 
 static zr_status_t set_comm(parsing_t *p, const char *value) {
-    static const char *const names[] = {"threads", "nccl"};
+    static const char *const names[] = {"threads", "nccl", "mpi"};
     size_t choice = 0;
-    ZR_TRY(args_choice("--comm", value, names, 2, p->log, &choice));
-    p->options->use_nccl = choice == 1;
+    ZR_TRY(args_choice("--comm", value, names, 3, p->log, &choice));
+    p->options->comm = (train_comm_t)(choice + TRAIN_COMM_THREADS);
+    p->options->use_nccl = p->options->comm == TRAIN_COMM_NCCL;
     return ZR_OK;
 }
 

@@ -26,6 +26,14 @@ typedef struct train_choice {
     size_t n_plans;    /* that were made for it */
 } train_choice_t;
 
+/** --comm. */
+typedef enum train_comm {
+    TRAIN_COMM_DEFAULT = 0, /* threads; nccl or mpi when ranks are processes */
+    TRAIN_COMM_THREADS = 1,
+    TRAIN_COMM_NCCL = 2,
+    TRAIN_COMM_MPI = 3
+} train_comm_t;
+
 typedef struct train_options {
     /* What to train, and on what. */
     const char *model; /* as written */
@@ -55,8 +63,10 @@ typedef struct train_options {
     size_t n_threads;      /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
     zr_sum_order_t sums;
-    bool use_nccl;    /* a GPU for each rank, from the one of --device on */
-    bool is_launched; /* this process is one rank, and finds the others by `launch` */
+    train_comm_t comm; /* as written */
+    bool use_nccl;     /* a GPU for each rank, from the one of --device on */
+    bool use_mpi;      /* ranks are processes on the host */
+    bool is_launched;  /* this process is one rank, and finds the others by `launch` */
     zr_launch_t launch;
     char launched_device[16]; /* what `device` is then, unless it was written */
     const atomic_bool *stop;  /* end after the step under way once this is set; NULL: never */

@@ -127,8 +127,8 @@ static void test_environment(void **state) {
     assert_int_equal(setenv("MASTER_ADDR", "127.0.0.1", 1), 0);
     expect_refused("--device cuda", "MASTER_PORT");
     assert_int_equal(setenv("MASTER_PORT", "1", 1), 0);
-    expect_refused("--device host", "WORLD_SIZE");
-    expect_refused("--device cuda --ranks 3", "--ranks 3: WORLD_SIZE");
+    expect_refused("--device cuda --comm threads", "--comm threads: WORLD_SIZE");
+    expect_refused("--device cuda --ranks 3", "--ranks 3: WORLD_SIZE says that 2");
     assert_int_equal(setenv("MASTER_PORT", "29431", 1), 0);
     assert_ran(RUN "--device cuda --comm-timeout 1", 1);
     assert_said("one of two", strstr(err, "cannot listen") != NULL /* the port is in use */
