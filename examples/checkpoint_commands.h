@@ -12,6 +12,8 @@
 
 extern const command_t checkpoint_list;
 extern const command_t checkpoint_verify;
+extern const command_t checkpoint_export;
+extern const command_t checkpoint_import;
 
 /** Print the object and free it; what the program exits with: `code`, or that it failed. NULL is a
  * failure, too. */

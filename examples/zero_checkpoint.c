@@ -1,7 +1,8 @@
 /* zero-checkpoint: what was trained, kept and moved: see checkpoint_commands.h. */
 #include "examples/checkpoint_commands.h"
 
-static const command_t *const commands[] = {&checkpoint_list, &checkpoint_verify};
+static const command_t *const commands[] = {&checkpoint_list, &checkpoint_verify,
+                                            &checkpoint_export, &checkpoint_import};
 
 int checkpoint_print(json_t *object, int code, const zr_log_t *log) {
     bool printed = json_print(object, true, stdout);

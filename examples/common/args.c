@@ -99,28 +99,55 @@ static zr_status_t find_option(const struct argp_option *options, const char *wo
     return ZR_OK;
 }
 
+/* An option whose key is a letter has a short name as well. */
+static bool has_letter(const struct argp_option *option) {
+    return (option->key >= 'a' && option->key <= 'z') || (option->key >= 'A' && option->key <= 'Z');
+}
+
+/* The one that "-o" names; its value is the next word. */
+static zr_status_t find_short(const struct argp_option *options, const char *word,
+                              const zr_log_t *log, const struct argp_option **option_p) {
+    for (const struct argp_option *o = options; !is_last(o); o++)
+        if (has_letter(o) && o->key == word[1] && word[2] == '\0') {
+            *option_p = o;
+            return ZR_OK;
+        }
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "unknown option %s: options begin with two dashes; the nearest is --%s", word,
+                   nearest_option(options, word + 1));
+}
+
+/* A word that begins with a dash or two; *takes_next_p: the next one is its value. */
+static zr_status_t check_option(const struct argp_option *options, const char *word, bool is_final,
+                                const zr_log_t *log, bool *takes_next_p) {
+    const struct argp_option *option = NULL;
+    const char *end = word[1] == '-' ? strchr(word, '=') : NULL;
+    size_t length = end == NULL ? strlen(word + 2) : (size_t)(end - word - 2);
+    if (word[1] == '-')
+        ZR_TRY(find_option(options, word + 2, length, log, &option));
+    else
+        ZR_TRY(find_short(options, word, log, &option));
+    if (option->arg == NULL && end != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s takes no value, but got \"%s\"",
+                       option->name, end + 1);
+    *takes_next_p = option->arg != NULL && end == NULL;
+    if (*takes_next_p && is_final)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s needs a value: --%s %s", option->name,
+                       option->name, option->arg);
+    return ZR_OK;
+}
+
 static zr_status_t check_words(const struct argp_option *options, int argc, char **argv,
                                const zr_log_t *log) {
     for (int i = 1; i < argc; i++) {
         const char *word = argv[i];
+        bool takes_next = false;
         if (strcmp(word, "--") == 0)
             break;
         if (word[0] != '-' || word[1] == '\0')
             continue;
-        if (word[1] != '-')
-            return zr_fail(log, ZR_ERR_ARGUMENT,
-                           "unknown option %s: options begin with two dashes; the nearest is --%s",
-                           word, nearest_option(options, word + 1));
-        const struct argp_option *option = NULL;
-        const char *end = strchr(word, '=');
-        size_t length = end == NULL ? strlen(word + 2) : (size_t)(end - word - 2);
-        ZR_TRY(find_option(options, word + 2, length, log, &option));
-        if (option->arg == NULL && end != NULL)
-            return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s takes no value, but got \"%s\"",
-                           option->name, end + 1);
-        if (option->arg != NULL && end == NULL && ++i == argc)
-            return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s needs a value: --%s %s", option->name,
-                           option->name, option->arg);
+        ZR_TRY(check_option(options, word, i + 1 == argc, log, &takes_next));
+        i += takes_next;
     }
     return ZR_OK;
 }
@@ -171,8 +198,9 @@ static void print_words(const char *text, const char *end, size_t column, size_t
 }
 
 static void print_option(const struct argp_option *option, FILE *file) {
-    int n = fprintf(file, "      --%s%s%s", option->name, option->arg == NULL ? "" : "=",
-                    option->arg == NULL ? "" : option->arg);
+    const char letter[] = {'-', (char)option->key, ',', '\0'};
+    int n = fprintf(file, "  %3s --%s%s%s", has_letter(option) ? letter : "", option->name,
+                    option->arg == NULL ? "" : "=", option->arg == NULL ? "" : option->arg);
     size_t column = n < 0 ? 0 : (size_t)n;
     if (column >= HELP_DOC_COLUMN) {
         fputc('\n', file);

@@ -34,7 +34,7 @@ int command_main(const program_t *program, int argc, char **argv);
 
 /* ---- the command line of a command ---------------------------------------------------- */
 
-#define COMMAND_MOST_WORDS 8
+#define COMMAND_MOST_WORDS 512
 
 /** What is the same in every command. */
 typedef struct command_common {

@@ -140,7 +140,7 @@ static file_name_t name_of_file(const writing_t *w, size_t file) {
 static zr_status_t write_json(const writing_t *w, const char *folder, const char *name,
                               json_t *value) {
     char *path = in_file_beside(folder, true, name);
-    char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(2));
+    char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     zr_status_t status = path != NULL && text != NULL
                              ? out_file_text(path, text, &w->log)
                              : zr_fail(&w->log, ZR_ERR_MEMORY, "no memory to write %s", name);

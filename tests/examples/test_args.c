@@ -137,18 +137,16 @@ static void nearest_name(void **state) {
 /* ---- whole command lines ---------------------------------------------------------------- */
 
 static const struct argp_option options[] = {
-    {"grad-accum", 1, "K", 0, "", 0},
-    {"grad-clip", 2, "NORM", 0, "", 0},
-    {"json", 3, NULL, 0, "", 0},
-    {"stage", 4, "0|1|2|3", 0, "", 0},
-    {0},
+    {"grad-accum", 1, "K", 0, "", 0},  {"grad-clip", 2, "NORM", 0, "", 0},
+    {"json", 3, NULL, 0, "", 0},       {"stage", 4, "0|1|2|3", 0, "", 0},
+    {"output", 'o', "PATH", 0, "", 0}, {0},
 };
 static char seen[256];
 
 static error_t see(int key, char *argument, struct argp_state *state) {
     size_t used = strlen(seen);
     (void)state;
-    if (key >= 1 && key <= 4)
+    if ((key >= 1 && key <= 4) || key == 'o')
         snprintf(seen + used, sizeof(seen) - used, "%d=%s ", key, argument ? argument : "");
     else if (key == ARGP_KEY_ARG)
         snprintf(seen + used, sizeof(seen) - used, "arg=%s ", argument);
@@ -180,11 +178,16 @@ static void command_lines(void **state) {
         {"--st 3", "4=3 ", ""},
         {"--grad-accum --json", "1=--json ", ""},
         {"-- --stage", "arg=--stage ", ""},
+        {"-o path --output=x", "111=path 111=x ", ""},
+        {"-o --json", "111=--json ", ""},
         {"--sage 3", NULL, "unknown option --sage; the nearest is --stage"},
         {"--jsn", NULL, "unknown option --jsn; the nearest is --json"},
         {"--stages=3", NULL, "unknown option --stages; the nearest is --stage"},
         {"--grad 3", NULL, "option --grad is ambiguous: --grad-accum or --grad-clip?"},
         {"--stage", NULL, "option --stage needs a value: --stage 0|1|2|3"},
+        {"-o", NULL, "option --output needs a value: --output PATH"},
+        {"-opath", NULL, "unknown option -opath: options begin with two dashes"},
+        {"-s 3", NULL, "unknown option -s: options begin with two dashes"},
         {"--json=yes", NULL, "option --json takes no value, but got \"yes\""},
         {"-stage 3", NULL,
          "unknown option -stage: options begin with two dashes; the nearest is "
@@ -210,7 +213,7 @@ static const struct argp_option documented[] = {
     {"just-as-long-as-fits", 6, NULL, 0, "beside", 1},
     {"hidden", 3, NULL, OPTION_HIDDEN, NULL, 1},
     {NULL, 0, NULL, 0, "Then:", 2},
-    {"apple", 4, NULL, 0,
+    {"apple", 'a', NULL, 0,
      "words that fill a line to its seventy-ninth column and then one word more", 2},
     {0},
 };
@@ -229,7 +232,7 @@ static void help_in_order(void **state) {
                                    "      --just-as-long-as-fits beside\n"
                                    "\n"
                                    " Then:\n"
-                                   "      --apple                words that fill a line to its "
+                                   "  -a, --apple                words that fill a line to its "
                                    "seventy-ninth column\n"
                                    "                             and then one word more\n"
                                    "\n"

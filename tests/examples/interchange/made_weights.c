@@ -86,7 +86,7 @@ void made_file(const char *path, const void *bytes, size_t n_bytes) {
 
 unsigned char *made_file_read(const char *path, size_t *n_bytes_p) {
     size_t most = (size_t)64 << 20;
-    unsigned char *bytes = malloc(most);
+    unsigned char *bytes = malloc(most + 1);
     FILE *file = fopen(path, "rb");
     if (bytes == NULL || file == NULL)
         fail_msg("cannot read %s", path);

@@ -1,0 +1,36 @@
+#include "examples/checkpoint_exchange.h"
+
+#include "examples/interchange/shape.h"
+
+int exchange_code(zr_status_t status) {
+    switch (status) {
+    case ZR_OK:
+        return COMMAND_DONE;
+    case ZR_ERR_ARGUMENT:
+    case ZR_ERR_FORMAT:
+    case ZR_ERR_UNSUPPORTED:
+        return COMMAND_BAD_INPUT;
+    default:
+        return COMMAND_FAILED;
+    }
+}
+
+void exchange_show(void *progress, uint64_t n_elems) {
+    const exchange_progress_t *p = progress;
+    if (p->messages != NULL && p->n_elems > 0)
+        messages_progress(p->messages, false, "%s %.1f%% of %.1f million parameters", p->verb,
+                          100.0 * (double)n_elems / (double)p->n_elems, (double)p->n_elems / 1e6);
+}
+
+zr_status_t exchange_model(const char *value, const zr_log_t *log, gpt_shape_t *shape_p) {
+    char error[512];
+    if (gpt_shape_parse(value, shape_p, error, sizeof(error)))
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", value, error);
+}
+
+bool exchange_describe(const gpt_shape_t *shape, json_t *object) {
+    bool made = json_put(object, "model", shape_to_json(shape));
+    made &= json_put(object, "tensors", json_count(gpt_n_tensors(shape)));
+    return made & json_put(object, "parameters", json_count(gpt_n_params(shape)));
+}
