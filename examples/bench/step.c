@@ -64,10 +64,10 @@ static zr_status_t take_choice(int key, const char *value, options_t *o) {
     switch (key) {
     case KEY_STAGE:
         ZR_TRY(args_choice("--stage", value, stages, 4, o->log, &choice));
-        o->step.stage = (int)choice;
+        o->step.config.stage = (int)choice;
         return ZR_OK;
     case KEY_DTYPE:
-        return args_dtype("--dtype", value, o->log, &o->step.dtype);
+        return args_dtype("--dtype", value, o->log, &o->step.config.dtype);
     case KEY_RECOMPUTE:
         ZR_TRY(args_choice("--recompute", value, recomputes, 2, o->log, &choice));
         o->step.recompute = choice == 1;
@@ -83,9 +83,10 @@ static zr_status_t take_option(int key, const char *value, void *options) {
         o->model = value;
         return ZR_OK;
     case KEY_MICRO_BATCH:
-        return args_count("--micro-batch", value, 1, MAX_COUNT, o->log, &o->step.micro_batch);
+        return args_count("--micro-batch", value, 1, MAX_COUNT, o->log,
+                          &o->step.config.micro_batch);
     case KEY_GRAD_ACCUM:
-        return args_count("--grad-accum", value, 1, MAX_COUNT, o->log, &o->step.grad_accum);
+        return args_count("--grad-accum", value, 1, MAX_COUNT, o->log, &o->step.config.grad_accum);
     case KEY_SEQ:
         return args_count("--seq", value, 1, MAX_COUNT, o->log, &o->seq);
     case KEY_RANKS:
@@ -122,15 +123,16 @@ static zr_status_t complete(options_t *o) {
                        "is %zu",
                        o->seq, longest, longest, longest);
     o->step.seq = o->seq != 0 ? o->seq : longest < 64 ? longest : 64;
-    if (o->step.micro_batch > INT32_MAX / o->step.seq)
+    if (o->step.config.micro_batch > INT32_MAX / o->step.seq)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
                        "--micro-batch %zu: with %zu tokens each allowed are 1 to %zu; the nearest "
                        "is %zu",
-                       o->step.micro_batch, o->step.seq, INT32_MAX / o->step.seq,
+                       o->step.config.micro_batch, o->step.seq, INT32_MAX / o->step.seq,
                        INT32_MAX / o->step.seq);
     o->step.n_ranks = (int)o->n_ranks;
     o->step.n_threads = device_threads(o->n_threads, o->step.n_ranks);
     o->step.log = *o->log;
+    ZR_TRY(zr_config_resolve(&o->step.config, o->step.n_ranks, o->log));
     return device_choose(o->device, o->log, &o->step.device);
 }
 
@@ -146,7 +148,8 @@ typedef struct figures {
 } figures_t;
 
 static figures_t figures_of(const step_options_t *o, const step_result_t *result) {
-    double tokens = (double)o->micro_batch * (double)o->grad_accum * (double)o->seq * o->n_ranks;
+    double tokens =
+        (double)o->config.micro_batch * (double)o->config.grad_accum * (double)o->seq * o->n_ranks;
     figures_t figures = {.machine_per_s = matrix_rate_per_s(o->rate),
                          .side = matrix_rate_side(o->rate),
                          .machine = matrix_rate_name(o->rate)};
@@ -162,9 +165,9 @@ static void print_for_people(const options_t *options, const step_result_t *resu
     fprintf(stderr, "%s\n", result->device);
     fprintf(stderr,
             "%s, %zu parameters, %s, stage %d, %d rank%s of %d thread%s, micro-batch %zu x %zu\n",
-            options->model, gpt_n_params(&o->shape), zr_dtype_name(o->dtype), o->stage, o->n_ranks,
-            messages_plural((size_t)o->n_ranks), o->n_threads,
-            messages_plural((size_t)o->n_threads), o->micro_batch, o->seq);
+            options->model, gpt_n_params(&o->shape), zr_dtype_name(o->config.dtype),
+            o->config.stage, o->n_ranks, messages_plural((size_t)o->n_ranks), o->n_threads,
+            messages_plural((size_t)o->n_threads), o->config.micro_batch, o->seq);
     fprintf(stderr, "  step       %9.1f ms  (median of %zu)\n", 1e3 * result->step_seconds,
             o->n_steps);
     fprintf(stderr, "  compute    %9.1f ms\n", 1e3 * result->compute_seconds);
@@ -197,12 +200,12 @@ static json_t *describe(const options_t *options, const step_result_t *result,
         json_put(object, "device", json_string(result->device)) &&
         json_put(object, "model", json_string(options->model)) &&
         json_put(object, "params", json_count(gpt_n_params(&o->shape))) &&
-        json_put(object, "dtype", json_string(zr_dtype_name(o->dtype))) &&
-        json_put(object, "stage", json_count((uint64_t)o->stage)) &&
+        json_put(object, "dtype", json_string(zr_dtype_name(o->config.dtype))) &&
+        json_put(object, "stage", json_count((uint64_t)o->config.stage)) &&
         json_put(object, "ranks", json_count((uint64_t)o->n_ranks)) &&
         json_put(object, "threads_per_rank", json_count((uint64_t)o->n_threads)) &&
-        json_put(object, "micro_batch", json_count(o->micro_batch)) &&
-        json_put(object, "grad_accum", json_count(o->grad_accum)) &&
+        json_put(object, "micro_batch", json_count(o->config.micro_batch)) &&
+        json_put(object, "grad_accum", json_count(o->config.grad_accum)) &&
         json_put(object, "seq", json_count(o->seq)) &&
         json_put(object, "steps", json_count(o->n_steps)) &&
         json_put(object, "first_loss", json_number(result->first_loss)) &&
@@ -230,7 +233,7 @@ static zr_status_t measure(options_t *options, step_result_t *result, figures_t 
     on.device = options->device;
     if (strcmp(options->step.device.name, "host") == 0)
         on.n_threads = (size_t)(n_threads < n_cores ? n_threads : n_cores);
-    ZR_TRY(matrix_rate_create(&on, options->step.dtype, options->side, &options->step.rate));
+    ZR_TRY(matrix_rate_create(&on, options->step.config.dtype, options->side, &options->step.rate));
     zr_status_t status = step_run(&options->step, result);
     if (status == ZR_OK)
         *figures_p = figures_of(&options->step, result);
@@ -242,9 +245,11 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     options_t options = {.model = "gpt2",
                          .device = "host",
                          .n_ranks = 1,
-                         .step = {.micro_batch = 4, .grad_accum = 1, .n_steps = 5},
+                         .step = {.config = zr_config_default(), .n_first_steps = 1, .n_steps = 5},
                          .log = log};
     int code = BENCH_FAILED;
+    options.step.config.micro_batch = 4;
+    options.step.config.grad_accum = 1;
     if (!bench_parse(&parser, argc, argv, log, &options.common, &code))
         return code;
     if (complete(&options) != ZR_OK)

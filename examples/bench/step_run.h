@@ -11,14 +11,14 @@
 
 typedef struct step_options {
     gpt_shape_t shape;
-    size_t micro_batch, grad_accum, seq;
+    zr_config_t config; /* resolved */
+    size_t seq;
     int n_ranks, n_threads; /* threads of each rank's device, on the host */
     device_choice_t device; /* of all ranks */
-    int stage;
-    zr_dtype_t dtype;
     bool recompute;
-    size_t n_steps;      /* that are timed; one more goes first */
-    matrix_rate_t *rate; /* its product takes turns with the steps */
+    size_t n_first_steps; /* at least 1: they map memory and record the order */
+    size_t n_steps;       /* that are timed, after those */
+    matrix_rate_t *rate;  /* its product takes turns with the steps; NULL: none does */
     zr_log_t log;
 } step_options_t;
 
@@ -27,7 +27,7 @@ typedef struct step_result {
     char device[128];
     double step_seconds;
     double compute_seconds; /* what is left of a step */
-    double comm_seconds, stall_seconds, optimizer_seconds;
+    double comm_seconds, stall_seconds, optimizer_seconds, io_seconds;
     double first_loss, last_loss;
     size_t peak_device_bytes; /* the largest of any rank */
 } step_result_t;

@@ -1,0 +1,39 @@
+/*
+ * Ranks as threads of this process, for what is measured while all of them work.
+ */
+#ifndef EXAMPLES_BENCH_RANKS_H
+#define EXAMPLES_BENCH_RANKS_H
+
+#include <pthread.h>
+
+#include "examples/bench/bench.h"
+
+typedef struct bench_ranks bench_ranks_t;
+
+/** The first member of whatever a rank has. */
+typedef struct bench_rank {
+    int number;
+    zr_comm_t *comm; /* `end` destroys it */
+    const bench_ranks_t *ranks;
+    pthread_t thread;
+    zr_status_t status;
+} bench_rank_t;
+
+struct bench_ranks {
+    int n_ranks;
+    void *all; /* [n_ranks] of rank_bytes, each with a bench_rank_t to be filled in first */
+    size_t rank_bytes;
+    zr_status_t (*work)(void *rank); /* what it returns that is no success stops the others */
+    void (*end)(void *rank);         /* undoes all that work has made; always called */
+    zr_log_t log;
+};
+
+/**
+ * Run all ranks, to their ends.
+ *
+ * @return ZR_OK; the error of the rank that failed, and not of those that were stopped by it:
+ *         logged
+ */
+ZR_NODISCARD zr_status_t bench_ranks_run(const bench_ranks_t *ranks);
+
+#endif
