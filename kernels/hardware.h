@@ -27,10 +27,14 @@ typedef enum zr_hardware_kind {
 /** "host" or "cuda". */
 const char *zr_hardware_kind_name(zr_hardware_kind_t kind);
 
-/** What computes. A kernel takes the longer of its operations and its bytes, and the latency. */
+/** What computes. A kernel takes the longer of its operations and its bytes, and the latency;
+ * matrix products that are small have more to move for each operation. */
 typedef struct zr_processor {
     double matrix_fp32_ops_per_s; /* products with fp32 operands; an fma is two operations */
     double matrix_bf16_ops_per_s;
+    double matrix_fp32_bytes_per_s; /* read plus written by a product and not hidden by its
+                                       operations: a product takes the sum of both */
+    double matrix_bf16_bytes_per_s;
     double attention_fraction; /* of those rates that attention reaches, above 0, at most 1 */
     double lm_head_ratio;      /* rate of the head's products to those, softmax included */
     double vector_ops_per_s;   /* everything else */

@@ -180,29 +180,37 @@ double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, d
     return queue->ready;
 }
 
-static double rate_of(const zr_processor_t *processor, zr_rate_t rate, zr_dtype_t dtype) {
-    double matrix = dtype == ZR_DTYPE_BF16 ? processor->matrix_bf16_ops_per_s
-                                           : processor->matrix_fp32_ops_per_s;
-    switch (rate) {
+/* Seconds of products: operations, and what of their bytes is not hidden. */
+static double product_seconds(const zr_processor_t *processor, const zr_charge_t *charge,
+                              double part_of_rate) {
+    bool is_bf16 = charge->dtype == ZR_DTYPE_BF16;
+    double ops_per_s =
+        is_bf16 ? processor->matrix_bf16_ops_per_s : processor->matrix_fp32_ops_per_s;
+    double bytes_per_s =
+        is_bf16 ? processor->matrix_bf16_bytes_per_s : processor->matrix_fp32_bytes_per_s;
+    return charge->cost.operations / (part_of_rate * ops_per_s) + charge->cost.bytes / bytes_per_s;
+}
+
+static double compute_seconds(const zr_processor_t *processor, const zr_charge_t *charge) {
+    switch (charge->rate) {
     case ZR_RATE_MATRIX:
-        return matrix;
+        return product_seconds(processor, charge, 1.0);
     case ZR_RATE_ATTENTION:
-        return matrix * processor->attention_fraction;
+        return product_seconds(processor, charge, processor->attention_fraction);
     case ZR_RATE_LM_HEAD:
-        return matrix * processor->lm_head_ratio;
+        return product_seconds(processor, charge, processor->lm_head_ratio);
     case ZR_RATE_VECTOR:
     case ZR_RATE_UPDATE:
         break;
     }
-    return processor->vector_ops_per_s;
+    return charge->cost.operations / processor->vector_ops_per_s;
 }
 
 static void sim_charge(zr_stream_t *stream, const zr_charge_t *charge) {
     const zr_sim_device_t *sim = sim_of(stream);
-    double compute =
-        charge->cost.operations / rate_of(&sim->processor, charge->rate, charge->dtype);
     double bytes_per_s = charge->rate == ZR_RATE_UPDATE ? sim->processor.update_bytes_per_s
                                                         : sim->processor.memory_bytes_per_s;
+    double compute = compute_seconds(&sim->processor, charge);
     double move = charge->cost.bytes / bytes_per_s;
     zr_sim_queue(stream, sim->part, charge->kernel,
                  (compute > move ? compute : move) + sim->processor.kernel_latency_s);

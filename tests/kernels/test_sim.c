@@ -29,6 +29,8 @@ static zr_hardware_t round_hardware(zr_hardware_kind_t kind) {
     hardware.device = (zr_processor_t){.matrix_fp32_ops_per_s = 1e9,
                                        .matrix_bf16_ops_per_s = 4e9,
                                        .attention_fraction = 0.5,
+                                       .matrix_fp32_bytes_per_s = 1e30,
+                                       .matrix_bf16_bytes_per_s = 1e30,
                                        .lm_head_ratio = 0.25,
                                        .vector_ops_per_s = 1e9,
                                        .memory_bytes_per_s = 1e9,
@@ -49,9 +51,9 @@ typedef struct machine {
 
 #define MEMORY_BYTES ((size_t)1 << 30)
 
-static machine_t open_machine(zr_hardware_kind_t kind) {
+static machine_t open_on(const zr_hardware_t *described) {
     machine_t m = {0};
-    zr_hardware_t hardware = round_hardware(kind);
+    zr_hardware_t hardware = *described;
     assert_int_equal(zr_sim_clock_create(NULL, &m.clock), ZR_OK);
     zr_device_options_t options = zr_device_options_default();
     options.hardware = &hardware;
@@ -64,6 +66,11 @@ static machine_t open_machine(zr_hardware_kind_t kind) {
     assert_int_equal(zr_range_reserve(m.device, ZR_TIER_DEVICE, MEMORY_BYTES, &base), ZR_OK);
     m.memory = base;
     return m;
+}
+
+static machine_t open_machine(zr_hardware_kind_t kind) {
+    zr_hardware_t hardware = round_hardware(kind);
+    return open_on(&hardware);
 }
 
 static void close_machine(machine_t *m) {
@@ -203,6 +210,21 @@ static void test_kernels_cost(void **state) {
     assert_int_equal(zr_nn_attention(m.a, &attention, (zr_nn_workspace_t){0}), ZR_OK);
     assert_seconds(synchronize(&m, m.a) - before,
                    zr_nn_attention_cost(&attention).operations / 2e9);
+    close_machine(&m);
+}
+
+/* Bytes of products that operations do not hide come on top, at the rate of the dtype. */
+static void test_products_take_operations_and_bytes(void **state) {
+    (void)state;
+    zr_hardware_t hardware = round_hardware(ZR_HARDWARE_CUDA);
+    hardware.device.matrix_fp32_bytes_per_s = 1e8;
+    hardware.device.matrix_bf16_bytes_per_s = 2e7;
+    machine_t m = open_on(&hardware);
+    run_matmul(&m, ZR_DTYPE_F32, ZR_DTYPE_F32, 512);
+    assert_seconds(synchronize(&m, m.a), 0x1p28 / 1e9 + 3 * 0x1p20 / 1e8);
+    double before = zr_sim_clock_now(m.clock);
+    run_matmul(&m, ZR_DTYPE_BF16, ZR_DTYPE_BF16, 512);
+    assert_seconds(synchronize(&m, m.a) - before, 0x1p28 / 4e9 + 3 * 0x1p19 / 2e7);
     close_machine(&m);
 }
 
@@ -448,6 +470,7 @@ int main(void) {
         cmocka_unit_test(test_parts_do_one_thing_at_a_time),
         cmocka_unit_test(test_host_kind_is_synchronous),
         cmocka_unit_test(test_kernels_cost),
+        cmocka_unit_test(test_products_take_operations_and_bytes),
         cmocka_unit_test(test_rates_of_their_own),
         cmocka_unit_test(test_host_beside),
         cmocka_unit_test(test_addresses_are_nothing),

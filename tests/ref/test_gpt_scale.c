@@ -21,6 +21,8 @@ static zr_hardware_t cluster(void) {
     hardware.device = (zr_processor_t){.matrix_fp32_ops_per_s = 60e12,
                                        .matrix_bf16_ops_per_s = 400e12,
                                        .attention_fraction = 0.5,
+                                       .matrix_fp32_bytes_per_s = 1e18,
+                                       .matrix_bf16_bytes_per_s = 1e18,
                                        .lm_head_ratio = 1.0,
                                        .vector_ops_per_s = 20e12,
                                        .memory_bytes_per_s = 2.5e12,
