@@ -62,14 +62,26 @@ static zr_status_t train_step(planned_rank_t *rank, size_t step) {
     return zr_runtime_step(rank->runtime, NULL);
 }
 
+static zr_runtime_time_t between(const zr_runtime_time_t *before, const zr_runtime_time_t *after) {
+    return (zr_runtime_time_t){.comm_seconds = after->comm_seconds - before->comm_seconds,
+                               .stall_seconds = after->stall_seconds - before->stall_seconds,
+                               .optimizer_seconds =
+                                   after->optimizer_seconds - before->optimizer_seconds,
+                               .io_seconds = after->io_seconds - before->io_seconds};
+}
+
 static zr_status_t run(planned_rank_t *rank, gpt_plan_t *plan) {
+    zr_runtime_time_t before, after;
     ZR_TRY(open_rank(rank));
     ZR_TRY(build(rank));
     for (size_t i = 0; i < rank->request->n_steps; i++) {
+        zr_runtime_time(rank->runtime, &before);
         double start = zr_device_now(rank->device);
         gpt_plan_watch_begin(rank->watch);
         ZR_TRY(train_step(rank, i));
         plan->step_seconds = zr_device_now(rank->device) - start;
+        zr_runtime_time(rank->runtime, &after);
+        plan->runtime = between(&before, &after);
     }
     return gpt_plan_watch_end(rank->watch, &plan->times) ? ZR_OK : fail_memory(rank->request);
 }

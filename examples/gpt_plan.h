@@ -31,6 +31,7 @@ typedef struct gpt_plan {
     size_t nvme_by_tag[ZR_N_TAGS]; /* likewise */
     double step_seconds;           /* of the last step, on the hardware's clock */
     gpt_plan_times_t times;        /* likewise */
+    zr_runtime_time_t runtime;     /* likewise, as the run itself would report it */
     zr_model_size_t size;
     zr_offload_report_t offload;
 } gpt_plan_t;

@@ -27,6 +27,8 @@ extern const bench_command_t bench_step;
 extern const bench_command_t bench_alloc;
 extern const bench_command_t bench_io;
 extern const bench_command_t bench_comm;
+extern const bench_command_t bench_hardware;
+extern const bench_command_t bench_plan;
 
 /* ---- options that every command has ----------------------------------------------- */
 

@@ -86,7 +86,7 @@ static zr_status_t queue_layernorm_backward(void *context, zr_stream_t *stream) 
     return zr_nn_layernorm_backward(stream, &args, b->workspace);
 }
 
-static zr_status_t queue_gelu(void *context, zr_stream_t *stream) {
+zr_status_t memory_kernels_gelu(void *context, zr_stream_t *stream) {
     memory_kernels_t *b = context;
     return zr_nn_gelu(stream, b->y, b->x, b->activation_dtype, b->n_elems);
 }
@@ -158,7 +158,7 @@ const memory_kernel_t memory_kernels_all[N_MEMORY_KERNELS] = {
     {"layernorm", queue_layernorm, true},
     {"layernorm backward", queue_layernorm_backward,
      true}, /* of the means that the one before made */
-    {"gelu", queue_gelu, false},
+    {"gelu", memory_kernels_gelu, false},
     {"gelu backward", queue_gelu_backward, false},
     {"bias gradient", queue_bias_grad, true},
     {"embedding", queue_embedding, false},

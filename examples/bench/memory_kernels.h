@@ -49,5 +49,7 @@ extern const memory_kernel_t memory_kernels_all[N_MEMORY_KERNELS];
 
 /** The device's own copy of one array. */
 ZR_NODISCARD zr_status_t memory_kernels_copy(void *context, zr_stream_t *stream);
+/** The one of them that computes most. */
+ZR_NODISCARD zr_status_t memory_kernels_gelu(void *context, zr_stream_t *stream);
 
 #endif

@@ -122,14 +122,22 @@ int on_device_exit_code(zr_status_t status) {
 
 /* ---- work that is timed ------------------------------------------------------------------- */
 
+static zr_status_t make_calls(const work_t *work, zr_stream_t *stream, size_t n_calls) {
+    for (size_t i = 0; i < n_calls; i++)
+        ZR_TRY(work->queue(work->context, stream));
+    return zr_stream_synchronize(stream);
+}
+
 static zr_status_t time_calls(const work_t *work, zr_stream_t *stream, size_t n_calls,
                               double *seconds_p) {
     double begin = bench_seconds();
-    for (size_t i = 0; i < n_calls; i++)
-        ZR_TRY(work->queue(work->context, stream));
-    ZR_TRY(zr_stream_synchronize(stream));
+    ZR_TRY(make_calls(work, stream, n_calls));
     *seconds_p = (bench_seconds() - begin) / (double)n_calls;
     return ZR_OK;
+}
+
+zr_status_t work_call(const work_t *work, zr_stream_t *stream) {
+    return make_calls(work, stream, work->n_calls);
 }
 
 zr_status_t work_warm_up(work_t *work, zr_stream_t *stream) {

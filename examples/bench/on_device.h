@@ -85,7 +85,9 @@ typedef struct work {
 
 /** Call it twice, which meets what is cold and finds how many calls to queue. */
 ZR_NODISCARD zr_status_t work_warm_up(work_t *work, zr_stream_t *stream);
-/** Queue its calls, wait for them, and add the time of one. */
+/** Queue its calls and wait for them. */
+ZR_NODISCARD zr_status_t work_call(const work_t *work, zr_stream_t *stream);
+/** Do so, and add the time of one. */
 ZR_NODISCARD zr_status_t work_time(work_t *work, zr_stream_t *stream);
 /** Warm all up, then time them in turns for about so long, ON_DEVICE_MIN_ROUNDS times at least. */
 ZR_NODISCARD zr_status_t works_measure(work_t *works, size_t n_works, zr_stream_t *stream,

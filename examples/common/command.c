@@ -11,8 +11,12 @@ static void print_help(const program_t *program) {
     printf("Usage: %s COMMAND [OPTION...]\n%s\n\n", program->name, program->summary);
     for (size_t i = 0; i < program->n_commands; i++)
         printf("  %-12s %s\n", program->commands[i]->name, program->commands[i]->summary);
-    printf("\n"
-           "  --help       print this; after a command, its options\n"
+    printf("\n");
+    for (size_t i = 0; i < program->n_commands; i++)
+        if (program->commands[i]->option != NULL)
+            printf("  %s ...   the same as: %s %s ...\n", program->commands[i]->option,
+                   program->commands[i]->name, program->commands[i]->option);
+    printf("  --help       print this; after a command, its options\n"
            "  --version    print the version and how it was built\n"
            "\n"
            "Every command takes --json: one JSON object on standard output and nothing else "
@@ -25,17 +29,27 @@ static void print_version(const char *program) {
     printf("%s %s (%s)\n", program, zr_version(), zr_build_description());
 }
 
+/* "--option" and "--option=value" ask for the command whose it is. */
+static bool asks_for(const char *word, const command_t *command) {
+    size_t length = command->option != NULL ? strlen(command->option) : 0;
+    return length > 0 && strncmp(word, command->option, length) == 0 &&
+           (word[length] == '\0' || word[length] == '=');
+}
+
 /* The nearest of commands and options that may stand first. */
 static int refuse(const program_t *program, const char *word, const zr_log_t *log) {
-    static const char *const options[] = {"--help", "--version"};
+    enum { MOST = 64 };
     bool is_option = word[0] == '-';
-    const char *names[64];
-    size_t n = 0;
-    for (; n < program->n_commands && n < sizeof(names) / sizeof(names[0]); n++)
+    const char *names[MOST], *options[MOST + 2] = {"--help", "--version"};
+    size_t n = 0, n_options = 2;
+    for (; n < program->n_commands && n < MOST; n++) {
         names[n] = program->commands[n]->name;
+        if (program->commands[n]->option != NULL)
+            options[n_options++] = program->commands[n]->option;
+    }
     zr_log_write(log, ZR_LOG_ERROR, "unknown %s %s; the nearest is %s (%s --help lists all)",
                  is_option ? "option" : "command", word,
-                 is_option ? args_nearest(word, options, 2) : args_nearest(word, names, n),
+                 is_option ? args_nearest(word, options, n_options) : args_nearest(word, names, n),
                  program->name);
     return COMMAND_BAD_INPUT;
 }
@@ -57,6 +71,9 @@ static int run(const program_t *program, int argc, char **argv, const zr_log_t *
     for (size_t i = 0; i < program->n_commands; i++)
         if (strcmp(argv[1], program->commands[i]->name) == 0)
             return program->commands[i]->run(argc - 1, argv + 1, log);
+    for (size_t i = 0; i < program->n_commands; i++)
+        if (asks_for(argv[1], program->commands[i]))
+            return program->commands[i]->run(argc, argv, log);
     return refuse(program, argv[1], log);
 }
 

@@ -19,6 +19,8 @@ typedef struct command {
     const char *summary; /* one line for the list of commands */
     /* argv[0] is the command's name. Returns what the program exits with. */
     int (*run)(int argc, char **argv, const zr_log_t *log);
+    const char *option; /* of its own, "--save-hardware", that asks for it where it stands in place
+                           of the name; NULL: none does */
 } command_t;
 
 typedef struct program {

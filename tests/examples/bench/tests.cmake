@@ -10,3 +10,7 @@ endforeach()
 zr_add_test(examples/bench/test_zero_bench_comm.c LINK zero_bench_core LABELS asan tsan)
 target_compile_definitions(test_zero_bench_comm PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench>")
 add_dependencies(test_zero_bench_comm zero-bench)
+zr_add_test(examples/bench/test_zero_bench_hardware.c LABELS asan)
+target_compile_definitions(test_zero_bench_hardware PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench>"
+  ZERO_PLAN="$<TARGET_FILE:zero-plan>")
+add_dependencies(test_zero_bench_hardware zero-bench zero-plan)

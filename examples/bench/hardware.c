@@ -1,0 +1,169 @@
+/*
+ * zero-bench hardware: what this machine's processors, memory, collectives and drives reach, as a
+ * description that zero-plan and zero-train take. `zero-bench --save-hardware FILE` is the same.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/bench/machine.h"
+#include "examples/bench/on_device.h"
+#include "examples/common/device.h"
+
+#define MAX_RANKS 1024
+
+typedef struct options {
+    bench_common_t common;
+    machine_options_t machine;
+    size_t n_ranks, n_threads;
+    const char *file; /* NULL: it is not saved */
+    const zr_log_t *log;
+} options_t;
+
+/* ---- options -------------------------------------------------------------------------- */
+
+enum {
+    KEY_SAVE = BENCH_KEY_FIRST_OWN,
+    KEY_RANKS,
+    KEY_THREADS,
+    KEY_DEVICE,
+    KEY_PATH,
+    KEY_SECONDS,
+    KEY_QUICK
+};
+
+static const struct argp_option option_table[] = {
+    {"save-hardware", KEY_SAVE, "FILE", 0, "write the description, for --hardware FILE", 0},
+    {"ranks", KEY_RANKS, "N", 0, "ranks that share the machine, and work at once (default 1)", 0},
+    {"threads", KEY_THREADS, "N", 0, "threads of each rank (default: all cores, shared out)", 0},
+    {"device", KEY_DEVICE, "host|cuda[:N]|auto", 0, "of all ranks (default host)", 0},
+    {"path", KEY_PATH, "DIR[,DIR...]", 0,
+     "measure the drives of these folders, with 256 MiB of each rank (default: none)", 0},
+    {"seconds", KEY_SECONDS, "S", 0,
+     "of each of the 7 groups of measurements, one round at least (default 1)", 0},
+    {"quick", KEY_QUICK, NULL, 0,
+     "measure on next to nothing: the form is the same, figures say nothing", 0},
+    BENCH_COMMON_OPTIONS,
+    {0},
+};
+
+static zr_status_t take_option(int key, const char *value, void *options) {
+    options_t *o = options;
+    switch (key) {
+    case KEY_SAVE:
+        o->file = value;
+        return ZR_OK;
+    case KEY_RANKS:
+        return args_count("--ranks", value, 1, MAX_RANKS, o->log, &o->n_ranks);
+    case KEY_THREADS:
+        return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, o->log, &o->n_threads);
+    case KEY_DEVICE:
+        o->machine.device = value;
+        return device_check(value, o->log);
+    case KEY_PATH:
+        o->machine.paths = value;
+        return ZR_OK;
+    case KEY_SECONDS:
+        return args_number("--seconds", value, 0.0, 3600.0, o->log, &o->machine.seconds);
+    case KEY_QUICK:
+        o->machine.is_quick = true;
+        o->machine.seconds = 0.0;
+        return ZR_OK;
+    }
+    return ZR_ERR_UNSUPPORTED;
+}
+
+static const bench_parser_t parser = {
+    .name = "hardware",
+    .options = option_table,
+    .take = take_option,
+    .doc = "What a rank's share of this machine reaches while all ranks work at once, as a "
+           "description of hardware for zero-plan and zero-train."};
+
+static zr_status_t check_paths(const char *paths, const zr_log_t *log) {
+    char *text = strdup(paths), *rest = NULL;
+    zr_status_t status = ZR_OK;
+    if (text == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the names of folders");
+    for (char *path = strtok_r(text, ",", &rest); path != NULL && status == ZR_OK;
+         path = strtok_r(NULL, ",", &rest))
+        status = bench_check_folder("--path", path, log);
+    free(text);
+    return status;
+}
+
+static zr_status_t complete(options_t *o) {
+    o->machine.log = *o->log;
+    o->machine.n_ranks = (int)o->n_ranks;
+    o->machine.n_threads = device_threads(o->n_threads, o->machine.n_ranks);
+    if (o->machine.paths != NULL)
+        ZR_TRY(check_paths(o->machine.paths, o->log));
+    device_choice_t chosen;
+    return device_choose(o->machine.device, o->log, &chosen);
+}
+
+/* ---- the report -------------------------------------------------------------------------- */
+
+static bool is_used(const machine_t *machine, const zr_figure_t *figure) {
+    return !figure->is_of_cuda || machine->hardware.kind != ZR_HARDWARE_HOST;
+}
+
+static void print_for_people(const options_t *o, const machine_t *machine) {
+    size_t n = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n);
+    for (size_t i = 0; i < n; i++)
+        if (is_used(machine, &figures[i]))
+            fprintf(stderr, "  %-30s %12.4g  %s\n", figures[i].name,
+                    zr_hardware_figure(&machine->hardware, &figures[i]), machine->sources[i]);
+    if (o->file != NULL)
+        fprintf(stderr, "saved; --hardware %s%s plans with it\n",
+                strchr(o->file, '/') != NULL || strstr(o->file, ".json") != NULL ? "" : "./",
+                o->file);
+}
+
+static json_t *describe(const options_t *o, const machine_t *machine) {
+    json_t *object = json_object(), *values = json_object(), *sources = json_object();
+    size_t n = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n);
+    bool is_whole = true;
+    for (size_t i = 0; i < n; i++) {
+        if (!is_used(machine, &figures[i]))
+            continue;
+        double value = zr_hardware_figure(&machine->hardware, &figures[i]);
+        is_whole = is_whole && json_put(values, figures[i].name, json_number(value)) &&
+                   json_put(sources, figures[i].name, json_string(machine->sources[i]));
+    }
+    is_whole = json_put(object, "figures", values) && is_whole;
+    is_whole = json_put(object, "sources", sources) && is_whole;
+    if (is_whole && json_put(object, "command", json_string("hardware")) &&
+        json_put(object, "kind", json_string(zr_hardware_kind_name(machine->hardware.kind))) &&
+        json_put(object, "ranks", json_count(o->n_ranks)) &&
+        json_put(object, "threads_per_rank", json_count((uint64_t)o->machine.n_threads)) &&
+        (o->file == NULL || json_put(object, "file", json_string(o->file))))
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+/* ---- the command --------------------------------------------------------------------------- */
+
+static int run(int argc, char **argv, const zr_log_t *log) {
+    options_t options = {.n_ranks = 1, .machine = {.device = "host", .seconds = 1.0}, .log = log};
+    machine_t machine;
+    int code = BENCH_FAILED;
+    if (!bench_parse(&parser, argc, argv, log, &options.common, &code))
+        return code;
+    if (complete(&options) != ZR_OK)
+        return BENCH_BAD_INPUT;
+    if (machine_measure(&options.machine, &machine) != ZR_OK)
+        return BENCH_FAILED;
+    if (options.file != NULL && machine_save(&machine, options.file, log) != ZR_OK)
+        return BENCH_FAILED;
+    print_for_people(&options, &machine);
+    return options.common.json ? bench_print(describe(&options, &machine), log) : BENCH_MEASURED;
+}
+
+const bench_command_t bench_hardware = {
+    .name = "hardware",
+    .summary = "what a rank's share of this machine reaches, for plans",
+    .run = run,
+    .option = "--save-hardware"};
