@@ -61,8 +61,7 @@ static zr_status_t append_extents(zr_runtime_t *runtime, const zr_extents_desc_t
     return ZR_OK;
 }
 
-/* The largest chunk at whose multiples all transfers begin, and requests end. */
-static size_t common_chunk(size_t chunk_bytes, size_t unit_bytes) {
+size_t zr_nvme_common_chunk(size_t chunk_bytes, size_t unit_bytes) {
     while (unit_bytes % chunk_bytes != 0)
         chunk_bytes /= 2;
     return chunk_bytes;
@@ -77,8 +76,9 @@ zr_status_t zr_nvme_declare(zr_runtime_t *runtime, const zr_extents_desc_t *desc
         .first = nvme->n_extents, .n_extents = desc->n_extents, .account = nvme->n_parts};
     ZR_TRY(append_extents(runtime, desc, &part));
     if (nvme->chunk_bytes == 0)
-        nvme->chunk_bytes = common_chunk(MOST_CHUNK_BYTES, runtime->config.nvme.request_bytes);
-    nvme->chunk_bytes = common_chunk(nvme->chunk_bytes, desc->unit_bytes);
+        nvme->chunk_bytes =
+            zr_nvme_common_chunk(MOST_CHUNK_BYTES, runtime->config.nvme.request_bytes);
+    nvme->chunk_bytes = zr_nvme_common_chunk(nvme->chunk_bytes, desc->unit_bytes);
     nvme->max_transfers += desc->max_transfers;
     nvme->parts[nvme->n_parts++] = part;
     *extents_p = extents;
@@ -153,26 +153,33 @@ static size_t split_paths(char *text, size_t n_files, const char *paths[ZR_STORE
     return n_folders * n_files;
 }
 
+zr_store_options_t zr_nvme_store_options(const zr_runtime_t *runtime) {
+    const zr_nvme_options_t *asked = &runtime->config.nvme;
+    zr_store_options_t options = zr_store_options_default();
+    options.log = runtime->log;
+    options.allocator = runtime->allocator;
+    options.device = runtime->device;
+    options.request_bytes = asked->request_bytes;
+    options.depth = asked->depth;
+    options.submit_batch = asked->submit_batch < asked->depth ? asked->submit_batch : asked->depth;
+    options.n_bounce_buffers = N_BOUNCE_BUFFERS;
+    return options;
+}
+
 static zr_status_t create_store(zr_runtime_t *runtime) {
     zr_nvme_t *nvme = &runtime->nvme;
     const zr_nvme_options_t *asked = &runtime->config.nvme;
     char folders[ZR_CONFIG_PATHS_BYTES];
     const char *paths[ZR_STORE_MAX_PATHS];
     bool is_drive = strcmp(asked->store, "memory") != 0;
-    zr_store_options_t options = zr_store_options_default();
+    zr_store_options_t options = zr_nvme_store_options(runtime);
     snprintf(folders, sizeof(folders), "%s", asked->paths);
-    options.log = runtime->log;
     options.allocator = is_drive ? runtime->allocator : NULL; /* "memory" stands for a drive */
-    options.device = runtime->device;
     options.verify = asked->verify;
     options.chunk_bytes = nvme->chunk_bytes;
     options.max_transfers = nvme->max_transfers;
     options.paths = paths;
     options.n_paths = split_paths(folders, asked->files_per_path, paths);
-    options.request_bytes = asked->request_bytes;
-    options.depth = asked->depth;
-    options.submit_batch = asked->submit_batch < asked->depth ? asked->submit_batch : asked->depth;
-    options.n_bounce_buffers = N_BOUNCE_BUFFERS;
     return zr_store_create(asked->store, &options, nvme->extents, nvme->n_extents, &nvme->store);
 }
 

@@ -28,6 +28,11 @@ typedef struct zr_nvme {
     zr_store_t *store; /* NULL: not opened, or nothing is kept there */
 } zr_nvme_t;
 
+/** Options of a store of this rank, but for what it is to hold and where. */
+zr_store_options_t zr_nvme_store_options(const zr_runtime_t *runtime);
+/** The largest chunk, halved as often as needed, at whose multiples transfers of unit_bytes begin.
+ */
+size_t zr_nvme_common_chunk(size_t chunk_bytes, size_t unit_bytes);
 /** Declare a part: as zr_runtime_add_extents, also in commit. */
 ZR_NODISCARD zr_status_t zr_nvme_declare(zr_runtime_t *runtime, const zr_extents_desc_t *desc,
                                          zr_extents_t *extents_p);

@@ -13,6 +13,8 @@
 
 #include <xxhash.h>
 
+#include "zero/checkpoint/restore.h"
+
 /* Of looking for a lower plan beside training, where there may be one. */
 #define PLAN_SEARCH_SECONDS 2.0
 
@@ -55,6 +57,28 @@ zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char *tensor, zr_d
     ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
     ZR_TRY(zr_comm_all_gather(runtime->comm, &message, own, all, n_elems, runtime->transfer));
     return zr_rt_order(runtime, runtime->transfer, runtime->compute);
+}
+
+static zr_status_t exchange_words(zr_runtime_t *runtime, const char *tensor, const uint64_t *words,
+                                  size_t n_words, char *buffer, uint64_t *all) {
+    size_t own_bytes = n_words * sizeof(*words);
+    ZR_TRY(zr_copy_async(runtime->compute, buffer + own_bytes * (size_t)runtime->rank, words,
+                         own_bytes, ZR_COPY_HOST_TO_DEVICE));
+    ZR_TRY(zr_rt_gather_control(runtime, tensor, ZR_DTYPE_U8, buffer, own_bytes));
+    ZR_TRY(zr_copy_async(runtime->compute, all, buffer, own_bytes * (size_t)runtime->n_ranks,
+                         ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_stream_synchronize(runtime->compute));
+    return zr_comm_check(runtime->comm);
+}
+
+zr_status_t zr_rt_gather_words(zr_runtime_t *runtime, const char *tensor, const uint64_t *words,
+                               size_t n_words, uint64_t *all) {
+    void *buffer = NULL;
+    ZR_TRY(zr_rt_allocate(runtime, n_words * sizeof(*words) * (size_t)runtime->n_ranks,
+                          ZR_TAG_WORKSPACE, ZR_LIFETIME_COLLECTIVE, tensor, NULL, &buffer));
+    zr_status_t status = exchange_words(runtime, tensor, words, n_words, buffer, all);
+    zr_free(runtime->allocator, &buffer, NULL);
+    return status;
 }
 
 zr_status_t zr_rt_allocate(zr_runtime_t *runtime, size_t size_bytes, zr_tag_t tag,
@@ -200,6 +224,8 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
         drain(runtime->transfer);
     drain(runtime->state.down);
     drain(runtime->state.up);
+    zr_saving_destroy(runtime);
+    zr_restore_end(runtime);
     zr_params_destroy(runtime);
     for (size_t i = 0; i < runtime->n_units; i++)
         destroy_unit(runtime->units[i]);
@@ -424,29 +450,7 @@ static void hash_config(const zr_config_t *config, XXH3_state_t *state) {
     XXH3_64bits_update(state, numbers, sizeof(numbers));
 }
 
-/* Two words of control traffic: one for the configuration, one for the model. */
-static zr_status_t gather_words(zr_runtime_t *runtime, uint64_t words[2], uint64_t *all) {
-    void *buffer = NULL;
-    size_t own_bytes = 2 * sizeof(uint64_t);
-    ZR_TRY(zr_rt_allocate(runtime, own_bytes * (size_t)runtime->n_ranks, ZR_TAG_WORKSPACE,
-                          ZR_LIFETIME_COLLECTIVE, "agreement", NULL, &buffer));
-    char *own = (char *)buffer + own_bytes * (size_t)runtime->rank;
-    zr_status_t status =
-        zr_copy_async(runtime->compute, own, words, own_bytes, ZR_COPY_HOST_TO_DEVICE);
-    if (status == ZR_OK)
-        status = zr_rt_gather_control(runtime, "agreement on model and configuration", ZR_DTYPE_U8,
-                                      buffer, own_bytes);
-    if (status == ZR_OK)
-        status = zr_copy_async(runtime->compute, all, buffer, own_bytes * (size_t)runtime->n_ranks,
-                               ZR_COPY_DEVICE_TO_HOST);
-    if (status == ZR_OK)
-        status = zr_stream_synchronize(runtime->compute);
-    if (status == ZR_OK)
-        status = zr_comm_check(runtime->comm);
-    zr_free(runtime->allocator, &buffer, NULL);
-    return status;
-}
-
+/* Two words: one for the configuration, one for the model. */
 static zr_status_t agree(zr_runtime_t *runtime) {
     XXH3_state_t *state = XXH3_createState();
     uint64_t *all = calloc(2 * (size_t)runtime->n_ranks, sizeof(*all));
@@ -463,7 +467,8 @@ static zr_status_t agree(zr_runtime_t *runtime) {
     hash_model(runtime, state);
     words[1] = XXH3_64bits_digest(state);
     XXH3_freeState(state);
-    zr_status_t status = gather_words(runtime, words, all);
+    zr_status_t status =
+        zr_rt_gather_words(runtime, "agreement on model and configuration", words, 2, all);
     for (int rank = 1; rank < runtime->n_ranks && status == ZR_OK; rank++)
         for (int word = 0; word < 2 && status == ZR_OK; word++)
             if (all[2 * rank + word] != all[word])
@@ -541,63 +546,7 @@ static zr_status_t allocate_staging(zr_runtime_t *runtime) {
                           (void **)&runtime->staging_device);
 }
 
-/* ---- commit: initial values ---- */
-
-/* Elements [first, first + n_elems) of a flat buffer, from the parameters' fill functions. */
-static void fill_values(const zr_unit_t *unit, int kind, size_t first, size_t n_elems,
-                        float *values) {
-    memset(values, 0, n_elems * sizeof(float));
-    for (size_t i = 0; i < unit->n_params; i++) {
-        const zr_param_t *param = unit->params[i];
-        const zr_layout_param_t *layout = &param->layout;
-        if (layout->frozen != (kind == FLAT_FROZEN) || param->fill == NULL)
-            continue;
-        size_t begin = layout->offset_elems > first ? layout->offset_elems : first;
-        size_t end = layout->offset_elems + layout->n_elems;
-        end = end < first + n_elems ? end : first + n_elems;
-        if (begin < end)
-            param->fill(param->fill_context, begin - layout->offset_elems, end - begin,
-                        values + (begin - first));
-    }
-}
-
-static zr_status_t place_chunk(zr_unit_t *unit, int kind, size_t own_first, size_t first,
-                               size_t n_elems) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_stream_t *stream = runtime->compute;
-    bool has_data = zr_rt_has_data(runtime);
-    if (has_data) {
-        fill_values(unit, kind, first, n_elems, runtime->staging_host);
-        ZR_TRY(zr_copy_async(stream, runtime->staging_device, runtime->staging_host,
-                             n_elems * sizeof(float), ZR_COPY_HOST_TO_DEVICE));
-    }
-    if (zr_rt_is_offloaded(unit, kind))
-        ZR_TRY(zr_params_fill(unit, kind, first - own_first, n_elems, runtime->staging_host));
-    else if (has_data)
-        ZR_TRY(zr_kernel_cast(stream, zr_rt_at(runtime, unit->data[kind].own, first - own_first),
-                              runtime->config.dtype, runtime->staging_device, ZR_DTYPE_F32,
-                              n_elems));
-    if (kind == FLAT_TRAINABLE)
-        ZR_TRY(zr_state_fill(unit, first, n_elems, runtime->staging_host, runtime->staging_device));
-    return zr_stream_synchronize(stream); /* the staging buffer is filled again */
-}
-
-/* Without data there is nothing to bring, and only what goes to a store is gone through. */
-static zr_status_t place_values(zr_unit_t *unit, int kind) {
-    zr_runtime_t *runtime = unit->runtime;
-    const zr_flat_t *flat = &unit->flat[kind];
-    bool full = zr_rt_keeps_full_params(runtime);
-    size_t own_first = full ? 0 : (size_t)runtime->rank * flat->shard_elems;
-    size_t end = own_first + (full ? flat->padded_elems : flat->shard_elems);
-    size_t most = zr_rt_has_data(runtime) ? ZR_STAGING_ELEMS : SIZE_MAX;
-    for (size_t first = own_first, n_elems; first < end; first += n_elems) {
-        n_elems = end - first < most ? end - first : most;
-        if (kind == FLAT_TRAINABLE)
-            n_elems = zr_state_cut(unit, first, n_elems);
-        ZR_TRY(place_chunk(unit, kind, own_first, first, n_elems));
-    }
-    return ZR_OK;
-}
+/* ---- commit ---- */
 
 static zr_status_t plan_memory(zr_runtime_t *runtime) {
     zr_replay_options_t options = zr_replay_options_default();
@@ -628,6 +577,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(zr_nvme_open(runtime));
     ZR_TRY(zr_state_create(runtime));
     ZR_TRY(zr_params_create(runtime));
+    ZR_TRY(zr_restore_begin(runtime));
     ZR_TRY(zr_state_begin_fill(runtime));
     ZR_TRY(zr_params_begin_fill(runtime));
     for (size_t i = 0; i < runtime->n_units; i++) {
@@ -636,10 +586,11 @@ static zr_status_t commit(zr_runtime_t *runtime) {
         ZR_TRY(allocate_training(unit));
         ZR_TRY(create_events(unit));
         for (int kind = 0; kind < N_FLATS; kind++)
-            ZR_TRY(place_values(unit, kind));
+            ZR_TRY(zr_initial_place(unit, kind));
     }
     ZR_TRY(zr_state_end_fill(runtime));
     ZR_TRY(zr_params_end_fill(runtime));
+    zr_restore_end(runtime);
     ZR_TRY(plan_memory(runtime));
     runtime->committed = true;
     return zr_stream_synchronize(runtime->compute);

@@ -2,7 +2,7 @@
  * The runtime's own structures, shared by the files that implement runtime.h:
  * runtime.c (life of the object), unit.c (acquire, release), grads.c (reduce), step.c (norm,
  * update, publish), state.c and state_update.c (optimizer state in its tiers), params.c
- * (parameters' shards in theirs), inspect.c (hash, read).
+ * (parameters' shards in theirs), initial.c (initial values), inspect.c (hash, read).
  */
 #ifndef ZR_ZERO_RUNTIME_INTERNAL_H
 #define ZR_ZERO_RUNTIME_INTERNAL_H
@@ -13,6 +13,7 @@
 #include "allocator/record.h"
 #include "allocator/replay.h"
 #include "kernels/kernels.h"
+#include "zero/checkpoint/checkpoint.h"
 #include "zero/grads.h"
 #include "zero/layout.h"
 #include "zero/nvme.h"
@@ -30,6 +31,7 @@ struct zr_param {
     zr_layout_param_t layout;
     zr_param_fill_fn fill;
     void *fill_context;
+    size_t tensor;     /* of the checkpoint that its initial values come from */
     bool grad_written; /* this step's (or micro-batch's) gradient was asked for: add from now on */
 };
 
@@ -125,6 +127,11 @@ struct zr_runtime {
     zr_state_t state;   /* the optimizer's */
     zr_params_t shards; /* of parameters that are offloaded */
     zr_nvme_t nvme;     /* the store of all that is kept in one */
+
+    const zr_checkpoint_t *restore; /* initial values come from it; NULL: from fill functions */
+    zr_checkpoint_reader_t *restore_reader;
+    struct zr_saving *saving; /* a checkpoint that was begun, or NULL */
+    bool said_no_copy;        /* for it there was no memory */
 
     double optimizer_seconds;
 };
@@ -243,6 +250,9 @@ static inline void zr_rt_mark(zr_runtime_t *runtime, const zr_unit_t *unit, zr_p
                                    .pass = (int)pass});
 }
 
+/** initial.c: bring initial values of a flat buffer to where they live. */
+ZR_NODISCARD zr_status_t zr_initial_place(zr_unit_t *unit, int kind);
+
 /** unit.c: give back gathered parameters of a unit that is not acquired, if it has any. */
 ZR_NODISCARD zr_status_t zr_unit_drop_gathered(zr_unit_t *unit);
 
@@ -256,6 +266,15 @@ ZR_NODISCARD zr_status_t zr_unit_drop_gathered(zr_unit_t *unit);
  */
 ZR_NODISCARD zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char *tensor,
                                               zr_dtype_t dtype, void *all, size_t n_elems);
+
+/**
+ * Words of every rank, to all ranks, and wait for them. Where nothing is stored, `all` stays as it
+ * was.
+ *
+ * @param all  [n_ranks][n_words] host memory
+ */
+ZR_NODISCARD zr_status_t zr_rt_gather_words(zr_runtime_t *runtime, const char *tensor,
+                                            const uint64_t *words, size_t n_words, uint64_t *all);
 
 /** Seconds of the device's clock. */
 static inline double zr_rt_now(const zr_runtime_t *runtime) {

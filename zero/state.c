@@ -301,10 +301,10 @@ size_t zr_state_cut(const zr_unit_t *unit, size_t first, size_t n_elems) {
 
 /* A piece in a store is filled from its beginning to its end, in one buffer. */
 static zr_status_t fill_swapped(zr_unit_t *unit, const zr_piece_t *piece, size_t first,
-                                size_t n_elems, const float *values) {
+                                const zr_state_values_t *values) {
     zr_swap_t *swap = unit->runtime->state.swap;
     bool has_data = zr_rt_has_data(unit->runtime);
-    if (first == piece->first) {
+    if (first == piece->first && values->array == 0) {
         void *buffer = NULL;
         ZR_TRY(zr_swap_next(swap, &buffer));
         unit->state[ZR_TIER_NVME] = buffer;
@@ -312,8 +312,10 @@ static zr_status_t fill_swapped(zr_unit_t *unit, const zr_piece_t *piece, size_t
             memset(buffer, 0, piece->n_elems * ZR_STATE_BYTES_PER_ELEM);
     }
     if (has_data)
-        memcpy(unit->state[ZR_TIER_NVME] + (first - piece->first), values, n_elems * sizeof(float));
-    if (first + n_elems < piece->first + piece->n_elems)
+        memcpy(unit->state[ZR_TIER_NVME] + (size_t)values->array * piece->n_elems +
+                   (first - piece->first),
+               values->host, values->n_elems * sizeof(float));
+    if (!values->is_last || first + values->n_elems < piece->first + piece->n_elems)
         return ZR_OK;
     unit->state[ZR_TIER_NVME] = NULL;
     return zr_swap_done(swap);
@@ -324,29 +326,40 @@ static float *resident_state(const zr_unit_t *unit, const zr_piece_t *piece) {
     return unit->state[piece->tier] + piece->offset_bytes / sizeof(float);
 }
 
-zr_status_t zr_state_fill(zr_unit_t *unit, size_t first, size_t n_elems, const float *host,
-                          const float *device) {
+zr_status_t zr_state_fill(zr_unit_t *unit, const zr_state_values_t *values) {
     zr_state_range_t range = zr_rt_state_range(unit);
-    if (n_elems == 0 || first < range.first || first >= range.first + range.n_elems)
+    size_t first = values->first, size_bytes = values->n_elems * sizeof(float);
+    if (size_bytes == 0 || first < range.first || first >= range.first + range.n_elems)
         return ZR_OK;
     first -= range.first;
     const zr_piece_t *piece =
         zr_placement_find(&unit->runtime->state.placement, unit->index, first);
     if (piece->tier == ZR_TIER_NVME)
-        return fill_swapped(unit, piece, first, n_elems, host);
+        return fill_swapped(unit, piece, first, values);
     if (!zr_rt_has_data(unit->runtime))
         return ZR_OK;
-    float *master = resident_state(unit, piece) + (first - piece->first);
+    float *target = resident_state(unit, piece) + (size_t)values->array * piece->n_elems +
+                    (first - piece->first);
     if (piece->tier == ZR_TIER_HOST) {
-        memcpy(master, host, n_elems * sizeof(float));
+        memcpy(target, values->host, size_bytes);
         return ZR_OK;
     }
-    return zr_copy_async(unit->runtime->compute, master, device, n_elems * sizeof(float),
+    return zr_copy_async(unit->runtime->compute, target, values->device, size_bytes,
                          ZR_COPY_DEVICE_TO_DEVICE);
 }
 
 /* ---- looking at it
  * ---------------------------------------------------------------------------------- */
+
+zr_status_t zr_state_settle(zr_runtime_t *runtime) {
+    const zr_state_t *state = &runtime->state;
+    zr_stream_t *streams[] = {runtime->compute, runtime->transfer, state->host, state->down,
+                              state->up};
+    for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]); i++)
+        if (streams[i] != NULL)
+            ZR_TRY(zr_stream_synchronize(streams[i]));
+    return ZR_OK;
+}
 
 /* Bring the master of a piece to a buffer: its first third, to the end of a chunk. */
 static zr_status_t load_master(zr_unit_t *unit, const zr_piece_t *piece, const float **master_p) {

@@ -103,15 +103,22 @@ ZR_NODISCARD zr_status_t zr_state_begin_fill(zr_runtime_t *runtime);
 ZR_NODISCARD zr_status_t zr_state_end_fill(zr_runtime_t *runtime);
 /** How many of n_elems from element `first` of the flat buffer lie in one piece, or in none. */
 size_t zr_state_cut(const zr_unit_t *unit, size_t first, size_t n_elems);
-/**
- * Set the master of elements that zr_state_cut leaves together; m and v become 0. Elements that
- * are not this rank's are passed over.
- *
- * @param host, device  the values on both; the work is queued on the compute stream
- */
-ZR_NODISCARD zr_status_t zr_state_fill(zr_unit_t *unit, size_t first, size_t n_elems,
-                                       const float *host, const float *device);
+/** Initial values of elements that zr_state_cut leaves together. */
+typedef struct zr_state_values {
+    size_t first; /* of the flat buffer's elements */
+    size_t n_elems;
+    int array;    /* 0: the master, 1: m, 2: v */
+    bool is_last; /* of the arrays that are set for these elements; the others become 0 */
+    const float *host, *device; /* the values, on both */
+} zr_state_values_t;
 
+/** Set initial values. Elements that are not this rank's are passed over. Work is queued on the
+ * compute stream. */
+ZR_NODISCARD zr_status_t zr_state_fill(zr_unit_t *unit, const zr_state_values_t *values);
+
+/** Wait until all that has been queued on streams has happened: state and parameters are where they
+ * live. */
+ZR_NODISCARD zr_status_t zr_state_settle(zr_runtime_t *runtime);
 /** Queue copies of the master of elements [first, first + n_elems) of the flat buffer, which are
  * this rank's, to device memory, on the compute stream. */
 ZR_NODISCARD zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_elems,
@@ -122,7 +129,7 @@ ZR_NODISCARD zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_e
 ZR_NODISCARD zr_status_t zr_state_read_ahead(zr_runtime_t *runtime);
 /** There is none: nothing has changed. */
 ZR_NODISCARD zr_status_t zr_state_skip_update(zr_runtime_t *runtime);
-/** The pieces on NVMe, in the order in which these units will be updated. */
+/** The pieces on NVMe, in the order in which these units will be gone through. */
 void zr_state_list_items(zr_runtime_t *runtime, zr_unit_t *const *units, size_t n_units);
 
 /**

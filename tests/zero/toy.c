@@ -36,6 +36,7 @@ typedef struct rank_state {
     void *peeked; /* on the device; NULL: nothing */
     void *held;   /* on the device, full of OWN_VALUE; NULL: nothing */
     float before[PEEK_ELEMS];
+    bool is_saving;
     uint64_t hash;
     zr_step_report_t last;
 } rank_state_t;
@@ -124,8 +125,28 @@ static zr_status_t add_param(rank_state_t *state, int unit, int index, long size
                             .frozen = state->options->frozen && (index == 1 || unit == 3),
                             .fill = fill,
                             .fill_context = (void *)(uintptr_t)fill_key(unit, index)};
+    if (state->options->other_model && unit == 4 && index == 0) {
+        desc.n_dims = 2;
+        desc.dims[1] = 1;
+    }
     state->n_params[unit] = index + 1;
     return zr_unit_add_param(state->units[unit], &desc, &state->params[unit][index]);
+}
+
+static zr_status_t commit(rank_state_t *state) {
+    zr_checkpoint_t *checkpoint = NULL;
+    zr_checkpoint_info_t info = {0};
+    if (state->options->restore_from == NULL)
+        return zr_runtime_commit(state->runtime);
+    ZR_TRY(zr_checkpoint_open(state->options->restore_from, zr_runtime_log(state->runtime),
+                              &checkpoint));
+    zr_checkpoint_info(checkpoint, &info);
+    state->step = info.step;
+    zr_status_t status = zr_runtime_restore(state->runtime, checkpoint);
+    if (status == ZR_OK)
+        status = zr_runtime_commit(state->runtime);
+    zr_checkpoint_close(&checkpoint);
+    return status;
 }
 
 static zr_status_t build(rank_state_t *state) {
@@ -139,7 +160,7 @@ static zr_status_t build(rank_state_t *state) {
         for (int i = 0; unit_sizes[unit][i] >= 0; i++)
             ZR_TRY(add_param(state, unit, i, unit_sizes[unit][i], group));
     }
-    return zr_runtime_commit(state->runtime);
+    return commit(state);
 }
 
 static zr_status_t read_params(rank_state_t *state, zr_param_t *param) {
@@ -352,17 +373,57 @@ static zr_status_t evaluate(rank_state_t *state) {
     return ZR_OK;
 }
 
+/* A save that fails leaves the run as it is. */
+static zr_status_t note_save(rank_state_t *state, zr_status_t status,
+                             const zr_save_report_t *report) {
+    state->result->saved[state->rank] = status;
+    if (state->rank == 0)
+        state->result->save = *report;
+    return status == ZR_ERR_COMM ? status : ZR_OK;
+}
+
+static zr_status_t end_save(rank_state_t *state, bool wait) {
+    zr_save_report_t report = {.name = ""};
+    bool ended = false;
+    if (!state->is_saving)
+        return ZR_OK;
+    zr_status_t status = zr_runtime_save_end(state->runtime, wait, &ended, &report);
+    state->is_saving = status == ZR_OK && !ended;
+    return state->is_saving ? ZR_OK : note_save(state, status, &report);
+}
+
+static zr_status_t save(rank_state_t *state, bool is_wanted) {
+    const toy_options_t *options = state->options;
+    zr_save_options_t asked = {.folder = options->save_to,
+                               .trainer_json = "{\"toy\":1}",
+                               .goes_on = options->save_goes_on,
+                               .keep = options->keep};
+    zr_save_report_t report = {.name = ""};
+    if (options->save_to == NULL || !is_wanted)
+        return ZR_OK;
+    ZR_TRY(end_save(state, true));
+    if (!options->save_goes_on)
+        return note_save(state, zr_runtime_save(state->runtime, &asked, &report), &report);
+    zr_status_t status = zr_runtime_save_begin(state->runtime, &asked);
+    state->is_saving = status == ZR_OK;
+    return state->is_saving ? ZR_OK : note_save(state, status, &report);
+}
+
 static zr_status_t steps(rank_state_t *state) {
-    for (state->step = 0; state->step < state->options->n_steps; state->step++) {
+    ZR_TRY(save(state, state->options->save_at_once));
+    for (; state->step < state->options->n_steps; state->step++) {
         for (state->micro_batch = 0; state->micro_batch < state->options->config.grad_accum;
              state->micro_batch++)
             ZR_TRY(micro_batch(state));
         ZR_TRY(zr_runtime_step(state->runtime, &state->last));
         ZR_TRY(check_peeked(state));
+        ZR_TRY(end_save(state, false));
+        ZR_TRY(save(state, state->step + 1 == state->options->n_steps ||
+                               state->step + 1 == state->options->save_step));
         if (state->options->evaluate)
             ZR_TRY(evaluate(state));
     }
-    return ZR_OK;
+    return state->options->abandon_save ? ZR_OK : end_save(state, true);
 }
 
 static void subtract(zr_comm_statistics_t *after, const zr_comm_statistics_t *before) {

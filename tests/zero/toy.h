@@ -36,7 +36,15 @@ typedef struct toy_options {
                        freed while another stream uses it shows in the weights */
     int again_step; /* in this step all ranks visit one unit twice, and drop what was gathered
                        ahead: nothing may come to that memory later; -1: none */
-    bool quiet;     /* expected errors are not printed */
+    const char *save_to; /* after the last step, and once before, a checkpoint is saved here */
+    size_t save_step;    /* once before: after so many steps; 0: not */
+    bool save_at_once;   /* before the first step, too */
+    bool save_goes_on;   /* the one before is written while the run goes on */
+    bool abandon_save;   /* it is not ended */
+    size_t keep;
+    bool other_model;         /* a parameter has another shape */
+    const char *restore_from; /* initial values come from here, and step numbers go on */
+    bool quiet;               /* expected errors are not printed */
 } toy_options_t;
 
 /* What every rank reports; rank 0's unless stated. */
@@ -44,7 +52,9 @@ typedef struct toy_result {
     zr_status_t status[TEST_MAX_RANKS];
     char last_error[TEST_MAX_RANKS][512];
     uint64_t hash;
-    zr_step_report_t step; /* the last one */
+    zr_step_report_t step;             /* the last one */
+    zr_status_t saved[TEST_MAX_RANKS]; /* how the last save ended; it does not end the run */
+    zr_save_report_t save;             /* of rank 0 */
     zr_model_size_t size;
     zr_tier_statistics_t device_memory;
     zr_tier_statistics_t host_memory;

@@ -26,6 +26,8 @@ typedef struct zr_save_options {
     const char *trainer_json; /* an object of JSON: what the trainer needs to go on (its position in
                                  the data, its model); given back by zr_checkpoint_trainer_json.
                                  That of rank 0 is saved. NULL: {} */
+    bool goes_on;             /* zr_runtime_save_begin returns when what is saved can change: where
+                                 every rank has the host memory for a copy */
     size_t keep;              /* so many of the newest stay, this one with them; 0: all */
 } zr_save_options_t;
 
@@ -33,7 +35,7 @@ typedef struct zr_save_report {
     char name[64];        /* "step-00000060" */
     uint64_t n_bytes;     /* that this rank wrote */
     double write_seconds; /* until its data was on the drive */
-    double seconds;       /* all of it, with waiting for other ranks */
+    double seconds;       /* in calls, with waiting for other ranks: as long the run stood still */
 } zr_save_report_t;
 
 /**
@@ -51,6 +53,27 @@ typedef struct zr_save_report {
  */
 ZR_NODISCARD zr_status_t zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *options,
                                          zr_save_report_t *report_p);
+
+/**
+ * Begin to save: as zr_runtime_save, in two calls. With options->goes_on the run goes on between
+ * them, while threads write a copy; else all has been written in between.
+ *
+ * @param options  borrowed for the call
+ */
+ZR_NODISCARD zr_status_t zr_runtime_save_begin(zr_runtime_t *runtime,
+                                               const zr_save_options_t *options);
+
+/**
+ * End to save. Collective; outside of micro-batches only. Without one that was begun it does
+ * nothing. A runtime that is destroyed before leaves a checkpoint that is not complete.
+ *
+ * @param wait      false: only when all ranks have written
+ * @param ended_p   whether it was ended
+ * @param report_p  set then, whatever came of it; may be NULL
+ * @return as zr_runtime_save
+ */
+ZR_NODISCARD zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
+                                             zr_save_report_t *report_p);
 
 /* ---- making one of something else ------------------------------------------------------------ */
 
@@ -204,12 +227,12 @@ ZR_NODISCARD zr_status_t zr_checkpoint_list(const char *folder, const zr_log_t *
 /**
  * Take initial values from a checkpoint instead of fill functions: those of every parameter that
  * it has a tensor of the same name for, with m, v, and the counters of steps. Before commit, which
- * reads.
+ * reads; and on every rank.
  *
  * @param checkpoint  borrowed until commit has returned; any ranks, stage, placement, dtype
- * @return ZR_OK; ZR_ERR_STATE after commit; ZR_ERR_ARGUMENT when a parameter has no tensor, a
- *         tensor no parameter, or their shapes differ: all of them are logged. Commit then
- *         returns what zr_checkpoint_read does as well
+ * @return ZR_OK; ZR_ERR_STATE after commit. Commit then also returns what zr_checkpoint_read does,
+ *         and ZR_ERR_ARGUMENT when a parameter has no tensor, a tensor no parameter, or their
+ *         shapes differ
  *
  * A parameter that was frozen and no longer is starts with m and v of 0, and one that has become
  * frozen keeps its master, rounded to the dtype: both are logged.

@@ -1,0 +1,329 @@
+/*
+ * A run that was saved and goes on is the run that was not: bitwise, wherever its state lives. And
+ * what was saved by any ranks, stage and placement is what any others load.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/zero/toy.h"
+
+#define N_STEPS 4
+#define SAVED_STEP 2
+
+static char folder[64]; /* of everything */
+static char saved[80];  /* checkpoints */
+static char saved_again[80];
+
+static void empty(const char *path) {
+    char command[256];
+    snprintf(command, sizeof(command), "rm -rf '%s'", path);
+    assert_int_equal(system(command), 0);
+}
+
+static void train(const toy_options_t *options, toy_result_t *result) {
+    toy_train(options, result);
+    for (int r = 0; r < options->n_ranks; r++)
+        if (result->status[r] != ZR_OK || result->saved[r] != ZR_OK)
+            fail_msg("rank %d: %s, saved %s: %s", r, zr_status_name(result->status[r]),
+                     zr_status_name(result->saved[r]), result->last_error[r]);
+}
+
+/* Everything that a run can differ in, from the bits of a number. */
+static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
+    static const zr_offload_device_t places[] = {ZR_OFFLOAD_NONE, ZR_OFFLOAD_CPU, ZR_OFFLOAD_NVME};
+    toy_options_t options = toy_options_default(stage, n_ranks);
+    zr_config_t *config = &options.config;
+    options.n_steps = N_STEPS;
+    config->dtype = flags & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
+    options.frozen = (flags & 2) != 0;
+    options.tied = (flags & 4) != 0;
+    config->grad_accum = flags & 8 ? 2 : 1;
+    config->offload_optimizer.device = places[(flags >> 4) % 3];
+    config->offload_optimizer.ratio = flags & 64 ? 0.5 : 1;
+    config->sub_group_elems = flags & 128 ? 1024 : 1000000;
+    config->clip = flags & 256 ? 0.05 : 0;
+    if (stage == 3)
+        config->offload_param.device = places[(flags >> 9) % 3];
+    options.late = (flags & 2048) != 0; /* a device that the CPU cannot look into */
+    options.save_goes_on = (flags & 4096) != 0;
+    config->offload_optimizer.update_on = flags & 8192 ? ZR_UPDATE_ON_DEVICE : ZR_UPDATE_ON_HOST;
+    config->offload_param.buffer_elems = 5000;
+    config->nvme.store = "uring";
+    snprintf(config->nvme.paths, sizeof(config->nvme.paths), "%s", folder);
+    return options;
+}
+
+/* ---- going on -------------------------------------------------------------------------------- */
+
+static void expect_same_end(int stage, int n_ranks, unsigned flags) {
+    toy_result_t undisturbed, first, second;
+    toy_options_t options = variant(stage, n_ranks, flags);
+    train(&options, &undisturbed);
+    options.n_steps = SAVED_STEP;
+    options.save_to = saved;
+    train(&options, &first);
+    assert_string_equal(first.save.name, "step-00000002");
+    options.n_steps = N_STEPS;
+    options.save_to = NULL;
+    options.restore_from = saved;
+    train(&options, &second);
+    assert_int_equal(second.step.step, N_STEPS);
+    if (second.hash != undisturbed.hash || first.hash == undisturbed.hash)
+        fail_msg("stage %d, %d ranks, flags %u: other weights", stage, n_ranks, flags);
+    empty(saved);
+}
+
+static void a_run_goes_on_bitwise(void **state) {
+    static const int ranks[] = {1, 2, 3, 4};
+    unsigned flags = 0;
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int i = 0; i < 4; i++)
+            for (int n = 0; n < 3; n++) {
+                flags = (flags + 367) % 16384;
+                expect_same_end(stage, ranks[i], flags);
+            }
+}
+
+/* In the middle of a run nothing changes by saving, and what is saved is what there was then, also
+ * when it is written while the run goes on. */
+static void saving_changes_nothing(void **state) {
+    (void)state;
+    for (unsigned flags = 0; flags < 16384; flags += 1103) {
+        toy_result_t without, with, from_there;
+        char path[128];
+        toy_options_t options = variant((int)flags % 4, 1 + (int)flags % 3, flags);
+        train(&options, &without);
+        options.save_to = saved;
+        options.save_step = SAVED_STEP;
+        train(&options, &with);
+        snprintf(path, sizeof(path), "%s/step-%08d", saved, SAVED_STEP);
+        options.restore_from = path;
+        options.save_to = NULL;
+        train(&options, &from_there);
+        if (with.hash != without.hash || from_there.hash != without.hash)
+            fail_msg("flags %u: other weights", flags);
+        empty(saved);
+    }
+}
+
+/* ---- other ranks ----------------------------------------------------------------------------- */
+
+/* Every number of a checkpoint, in the order of its tensors. */
+static float *read_all(const char *path, size_t *n_elems_p) {
+    zr_checkpoint_t *checkpoint = NULL;
+    zr_checkpoint_reader_t *reader = NULL;
+    zr_checkpoint_info_t info;
+    size_t n = 0;
+    assert_int_equal(zr_checkpoint_open(path, NULL, &checkpoint), ZR_OK);
+    assert_int_equal(zr_checkpoint_reader_create(checkpoint, NULL, &reader), ZR_OK);
+    zr_checkpoint_info(checkpoint, &info);
+    for (size_t i = 0; i < info.n_tensors; i++)
+        n += ZR_N_CHECKPOINT_ARRAYS * zr_checkpoint_tensor(checkpoint, i)->n_elems;
+    float *all = calloc(n + 1, sizeof(*all)), *next = all;
+    assert_non_null(all);
+    for (size_t i = 0; i < info.n_tensors; i++)
+        for (int array = 0; array < ZR_N_CHECKPOINT_ARRAYS; array++) {
+            size_t n_elems = zr_checkpoint_tensor(checkpoint, i)->n_elems;
+            assert_int_equal(
+                zr_checkpoint_read(reader, i, (zr_checkpoint_array_t)array, 0, n_elems, next),
+                ZR_OK);
+            next += n_elems;
+        }
+    zr_checkpoint_reader_destroy(&reader);
+    zr_checkpoint_close(&checkpoint);
+    *n_elems_p = n;
+    return all;
+}
+
+/* Loaded by others and saved again without a step between, it is the same. */
+static void expect_same_states(const float *expected, size_t n_elems, toy_options_t *options) {
+    size_t n = 0;
+    toy_result_t result;
+    options->n_steps = SAVED_STEP;
+    options->restore_from = saved;
+    options->save_to = saved_again;
+    options->save_at_once = true;
+    train(options, &result);
+    float *found = read_all(saved_again, &n);
+    assert_int_equal(n, n_elems);
+    if (memcmp(found, expected, n * sizeof(float)) != 0)
+        fail_msg("stage %d, %d ranks: other states", options->config.stage, options->n_ranks);
+    free(found);
+    empty(saved_again);
+}
+
+static void save_some(int stage, int n_ranks, unsigned flags) {
+    toy_result_t result;
+    toy_options_t options = variant(stage, n_ranks, flags);
+    options.n_steps = SAVED_STEP;
+    options.save_to = saved;
+    train(&options, &result);
+}
+
+/* Where every rank has all of it, each saves about as much: none has nothing. */
+static void all_ranks_save(void **state) {
+    (void)state;
+    save_some(0, 3, 0);
+    for (int rank = 0; rank < 3; rank++) {
+        char path[128];
+        snprintf(path, sizeof(path), "%s/step-%08d/rank-%05d.data", saved, SAVED_STEP, rank);
+        assert_int_equal(access(path, R_OK), 0);
+    }
+    empty(saved);
+}
+
+static void any_ranks_load_what_any_have_saved(void **state) {
+    static const int ranks[] = {1, 2, 3, 8};
+    static const struct {
+        int stage, n_ranks;
+        unsigned flags;
+    } savers[] = {{3, 4, 0x20 | 0x400}, {0, 3, 2}, {2, 2, 0x80 | 0x10 | 0x40}, {1, 1, 2 | 4}};
+    (void)state;
+    for (size_t s = 0; s < 4; s++) {
+        size_t n_elems = 0;
+        unsigned of_model = savers[s].flags & 6; /* frozen, tied */
+        save_some(savers[s].stage, savers[s].n_ranks, savers[s].flags);
+        float *expected = read_all(saved, &n_elems);
+        for (int stage = 0; stage <= 3; stage++)
+            for (int i = 0; i < 4; i++) {
+                unsigned flags = (unsigned)(stage * 4 + i) * 577 % 4096;
+                toy_options_t options = variant(stage, ranks[i], (flags & ~6u & ~1u) | of_model);
+                expect_same_states(expected, n_elems, &options);
+            }
+        free(expected);
+        empty(saved);
+    }
+}
+
+/* fp32 masters are what a run in another dtype begins with. */
+static void another_dtype_has_the_same_states(void **state) {
+    size_t n_elems = 0;
+    (void)state;
+    save_some(3, 2, 1);
+    float *expected = read_all(saved, &n_elems);
+    toy_options_t options = variant(2, 3, 0);
+    expect_same_states(expected, n_elems, &options);
+    free(expected);
+    empty(saved);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void another_model_is_refused(void **state) {
+    toy_result_t result;
+    (void)state;
+    save_some(1, 2, 0);
+    toy_options_t options = variant(1, 2, 0);
+    options.restore_from = saved;
+    options.other_model = true;
+    options.quiet = true;
+    toy_train(&options, &result);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(result.status[r], ZR_ERR_ARGUMENT);
+        assert_non_null(strstr(result.last_error[r], "another model"));
+    }
+    empty(saved);
+}
+
+/* What is frozen, or no longer is, still loads. */
+static void freezing_may_change(void **state) {
+    (void)state;
+    for (unsigned frozen = 0; frozen <= 2; frozen += 2) {
+        toy_result_t result;
+        save_some(2, 2, frozen);
+        toy_options_t options = variant(3, 2, 2 - frozen);
+        options.restore_from = saved;
+        train(&options, &result);
+        empty(saved);
+    }
+}
+
+/* A save that cannot be made is an error on every rank, the run goes on, and the last one stays. */
+static void a_save_that_fails_leaves_everything(void **state) {
+    toy_result_t with, without;
+    char blocked[96];
+    (void)state;
+    save_some(2, 2, 0x20);
+    snprintf(blocked, sizeof(blocked), "%s/blocked", folder);
+    FILE *file = fopen(blocked, "w");
+    assert_non_null(file);
+    fclose(file);
+    toy_options_t options = variant(2, 2, 0x20);
+    toy_train(&options, &without);
+    options.save_to = blocked;
+    options.save_step = SAVED_STEP;
+    options.quiet = true;
+    toy_train(&options, &with);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(with.status[r], ZR_OK);
+        assert_int_equal(with.saved[r], ZR_ERR_IO);
+    }
+    assert_true(with.hash == without.hash);
+    toy_options_t again = variant(2, 2, 0x20);
+    again.restore_from = saved;
+    toy_train(&again, &with);
+    assert_true(with.status[0] == ZR_OK && with.hash == without.hash);
+    empty(blocked);
+    empty(saved);
+}
+
+static size_t peak_of_host(bool goes_on, size_t budget) {
+    toy_result_t result;
+    toy_options_t options = variant(1, 2, 0x10);
+    options.config.host_memory_bytes = budget;
+    options.save_to = saved;
+    options.save_step = SAVED_STEP;
+    options.save_goes_on = goes_on;
+    train(&options, &result);
+    empty(saved);
+    return result.host_memory.reserved.peak;
+}
+
+/* A copy is within the budget; where there is no room for it, the run waits, and is saved. */
+static void a_copy_is_made_where_there_is_room(void **state) {
+    (void)state;
+    size_t without = peak_of_host(false, ZR_CONFIG_NO_BUDGET);
+    size_t with = peak_of_host(true, ZR_CONFIG_NO_BUDGET);
+    assert_true(with > without);
+    assert_int_equal(peak_of_host(true, with - 4096), without);
+    assert_int_equal(peak_of_host(true, with), with);
+}
+
+static int make_folder(void **state) {
+    const char *base = getenv("TMPDIR");
+    (void)state;
+    snprintf(folder, sizeof(folder), "%.40s/zr-test-ckpt-XXXXXX", base != NULL ? base : "/tmp");
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    snprintf(saved, sizeof(saved), "%s/a", folder);
+    snprintf(saved_again, sizeof(saved_again), "%s/b", folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    empty(folder);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_goes_on_bitwise),
+        cmocka_unit_test(saving_changes_nothing),
+        cmocka_unit_test(all_ranks_save),
+        cmocka_unit_test(any_ranks_load_what_any_have_saved),
+        cmocka_unit_test(another_dtype_has_the_same_states),
+        cmocka_unit_test(another_model_is_refused),
+        cmocka_unit_test(freezing_may_change),
+        cmocka_unit_test(a_save_that_fails_leaves_everything),
+        cmocka_unit_test(a_copy_is_made_where_there_is_room),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

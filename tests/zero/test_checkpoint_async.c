@@ -1,0 +1,142 @@
+/*
+ * A checkpoint that is written while the run goes on has what there was when it was begun: here
+ * nothing is written before the run has made another step.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "tests/zero/toy.h"
+#include "zero/checkpoint/save_internal.h"
+
+#define N_STEPS 4
+#define SAVED_STEP 2
+
+static char folder[64];
+static char saved[80];
+static atomic_int n_steps_done; /* of all ranks */
+static atomic_int n_written;    /* since, while the run went on */
+static int n_wanted;
+
+zr_status_t __real_zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p);
+zr_status_t __wrap_zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p);
+zr_status_t __real_zr_save_writer_finish(zr_save_writer_t *writer, zr_written_file_t *file_p);
+zr_status_t __wrap_zr_save_writer_finish(zr_save_writer_t *writer, zr_written_file_t *file_p);
+
+zr_status_t __wrap_zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
+    zr_status_t status = __real_zr_runtime_step(runtime, report_p);
+    atomic_fetch_add(&n_steps_done, 1);
+    return status;
+}
+
+zr_status_t __wrap_zr_save_writer_finish(zr_save_writer_t *writer, zr_written_file_t *file_p) {
+    while (atomic_load(&n_steps_done) < n_wanted)
+        usleep(100);
+    atomic_fetch_add(&n_written, 1);
+    return __real_zr_save_writer_finish(writer, file_p);
+}
+
+static void empty(const char *path) {
+    char command[256];
+    snprintf(command, sizeof(command), "rm -rf '%s'", path);
+    assert_int_equal(system(command), 0);
+}
+
+static uint64_t train(const toy_options_t *options) {
+    toy_result_t result;
+    toy_train(options, &result);
+    for (int r = 0; r < options->n_ranks; r++)
+        if (result.status[r] != ZR_OK || result.saved[r] != ZR_OK)
+            fail_msg("rank %d: %s, saved %s: %s", r, zr_status_name(result.status[r]),
+                     zr_status_name(result.saved[r]), result.last_error[r]);
+    return result.hash;
+}
+
+static toy_options_t variant(int stage, unsigned flags) {
+    static const zr_offload_device_t places[] = {ZR_OFFLOAD_NONE, ZR_OFFLOAD_CPU, ZR_OFFLOAD_NVME};
+    toy_options_t options = toy_options_default(stage, 2);
+    options.n_steps = N_STEPS;
+    options.late = (flags & 1) != 0;
+    options.frozen = true;
+    options.config.offload_optimizer.device = places[flags / 2 % 3];
+    options.config.offload_optimizer.ratio = 0.6;
+    options.config.offload_optimizer.update_on =
+        flags % 4 < 2 ? ZR_UPDATE_ON_HOST : ZR_UPDATE_ON_DEVICE;
+    options.config.sub_group_elems = 2048;
+    options.config.nvme.store = "uring";
+    snprintf(options.config.nvme.paths, sizeof(options.config.nvme.paths), "%s", folder);
+    return options;
+}
+
+/* What is written is that of SAVED_STEP, though a step more was made before. */
+static void what_is_saved_is_of_its_step(void **state) {
+    (void)state;
+    for (unsigned flags = 0; flags < 6; flags++)
+        for (int stage = 0; stage <= 3; stage++) {
+            char path[128];
+            toy_options_t options = variant(stage, flags);
+            n_wanted = 0;
+            uint64_t undisturbed = train(&options);
+            options.save_to = saved;
+            options.save_step = SAVED_STEP;
+            options.save_goes_on = true;
+            n_wanted = options.n_ranks * (SAVED_STEP + 1);
+            atomic_store(&n_steps_done, 0);
+            atomic_store(&n_written, 0);
+            assert_true(train(&options) == undisturbed);
+            assert_int_equal(atomic_load(&n_written), 2 * options.n_ranks);
+            snprintf(path, sizeof(path), "%s/step-%08d", saved, SAVED_STEP);
+            options.save_to = NULL;
+            options.restore_from = path;
+            if (train(&options) != undisturbed)
+                fail_msg("stage %d, flags %u: other weights", stage, flags);
+            empty(saved);
+        }
+}
+
+/* A run that ends while one is written leaves it unfinished, and waits for its thread. */
+static void a_run_may_end_meanwhile(void **state) {
+    toy_options_t options = variant(2, 2);
+    (void)state;
+    options.save_to = saved;
+    options.save_goes_on = true;
+    options.abandon_save = true;
+    n_wanted = 0;
+    train(&options);
+    zr_checkpoint_entry_t *entries = NULL;
+    size_t n_entries = 0;
+    assert_int_equal(zr_checkpoint_list(saved, NULL, &entries, &n_entries), ZR_OK);
+    for (size_t i = 0; i < n_entries; i++)
+        assert_false(entries[i].is_complete);
+    free(entries);
+    empty(saved);
+}
+
+static int make_folder(void **state) {
+    const char *base = getenv("TMPDIR");
+    (void)state;
+    snprintf(folder, sizeof(folder), "%.40s/zr-test-async-XXXXXX", base != NULL ? base : "/tmp");
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    snprintf(saved, sizeof(saved), "%s/a", folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    empty(folder);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_saved_is_of_its_step),
+        cmocka_unit_test(a_run_may_end_meanwhile),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,114 @@
+/* Loading: see restore.h. Which tensor a parameter's values are is found by name, once. */
+#include "zero/checkpoint/restore.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "zero/runtime_internal.h"
+
+zr_status_t zr_runtime_restore(zr_runtime_t *runtime, const zr_checkpoint_t *checkpoint) {
+    if (runtime->committed)
+        return zr_fail(&runtime->log, ZR_ERR_STATE, "zr_runtime_restore after commit");
+    runtime->restore = checkpoint;
+    return ZR_OK;
+}
+
+/* ---- which tensor is whose ------------------------------------------------------------------- */
+
+/* "[50257][768]" */
+typedef struct shape_text {
+    char text[96];
+} shape_text_t;
+
+static shape_text_t describe(int n_dims, const size_t *dims) {
+    shape_text_t shape = {"[]"};
+    size_t length = 0;
+    for (int i = 0; i < n_dims; i++)
+        length +=
+            (size_t)snprintf(shape.text + length, sizeof(shape.text) - length, "[%zu]", dims[i]);
+    return shape;
+}
+
+static bool has_shape(const zr_param_t *param, const zr_checkpoint_tensor_t *tensor) {
+    return param->n_dims == tensor->n_dims &&
+           memcmp(param->dims, tensor->dims, (size_t)param->n_dims * sizeof(size_t)) == 0;
+}
+
+static void note_change(const zr_runtime_t *runtime, const zr_param_t *param,
+                        const zr_checkpoint_tensor_t *tensor) {
+    if (tensor->frozen && !param->layout.frozen)
+        zr_log_write(&runtime->log, ZR_LOG_INFO,
+                     "\"%s\" was frozen and no longer is: m and v begin at 0", param->name);
+    else if (!tensor->frozen && param->layout.frozen)
+        zr_log_write(&runtime->log, ZR_LOG_INFO,
+                     "\"%s\" was trained and is frozen now: m and v are dropped", param->name);
+}
+
+static zr_status_t find_tensor(const zr_runtime_t *runtime, zr_param_t *param, bool *is_taken) {
+    const zr_checkpoint_t *checkpoint = runtime->restore;
+    zr_checkpoint_info_t info;
+    zr_checkpoint_info(checkpoint, &info);
+    if (!zr_checkpoint_find(checkpoint, param->name, &param->tensor))
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "checkpoint %s has no tensor \"%s\", which the model has: it is of another "
+                       "model",
+                       info.path, param->name);
+    const zr_checkpoint_tensor_t *tensor = zr_checkpoint_tensor(checkpoint, param->tensor);
+    is_taken[param->tensor] = true;
+    if (!has_shape(param, tensor))
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "checkpoint %s has \"%s\" of shape %s, the model of %s: it is of another "
+                       "model",
+                       info.path, param->name, describe(tensor->n_dims, tensor->dims).text,
+                       describe(param->n_dims, param->dims).text);
+    note_change(runtime, param, tensor);
+    return ZR_OK;
+}
+
+static zr_status_t find_tensors(zr_runtime_t *runtime, const zr_checkpoint_info_t *info) {
+    bool *is_taken = calloc(info->n_tensors + 1, sizeof(*is_taken));
+    zr_status_t status = ZR_OK;
+    if (is_taken == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu tensors",
+                       info->n_tensors);
+    for (size_t i = 0; i < runtime->n_params && status == ZR_OK; i++)
+        status = find_tensor(runtime, runtime->params[i], is_taken);
+    for (size_t i = 0; i < info->n_tensors && status == ZR_OK; i++)
+        if (!is_taken[i])
+            status = zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                             "checkpoint %s has a tensor \"%s\", which the model has not: it is of "
+                             "another model",
+                             info->path, zr_checkpoint_tensor(runtime->restore, i)->name);
+    free(is_taken);
+    return status;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+zr_status_t zr_restore_begin(zr_runtime_t *runtime) {
+    zr_checkpoint_info_t info;
+    if (runtime->restore == NULL)
+        return ZR_OK;
+    if (!zr_rt_has_data(runtime)) {
+        runtime->restore = NULL;
+        return ZR_OK;
+    }
+    zr_checkpoint_info(runtime->restore, &info);
+    ZR_TRY(find_tensors(runtime, &info));
+    ZR_TRY(zr_checkpoint_reader_create(runtime->restore, &runtime->log, &runtime->restore_reader));
+    runtime->n_steps = info.step;
+    runtime->n_updates = info.n_updates;
+    return ZR_OK;
+}
+
+zr_status_t zr_restore_values(const zr_param_t *param, int array, size_t first, size_t n_elems,
+                              float *values) {
+    return zr_checkpoint_read(param->unit->runtime->restore_reader, param->tensor,
+                              (zr_checkpoint_array_t)array, first, n_elems, values);
+}
+
+void zr_restore_end(zr_runtime_t *runtime) {
+    zr_checkpoint_reader_destroy(&runtime->restore_reader);
+    runtime->restore = NULL;
+}

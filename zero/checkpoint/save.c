@@ -1,0 +1,451 @@
+/*
+ * Saving: rank 0 makes the folder, all ranks write their files, rank 0 writes the manifest and
+ * gives the checkpoint its name. After each of these all ranks know whether it went well with all
+ * of them, so that they go on, or give up, together.
+ *
+ * Where the run goes on meanwhile, a thread of each rank writes a copy. What ranks tell each other
+ * they tell in calls of their own threads, so that collectives stay in order.
+ */
+#include "zero/checkpoint/save_internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "zero/checkpoint/folder.h"
+#include "zero/checkpoint/restore.h"
+
+/* Of the words that ranks tell each other: how it went, then their files. */
+enum { WORD_STATUS, WORD_DATA_BYTES, WORD_N_CHUNKS, N_HEAD_WORDS };
+#define WORDS_PER_ROW 2
+
+typedef struct zr_saving zr_saving_t;
+
+struct zr_saving {
+    zr_runtime_t *runtime;
+    char *folder; /* of checkpoints */
+    char *trainer_json;
+    size_t keep;
+    size_t step;
+    size_t n_updates;
+    zr_slices_t slices;
+    char *partial; /* where it is made */
+    zr_save_writer_t *writer;
+    zr_written_file_t file; /* this rank's */
+    uint64_t *words;        /* [n_words] this rank's */
+    uint64_t *all;          /* [n_ranks][n_words] */
+    size_t n_words;
+
+    /* Writing: by the rank's thread, or another while has_thread. */
+    bool has_thread;
+    pthread_t thread;
+    atomic_bool is_written; /* it is at its end */
+    zr_status_t status;     /* of writing, then */
+    double start;
+    zr_save_report_t report;
+};
+
+/* ---- agreement ------------------------------------------------------------------------------- */
+
+/* An error that the ranks cannot tell each other of. */
+static bool is_fatal(zr_status_t status) {
+    return status == ZR_ERR_COMM || status == ZR_ERR_DEVICE;
+}
+
+/* Every rank's status; ZR_OK when all are. */
+static zr_status_t agree(zr_saving_t *saving, zr_status_t status, size_t n_words) {
+    zr_runtime_t *runtime = saving->runtime;
+    if (is_fatal(status))
+        return status;
+    saving->words[WORD_STATUS] = (uint64_t)(int64_t)status;
+    ZR_TRY(zr_rt_gather_words(runtime, "saving a checkpoint", saving->words, n_words, saving->all));
+    if (status != ZR_OK || !zr_rt_has_data(runtime))
+        return status;
+    for (int rank = 0; rank < runtime->n_ranks; rank++) {
+        zr_status_t other = (zr_status_t)(int64_t)saving->all[(size_t)rank * n_words];
+        if (other != ZR_OK)
+            return zr_fail(&runtime->log, other,
+                           "step %zu is not saved, because rank %d could not: %s", saving->step,
+                           rank, zr_status_name(other));
+    }
+    return ZR_OK;
+}
+
+/* ---- the manifest ---------------------------------------------------------------------------- */
+
+static zr_status_t out_of_memory(const zr_saving_t *saving) {
+    return zr_fail(&saving->runtime->log, ZR_ERR_MEMORY,
+                   "the system has no memory for a checkpoint's manifest");
+}
+
+static zr_status_t list_units(const zr_saving_t *saving, zr_manifest_t *manifest) {
+    const zr_runtime_t *runtime = saving->runtime;
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        manifest->units[i] = strdup(runtime->units[i]->name);
+        if (manifest->units[i] == NULL)
+            return out_of_memory(saving);
+        manifest->n_units++;
+    }
+    return ZR_OK;
+}
+
+static zr_status_t list_tensors(const zr_saving_t *saving, zr_manifest_t *manifest) {
+    const zr_runtime_t *runtime = saving->runtime;
+    for (size_t i = 0; i < runtime->n_params; i++) {
+        const zr_param_t *param = runtime->params[i];
+        zr_manifest_tensor_t tensor = {.unit = param->unit->index,
+                                       .offset_elems = param->layout.offset_elems};
+        tensor.tensor = (zr_checkpoint_tensor_t){.name = strdup(param->name),
+                                                 .unit = manifest->units[param->unit->index],
+                                                 .n_dims = param->n_dims,
+                                                 .n_elems = param->layout.n_elems,
+                                                 .frozen = param->layout.frozen,
+                                                 .has_moments = !param->layout.frozen};
+        memcpy(tensor.tensor.dims, param->dims, sizeof(param->dims));
+        if (tensor.tensor.name == NULL)
+            return out_of_memory(saving);
+        manifest->tensors[manifest->n_tensors++] = tensor;
+    }
+    return ZR_OK;
+}
+
+static void list_extents_of(const zr_saving_t *saving, int rank, zr_manifest_t *manifest) {
+    const zr_runtime_t *runtime = saving->runtime;
+    const uint64_t *words = saving->all + (size_t)rank * saving->n_words;
+    size_t chunk = saving->slices.chunk_bytes, first_chunk = 0;
+    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
+        const uint64_t *row = words + N_HEAD_WORDS + i * WORDS_PER_ROW;
+        zr_slice_t slice;
+        if (!zr_slices_find(&saving->slices, runtime->units[i / N_FLATS], (int)(i % N_FLATS), rank,
+                            &slice))
+            continue;
+        manifest->extents[manifest->n_extents++] =
+            (zr_manifest_extent_t){.unit = i / N_FLATS,
+                                   .frozen = i % N_FLATS == FLAT_FROZEN,
+                                   .first = slice.first,
+                                   .n_elems = slice.n_elems,
+                                   .group_elems = slice.group_elems,
+                                   .n_arrays = slice.n_arrays,
+                                   .dtype = slice.dtype,
+                                   .file = manifest->n_files,
+                                   .offset_bytes = row[0],
+                                   .first_chunk = first_chunk,
+                                   .xxh3 = row[1]};
+        first_chunk += (zr_slice_bytes(&slice) + chunk - 1) / chunk;
+    }
+}
+
+/* Ranks that have nothing to save have no files. */
+static void list_files(const zr_saving_t *saving, zr_manifest_t *manifest) {
+    for (int rank = 0; rank < saving->runtime->n_ranks; rank++) {
+        const uint64_t *words = saving->all + (size_t)rank * saving->n_words;
+        if (words[WORD_N_CHUNKS] == 0)
+            continue;
+        list_extents_of(saving, rank, manifest);
+        zr_manifest_file_t *file = &manifest->files[manifest->n_files++];
+        zr_save_data_name(rank, file->data);
+        zr_save_sums_name(rank, file->sums);
+        file->data_bytes = words[WORD_DATA_BYTES];
+        file->n_chunks = words[WORD_N_CHUNKS];
+        file->chunk_bytes = saving->slices.chunk_bytes;
+    }
+}
+
+static zr_status_t fill_manifest(const zr_saving_t *saving, zr_manifest_t *manifest) {
+    const zr_runtime_t *runtime = saving->runtime;
+    size_t n_ranks = (size_t)runtime->n_ranks, n_rows = runtime->n_units * N_FLATS;
+    manifest->units = calloc(runtime->n_units + 1, sizeof(*manifest->units));
+    manifest->tensors = calloc(runtime->n_params + 1, sizeof(*manifest->tensors));
+    manifest->files = calloc(n_ranks, sizeof(*manifest->files));
+    manifest->extents = calloc(n_ranks * n_rows + 1, sizeof(*manifest->extents));
+    manifest->trainer_json = strdup(saving->trainer_json);
+    if (manifest->units == NULL || manifest->tensors == NULL || manifest->files == NULL ||
+        manifest->extents == NULL || manifest->trainer_json == NULL)
+        return out_of_memory(saving);
+    ZR_TRY(list_units(saving, manifest));
+    ZR_TRY(list_tensors(saving, manifest));
+    list_files(saving, manifest);
+    return ZR_OK;
+}
+
+static zr_status_t write_manifest(const zr_saving_t *saving) {
+    const zr_runtime_t *runtime = saving->runtime;
+    zr_manifest_t manifest = {.step = saving->step,
+                              .n_updates = saving->n_updates,
+                              .n_ranks = runtime->n_ranks,
+                              .stage = (int)runtime->config.stage,
+                              .dtype = runtime->config.dtype};
+    zr_status_t status = fill_manifest(saving, &manifest);
+    if (status == ZR_OK)
+        status = zr_manifest_write(&manifest, saving->partial, &runtime->log);
+    zr_manifest_clear(&manifest);
+    return status;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static void write_rest(zr_saving_t *saving) {
+    double start = zr_rt_now(saving->runtime);
+    saving->status = zr_save_writer_finish(saving->writer, &saving->file);
+    saving->report.write_seconds += zr_rt_now(saving->runtime) - start;
+    atomic_store(&saving->is_written, true);
+}
+
+static void *run_writer(void *argument) {
+    write_rest(argument);
+    return NULL;
+}
+
+/* A thread that cannot be had is not worth a checkpoint. */
+static void start_writing(zr_saving_t *saving, bool goes_on) {
+    if (goes_on && pthread_create(&saving->thread, NULL, run_writer, saving) == 0)
+        saving->has_thread = true;
+    else
+        write_rest(saving);
+}
+
+static void end_writing(zr_saving_t *saving) {
+    if (saving->has_thread)
+        pthread_join(saving->thread, NULL);
+    saving->has_thread = false;
+    zr_save_writer_destroy(&saving->writer);
+}
+
+static void note_file(zr_saving_t *saving) {
+    const zr_written_file_t *file = &saving->file;
+    saving->report.n_bytes = file->data_bytes + file->n_chunks * sizeof(uint64_t);
+    saving->words[WORD_DATA_BYTES] = file->data_bytes;
+    saving->words[WORD_N_CHUNKS] = file->n_chunks;
+    for (size_t i = 0; i < saving->runtime->n_units * N_FLATS; i++) {
+        uint64_t *row = saving->words + N_HEAD_WORDS + i * WORDS_PER_ROW;
+        row[0] = file->rows[i].offset_bytes;
+        row[1] = file->rows[i].xxh3;
+    }
+}
+
+/* ---- memory for a copy ----------------------------------------------------------------------- */
+
+static void say_no_room(zr_saving_t *saving) {
+    zr_runtime_t *runtime = saving->runtime;
+    if (!runtime->said_no_copy && runtime->rank == 0)
+        zr_log_write(&runtime->log, ZR_LOG_WARNING,
+                     "host memory has no room for a copy of what is saved, %s on rank 0: training "
+                     "waits for checkpoints; give more --host-memory, or leave --checkpoint-async "
+                     "out",
+                     zr_size_text(zr_save_writer_copy_bytes(saving->writer)).text);
+    runtime->said_no_copy = true;
+}
+
+/* Where every rank has the memory. */
+static zr_status_t find_room(zr_saving_t *saving, bool *copies_p) {
+    zr_runtime_t *runtime = saving->runtime;
+    saving->words[0] = zr_save_writer_has_room(saving->writer);
+    ZR_TRY(zr_rt_gather_words(runtime, "room for a checkpoint", saving->words, 1, saving->all));
+    *copies_p = saving->words[0];
+    for (int rank = 0; rank < runtime->n_ranks && zr_rt_has_data(runtime); rank++)
+        *copies_p &= saving->all[rank] != 0;
+    if (!*copies_p)
+        say_no_room(saving);
+    return ZR_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static zr_status_t check(zr_runtime_t *runtime, const char *call) {
+    ZR_TRY(zr_rt_check_ready(runtime, call));
+    if (runtime->in_micro_batch)
+        return zr_fail(&runtime->log, ZR_ERR_STATE, "%s inside a micro-batch; step first", call);
+    return ZR_OK;
+}
+
+static zr_status_t check_options(zr_runtime_t *runtime, const zr_save_options_t *options) {
+    ZR_TRY(check(runtime, "zr_runtime_save"));
+    if (options == NULL || options->folder == NULL || options->folder[0] == '\0')
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "zr_runtime_save: no folder for checkpoints (--checkpoint-dir)");
+    if (runtime->saving != NULL)
+        return zr_fail(&runtime->log, ZR_ERR_STATE,
+                       "zr_runtime_save: a checkpoint is being saved; zr_runtime_save_end it");
+    return ZR_OK;
+}
+
+static bool makes_folder(const zr_saving_t *saving) {
+    return saving->runtime->rank == 0 && zr_rt_has_data(saving->runtime);
+}
+
+static void destroy(zr_saving_t *saving) {
+    end_writing(saving);
+    zr_slices_clear(&saving->slices);
+    free(saving->file.rows);
+    free(saving->words);
+    free(saving->all);
+    free(saving->partial);
+    free(saving->trainer_json);
+    free(saving->folder);
+    free(saving);
+}
+
+static zr_status_t create(zr_runtime_t *runtime, const zr_save_options_t *options,
+                          zr_saving_t **saving_p) {
+    size_t n_rows = runtime->n_units * N_FLATS, n_ranks = (size_t)runtime->n_ranks;
+    zr_saving_t *saving = calloc(1, sizeof(*saving));
+    if (saving == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save");
+    *saving = (zr_saving_t){
+        .runtime = runtime,
+        .folder = strdup(options->folder),
+        .trainer_json = strdup(options->trainer_json != NULL ? options->trainer_json : "{}"),
+        .keep = options->keep,
+        .step = runtime->n_steps,
+        .n_updates = runtime->n_updates,
+        .n_words = N_HEAD_WORDS + n_rows * WORDS_PER_ROW,
+        .start = zr_rt_now(runtime)};
+    saving->words = calloc(saving->n_words, sizeof(*saving->words));
+    saving->all = calloc(n_ranks * saving->n_words, sizeof(*saving->all));
+    saving->file.rows = calloc(n_rows + 1, sizeof(*saving->file.rows));
+    saving->partial = zr_folder_partial_path(options->folder, saving->step);
+    zr_folder_name(saving->step, saving->report.name);
+    zr_status_t status = ZR_OK;
+    if (saving->folder == NULL || saving->trainer_json == NULL || saving->words == NULL ||
+        saving->all == NULL || saving->file.rows == NULL || saving->partial == NULL)
+        status = out_of_memory(saving);
+    if (status == ZR_OK)
+        status = zr_slices_make(runtime, &saving->slices);
+    if (status != ZR_OK)
+        destroy(saving);
+    else
+        *saving_p = saving;
+    return status;
+}
+
+/* Nothing is left of it. */
+static zr_status_t give_up(zr_saving_t *saving, zr_status_t status) {
+    end_writing(saving);
+    if (makes_folder(saving))
+        zr_folder_abandon(saving->folder, saving->step, &saving->runtime->log);
+    return status;
+}
+
+/* ---- begin ----------------------------------------------------------------------------------- */
+
+static zr_status_t make_folder(zr_saving_t *saving) {
+    char *path = NULL;
+    if (!makes_folder(saving))
+        return ZR_OK;
+    zr_status_t status =
+        zr_folder_begin(saving->folder, saving->step, &saving->runtime->log, &path);
+    free(path);
+    return status;
+}
+
+static zr_status_t create_writer(zr_saving_t *saving) {
+    return zr_save_writer_create(saving->runtime, &saving->slices, saving->partial,
+                                 &saving->writer);
+}
+
+static zr_status_t take(zr_saving_t *saving, bool copies) {
+    ZR_TRY(zr_state_settle(saving->runtime));
+    return zr_save_writer_take(saving->writer, copies);
+}
+
+/* How taking and writing go is agreed when they end. */
+static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
+    zr_runtime_t *runtime = saving->runtime;
+    bool copies = false;
+    ZR_TRY(agree(saving, make_folder(saving), 1));
+    zr_status_t status = agree(saving, create_writer(saving), 1);
+    if (status == ZR_OK && goes_on)
+        status = find_room(saving, &copies);
+    if (status != ZR_OK)
+        return give_up(saving, status);
+    double start = zr_rt_now(runtime);
+    saving->status = take(saving, copies);
+    saving->report.write_seconds = zr_rt_now(runtime) - start;
+    if (saving->status == ZR_OK)
+        start_writing(saving, copies && zr_rt_has_data(runtime));
+    else
+        atomic_store(&saving->is_written, true);
+    return ZR_OK;
+}
+
+zr_status_t zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t *options) {
+    zr_saving_t *saving = NULL;
+    ZR_TRY(check_options(runtime, options));
+    ZR_TRY(create(runtime, options, &saving));
+    zr_status_t status = begin(saving, options->goes_on);
+    saving->report.seconds = zr_rt_now(runtime) - saving->start;
+    if (status == ZR_OK)
+        runtime->saving = saving;
+    else
+        destroy(saving);
+    return is_fatal(status) ? zr_rt_note(runtime, status) : status;
+}
+
+/* ---- end ------------------------------------------------------------------------------------- */
+
+static zr_status_t publish(zr_saving_t *saving) {
+    if (!makes_folder(saving))
+        return ZR_OK;
+    ZR_TRY(write_manifest(saving));
+    return zr_folder_publish(saving->folder, saving->step, saving->keep, &saving->runtime->log);
+}
+
+static zr_status_t end(zr_saving_t *saving) {
+    end_writing(saving);
+    if (saving->status == ZR_OK)
+        note_file(saving);
+    zr_status_t status = agree(saving, saving->status, saving->n_words);
+    if (status == ZR_OK)
+        status = agree(saving, publish(saving), 1);
+    return status == ZR_OK ? ZR_OK : give_up(saving, status);
+}
+
+/* Whether all ranks have written. */
+static zr_status_t is_written(zr_saving_t *saving, bool *is_written_p) {
+    zr_runtime_t *runtime = saving->runtime;
+    saving->words[0] = atomic_load(&saving->is_written);
+    ZR_TRY(zr_rt_gather_words(runtime, "whether a checkpoint is written", saving->words, 1,
+                              saving->all));
+    *is_written_p = saving->words[0];
+    for (int rank = 0; rank < runtime->n_ranks && zr_rt_has_data(runtime); rank++)
+        *is_written_p &= saving->all[rank] != 0;
+    return ZR_OK;
+}
+
+zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
+                                zr_save_report_t *report_p) {
+    zr_saving_t *saving = runtime->saving;
+    bool ends = true;
+    double start = zr_rt_now(runtime);
+    ZR_TRY(check(runtime, "zr_runtime_save_end"));
+    *ended_p = saving == NULL;
+    if (saving == NULL)
+        return ZR_OK;
+    if (!wait)
+        ZR_TRY(zr_rt_note(runtime, is_written(saving, &ends)));
+    if (!ends) {
+        saving->report.seconds += zr_rt_now(runtime) - start;
+        return ZR_OK;
+    }
+    zr_status_t status = end(saving);
+    saving->report.seconds += zr_rt_now(runtime) - start;
+    if (report_p != NULL)
+        *report_p = saving->report;
+    zr_saving_destroy(runtime);
+    *ended_p = true;
+    return is_fatal(status) ? zr_rt_note(runtime, status) : status;
+}
+
+zr_status_t zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *options,
+                            zr_save_report_t *report_p) {
+    bool ended = false;
+    ZR_TRY(zr_runtime_save_begin(runtime, options));
+    return zr_runtime_save_end(runtime, true, &ended, report_p);
+}
+
+void zr_saving_destroy(zr_runtime_t *runtime) {
+    if (runtime->saving != NULL)
+        destroy(runtime->saving);
+    runtime->saving = NULL;
+}

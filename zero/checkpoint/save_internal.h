@@ -1,0 +1,90 @@
+/*
+ * Parts of zr_runtime_save: which slices a rank saves (save_slices.c), and how they get to its
+ * files (save_write.c). Internal to zero/checkpoint/.
+ */
+#ifndef ZR_ZERO_CHECKPOINT_SAVE_INTERNAL_H
+#define ZR_ZERO_CHECKPOINT_SAVE_INTERNAL_H
+
+#include "zero/checkpoint/manifest.h"
+#include "zero/runtime_internal.h"
+
+/* What a rank saves of a unit's row of one kind: an extent of its data file. */
+typedef struct zr_slice {
+    size_t first; /* of the row's elements */
+    size_t n_elems;
+    size_t group_elems;
+    int n_arrays;
+    zr_dtype_t dtype;
+} zr_slice_t;
+
+static inline uint64_t zr_slice_bytes(const zr_slice_t *slice) {
+    return (uint64_t)slice->n_elems * (uint64_t)slice->n_arrays * zr_dtype_size(slice->dtype);
+}
+
+/* Who saves what: a function of the layout, the same on every rank. */
+typedef struct zr_slices {
+    int *owners; /* [n_units * N_FLATS] of a row that every rank has as a whole; -1: each its own */
+    size_t chunk_bytes; /* at whose multiples groups begin */
+} zr_slices_t;
+
+ZR_NODISCARD zr_status_t zr_slices_make(const zr_runtime_t *runtime, zr_slices_t *slices_p);
+void zr_slices_clear(zr_slices_t *slices);
+/** What a rank saves of a row; false: nothing. */
+bool zr_slices_find(const zr_slices_t *slices, const zr_unit_t *unit, int kind, int rank,
+                    zr_slice_t *slice_p);
+
+/* Where a slice has come to lie. */
+typedef struct zr_written {
+    uint64_t offset_bytes;
+    uint64_t xxh3; /* of its checksums */
+} zr_written_t;
+
+/* A rank's files. */
+typedef struct zr_written_file {
+    uint64_t data_bytes;
+    size_t n_chunks;
+    zr_written_t *rows; /* [n_units * N_FLATS]; of those that this rank saves */
+} zr_written_file_t;
+
+/** Names of a rank's files. */
+void zr_save_data_name(int rank, char name[64]);
+void zr_save_sums_name(int rank, char name[64]);
+
+/** What writes this rank's slices into the folder of a checkpoint in the making. Not collective. */
+typedef struct zr_save_writer zr_save_writer_t;
+
+/**
+ * Make the file, and what writes it.
+ *
+ * @param slices, folder  borrowed until destroy
+ * @return what the store and the allocator return
+ */
+ZR_NODISCARD zr_status_t zr_save_writer_create(zr_runtime_t *runtime, const zr_slices_t *slices,
+                                               const char *folder, zr_save_writer_t **writer_p);
+
+/** Host memory that a copy takes of what this rank has in memory and saves. */
+size_t zr_save_writer_copy_bytes(const zr_save_writer_t *writer);
+/** Whether the budget has it. */
+bool zr_save_writer_has_room(const zr_save_writer_t *writer);
+
+/**
+ * Take what is saved: what is on NVMe is written now.
+ *
+ * @param copies  what is in memory is copied; else it has to stay as it is until the writer is
+ *                destroyed
+ * @return what the store, the allocator and the device return
+ */
+ZR_NODISCARD zr_status_t zr_save_writer_take(zr_save_writer_t *writer, bool copies);
+
+/**
+ * Write the rest; all of it is on the drive afterwards. By any thread, if only one at a time uses
+ * the writer.
+ *
+ * @param file_p  its rows are the caller's, zeroed
+ */
+ZR_NODISCARD zr_status_t zr_save_writer_finish(zr_save_writer_t *writer, zr_written_file_t *file_p);
+
+/** By the rank's thread. */
+void zr_save_writer_destroy(zr_save_writer_t **writer);
+
+#endif

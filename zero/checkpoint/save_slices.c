@@ -1,0 +1,102 @@
+/*
+ * Which rank saves what. What is sharded, each rank saves of its own; what every rank has as a
+ * whole, one of them saves, whichever has least to save so far, so that all write about as much.
+ */
+#include "zero/checkpoint/save_internal.h"
+
+#include <stdlib.h>
+
+#include "zero/nvme.h"
+
+#define MOST_CHUNK_BYTES ((size_t)256 << 10)
+
+static bool is_whole(const zr_unit_t *unit, int kind) {
+    if (kind == FLAT_TRAINABLE)
+        return unit->runtime->config.stage == 0;
+    return zr_rt_keeps_full(unit, kind);
+}
+
+static size_t elem_bytes(const zr_unit_t *unit, int kind) {
+    if (kind == FLAT_TRAINABLE)
+        return ZR_STATE_BYTES_PER_ELEM;
+    return zr_dtype_size(unit->runtime->config.dtype);
+}
+
+static int least_loaded(const uint64_t *loads, int n_ranks) {
+    int least = 0;
+    for (int rank = 1; rank < n_ranks; rank++)
+        least = loads[rank] < loads[least] ? rank : least;
+    return least;
+}
+
+static void choose_owners(const zr_runtime_t *runtime, uint64_t *loads, int *owners) {
+    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
+        const zr_unit_t *unit = runtime->units[i / N_FLATS];
+        int kind = (int)(i % N_FLATS);
+        owners[i] = -1;
+        if (!is_whole(unit, kind) || unit->flat[kind].padded_elems == 0)
+            continue;
+        owners[i] = least_loaded(loads, runtime->n_ranks);
+        loads[owners[i]] += unit->flat[kind].padded_elems * elem_bytes(unit, kind);
+    }
+}
+
+/* Of a unit's state: the pieces in which it lies. */
+static size_t group_elems(const zr_unit_t *unit) {
+    const zr_placement_t *placement = &unit->runtime->state.placement;
+    return placement->pieces[placement->first_piece[unit->index]].n_elems;
+}
+
+/* Groups begin at chunks, because transfers do, and end at them. */
+static size_t chunk_bytes(const zr_runtime_t *runtime) {
+    const zr_placement_t *placement = &runtime->state.placement;
+    size_t chunk = zr_nvme_common_chunk(MOST_CHUNK_BYTES, runtime->config.nvme.request_bytes);
+    for (size_t i = 0; i < placement->n_tensors; i++)
+        if (placement->first_piece[i + 1] - placement->first_piece[i] > 1)
+            chunk = zr_nvme_common_chunk(chunk,
+                                         group_elems(runtime->units[i]) * ZR_STATE_BYTES_PER_ELEM);
+    return chunk;
+}
+
+zr_status_t zr_slices_make(const zr_runtime_t *runtime, zr_slices_t *slices_p) {
+    zr_slices_t slices = {.chunk_bytes = chunk_bytes(runtime)};
+    slices.owners = calloc(runtime->n_units * N_FLATS + 1, sizeof(*slices.owners));
+    uint64_t *loads = calloc((size_t)runtime->n_ranks, sizeof(*loads));
+    if (slices.owners == NULL || loads == NULL) {
+        free(loads);
+        zr_slices_clear(&slices);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save %zu units",
+                       runtime->n_units);
+    }
+    choose_owners(runtime, loads, slices.owners);
+    free(loads);
+    *slices_p = slices;
+    return ZR_OK;
+}
+
+void zr_slices_clear(zr_slices_t *slices) {
+    free(slices->owners);
+    *slices = (zr_slices_t){0};
+}
+
+bool zr_slices_find(const zr_slices_t *slices, const zr_unit_t *unit, int kind, int rank,
+                    zr_slice_t *slice_p) {
+    const zr_flat_t *flat = &unit->flat[kind];
+    int owner = slices->owners[unit->index * N_FLATS + (size_t)kind];
+    if (flat->padded_elems == 0 || (owner >= 0 && owner != rank))
+        return false;
+    zr_slice_t slice = {.n_elems = owner >= 0 ? flat->padded_elems : flat->shard_elems,
+                        .n_arrays = 1,
+                        .dtype = unit->runtime->config.dtype};
+    slice.first = owner >= 0 ? 0 : (size_t)rank * flat->shard_elems;
+    slice.group_elems = slice.n_elems;
+    if (kind == FLAT_TRAINABLE) {
+        slice.group_elems = group_elems(unit);
+        slice.n_arrays = ZR_N_CHECKPOINT_ARRAYS;
+        slice.dtype = ZR_DTYPE_F32;
+    } else if (unit->data[kind].tier == ZR_TIER_NVME) {
+        slice.dtype = ZR_DTYPE_F32; /* as it is looked at there */
+    }
+    *slice_p = slice;
+    return true;
+}

@@ -1,0 +1,525 @@
+/*
+ * A rank's files of a checkpoint: data through a store with a named file, so that it is hashed in
+ * passing, goes past the page cache and has many requests under way; and then the checksums.
+ *
+ * Where the CPU can touch the state, the store takes it from where it is. From a device it comes
+ * through staging buffers; from NVMe through the buffers of the swap pipeline, file to file, and
+ * is verified on the way: what has gone bad is found when it is saved, not when it is needed.
+ */
+#include "zero/checkpoint/save_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <xxhash.h>
+
+#include "offload/staging.h"
+#include "zero/checkpoint/file.h"
+
+#define N_STAGING_BUFFERS ((size_t)3)
+#define MOST_STAGING_BYTES ((size_t)4 << 20)
+#define MOST_IN_FLIGHT ((size_t)32)
+
+/* A put that is under way, and what has to be given back after it. */
+typedef struct put {
+    zr_store_ticket_t ticket;
+    bool is_swapped; /* the oldest buffer of the swap pipeline */
+} put_t;
+
+/* Bytes that stay as they are until they have been put. */
+typedef struct part {
+    size_t extent;
+    uint64_t offset;
+    uint64_t n_bytes;
+    const void *bytes;
+} part_t;
+
+struct zr_save_writer {
+    zr_runtime_t *runtime;
+    const zr_slices_t *slices;
+    const char *folder;
+    size_t n_extents;
+    zr_store_t *store;
+    zr_staging_t staging;
+    size_t staging_bytes;       /* of each buffer; 0: there are none */
+    uint64_t n_staged;          /* buffers used so far */
+    put_t puts[MOST_IN_FLIGHT]; /* the oldest first, in a ring */
+    size_t first_put, n_puts;
+    size_t n_swapped; /* buffers of the swap pipeline that are given out */
+    bool is_swapping; /* a pass is open */
+    part_t *parts;    /* [n_parts] in memory, put when the writer finishes */
+    size_t n_parts;
+    char *copy; /* where they are, when the run goes on meanwhile; NULL: where they live */
+    size_t copied_bytes;
+};
+
+void zr_save_data_name(int rank, char name[64]) {
+    snprintf(name, 64, "rank-%05d.data", rank);
+}
+
+void zr_save_sums_name(int rank, char name[64]) {
+    snprintf(name, 64, "rank-%05d.sums", rank);
+}
+
+/* ---- puts ------------------------------------------------------------------------------------ */
+
+/* An error of the swap pipeline ends its pass. */
+static zr_status_t note_swap(zr_save_writer_t *save, zr_status_t status) {
+    save->is_swapping &= status == ZR_OK;
+    return status;
+}
+
+static zr_status_t end_oldest(zr_save_writer_t *save) {
+    put_t put = save->puts[save->first_put];
+    save->first_put = (save->first_put + 1) % MOST_IN_FLIGHT;
+    save->n_puts--;
+    ZR_TRY(zr_store_wait(save->store, put.ticket));
+    if (!put.is_swapped)
+        return ZR_OK;
+    save->n_swapped--;
+    return note_swap(save, zr_swap_done(save->runtime->state.swap));
+}
+
+static zr_status_t put(zr_save_writer_t *save, size_t extent, uint64_t offset, uint64_t n_bytes,
+                       const void *bytes, bool is_swapped) {
+    put_t next = {.is_swapped = is_swapped};
+    if (save->n_puts == MOST_IN_FLIGHT)
+        ZR_TRY(end_oldest(save));
+    ZR_TRY(zr_store_put(save->store, extent, offset, n_bytes, bytes, &next.ticket));
+    save->puts[(save->first_put + save->n_puts++) % MOST_IN_FLIGHT] = next;
+    return ZR_OK;
+}
+
+static zr_status_t end_puts(zr_save_writer_t *save) {
+    while (save->n_puts != 0)
+        ZR_TRY(end_oldest(save));
+    return ZR_OK;
+}
+
+/* A staging buffer that nothing is under way from: all puts but those of the others have ended. */
+static zr_status_t take_staging(zr_save_writer_t *save, char **buffer_p) {
+    while (save->n_puts >= N_STAGING_BUFFERS)
+        ZR_TRY(end_oldest(save));
+    *buffer_p = zr_staging_buffer(&save->staging, save->n_staged++ % N_STAGING_BUFFERS);
+    return ZR_OK;
+}
+
+/* ---- from where it lives --------------------------------------------------------------------- */
+
+static zr_status_t put_from_device(zr_save_writer_t *save, size_t extent, uint64_t offset,
+                                   uint64_t n_bytes, const char *device) {
+    zr_stream_t *stream = save->runtime->compute;
+    for (uint64_t done = 0; done < n_bytes; done += save->staging_bytes) {
+        uint64_t left = n_bytes - done;
+        size_t length = left < save->staging_bytes ? left : save->staging_bytes;
+        char *buffer = NULL;
+        ZR_TRY(take_staging(save, &buffer));
+        ZR_TRY(zr_copy_async(stream, buffer, device + done, length, ZR_COPY_DEVICE_TO_HOST));
+        ZR_TRY(zr_stream_synchronize(stream));
+        ZR_TRY(put(save, extent, offset + done, length, buffer, false));
+    }
+    return ZR_OK;
+}
+
+/* In a copy; as transfers past the page cache want it, mostly. */
+static uint64_t aligned(uint64_t n_bytes) {
+    return (n_bytes + 4095) / 4096 * 4096;
+}
+
+static bool needs_staging(const zr_runtime_t *runtime, zr_tier_t tier) {
+    return tier == ZR_TIER_DEVICE && !zr_device_info(runtime->device)->host_addressable;
+}
+
+static void add_part(zr_save_writer_t *save, size_t extent, uint64_t offset, uint64_t n_bytes,
+                     const void *bytes) {
+    save->parts[save->n_parts++] =
+        (part_t){.extent = extent, .offset = offset, .n_bytes = n_bytes, .bytes = bytes};
+}
+
+static zr_status_t copy_part(zr_save_writer_t *save, size_t extent, uint64_t offset,
+                             uint64_t n_bytes, const void *bytes, zr_tier_t tier) {
+    char *copy = save->copy + save->copied_bytes;
+    save->copied_bytes += aligned(n_bytes);
+    add_part(save, extent, offset, n_bytes, copy);
+    if (!zr_rt_has_data(save->runtime))
+        return ZR_OK;
+    if (tier == ZR_TIER_DEVICE)
+        return zr_copy_async(save->runtime->compute, copy, bytes, n_bytes, ZR_COPY_DEVICE_TO_HOST);
+    memcpy(copy, bytes, n_bytes);
+    return ZR_OK;
+}
+
+/* What is in memory, on either tier. */
+static zr_status_t put_resident(zr_save_writer_t *save, size_t extent, uint64_t offset,
+                                uint64_t n_bytes, const void *bytes, zr_tier_t tier) {
+    if (save->copy != NULL)
+        return copy_part(save, extent, offset, n_bytes, bytes, tier);
+    if (needs_staging(save->runtime, tier))
+        return put_from_device(save, extent, offset, n_bytes, bytes);
+    add_part(save, extent, offset, n_bytes, bytes);
+    return ZR_OK;
+}
+
+static zr_status_t put_swapped(zr_save_writer_t *save, size_t extent, uint64_t offset,
+                               uint64_t n_bytes) {
+    zr_state_t *state = &save->runtime->state;
+    size_t n_buffers = save->runtime->config.offload_optimizer.n_buffers;
+    void *buffer = NULL;
+    if (n_buffers > state->n_items)
+        n_buffers = state->n_items;
+    while (save->n_swapped + 1 >= n_buffers && save->n_swapped > 0)
+        ZR_TRY(end_oldest(save));
+    ZR_TRY(note_swap(save, zr_swap_next(state->swap, &buffer)));
+    save->n_swapped++;
+    return put(save, extent, offset, n_bytes, buffer, true);
+}
+
+/* All pieces of a unit's state that this rank saves: all that it has. */
+static zr_status_t put_state(zr_save_writer_t *save, size_t extent, const zr_unit_t *unit) {
+    const zr_placement_t *placement = &save->runtime->state.placement;
+    uint64_t offset = 0;
+    for (size_t i = placement->first_piece[unit->index];
+         i < placement->first_piece[unit->index + 1]; i++) {
+        const zr_piece_t *piece = &placement->pieces[i];
+        uint64_t n_bytes = zr_piece_bytes(placement, piece);
+        if (piece->tier == ZR_TIER_NVME)
+            ZR_TRY(put_swapped(save, extent, offset, n_bytes));
+        else
+            ZR_TRY(put_resident(save, extent, offset, n_bytes,
+                                (const char *)unit->state[piece->tier] + piece->offset_bytes,
+                                piece->tier));
+        offset += n_bytes;
+    }
+    return ZR_OK;
+}
+
+/* Frozen parameters in the runtime's store, as numbers. */
+static zr_status_t put_looked_at(zr_save_writer_t *save, size_t extent, zr_unit_t *unit,
+                                 const zr_slice_t *slice) {
+    size_t most = save->staging_bytes / sizeof(float);
+    for (size_t first = 0, n_elems; first < slice->n_elems; first += n_elems) {
+        char *buffer = NULL;
+        n_elems = slice->n_elems - first < most ? slice->n_elems - first : most;
+        ZR_TRY(take_staging(save, &buffer));
+        ZR_TRY(zr_params_read(unit, FLAT_FROZEN, first, n_elems, (float *)buffer));
+        ZR_TRY(put(save, extent, first * sizeof(float), n_elems * sizeof(float), buffer, false));
+    }
+    return ZR_OK;
+}
+
+static zr_status_t put_slice(zr_save_writer_t *save, size_t extent, zr_unit_t *unit, int kind,
+                             const zr_slice_t *slice) {
+    const unit_params_t *data = &unit->data[kind];
+    if (kind == FLAT_TRAINABLE)
+        return put_state(save, extent, unit);
+    if (data->tier == ZR_TIER_NVME)
+        return put_looked_at(save, extent, unit, slice);
+    return put_resident(save, extent, 0, zr_slice_bytes(slice), data->own, data->tier);
+}
+
+/* ---- the store ------------------------------------------------------------------------------- */
+
+typedef zr_status_t (*slice_fn)(zr_save_writer_t *save, size_t extent, zr_unit_t *unit, int kind,
+                                const zr_slice_t *slice);
+
+/* For each slice of this rank, in the order of its extents. */
+static zr_status_t for_each_slice(zr_save_writer_t *save, slice_fn visit) {
+    zr_runtime_t *runtime = save->runtime;
+    size_t extent = 0;
+    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
+        zr_unit_t *unit = runtime->units[i / N_FLATS];
+        int kind = (int)(i % N_FLATS);
+        zr_slice_t slice;
+        if (zr_slices_find(save->slices, unit, kind, runtime->rank, &slice))
+            ZR_TRY(visit(save, extent++, unit, kind, &slice));
+    }
+    return ZR_OK;
+}
+
+/* Extents are declared before there is a store; rows of the units, those of this rank. */
+static size_t list_extents(const zr_save_writer_t *save, zr_store_extent_t *extents) {
+    const zr_runtime_t *runtime = save->runtime;
+    size_t n = 0;
+    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
+        const zr_unit_t *unit = runtime->units[i / N_FLATS];
+        zr_slice_t slice;
+        if (zr_slices_find(save->slices, unit, (int)(i % N_FLATS), runtime->rank, &slice))
+            extents[n++] = (zr_store_extent_t){
+                .name = i % N_FLATS == FLAT_FROZEN ? unit->params_tensor : unit->state_tensor,
+                .size_bytes = zr_slice_bytes(&slice)};
+    }
+    return n;
+}
+
+static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
+                              const zr_store_extent_t *extents, size_t n_extents) {
+    zr_runtime_t *runtime = save->runtime;
+    zr_store_options_t options = zr_nvme_store_options(runtime);
+    char name[64];
+    zr_save_data_name(runtime->rank, name);
+    options.chunk_bytes = save->slices->chunk_bytes;
+    options.max_transfers = MOST_IN_FLIGHT;
+    options.paths = &folder;
+    options.n_paths = 1;
+    options.file_name = name;
+    return zr_store_create(zr_rt_has_data(runtime) ? "uring" : "sim", &options, extents, n_extents,
+                           &save->store);
+}
+
+/* How much of this rank's passes through staging buffers, at most. */
+static zr_status_t count_staged(zr_save_writer_t *save, size_t extent, zr_unit_t *unit, int kind,
+                                const zr_slice_t *slice) {
+    const size_t *tiers = save->runtime->state.placement.tensor_bytes[unit->index];
+    zr_tier_t tier = kind == FLAT_TRAINABLE ? ZR_TIER_DEVICE : unit->data[kind].tier;
+    size_t n_bytes = kind == FLAT_TRAINABLE ? tiers[ZR_TIER_DEVICE] : zr_slice_bytes(slice);
+    bool is_looked_at = kind == FLAT_FROZEN && tier == ZR_TIER_NVME;
+    (void)extent;
+    bool is_staged = save->copy == NULL && needs_staging(save->runtime, tier);
+    if ((is_looked_at || is_staged) && n_bytes > save->staging_bytes)
+        save->staging_bytes = n_bytes;
+    return ZR_OK;
+}
+
+static zr_status_t make_staging(zr_save_writer_t *save) {
+    zr_runtime_t *runtime = save->runtime;
+    size_t chunk = save->slices->chunk_bytes;
+    ZR_TRY(for_each_slice(save, count_staged));
+    if (save->staging_bytes == 0)
+        return ZR_OK;
+    save->staging_bytes = (save->staging_bytes + chunk - 1) / chunk * chunk;
+    if (save->staging_bytes > MOST_STAGING_BYTES)
+        save->staging_bytes = MOST_STAGING_BYTES / chunk * chunk;
+    zr_staging_options_t options = {.log = &runtime->log,
+                                    .allocator = runtime->allocator,
+                                    .user = "save",
+                                    .name = "staging of a checkpoint",
+                                    .n_buffers = N_STAGING_BUFFERS,
+                                    .buffer_bytes = save->staging_bytes};
+    return zr_staging_make(&options, save->store, &save->staging);
+}
+
+/* The pieces on NVMe of the units that this rank saves. */
+static zr_status_t begin_swap(zr_save_writer_t *save) {
+    zr_runtime_t *runtime = save->runtime;
+    zr_state_t *state = &runtime->state;
+    zr_unit_t **units = calloc(runtime->n_units + 1, sizeof(*units));
+    size_t n_units = 0;
+    if (units == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save %zu units",
+                       runtime->n_units);
+    for (size_t i = 0; i < runtime->n_units; i++) {
+        zr_slice_t slice;
+        if (zr_slices_find(save->slices, runtime->units[i], FLAT_TRAINABLE, runtime->rank, &slice))
+            units[n_units++] = runtime->units[i];
+    }
+    zr_state_list_items(runtime, units, n_units);
+    free(units);
+    ZR_TRY(zr_swap_begin(state->swap, ZR_SWAP_READ, state->items, state->n_items));
+    save->is_swapping = true;
+    return ZR_OK;
+}
+
+static zr_status_t end_swap(zr_save_writer_t *save) {
+    ZR_TRY(end_puts(save));
+    if (!save->is_swapping)
+        return ZR_OK;
+    save->is_swapping = false;
+    return zr_swap_end(save->runtime->state.swap);
+}
+
+/* After an error the pass may be open, with buffers given out: when nothing is under way from them
+ * they go back. How the puts have ended has been said. */
+static zr_status_t give_up(zr_save_writer_t *save, zr_status_t status) {
+    zr_swap_t *swap = save->runtime->state.swap;
+    zr_status_t ended = save->store == NULL ? ZR_OK : zr_store_wait_all(save->store);
+    for (; save->is_swapping && save->n_swapped > 0; save->n_swapped--)
+        ended = note_swap(save, zr_swap_done(swap));
+    if (save->is_swapping)
+        ended = zr_swap_end(swap);
+    return status != ZR_OK ? status : ended;
+}
+
+/* ---- checksums ------------------------------------------------------------------------------- */
+
+static zr_status_t write_sums_to(const zr_save_writer_t *save, const zr_file_t *file,
+                                 size_t *n_chunks_p) {
+    size_t n_all = 0;
+    for (size_t i = 0; i < save->n_extents; i++) {
+        size_t n_chunks = 0;
+        const uint64_t *sums = zr_store_checksums(save->store, i, &n_chunks);
+        ZR_TRY(zr_file_write(file, n_all * sizeof(*sums), sums, n_chunks * sizeof(*sums),
+                             &save->runtime->log));
+        n_all += n_chunks;
+    }
+    *n_chunks_p = n_all;
+    return ZR_OK;
+}
+
+static zr_status_t write_sums(const zr_save_writer_t *save, size_t *n_chunks_p) {
+    const zr_log_t *log = &save->runtime->log;
+    zr_file_t file = {.fd = -1};
+    char name[64];
+    int fd = -1;
+    zr_save_sums_name(save->runtime->rank, name);
+    ZR_TRY(zr_folder_open(save->folder, log, &fd));
+    zr_status_t status = zr_file_create(fd, save->folder, name, log, &file);
+    close(fd);
+    ZR_TRY(status);
+    status = write_sums_to(save, &file, n_chunks_p);
+    if (status == ZR_OK)
+        return zr_file_sync_and_close(&file, log);
+    zr_file_close(&file);
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static void note_rows(const zr_save_writer_t *save, zr_written_file_t *file) {
+    const zr_runtime_t *runtime = save->runtime;
+    size_t extent = 0;
+    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
+        zr_slice_t slice;
+        size_t n_chunks = 0;
+        if (!zr_slices_find(save->slices, runtime->units[i / N_FLATS], (int)(i % N_FLATS),
+                            runtime->rank, &slice))
+            continue;
+        const uint64_t *sums = zr_store_checksums(save->store, extent, &n_chunks);
+        file->rows[i].offset_bytes = zr_store_file_offset(save->store, extent);
+        file->rows[i].xxh3 = XXH3_64bits(sums, n_chunks * sizeof(*sums));
+        extent++;
+    }
+}
+
+/* Of the pieces that are in memory, and the frozen parameters that are. */
+static size_t resident_bytes(const zr_runtime_t *runtime, const zr_unit_t *unit, int kind,
+                             const zr_slice_t *slice) {
+    const zr_placement_t *placement = &runtime->state.placement;
+    size_t n_bytes = 0;
+    if (kind == FLAT_FROZEN)
+        return unit->data[kind].tier == ZR_TIER_NVME ? 0 : aligned(zr_slice_bytes(slice));
+    for (size_t i = placement->first_piece[unit->index];
+         i < placement->first_piece[unit->index + 1]; i++)
+        if (placement->pieces[i].tier != ZR_TIER_NVME)
+            n_bytes += aligned(zr_piece_bytes(placement, &placement->pieces[i]));
+    return n_bytes;
+}
+
+size_t zr_save_writer_copy_bytes(const zr_save_writer_t *save) {
+    const zr_runtime_t *runtime = save->runtime;
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
+        const zr_unit_t *unit = runtime->units[i / N_FLATS];
+        zr_slice_t slice;
+        if (zr_slices_find(save->slices, unit, (int)(i % N_FLATS), runtime->rank, &slice))
+            n_bytes += resident_bytes(runtime, unit, (int)(i % N_FLATS), &slice);
+    }
+    return n_bytes;
+}
+
+/* With what frozen parameters on NVMe pass through, should there be any. */
+bool zr_save_writer_has_room(const zr_save_writer_t *save) {
+    size_t need = zr_save_writer_copy_bytes(save);
+    zr_tier_statistics_t host;
+    zr_allocator_statistics(save->runtime->allocator, ZR_TIER_HOST, &host);
+    if (zr_rt_offloads_params(save->runtime))
+        need += N_STAGING_BUFFERS * MOST_STAGING_BYTES;
+    return host.budget_bytes - host.reserved.live >= need;
+}
+
+static zr_status_t allocate_copy(zr_save_writer_t *save) {
+    zr_allocation_request_t request = {.size_bytes = zr_save_writer_copy_bytes(save),
+                                       .tier = ZR_TIER_HOST,
+                                       .tag = ZR_TAG_STAGING,
+                                       .lifetime = ZR_LIFETIME_PERSISTENT,
+                                       .name = "copy for a checkpoint"};
+    if (request.size_bytes == 0)
+        return ZR_OK;
+    return zr_allocate(save->runtime->allocator, &request, (void **)&save->copy);
+}
+
+static zr_status_t begin(zr_save_writer_t *save) {
+    zr_runtime_t *runtime = save->runtime;
+    size_t n_rows = runtime->n_units * N_FLATS;
+    size_t most_parts = runtime->state.placement.n_pieces + n_rows + 1;
+    zr_store_extent_t *extents = calloc(n_rows + 1, sizeof(*extents));
+    save->parts = calloc(most_parts, sizeof(*save->parts));
+    zr_status_t status = ZR_OK;
+    if (extents == NULL || save->parts == NULL)
+        status = zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for extents");
+    if (status == ZR_OK)
+        save->n_extents = list_extents(save, extents);
+    if (status == ZR_OK && save->n_extents != 0)
+        status = open_store(save, save->folder, extents, save->n_extents);
+    free(extents);
+    return status;
+}
+
+zr_status_t zr_save_writer_create(zr_runtime_t *runtime, const zr_slices_t *slices,
+                                  const char *folder, zr_save_writer_t **writer_p) {
+    zr_save_writer_t *save = calloc(1, sizeof(*save));
+    if (save == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save");
+    *save = (zr_save_writer_t){.runtime = runtime, .slices = slices, .folder = folder};
+    zr_status_t status = begin(save);
+    if (status != ZR_OK)
+        zr_save_writer_destroy(&save);
+    else
+        *writer_p = save;
+    return status;
+}
+
+static zr_status_t take(zr_save_writer_t *save, bool copies) {
+    zr_runtime_t *runtime = save->runtime;
+    if (copies)
+        ZR_TRY(allocate_copy(save));
+    ZR_TRY(make_staging(save));
+    if (runtime->state.swap != NULL)
+        ZR_TRY(begin_swap(save));
+    ZR_TRY(for_each_slice(save, put_slice));
+    ZR_TRY(end_swap(save));
+    return zr_stream_synchronize(runtime->compute);
+}
+
+zr_status_t zr_save_writer_take(zr_save_writer_t *save, bool copies) {
+    zr_runtime_t *runtime = save->runtime;
+    if (save->n_extents == 0)
+        return ZR_OK;
+    zr_status_t status = take(save, copies);
+    zr_state_list_items(runtime, runtime->units, runtime->n_units);
+    return status == ZR_OK ? ZR_OK : give_up(save, status);
+}
+
+static zr_status_t put_parts(zr_save_writer_t *save) {
+    for (size_t i = 0; i < save->n_parts; i++) {
+        const part_t *part = &save->parts[i];
+        ZR_TRY(put(save, part->extent, part->offset, part->n_bytes, part->bytes, false));
+    }
+    return end_puts(save);
+}
+
+zr_status_t zr_save_writer_finish(zr_save_writer_t *save, zr_written_file_t *file_p) {
+    if (save->n_extents == 0)
+        return ZR_OK;
+    ZR_TRY(put_parts(save));
+    ZR_TRY(zr_store_sync(save->store));
+    file_p->data_bytes = zr_store_info(save->store)->reserved_bytes;
+    if (!zr_rt_has_data(save->runtime))
+        return ZR_OK;
+    ZR_TRY(write_sums(save, &file_p->n_chunks));
+    note_rows(save, file_p);
+    return ZR_OK;
+}
+
+void zr_save_writer_destroy(zr_save_writer_t **writer) {
+    zr_save_writer_t *save = *writer;
+    if (save == NULL)
+        return;
+    zr_staging_clear(&save->staging);
+    zr_store_destroy(&save->store);
+    zr_free(save->runtime->allocator, (void **)&save->copy, NULL);
+    free(save->parts);
+    free(save);
+    *writer = NULL;
+}
