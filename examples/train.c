@@ -15,6 +15,7 @@
 
 #include "examples/common/device.h"
 #include "examples/data.h"
+#include "examples/train_checkpoint.h"
 #include "examples/train_files.h"
 #include "examples/train_launch.h"
 #include "examples/train_report.h"
@@ -25,6 +26,7 @@ typedef struct run {
     messages_t *messages;
     data_t *data;
     FILE *log_file;
+    train_start_t start;
     device_choice_t device;
     int n_device_threads;
     atomic_size_t n_wanted; /* steps until all ranks end, once options->stop was seen */
@@ -107,6 +109,8 @@ static zr_status_t create_model(rank_t *rank) {
     ZR_TRY(start_recording(rank));
     ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
     ZR_TRY(gpt_plan_activations(rank->gpt, o->offload_activations, o->config.micro_batch * o->seq));
+    if (rank->run->start.checkpoint != NULL)
+        ZR_TRY(zr_runtime_restore(rank->runtime, rank->run->start.checkpoint));
     ZR_TRY(zr_runtime_commit(rank->runtime));
     ZR_TRY(gpt_offload_activations(rank->gpt));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
@@ -118,11 +122,15 @@ static zr_status_t create_model(rank_t *rank) {
 
 static zr_status_t create_reader(rank_t *rank) {
     const train_options_t *o = rank->run->options;
+    const train_start_t *start = &rank->run->start;
+    size_t n_steps = start->step < o->steps ? o->steps - start->step : 0;
     data_part_t part = {.rank = rank->number,
                         .n_ranks = o->n_ranks,
                         .micro_batch = o->config.micro_batch,
                         .grad_accum = o->config.grad_accum,
-                        .n_micro_batches = o->steps * o->config.grad_accum};
+                        .first_index = start->n_sequences,
+                        .first_step = start->step,
+                        .n_micro_batches = n_steps * o->config.grad_accum};
     return data_reader_create(rank->run->data, &part, &rank->reader);
 }
 
@@ -297,7 +305,7 @@ static zr_status_t grow(rank_t *rank, double **values, size_t capacity) {
 /* Rank 0 keeps the times of all steps for their median, and speaks for the run. */
 static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
     run_t *run = rank->run;
-    size_t n = rank->result.n_steps;
+    size_t n = rank->result.n_steps - rank->result.first_step;
     if (n == rank->capacity) {
         size_t capacity = n == 0 ? 64 : 2 * n;
         ZR_TRY(grow(rank, &rank->step_seconds, capacity));
@@ -321,12 +329,13 @@ static zr_status_t record_steps(rank_t *rank, size_t n_done) {
     if (!rank->is_recording)
         return ZR_OK;
     zr_allocator_replay_statistics(zr_runtime_allocator(rank->runtime), &rank->replay);
+    size_t n_wanted = rank->run->options->steps - rank->result.first_step;
     bool is_typical = rank->replay.is_on ? rank->replay.n_planned > before.n_planned &&
                                                rank->replay.n_unplanned == before.n_unplanned
                                          : n_done == 2;
-    if (!is_typical && n_done < rank->run->options->steps)
+    if (!is_typical && n_done < n_wanted)
         return start_recording(rank);
-    rank->recorded_step = n_done;
+    rank->recorded_step = rank->result.first_step + n_done;
     return stop_recording(rank);
 }
 
@@ -350,14 +359,26 @@ static bool begins_step(rank_t *rank, size_t i) {
     return i < o->steps && i < atomic_load(&run->n_wanted);
 }
 
+static zr_status_t save_checkpoint(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    const train_start_t *start = &rank->run->start;
+    uint64_t n_trained = (rank->result.n_steps - start->step) * train_checkpoint_step_sequences(o);
+    return train_checkpoint_save(o, rank->run->data, rank->runtime, start->n_sequences + n_trained,
+                                 &rank->result.saves);
+}
+
 static zr_status_t train_steps(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
     train_result_t *result = &rank->result;
+    size_t saved_step = rank->run->start.step;
+    result->first_step = result->n_steps = saved_step;
+    result->n_skipped = saved_step - rank->run->start.n_updates;
     train_time_t begin = rank_time(rank), before = begin, after = begin;
     double start = now_seconds(), step_start = start;
-    for (size_t i = 0; begins_step(rank, i); i++) {
+    for (size_t i = saved_step; begins_step(rank, i); i++) {
         train_step_line_t line = {0};
         ZR_TRY(train_step(rank, &line));
-        ZR_TRY(record_steps(rank, i + 1));
+        ZR_TRY(record_steps(rank, i + 1 - result->first_step));
         double step_end = now_seconds();
         after = rank_time(rank);
         line.seconds = step_end - step_start;
@@ -367,13 +388,23 @@ static zr_status_t train_steps(rank_t *rank) {
         before = after;
         if (rank->number == 0)
             ZR_TRY(report_step(rank, &line));
-        if (i == 0)
+        if (i == result->first_step)
             result->first_loss = line.loss;
         result->last_loss = line.loss;
         result->n_steps = line.report.step;
         result->n_skipped = line.report.n_skipped;
         result->n_trained_tokens += line.n_tokens;
+        ZR_TRY(train_checkpoint_end(rank->runtime, false, &result->saves));
+        if (!train_checkpoint_is_due(o, result->n_steps))
+            continue;
+        ZR_TRY(save_checkpoint(rank));
+        saved_step = result->n_steps;
+        step_start = now_seconds();
+        before = rank_time(rank);
     }
+    if (o->checkpoint.dir != NULL && result->n_steps > saved_step)
+        ZR_TRY(save_checkpoint(rank));
+    ZR_TRY(train_checkpoint_end(rank->runtime, true, &result->saves));
     rank->seconds = step_start - start;
     result->time = time_between(&begin, &after, rank->seconds);
     return ZR_OK;
@@ -525,10 +556,20 @@ static void add_up_activations(const rank_t *rank, int n_ranks, train_activation
     }
 }
 
+static void add_up_saves(const train_saves_t *own, train_saves_t *sum) {
+    sum->n_saves = own->n_saves;
+    memcpy(sum->last, own->last, sizeof(sum->last));
+    sum->n_bytes += own->n_bytes;
+    sum->seconds = own->seconds > sum->seconds ? own->seconds : sum->seconds;
+    if (own->write_seconds > sum->write_seconds)
+        sum->write_seconds = own->write_seconds;
+}
+
 static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result) {
     const train_result_t *own = &rank->result;
     if (rank->number == 0 || own->replay.n_clean_steps < result->replay.n_clean_steps)
         result->replay = own->replay;
+    add_up_saves(&own->saves, &result->saves);
     add_up_offload(&own->offload, n_ranks, &result->offload);
     add_up_activations(rank, n_ranks, &result->activations);
     keep_larger(&result->nvme_reserved_bytes, own->nvme_reserved_bytes);
@@ -574,6 +615,7 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     const train_result_t *first = &ranks[0].result;
     result->size = first->size;
     memcpy(result->device, first->device, sizeof(result->device));
+    result->first_step = first->first_step;
     result->n_steps = first->n_steps;
     result->n_skipped = first->n_skipped;
     result->n_trained_tokens = first->n_trained_tokens;
@@ -585,9 +627,10 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     for (int i = 0; i < n_here; i++)
         add_up_rank(&ranks[i], n_here, result);
     result->peak[ZR_TIER_NVME] = peak_of_drives(result);
-    if (first->n_steps > 0 && ranks[0].step_seconds != NULL) {
-        result->step_ms = 1e3 * median(ranks[0].step_seconds, first->n_steps);
-        result->tokens_per_s = median(ranks[0].step_tokens_per_s, first->n_steps);
+    size_t n_steps = first->n_steps - first->first_step;
+    if (n_steps > 0 && ranks[0].step_seconds != NULL) {
+        result->step_ms = 1e3 * median(ranks[0].step_seconds, n_steps);
+        result->tokens_per_s = median(ranks[0].step_tokens_per_s, n_steps);
     }
 }
 
@@ -697,6 +740,7 @@ static zr_status_t open_inputs(run_t *run, train_result_t *result) {
     result->n_data_windows = data_n_windows(run->data);
     result->n_data_duplicates = data_n_duplicates(run->data);
     ZR_TRY(train_files_check(o, run->data, &run->log));
+    ZR_TRY(train_checkpoint_open(o, run->data, &run->log, &run->start));
     if (o->log_path == NULL)
         return ZR_OK;
     run->log_file = fopen(o->log_path, "w");
@@ -713,12 +757,26 @@ static zr_status_t close_log(run_t *run, zr_status_t status) {
                    strerror(errno));
 }
 
+/* A run that was saved can be gone on with: nothing has failed. */
+static void say_interrupted(const train_options_t *options, const train_result_t *result,
+                            const zr_log_t *log) {
+    if (options->checkpoint.dir == NULL)
+        zr_log_write(log, ZR_LOG_ERROR, "interrupted after step %zu of %zu", result->n_steps,
+                     options->steps);
+    else
+        zr_log_write(log, ZR_LOG_INFO,
+                     "ended after step %zu of %zu, as it was asked to; all of it is in %s: the "
+                     "same command with --resume goes on",
+                     result->n_steps, options->steps, options->checkpoint.dir);
+}
+
 zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
                            messages_t *messages, train_result_t *result_p) {
     run_t run = {.options = options,
                  .log = *log,
                  .messages = options->quiet ? NULL : messages,
-                 .n_device_threads = device_threads(options->n_threads, train_launch_n_sharing(options)),
+                 .n_device_threads =
+                     device_threads(options->n_threads, train_launch_n_sharing(options)),
                  .n_wanted = SIZE_MAX};
     train_result_t result = {.n_threads = (size_t)run.n_device_threads, .data_kind = "none"};
     zr_status_t status = ZR_OK;
@@ -731,6 +789,7 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
             status = close_log(&run, run_ranks(&run, &result));
         else
             status = close_log(&run, status);
+        train_checkpoint_close(&run.start);
         data_close(&run.data);
         pthread_mutex_destroy(&run.lock);
     }
@@ -738,8 +797,7 @@ zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
         messages_end_progress(run.messages);
     result.interrupted = status == ZR_OK && result.n_steps < options->steps;
     if (result.interrupted)
-        zr_log_write(log, ZR_LOG_ERROR, "interrupted after step %zu of %zu", result.n_steps,
-                     options->steps);
+        say_interrupted(options, &result, log);
     result.status = status;
     *result_p = result;
     return status;

@@ -110,6 +110,16 @@ typedef struct train_activations {
     double checksum_seconds;                     /* likewise */
 } train_activations_t;
 
+/** Checkpoints that were saved. */
+typedef struct train_saves {
+    size_t n_saves;
+    char last[64];        /* the name of the newest */
+    uint64_t n_bytes;     /* written, of all ranks */
+    double seconds;       /* training stood still: the most of a rank */
+    double write_seconds; /* until the data was on the drive: likewise */
+    bool is_open;         /* one more was begun */
+} train_saves_t;
+
 typedef struct train_result {
     zr_status_t status; /* of the rank that failed first */
     bool bad_input;     /* the run failed for what it was given: exit 2 */
@@ -131,9 +141,11 @@ typedef struct train_result {
     size_t n_data_tokens;
     size_t n_data_windows;
     size_t n_data_duplicates;
-    size_t n_steps; /* done, skipped ones included */
+    size_t first_step; /* steps that were done before: those of the checkpoint */
+    size_t n_steps;    /* done, with those before, and skipped ones */
     size_t n_skipped;
-    size_t n_trained_tokens; /* of those steps, over all ranks */
+    size_t n_trained_tokens; /* of the steps of this run, over all ranks */
+    train_saves_t saves;
     double first_loss;
     double last_loss;
 

@@ -84,7 +84,10 @@ enum option_key {
     KEY_PARAM_IN_HOST,
     KEY_CHECKPOINT_DIR,
     KEY_CHECKPOINT_EVERY,
+    KEY_CHECKPOINT_KEEP,
+    KEY_CHECKPOINT_ASYNC,
     KEY_RESUME,
+    KEY_RESUME_DATA,
     KEY_TRACE,
 };
 
@@ -228,24 +231,43 @@ static const struct argp_option option_table[] = {
     {"epsilon", KEY_EPSILON, "E", 0, "AdamW's (default 1e-8)", 5},
     {"config", KEY_CONFIG, "FILE", 0, "DeepSpeed's JSON; options override it", 5},
 
-    {NULL, 0, NULL, 0, "Output:", 6},
-    {"log", KEY_LOG, "FILE", 0, "write each step to this file as a line of JSON", 6},
+    {NULL, 0, NULL, 0, "Checkpoints:", 6},
+    {"checkpoint-dir", KEY_CHECKPOINT_DIR, "DIR", 0,
+     "save the run in this folder: at its end, and when it is asked to end (SIGTERM, SIGUSR1, "
+     "SIGINT)",
+     6},
+    {"checkpoint-every", KEY_CHECKPOINT_EVERY, "STEPS", 0, "save after each so many steps as well",
+     6},
+    {"checkpoint-keep", KEY_CHECKPOINT_KEEP, "N", 0,
+     "keep the newest N checkpoints only (default 0: all)", 6},
+    {"checkpoint-async", KEY_CHECKPOINT_ASYNC, NULL, 0,
+     "train on while a checkpoint is written, where host memory has room for a copy of what is "
+     "saved",
+     6},
+    {"resume", KEY_RESUME, NULL, 0,
+     "go on from the newest complete checkpoint of --checkpoint-dir, if there is one; any ranks, "
+     "stage, placement and dtype",
+     6},
+    {"resume-data", KEY_RESUME_DATA, "continue|restart", 0,
+     "with --resume: go on in the data as well, which have to be the same, or begin them anew, "
+     "whatever they are (default continue)",
+     6},
+
+    {NULL, 0, NULL, 0, "Output:", 7},
+    {"log", KEY_LOG, "FILE", 0, "write each step to this file as a line of JSON", 7},
     {"memory-snapshot", KEY_MEMORY_SNAPSHOT, "FILE", 0,
      "write what was allocated in a typical step, the first that followed its memory plan, or else "
      "the last: FILE.csv (device memory; for planners of offsets), FILE.json (for ui.perfetto.dev) "
      "or FILE.pickle (for pytorch.org/memory_viz); rank N > 0 writes FILE.rankN.csv and so on. Of "
      "a single step, all since the start; of a run that fails, the last as far as it came",
-     6},
-    {"json", KEY_JSON, NULL, 0, "print the result as one JSON object", 6},
-    {"quiet", KEY_QUIET, NULL, 0, "no progress and no summary; errors and warnings only", 6},
-    {"help", KEY_HELP, NULL, 0, "print this", 6},
-    {"version", KEY_VERSION, NULL, 0, "print the version and how it was built", 6},
+     7},
+    {"json", KEY_JSON, NULL, 0, "print the result as one JSON object", 7},
+    {"quiet", KEY_QUIET, NULL, 0, "no progress and no summary; errors and warnings only", 7},
+    {"help", KEY_HELP, NULL, 0, "print this", 7},
+    {"version", KEY_VERSION, NULL, 0, "print the version and how it was built", 7},
 
     /* Of the contract and not built yet: known, so that they are refused and not misread. */
-    {"checkpoint-dir", KEY_CHECKPOINT_DIR, "DIR", OPTION_HIDDEN, NULL, 7},
-    {"checkpoint-every", KEY_CHECKPOINT_EVERY, "STEPS", OPTION_HIDDEN, NULL, 7},
-    {"resume", KEY_RESUME, NULL, OPTION_HIDDEN, NULL, 7},
-    {"trace", KEY_TRACE, "FILE", OPTION_HIDDEN, NULL, 7},
+    {"trace", KEY_TRACE, "FILE", OPTION_HIDDEN, NULL, 8},
     {0},
 };
 
@@ -405,6 +427,50 @@ static zr_status_t set_nvme_path(parsing_t *p, const char *value) {
             value, strlen(value), sizeof(nvme->paths) - 1);
     snprintf(nvme->paths, sizeof(nvme->paths), "%s", value);
     p->options->nvme_paths_from = TRAIN_PATHS_OF_OPTION;
+    return ZR_OK;
+}
+
+static zr_status_t set_checkpoint_option(parsing_t *p, int key, const char *value) {
+    static const char *const data_names[] = {"continue", "restart"};
+    train_checkpoint_options_t *checkpoint = &p->options->checkpoint;
+    size_t choice = 0;
+    switch (key) {
+    case KEY_CHECKPOINT_DIR:
+        if (value[0] == '\0')
+            return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                           "--checkpoint-dir \"\": allowed is the name of a folder");
+        checkpoint->dir = value;
+        return ZR_OK;
+    case KEY_CHECKPOINT_EVERY:
+        checkpoint->given = "--checkpoint-every";
+        return args_count("--checkpoint-every", value, 1, MOST_COUNT, p->log, &checkpoint->every);
+    case KEY_CHECKPOINT_KEEP:
+        checkpoint->given = "--checkpoint-keep";
+        return args_count("--checkpoint-keep", value, 0, MOST_COUNT, p->log, &checkpoint->keep);
+    case KEY_CHECKPOINT_ASYNC:
+        checkpoint->given = "--checkpoint-async";
+        checkpoint->is_async = true;
+        return ZR_OK;
+    case KEY_RESUME:
+        checkpoint->given = "--resume";
+        checkpoint->resume = true;
+        return ZR_OK;
+    default:
+        ZR_TRY(args_choice("--resume-data", value, data_names, 2, p->log, &choice));
+        checkpoint->given = "--resume-data";
+        checkpoint->restarts_data = choice == 1;
+        return ZR_OK;
+    }
+}
+
+static zr_status_t check_checkpoint(const train_options_t *options, const zr_log_t *log) {
+    const train_checkpoint_options_t *checkpoint = &options->checkpoint;
+    if (checkpoint->dir == NULL && checkpoint->given != NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: of which folder? add --checkpoint-dir DIR",
+                       checkpoint->given);
+    if (checkpoint->restarts_data && !checkpoint->resume)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--resume-data restart: nothing is resumed; add --resume");
     return ZR_OK;
 }
 
@@ -596,6 +662,13 @@ static zr_status_t set_output_option(parsing_t *p, int key, const char *value) {
     case KEY_CONFIG:
         o->config_path = value;
         return ZR_OK;
+    case KEY_CHECKPOINT_DIR:
+    case KEY_CHECKPOINT_EVERY:
+    case KEY_CHECKPOINT_KEEP:
+    case KEY_CHECKPOINT_ASYNC:
+    case KEY_RESUME:
+    case KEY_RESUME_DATA:
+        return set_checkpoint_option(p, key, value);
     case KEY_LOG:
         o->log_path = value;
         return ZR_OK;
@@ -860,8 +933,8 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
     ZR_TRY(train_launch_apply(options, log));
     ZR_TRY(train_options_resolve_run(options, log));
     ZR_TRY(check_offload(options, log));
-    ZR_TRY(check_memory_snapshot(options, log));
-    return ZR_OK;
+    ZR_TRY(check_checkpoint(options, log));
+    return check_memory_snapshot(options, log);
 }
 
 /* Options go over files, and what they replace is said. */

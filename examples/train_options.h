@@ -34,6 +34,16 @@ typedef enum train_comm {
     TRAIN_COMM_MPI = 3
 } train_comm_t;
 
+typedef struct train_checkpoint_options {
+    const char *dir;    /* NULL: nothing is saved */
+    size_t every;       /* steps; 0: at the end only */
+    size_t keep;        /* so many of the newest stay; 0: all */
+    bool is_async;      /* the run goes on while one is written */
+    bool resume;        /* go on from the newest */
+    bool restarts_data; /* from the beginning of the data, whatever they are */
+    const char *given;  /* an option that means something with dir only; NULL: none */
+} train_checkpoint_options_t;
+
 typedef struct train_options {
     /* What to train, and on what. */
     const char *model; /* as written */
@@ -70,6 +80,8 @@ typedef struct train_options {
     zr_launch_t launch;
     char launched_device[16]; /* what `device` is then, unless it was written */
     const atomic_bool *stop;  /* end after the step under way once this is set; NULL: never */
+
+    train_checkpoint_options_t checkpoint;
 
     /* What to say. */
     const char *log_path;             /* NULL: none */

@@ -268,6 +268,23 @@ static bool put_planned(json_t *object, const train_planned_t *planned) {
 }
 
 /* What every run has, the failed one as far as it came. */
+static json_t *checkpoint_object(const train_options_t *options, const train_result_t *result) {
+    const train_saves_t *saves = &result->saves;
+    json_t *object = json_object();
+    bool made = json_put(object, "dir", json_text(options->checkpoint.dir));
+    made &= json_put(object, "resumed_at", json_count(result->first_step));
+    made &= json_put(object, "saves", json_count(saves->n_saves));
+    if (saves->n_saves > 0)
+        made &= json_put(object, "last", json_string(saves->last));
+    made &= json_put(object, "bytes", json_count(saves->n_bytes));
+    made &= json_put(object, "seconds", json_number(saves->seconds));
+    made &= json_put(object, "write_seconds", json_number(saves->write_seconds));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
 static bool put_common(json_t *object, const train_options_t *options,
                        const train_result_t *result) {
     const zr_config_t *c = &options->config;
@@ -301,6 +318,8 @@ static bool put_common(json_t *object, const train_options_t *options,
         c->offload_param.device != ZR_OFFLOAD_NONE ||
         options->offload_activations != ZR_OFFLOAD_NONE)
         made &= json_put(object, "offload", train_offload_object(options, result));
+    if (options->checkpoint.dir != NULL)
+        made &= json_put(object, "checkpoint", checkpoint_object(options, result));
     if (train_options_use_nvme(options))
         made &= json_put(object, "nvme_bytes", nvme_bytes_object(result));
     return made;
@@ -313,7 +332,7 @@ static bool is_finite(const train_result_t *result) {
 
 void train_report_warnings(const train_options_t *options, const train_result_t *result,
                            const zr_log_t *log) {
-    if (result->status != ZR_OK || result->n_steps == 0 || is_finite(result))
+    if (result->status != ZR_OK || result->n_steps == result->first_step || is_finite(result))
         return;
     zr_log_write(log, ZR_LOG_WARNING,
                  "the training went astray: the last loss is %g, %zu of %zu steps were skipped, "
@@ -326,12 +345,13 @@ void train_report_warnings(const train_options_t *options, const train_result_t 
 
 static bool put_success(json_t *object, const train_options_t *options,
                         const train_result_t *result) {
+    bool has_trained = result->n_steps > result->first_step;
     json_t *loss = json_object();
-    bool made = json_put(loss, "first", json_number(result->first_loss));
-    made &= json_put(loss, "last", json_number(result->last_loss));
+    bool made = json_put(loss, "first", json_number(has_trained ? result->first_loss : NAN));
+    made &= json_put(loss, "last", json_number(has_trained ? result->last_loss : NAN));
     made &= json_put(object, "loss", loss);
-    made &= json_put(object, "step_ms", json_number(result->step_ms));
-    made &= json_put(object, "tokens_per_s", json_number(result->tokens_per_s));
+    made &= json_put(object, "step_ms", json_number(has_trained ? result->step_ms : NAN));
+    made &= json_put(object, "tokens_per_s", json_number(has_trained ? result->tokens_per_s : NAN));
     made &= json_put(object, "weights_xxh3", json_hex(result->weights.xxh3));
     made &= json_put(object, "non_finite_weights", json_count(result->weights.n_non_finite));
     made &= json_put(object, "finite", json_boolean(is_finite(result)));
@@ -345,13 +365,15 @@ static bool put_success(json_t *object, const train_options_t *options,
 bool train_report_json(const train_options_t *options, const train_result_t *result,
                        const char *message, FILE *file) {
     json_t *object = json_object();
-    bool failed = result->status != ZR_OK, ended_early = failed || result->interrupted;
-    bool made = json_put(object, "result", json_string(ended_early ? "failed" : "trained"));
+    bool failed = result->status != ZR_OK, is_saved = options->checkpoint.dir != NULL;
+    bool is_lost = failed || (result->interrupted && !is_saved);
+    const char *outcome = is_lost ? "failed" : result->interrupted ? "saved" : "trained";
+    bool made = json_put(object, "result", json_string(outcome));
     if (result->interrupted)
         made &= json_put(object, "interrupted", json_true());
     if (failed)
         made &= json_put(object, "error", json_string(zr_status_name(result->status)));
-    if (ended_early)
+    if (is_lost)
         made &= json_put(object, "message", json_text(message));
     made &= put_common(object, options, result);
     if (!failed && result->n_steps > 0)
@@ -466,6 +488,24 @@ static void print_sent(const train_result_t *result, FILE *file) {
         fprintf(file, " per rank\n");
 }
 
+static void print_steps(const train_options_t *options, const train_result_t *result, FILE *file) {
+    const train_saves_t *saves = &result->saves;
+    char bytes[32];
+    if (result->n_steps == result->first_step)
+        fprintf(file, "steps        none: the checkpoint has all %zu\n", result->n_steps);
+    else
+        fprintf(file, "steps        %zu, %zu skipped; %zu tokens; loss %.4f to %.4f\n",
+                result->n_steps, result->n_skipped, result->n_trained_tokens, result->first_loss,
+                result->last_loss);
+    if (result->n_steps > result->first_step)
+        fprintf(file, "step time    %.1f ms (median), %.0f tokens/s\n", result->step_ms,
+                result->tokens_per_s);
+    if (saves->n_saves > 0)
+        fprintf(file, "checkpoints  %zu saved, %s together, in %.1f s; the last is %s/%s\n",
+                saves->n_saves, train_format_bytes((double)saves->n_bytes, bytes, sizeof(bytes)),
+                saves->seconds, options->checkpoint.dir, saves->last);
+}
+
 void train_report_summary(const train_options_t *options, const train_result_t *result,
                           FILE *file) {
     const zr_model_size_t *size = &result->size;
@@ -488,10 +528,7 @@ void train_report_summary(const train_options_t *options, const train_result_t *
             options->config.stage, options->n_ranks, messages_plural((size_t)options->n_ranks),
             result->n_threads, messages_plural(result->n_threads),
             zr_dtype_name(options->config.dtype), result->device);
-    fprintf(file, "steps        %zu, %zu skipped; %zu tokens; loss %.4f to %.4f\n", result->n_steps,
-            result->n_skipped, result->n_trained_tokens, result->first_loss, result->last_loss);
-    fprintf(file, "step time    %.1f ms (median), %.0f tokens/s\n", result->step_ms,
-            result->tokens_per_s);
+    print_steps(options, result, file);
     fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f",
             time->compute, time->comm, time->optimizer, time->stall, time->data);
     if (train_options_use_nvme(options))

@@ -29,7 +29,8 @@ static int check_output(const zr_log_t *log) {
 /* With --json an object is printed for every run that began, so that scripts find one. */
 static int report(const train_options_t *options, const train_result_t *result,
                   const messages_t *messages, const zr_log_t *log) {
-    int code = result->interrupted ? EXIT_FAILED : exit_code(result->status, result->bad_input);
+    bool is_lost = result->interrupted && options->checkpoint.dir == NULL;
+    int code = is_lost ? EXIT_FAILED : exit_code(result->status, result->bad_input);
     bool printed = true;
     train_report_warnings(options, result, log);
     if (options->json && code != EXIT_BAD_INPUT)

@@ -7,19 +7,26 @@
 
 static atomic_bool stop;
 
+static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1};
+#define N_NUMBERS (sizeof(numbers) / sizeof(numbers[0]))
+static bool is_watched[N_NUMBERS];
+
+/* Another one, of any number, ends the process. */
 static void note_signal(int number) {
     (void)number;
+    for (size_t i = 0; i < N_NUMBERS; i++)
+        if (is_watched[i])
+            (void)signal(numbers[i], SIG_DFL);
     atomic_store(&stop, true);
 }
 
 const atomic_bool *signals_watch(void) {
-    static const int numbers[] = {SIGINT, SIGTERM};
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+    for (size_t i = 0; i < N_NUMBERS; i++) {
         struct sigaction action;
         if (sigaction(numbers[i], NULL, &action) != 0 || action.sa_handler == SIG_IGN)
             continue;
-        action = (struct sigaction){.sa_handler = note_signal,
-                                    .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
+        is_watched[i] = true;
+        action = (struct sigaction){.sa_handler = note_signal, .sa_flags = SA_RESTART};
         sigemptyset(&action.sa_mask);
         (void)sigaction(numbers[i], &action, NULL);
     }

@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-/** Note SIGINT and SIGTERM from now on; what is ignored, as under nohup, stays so. The flag is set
+/** Note SIGINT, SIGTERM and SIGUSR1 from now on; what is ignored, as under nohup, stays so. The flag is set
  * by the first of them; static. Call from main's thread, before others are started. */
 const atomic_bool *signals_watch(void);
 
