@@ -14,6 +14,11 @@ if(TARGET zero-train)
   target_compile_definitions(test_zero_train_messages PRIVATE
     ZERO_TRAIN="$<TARGET_FILE:zero-train>" CONFIG_DOC="${CMAKE_SOURCE_DIR}/docs/config.md")
   add_dependencies(test_zero_train_messages zero-train)
+  zr_add_test(examples/test_zero_train_mpi.c NO_SANITIZERS)
+  target_compile_definitions(test_zero_train_mpi PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+                                                         ZR_MPIRUN="${ZR_TEST_MPIRUN}")
+  set_tests_properties(test_zero_train_mpi PROPERTIES ENVIRONMENT "${ZR_TEST_MPI_ENVIRONMENT}")
+  add_dependencies(test_zero_train_mpi zero-train)
   zr_add_test(examples/test_train_in_budget.c NO_SANITIZERS)
   target_compile_definitions(test_train_in_budget PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_train_in_budget zero-train)

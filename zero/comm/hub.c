@@ -47,7 +47,8 @@ typedef struct group {
     uint32_t id;
     bool is_told;      /* that it is dead */
     bool is_first;     /* the meeting under way is the first of a call */
-    int64_t until_ms;  /* of the meeting under way, when one has arrived */
+    int64_t limit_ms;  /* of the meeting under way, when one has arrived */
+    int64_t until_ms;  /* likewise: when that is */
     int waiting;       /* who was the first at it */
     int *world;        /* [n_ranks] */
     bool *has_arrived; /* [n_ranks] at the meeting under way */
@@ -309,8 +310,11 @@ static void count_in(zr_hub_t *hub, group_t *group, int rank, zr_status_t status
 static void begin_meeting(zr_hub_t *hub, group_t *group, int rank, bool is_first) {
     if (group->roll->n_arrived > 0)
         return;
-    /* In between, a rank may wait for its device as long as the limit is. */
-    group->until_ms = zr_wire_now_ms() + hub->options.timeout_ms * (is_first ? (int64_t)1 : 2);
+    /* In between, a rank may wait for its device as long as the limit is, unless that is the host.
+     */
+    bool waits = !is_first && strcmp(group->roll->seats[rank].post.device, "host") != 0;
+    group->limit_ms = hub->options.timeout_ms * (waits ? (int64_t)2 : 1);
+    group->until_ms = zr_wire_now_ms() + group->limit_ms;
     group->waiting = rank;
     group->is_first = is_first;
 }
@@ -337,8 +341,8 @@ static void end_late_meeting(zr_hub_t *hub, group_t *group) {
     zr_roll_describe_rank(roll, late, name, sizeof(name));
     zr_roll_describe_rank(roll, group->waiting, waiting, sizeof(waiting));
     zr_roll_describe_call(roll, late, call, sizeof(call));
-    zr_roll_kill(roll, "%s has waited %d ms for %s to come to the end of %s", waiting,
-                 2 * hub->options.timeout_ms, name, call);
+    zr_roll_kill(roll, "%s has waited %lld ms for %s to come to the end of %s", waiting,
+                 (long long)group->limit_ms, name, call);
     tell_end(hub, group); /* before the outcome: who gets that asks for the reason */
     for (int rank = 0; rank < roll->n_ranks; rank++)
         group->is_gone[rank] |= !group->has_arrived[rank];

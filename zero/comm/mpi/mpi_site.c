@@ -248,6 +248,17 @@ void zr_mpi_site_leave(zr_mpi_site_t *site, bool is_dead) {
 /* ---- transfers --------------------------------------------------------------------------------
  */
 
+/* Name the first rank that is waited for; there is one. */
+static void kill_for_lateness(const zr_mpi_site_t *site, zr_control_t *control,
+                              const zr_mpi_transfer_t *transfers) {
+    const zr_mpi_transfer_t *late = transfers;
+    while (late->is_done)
+        late++;
+    zr_control_kill(control, "has waited %d ms for rank %d%s to %s data through MPI",
+                    site->timeout_ms, late->peer, control->is_nested ? " of all" : "",
+                    late->is_send ? "take" : "send");
+}
+
 zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
                              zr_mpi_transfer_t *transfers, size_t n_transfers) {
     char error[ZR_MPI_ERROR_BYTES] = "";
@@ -264,9 +275,7 @@ zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
         if (!is_fine)
             zr_control_kill(control, "cannot exchange data through MPI: %s", error);
         else if (now >= until_ms)
-            zr_control_kill(control,
-                            "has waited %d ms for data through MPI (%zu transfers are left)",
-                            site->timeout_ms, n_left);
+            kill_for_lateness(site, control, transfers);
         if (zr_control_is_dead(control)) {
             site->module->give_up();
             return ZR_ERR_COMM;

@@ -1,0 +1,183 @@
+/*
+ * zero-train with ranks that are processes on the host: started by hand, and by mpirun where there
+ * is one. The weights are those of as many threads, bit for bit, at every stage and with offload;
+ * rank 0 alone reports; a rank that is killed ends the others, by name; exit codes come through.
+ */
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "tests/examples/run_train.h"
+#include "tests/zero/comm/free_port.h"
+
+/* The number of threads is in the bits of matrix products. */
+#define RUN TINY "--device host --threads 1 --dtype bf16 --steps 3 --grad-accum 2 --json "
+/* All stages have the same bits then. */
+#define SAME RUN "--reduce every-micro-batch "
+#define OFFLOAD "--offload-optimizer cpu --sub-group 2048 "
+
+static int prepare(void **state) {
+    (void)state;
+    return make_folder();
+}
+
+/* Run a command of the shell; its exit status. */
+static int run_shell(const char *command) {
+    int status = system(command);
+    read_file("out", out, sizeof(out));
+    read_file("err", err, sizeof(err));
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Ranks that are started by hand: their output is in out and err, out.1 and err.1, ... */
+static int run_by_hand(int n_ranks, const char *arguments) {
+    char command[4096];
+    snprintf(
+        command, sizeof(command),
+        "export WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d; rank=1; "
+        "while [ $rank -lt %d ]; do "
+        "RANK=$rank LOCAL_RANK=$rank '%s' %s >out.$rank 2>err.$rank & rank=$((rank + 1)); done; "
+        "RANK=0 LOCAL_RANK=0 '%s' %s >out 2>err; code=$?; wait; exit $code",
+        n_ranks, free_port(), n_ranks, ZERO_TRAIN, arguments, ZERO_TRAIN, arguments);
+    return run_shell(command);
+}
+
+static int run_by_mpirun(int n_ranks, const char *arguments) {
+    char command[4096];
+    snprintf(command, sizeof(command), "exec >out 2>err; %s -n %d '%s' %s", ZR_MPIRUN, n_ranks,
+             ZERO_TRAIN, arguments);
+    return run_shell(command);
+}
+
+typedef int (*run_fn)(int n_ranks, const char *arguments);
+
+static int run_threads(int n_ranks, const char *arguments) {
+    char command[512];
+    snprintf(command, sizeof(command), "%s --ranks %d", arguments, n_ranks);
+    return run(command);
+}
+
+/* The weights' hash; one JSON object, of rank 0, is all that is printed. */
+static void hash_of(run_fn run_ranks, int n_ranks, const char *arguments, char hash[17]) {
+    json_error_t error;
+    int code = run_ranks(n_ranks, arguments);
+    if (code != 0)
+        fail_msg("%d ranks, %s: exit %d\n%s", n_ranks, arguments, code, err);
+    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, &error);
+    if (object == NULL)
+        fail_msg("%d ranks, %s: line %d: %s\n%s", n_ranks, arguments, error.line, error.text, out);
+    assert_int_equal((int)number(object, "ranks", NULL), n_ranks);
+    snprintf(hash, 17, "%s", text(object, "weights_xxh3"));
+    json_decref(object);
+}
+
+static void assert_same_hash(run_fn run_ranks, int n_ranks, const char *arguments,
+                             const char *expected) {
+    char hash[17];
+    hash_of(run_ranks, n_ranks, arguments, hash);
+    if (strcmp(hash, expected) != 0)
+        fail_msg("%d ranks, %s: weights %s, not %s", n_ranks, arguments, hash, expected);
+}
+
+static void by_hand_as_threads(void **state) {
+    (void)state;
+    for (int n_ranks = 2; n_ranks <= 4; n_ranks++) {
+        char expected[17];
+        hash_of(run_threads, n_ranks, SAME "--stage 0", expected);
+        assert_same_hash(run_by_hand, n_ranks, SAME "--stage 0", expected);
+        assert_same_hash(run_by_hand, n_ranks, SAME "--stage 1 " OFFLOAD, expected);
+        assert_same_hash(run_by_hand, n_ranks, SAME "--stage 2", expected);
+        assert_same_hash(run_by_hand, n_ranks, SAME "--stage 3 --offload-params cpu " OFFLOAD,
+                         expected);
+        hash_of(run_threads, n_ranks, RUN "--stage 1", expected);
+        assert_same_hash(run_by_hand, n_ranks, RUN "--stage 1", expected);
+    }
+    read_file("out.1", out, sizeof(out));
+    assert_string_equal(out, "");
+}
+
+static void by_mpirun_as_threads(void **state) {
+    (void)state;
+    if (ZR_MPIRUN[0] == '\0') {
+        print_message("this build is without MPI, or mpirun is not found\n");
+        skip();
+    }
+    for (int n_ranks = 1; n_ranks <= 4; n_ranks++) {
+        char expected[17], arguments[512];
+        hash_of(run_threads, n_ranks, SAME "--stage 0", expected);
+        snprintf(arguments, sizeof(arguments), SAME "--comm mpi --stage %d", n_ranks - 1);
+        assert_same_hash(run_by_mpirun, n_ranks, arguments, expected);
+        assert_same_hash(run_by_mpirun, n_ranks, SAME "--stage 3 " OFFLOAD, expected);
+    }
+    assert_int_equal(run_by_mpirun(2, TINY "--stage 4"), 2);
+    assert_said("--stage 4", "--stage 4: allowed are");
+    assert_int_equal(run_by_mpirun(2, TINY "--ranks 3"), 2);
+    assert_said("--ranks 3", "--ranks 3: mpirun or srun has started 2 processes");
+    assert_int_equal(run_by_mpirun(2, TINY "--steps 2 --device-memory 100KiB"), 1);
+    assert_said("--device-memory", "device memory:");
+}
+
+/* Rank 1 is killed once steps are made; rank 0 says so, and fails. */
+static void killed_rank(void **state) {
+    (void)state;
+    char command[4096];
+    snprintf(command, sizeof(command),
+             "export WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d; rm -f log; "
+             "A='" TINY "--device host --threads 1 --steps 1000000 --stage 3'; "
+             "RANK=1 LOCAL_RANK=1 '%s' $A 2>err.1 & victim=$!; "
+             "RANK=2 LOCAL_RANK=2 '%s' $A 2>err.2 & other=$!; "
+             "RANK=0 LOCAL_RANK=0 '%s' $A --log log >out 2>err & first=$!; "
+             "until [ -s log ]; do kill -0 $first || exit 9; done; kill -KILL $victim; "
+             "wait $other; [ $? -eq 1 ] || exit 8; wait $first",
+             free_port(), ZERO_TRAIN, ZERO_TRAIN, ZERO_TRAIN);
+    assert_int_equal(run_shell(command), 1);
+    assert_said("a killed rank", "rank 1");
+    assert_said("a killed rank", "error: rank 0: ");
+    read_file("err.2", err, sizeof(err));
+    assert_said("a killed rank", "error: rank 2: ");
+    assert_said("a killed rank", "rank 1");
+}
+
+static void refusals(void **state) {
+    (void)state;
+    assert_ran(TINY "--comm mpi --ranks 2", 2);
+    assert_said("--comm mpi", "--comm mpi: ranks are processes, and this one was started alone: "
+                              "start it with mpirun -n 2");
+    assert_ran(TINY "--comm mpi --device cuda", 2);
+    assert_said("--comm mpi", "--comm mpi: it is for host memory, and --device is cuda");
+    assert_int_equal(run_by_hand(2, TINY "--comm threads"), 2);
+    assert_said("--comm threads", "--comm threads: WORLD_SIZE says that 2 processes");
+    assert_int_equal(run_after("OMPI_COMM_WORLD_SIZE=2", TINY), 2);
+    assert_said("mpirun", "OMPI_COMM_WORLD_RANK is not set; mpirun of Open MPI sets it");
+    assert_int_equal(run_after("SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=2", TINY), 2);
+    assert_said("srun", "SLURM_PROCID=\"2\" in the environment: a whole number from 0 to 1");
+    assert_int_equal(run_after("PMI_SIZE=3 PMI_RANK=x", TINY), 2);
+    assert_said("mpirun", "PMI_RANK=\"x\"");
+    assert_int_equal(run_after("WORLD_SIZE=1 OMPI_COMM_WORLD_SIZE=2", TINY "--steps 1"), 0);
+}
+
+/* A program that is not beside its modules says what is missing, and what to do. */
+static void without_module(void **state) {
+    (void)state;
+    char command[4096];
+    snprintf(command, sizeof(command),
+             "cp '%s' zero-train-copy; PMIX_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 "
+             "./zero-train-copy " TINY ">out 2>err",
+             ZERO_TRAIN);
+    assert_int_equal(run_shell(command), 2);
+    assert_said("no module", "started by MPI's launcher, and no module for MPI is here");
+    assert_said("no module", "Install Open MPI");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(by_hand_as_threads), cmocka_unit_test(by_mpirun_as_threads),
+        cmocka_unit_test(killed_rank),        cmocka_unit_test(refusals),
+        cmocka_unit_test(without_module),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
