@@ -32,7 +32,7 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     if (rank->tokens == NULL)
         return fail_memory(request);
     ZR_TRY(zr_device_open("sim", &device_options, &rank->device));
-    rank->watch = gpt_plan_watch_create(zr_sim_clock_of(rank->device));
+    rank->watch = gpt_plan_watch_create(zr_sim_clock_of(rank->device), request->spans);
     if (rank->watch == NULL)
         return fail_memory(request);
     ZR_TRY(zr_comm_create_sim(0, request->n_ranks, &comm_options, &rank->comm));

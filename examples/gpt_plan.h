@@ -21,7 +21,9 @@ typedef struct gpt_plan_request {
     int n_ranks;    /* one of them is simulated, and stands for all */
     zr_sum_order_t sums; /* in which order ranks' numbers are added */
     zr_hardware_t hardware;
-    zr_log_t log; /* where that rank reports */
+    gpt_plan_spans_t *spans; /* set to the work of the last step, to be freed by the caller; NULL:
+                                it is not kept */
+    zr_log_t log;            /* where that rank reports */
 } gpt_plan_request_t;
 
 typedef struct gpt_plan {

@@ -20,6 +20,7 @@ typedef struct intervals {
 
 struct gpt_plan_watch {
     zr_sim_clock_t *clock;
+    gpt_plan_spans_t *spans; /* NULL: not wanted */
     intervals_t parts[GPT_PLAN_N_PARTS];
     size_t n_many;  /* intervals of a part, when it is time to count */
     double counted; /* until when the step's times are below */
@@ -94,7 +95,7 @@ static void cut(intervals_t *list, double begin, double end) {
 
 /* ---- watching -------------------------------------------------------------------------------- */
 
-static gpt_plan_part_t part_of(const zr_sim_span_t *span) {
+gpt_plan_part_t gpt_plan_part_of(const zr_sim_span_t *span) {
     switch (span->part) {
     case ZR_SIM_NETWORK:
         return GPT_PLAN_COMMUNICATION;
@@ -146,20 +147,56 @@ static void count(gpt_plan_watch_t *watch) {
     watch->n_many = most < LEAST_MANY / 2 ? LEAST_MANY : 2 * most;
 }
 
+void gpt_plan_spans_free(gpt_plan_spans_t *spans) {
+    free(spans->all);
+    *spans = (gpt_plan_spans_t){0};
+}
+
+static bool keep_span(gpt_plan_spans_t *spans, const zr_sim_span_t *span) {
+    if (spans->n == spans->capacity) {
+        size_t capacity = spans->capacity == 0 ? 1024 : 2 * spans->capacity;
+        zr_sim_span_t *grown = realloc(spans->all, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return false;
+        spans->all = grown;
+        spans->capacity = capacity;
+    }
+    spans->all[spans->n++] = *span;
+    return true;
+}
+
+/* Keep what lies within a time. */
+static void cut_spans(gpt_plan_spans_t *spans, double begin, double end) {
+    size_t n = 0;
+    for (size_t i = 0; i < spans->n; i++) {
+        zr_sim_span_t own = spans->all[i];
+        own.begin = own.begin < begin ? begin : own.begin;
+        own.end = own.end > end ? end : own.end;
+        if (own.begin < own.end)
+            spans->all[n++] = own;
+    }
+    spans->n = n;
+    spans->begin = begin;
+    spans->end = end;
+}
+
 static void observe(void *context, const zr_sim_span_t *span) {
     gpt_plan_watch_t *watch = context;
-    intervals_t *list = &watch->parts[part_of(span)];
+    if (watch->spans != NULL && !keep_span(watch->spans, span))
+        watch->has_failed = true;
+    intervals_t *list = &watch->parts[gpt_plan_part_of(span)];
     if (!append(list, (interval_t){span->begin, span->end}))
         watch->has_failed = true;
     if (list->n >= watch->n_many)
         count(watch);
 }
 
-gpt_plan_watch_t *gpt_plan_watch_create(zr_sim_clock_t *clock) {
+gpt_plan_watch_t *gpt_plan_watch_create(zr_sim_clock_t *clock, gpt_plan_spans_t *spans) {
     gpt_plan_watch_t *watch = calloc(1, sizeof(*watch));
     if (watch == NULL)
         return NULL;
     watch->clock = clock;
+    watch->spans = spans;
     watch->counted = zr_sim_clock_now(clock);
     watch->n_many = LEAST_MANY;
     zr_sim_clock_observe(clock, observe, watch);
@@ -179,10 +216,14 @@ void gpt_plan_watch_destroy(gpt_plan_watch_t **watch) {
 void gpt_plan_watch_begin(gpt_plan_watch_t *watch) {
     count(watch);
     watch->times = (gpt_plan_times_t){0};
+    if (watch->spans != NULL)
+        cut_spans(watch->spans, zr_sim_clock_now(watch->clock), INFINITY);
 }
 
 bool gpt_plan_watch_end(gpt_plan_watch_t *watch, gpt_plan_times_t *times_p) {
     count(watch);
+    if (watch->spans != NULL)
+        cut_spans(watch->spans, watch->spans->begin, zr_sim_clock_now(watch->clock));
     *times_p = watch->times;
     return !watch->has_failed;
 }

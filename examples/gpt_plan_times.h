@@ -17,6 +17,8 @@ typedef enum gpt_plan_part {
 } gpt_plan_part_t;
 #define GPT_PLAN_N_PARTS 5
 
+/** Whose work it is. */
+gpt_plan_part_t gpt_plan_part_of(const zr_sim_span_t *span);
 /** "compute", "update", "communication", "host_link", "disk". */
 const char *gpt_plan_part_name(gpt_plan_part_t part);
 
@@ -28,15 +30,24 @@ typedef struct gpt_plan_times {
                                          this is the step */
 } gpt_plan_times_t;
 
+/** All pieces of work of a step. */
+typedef struct gpt_plan_spans {
+    zr_sim_span_t *all; /* in the order in which they were queued; owned */
+    size_t n, capacity;
+    double begin, end; /* of the step: no piece reaches beyond it */
+} gpt_plan_spans_t;
+void gpt_plan_spans_free(gpt_plan_spans_t *spans);
+
 typedef struct gpt_plan_watch gpt_plan_watch_t;
 
 /**
  * Watch a clock from now on.
  *
  * @param clock  of a simulated device; borrowed until destroy
+ * @param spans  of the last step are kept here; NULL: they are not
  * @return NULL when there is no memory
  */
-gpt_plan_watch_t *gpt_plan_watch_create(zr_sim_clock_t *clock);
+gpt_plan_watch_t *gpt_plan_watch_create(zr_sim_clock_t *clock, gpt_plan_spans_t *spans);
 void gpt_plan_watch_destroy(gpt_plan_watch_t **watch);
 
 /** A step begins: work that ended before is forgotten. */

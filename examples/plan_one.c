@@ -13,8 +13,7 @@ static void keep_first(void *context, zr_log_level_t level, int rank, const char
         snprintf(one->message, sizeof(one->message), "%s", message);
 }
 
-/* What there is of a tier for a rank. Where there is one memory, host memory is what is left. */
-static size_t there(const gpt_plan_request_t *request, zr_tier_t tier, const gpt_plan_t *plan) {
+size_t plan_one_there(const gpt_plan_request_t *request, zr_tier_t tier, const gpt_plan_t *plan) {
     const zr_config_t *config = &request->config;
     const zr_hardware_t *hardware = &request->hardware;
     const size_t budgets[ZR_N_TIERS] = {config->device_memory_bytes, config->host_memory_bytes,
@@ -48,7 +47,7 @@ static plan_lack_t find_lack(const gpt_plan_request_t *request, const gpt_plan_t
     double worst = -1;
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         size_t needed = tier == ZR_TIER_NVME ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
-        size_t has = there(request, (zr_tier_t)tier, plan);
+        size_t has = plan_one_there(request, (zr_tier_t)tier, plan);
         double share = has > 0 ? (double)needed / (double)has : (double)needed;
         if (needed == 0 || share <= worst)
             continue;

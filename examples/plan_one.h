@@ -35,4 +35,8 @@ typedef struct plan_one {
 ZR_NODISCARD zr_status_t plan_one(const gpt_plan_request_t *request, const zr_log_t *log,
                                   plan_one_t *one_p);
 
+/** What there is of a tier for a rank: its budget, or its part of the machine where that is less.
+ * Where there is one memory, host memory is what the device leaves. */
+size_t plan_one_there(const gpt_plan_request_t *request, zr_tier_t tier, const gpt_plan_t *plan);
+
 #endif

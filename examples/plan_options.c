@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "examples/common/args.h"
+#include "examples/common/gnuplot.h"
 #include "examples/plan_hardware.h"
 #include "examples/shared_options.h"
 
@@ -71,8 +72,10 @@ static const struct argp_option own[] = {
      "machines to plan for: one that is described here (an unknown name lists them), a "
      "description, or this machine (default this)",
      4},
-    /* Not built yet: known, so that it is refused and not misread. */
-    {"plot", KEY_PLOT, "FILE", OPTION_HIDDEN, NULL, 6},
+    {"plot", KEY_PLOT, "FILE", 0,
+     "draw memory of each placement, and the time line of a step of the recommended plan, as "
+     "FILE.svg or FILE.png (needs gnuplot)",
+     6},
 };
 
 static const shared_options_t all = {.shared = shared,
@@ -123,6 +126,16 @@ static void note_given(plan_options_t *o, const char *name, const char *value) {
     o->n_given += i == o->n_given;
 }
 
+static zr_status_t set_plot(parsing_t *p, const char *value) {
+    if (!gnuplot_has_form(value))
+        return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "--plot %s: the form is chosen by the ending; allowed are NAME.svg, "
+                       "NAME.png",
+                       value);
+    p->options->plot_path = value;
+    return ZR_OK;
+}
+
 static zr_status_t take(parsing_t *p, int key, const char *value) {
     plan_options_t *o = p->options;
     if (key == KEY_HARDWARE) {
@@ -130,9 +143,7 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
         return ZR_OK;
     }
     if (key == KEY_PLOT)
-        return zr_fail(p->log, ZR_ERR_UNSUPPORTED,
-                       "--plot %s is not available yet in version %s; leave it out", value,
-                       zr_version());
+        return set_plot(p, value);
     const char *name = shared_options_name(&all, key);
     ZR_TRY(train_options_take(&o->run, key, value, p->log));
     p->has_device |= strcmp(name, "device") == 0 || strcmp(name, "threads") == 0;

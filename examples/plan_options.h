@@ -21,6 +21,8 @@ typedef struct plan_options {
     const char *hardware_name; /* as written */
     bool is_this;              /* the hardware is this machine */
 
+    const char *plot_path; /* of a picture; NULL: none */
+
     /* What is tried in all ways. */
     bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;
     int least_stage; /* of those that are tried */

@@ -51,6 +51,15 @@ static zr_status_t make_run(const search_t *search, const plan_row_t *row, train
     return ZR_OK;
 }
 
+gpt_plan_request_t plan_row_request(const plan_options_t *options, const plan_row_t *row) {
+    train_options_t run = options->run;
+    run.config = row->config;
+    run.recompute = row->recompute;
+    if (!row->recompute)
+        run.offload_activations = ZR_OFFLOAD_NONE;
+    return train_plan_request(&run, &options->hardware);
+}
+
 /* A placement that is left open: as far up as fits. */
 static zr_status_t settle(search_t *search, train_options_t *run, plan_row_t *row) {
     ZR_TRY(plan_auto_place(run, &search->options->hardware, search->log, &search->rows.n_tried));
@@ -66,7 +75,7 @@ static zr_status_t plan_row(search_t *search, plan_row_t *row) {
         ZR_TRY(settle(search, &run, row));
     row->config = run.config;
     search->rows.n_tried++;
-    gpt_plan_request_t request = train_plan_request(&run, &search->options->hardware);
+    gpt_plan_request_t request = plan_row_request(search->options, row);
     ZR_TRY(plan_one(&request, search->log, &row->one));
     if (row->one.fits)
         row->tokens_per_s = (double)run.n_ranks * (double)row->micro_batch *

@@ -44,6 +44,9 @@ ZR_NODISCARD zr_status_t plan_search(const plan_options_t *options, const zr_log
                                      messages_t *messages, plan_rows_t *rows_p);
 void plan_rows_free(plan_rows_t *rows);
 
+/** The request that a plan is of, without a log. */
+gpt_plan_request_t plan_row_request(const plan_options_t *options, const plan_row_t *row);
+
 /** Whether anything of a plan is on drives. */
 bool plan_row_uses_nvme(const plan_options_t *options, const plan_row_t *row);
 

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "examples/plan_plot.h"
 #include "examples/plan_report.h"
 #include "examples/plan_words.h"
 
@@ -40,9 +41,11 @@ static int plan(const plan_options_t *options, messages_t *messages, const zr_lo
         plan_report_table(options, &rows, stdout);
     if (rows.n_fit == 0)
         say_nearest(&rows, log);
+    if (options->plot_path != NULL)
+        status = plan_plot_draw(options, &rows, options->plot_path, log);
     int code = check_output(rows.n_fit > 0 ? EXIT_PLANNED : EXIT_FAILED, printed, log);
     plan_rows_free(&rows);
-    return code;
+    return status == ZR_OK ? code : EXIT_FAILED;
 }
 
 static int run(int argc, char **argv, messages_t *messages) {

@@ -201,6 +201,72 @@ static void parts_are_planned(void **state) {
     json_decref(planned);
 }
 
+/* ---- the picture ------------------------------------------------------------------------------
+ */
+
+#define PICTURED                                                                                   \
+    "--model layers=8,channels=256,heads=4,seq=64,vocab=256 --ranks 2 --dtype bf16 --micro-batch " \
+    "1 "                                                                                           \
+    "--hardware 8x-a100-80g --recompute none --quiet "
+#define BUDGET "--device-memory 48MiB "
+
+static void assert_in(const char *file, const char *part) {
+    if (strstr(file, part) == NULL)
+        fail_msg("\"%s\" is not in the picture", part);
+}
+
+/* Both forms; what is drawn is what was planned, for all tiers, and the parts of a step. */
+static void pictures_are_drawn(void **state) {
+    static const char *const parts[] = {"<svg",
+                                        "parameters",
+                                        "optimizer_state",
+                                        "activations",
+                                        "device, ",
+                                        "host, ",
+                                        "nvme, ",
+                                        "no room",
+                                        "48.0 MiB",
+                                        "peak, as reserved",
+                                        "compute",
+                                        "network",
+                                        "update",
+                                        "to the device",
+                                        "drive, read",
+                                        "one step of the recommended plan"};
+    static char file[1 << 20];
+    (void)state;
+    if (system("gnuplot --version >/dev/null 2>&1") != 0)
+        skip();
+    assert_int_equal(plan(PICTURED BUDGET "--offload-optimizer nvme --stage 2 --plot \"it's.svg\""),
+                     0);
+    assert_string_equal(err, "");
+    assert_int_equal(plan(PICTURED BUDGET "--plot it.png"), 0);
+    assert_string_equal(err, "");
+    assert_non_null(strstr(out, "recommended"));
+    read_file("it.png", file, sizeof(file));
+    assert_int_equal(memcmp(file, "\x89PNG", 4), 0);
+    assert_int_equal(plan(PICTURED BUDGET "--offload-optimizer nvme --plot it.svg"), 0);
+    read_file("it.svg", file, sizeof(file));
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        assert_in(file, parts[i]);
+    assert_int_equal(
+        plan(PICTURED "--device-memory 8MiB --stage 0 --offload-optimizer none --plot none.svg"),
+        1);
+    read_file("none.svg", file, sizeof(file));
+    assert_in(file, "no room");
+    assert_null(strstr(file, "one step"));
+}
+
+static void a_picture_needs_gnuplot(void **state) {
+    (void)state;
+    assert_int_equal(setenv("PATH", "/nowhere", 1), 0);
+    int code = plan(PICTURED BUDGET "--plot it.svg");
+    assert_int_equal(setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 1), 0);
+    assert_int_equal(code, 1);
+    assert_said("no gnuplot", "there is no gnuplot; install the package gnuplot-nox");
+    assert_non_null(strstr(out, "recommended"));
+}
+
 /* Descriptions that come with the program, and what is refused. */
 static void hardware_is_found(void **state) {
     static const char *const names[] = {"8x-a100-80g", "8x-a100-40g-400gb", "8x-h100",
@@ -226,7 +292,7 @@ static void hardware_is_found(void **state) {
                          {"--stage 1 --offload-params cpu", "--stage 3"},
                          {"--stage 1 --offload-params auto", "--stage 3"},
                          {"--offload-optimizer nvme", "--nvme-path"},
-                         {"--plot x.svg", "not available yet"},
+                         {"--plot picture.pdf", "NAME.svg, NAME.png"},
                          {"--micro-batch 0", "--micro-batch"},
                          {"word", "word"}};
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
@@ -295,6 +361,8 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_is_agreed_on),
         cmocka_unit_test(what_is_recommended_runs),
         cmocka_unit_test(parts_are_planned),
+        cmocka_unit_test(pictures_are_drawn),
+        cmocka_unit_test(a_picture_needs_gnuplot),
         cmocka_unit_test(hardware_is_found),
         cmocka_unit_test(collectives_are_as_asked_for),
         cmocka_unit_test(planning_is_cheap),
