@@ -260,7 +260,7 @@ static json_t *proof_object(const capacity_proof_t *proof) {
     return whole(object, made);
 }
 
-json_t *capacity_point_object(const capacity_search_t *search, const capacity_proof_t *proof) {
+json_t *capacity_point_object(const capacity_search_t *search) {
     json_t *object = capacity_point_key(search->its_case, &search->place);
     bool made = json_put(object, "result", json_string(search->found ? "found" : "none_fits"));
     made &= json_put(object, "plans", json_count(search->n_plans));
@@ -270,9 +270,20 @@ json_t *capacity_point_object(const capacity_search_t *search, const capacity_pr
         made &= json_put(object, "largest", largest_object(search));
     if (search->has_next)
         made &= json_put(object, "next", next_object(search));
-    if (proof != NULL)
-        made &= json_put(object, "proof", proof_object(proof));
     return whole(object, made);
+}
+
+bool capacity_point_prove(json_t *point, const capacity_proof_t *proof) {
+    return json_put(point, "proof", proof_object(proof));
+}
+
+/* The larger one is trained with the options of the largest. */
+bool capacity_point_runs_as(const json_t *point, const json_t *other) {
+    const char *options = capacity_point_text(point, "largest.options");
+    return options[0] != '\0' &&
+           strcmp(options, capacity_point_text(other, "largest.options")) == 0 &&
+           json_equal((json_t *)capacity_point_at(point, "next.model"),
+                      (json_t *)capacity_point_at(other, "next.model"));
 }
 
 /* ---- reading it ------------------------------------------------------------------------------ */

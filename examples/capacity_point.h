@@ -15,11 +15,12 @@ json_t *capacity_point_key(const capacity_case_t *its_case, const capacity_place
 /** Whether a point is the one of a key. */
 bool capacity_point_is(const json_t *point, const json_t *key);
 
-/**
- * @param proof  NULL: it was not verified
- * @return NULL: no memory
- */
-json_t *capacity_point_object(const capacity_search_t *search, const capacity_proof_t *proof);
+/** What a search has found, not verified; NULL: no memory. */
+json_t *capacity_point_object(const capacity_search_t *search);
+/** Add what came of verifying it; false: no memory. */
+bool capacity_point_prove(json_t *point, const capacity_proof_t *proof);
+/** Whether two points ask for the same two runs: then what is proved of one is of the other. */
+bool capacity_point_runs_as(const json_t *point, const json_t *other);
 
 /** Whether the point is all that was asked for: of one that was trained, that it is proved. */
 bool capacity_point_is_good(const json_t *point);

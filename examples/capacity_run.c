@@ -128,35 +128,59 @@ static json_t *find_kept(const running_t *running, const json_t *key) {
     return NULL;
 }
 
-static zr_status_t find_point(running_t *running, const capacity_case_t *its_case,
-                              const capacity_place_t *place, json_t **point_p) {
-    capacity_search_t *search = calloc(1, sizeof(*search));
-    capacity_proof_t *proof = calloc(1, sizeof(*proof));
+/* What another placement has come to, too, is not trained twice. */
+static json_t *find_proof(const running_t *running, const json_t *point) {
+    size_t i;
+    json_t *other;
+    json_array_foreach(running->points, i, other) {
+        if (capacity_point_runs_as(other, point))
+            return json_object_get(other, "proof");
+    }
+    return NULL;
+}
+
+static zr_status_t prove(const running_t *running, const capacity_search_t *search, json_t *point) {
+    capacity_proof_t proof;
+    json_t *known = find_proof(running, point);
+    if (running->options->verify_steps == 0 || !search->found)
+        return ZR_OK;
+    if (known != NULL)
+        return json_object_set(point, "proof", known) == 0 ? ZR_OK : ZR_ERR_MEMORY;
+    show_training(running, search);
+    ZR_TRY(capacity_verify(search, &proof));
+    return capacity_point_prove(point, &proof) ? ZR_OK : ZR_ERR_MEMORY;
+}
+
+/* *point_p: owned by the caller, also after an error. */
+static zr_status_t find_point(const running_t *running, capacity_search_t *search,
+                              json_t **point_p) {
+    show(running, search->its_case, &search->place, "planning");
+    ZR_TRY(capacity_search(search));
+    *point_p = capacity_point_object(search);
+    return *point_p != NULL ? prove(running, search, *point_p) : ZR_ERR_MEMORY;
+}
+
+static zr_status_t find_new_point(const running_t *running, const capacity_case_t *its_case,
+                                  const capacity_place_t *place, json_t **point_p) {
+    json_t *point = NULL;
     zr_status_t status = ZR_ERR_MEMORY;
-    bool has_proof = false;
-    if (search != NULL && proof != NULL) {
-        search->options = running->options;
-        search->its_case = its_case;
-        search->place = *place;
-        search->log = running->log;
-        search->stop = running->stop;
-        show(running, its_case, place, "planning");
-        status = capacity_search(search);
-        if (status == ZR_OK && search->found && running->options->verify_steps > 0) {
-            show_training(running, search);
-            status = capacity_verify(search, proof);
-            has_proof = status == ZR_OK;
-        }
-        if (status == ZR_OK) {
-            *point_p = capacity_point_object(search, has_proof ? proof : NULL);
-            status = *point_p != NULL ? ZR_OK : ZR_ERR_MEMORY;
-        }
+    capacity_search_t *search = calloc(1, sizeof(*search)); /* plans are large */
+    if (search != NULL) {
+        *search = (capacity_search_t){.options = running->options,
+                                      .its_case = its_case,
+                                      .place = *place,
+                                      .log = running->log,
+                                      .stop = running->stop};
+        status = find_point(running, search, &point);
     }
     free(search);
-    free(proof);
-    if (status == ZR_ERR_MEMORY)
-        return zr_fail(running->log, status, "no memory for a capacity");
-    return status;
+    if (status == ZR_OK)
+        *point_p = point;
+    else
+        json_decref(point);
+    return status != ZR_ERR_MEMORY
+               ? status
+               : zr_fail(running->log, status, "the system has no memory for a capacity");
 }
 
 /* It is appended, and the state is written, where there is one. */
@@ -170,7 +194,7 @@ static zr_status_t add_point(running_t *running, const capacity_case_t *its_case
     json_decref(key);
     bool is_new = point == NULL;
     if (is_new)
-        status = find_point(running, its_case, place, &point);
+        status = find_new_point(running, its_case, place, &point);
     if (status != ZR_OK)
         return status;
     if (json_array_append_new(running->points, point) != 0)

@@ -438,6 +438,60 @@ static void bad_input_is_refused(void **state) {
     assert_int_equal(strncmp(out, "zero-capacity ", 14), 0);
 }
 
+/* ---- the document ---------------------------------------------------------------------------- */
+
+static char document[65536];
+
+static void assert_documented(const char *before, const char *name, const char *after) {
+    char wanted[128];
+    snprintf(wanted, sizeof(wanted), "%s%s%s", before, name, after);
+    if (strstr(document, wanted) == NULL)
+        fail_msg("docs/capacity.md says nothing of %s", wanted);
+}
+
+/* But for peaks, which are zero-train's. */
+static void assert_fields_documented(json_t *value) {
+    const char *name;
+    json_t *inner;
+    size_t i;
+    if (json_is_array(value)) {
+        json_array_foreach(value, i, inner) assert_fields_documented(inner);
+    }
+    json_object_foreach(value, name, inner) {
+        if (strcmp(name, "device") == 0 || strcmp(name, "host") == 0 || strcmp(name, "nvme") == 0)
+            continue;
+        char dotted[128];
+        snprintf(dotted, sizeof(dotted), "`... %s`", name);
+        if (strstr(document, dotted) == NULL)
+            assert_documented("`", name, "`");
+        if (strcmp(name, "peak_bytes") != 0)
+            assert_fields_documented(inner);
+    }
+}
+
+static void everything_is_documented(void **state) {
+    size_t n = 0;
+    (void)state;
+    read_file(CAPACITY_DOC, document, sizeof(document));
+    assert_int_equal(capacity("--help"), 0);
+    for (const char *at = out; (at = strstr(at, "\n      --")) != NULL; n++) {
+        char name[64];
+        at += 9;
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(at, "=[ \n"), at);
+        assert_documented("`--", name, "");
+    }
+    assert_true(n > 40);
+    json_t *object = capacity_json(
+        SMALL BUDGETS "--stage 2 --offload-optimizer cpu --verify steps=1 --csv got.csv", 0);
+    assert_fields_documented(object);
+    json_decref(object);
+    char csv[4096];
+    read_file("got.csv", csv, sizeof(csv));
+    for (char *name = strtok(csv, ",\n"), *end = strstr(csv, "next_trained");
+         name != NULL && name <= end; name = strtok(NULL, ",\n"))
+        assert_documented("`", name, "`");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_grow),
@@ -451,6 +505,7 @@ int main(void) {
         cmocka_unit_test(pictures_are_drawn),
         cmocka_unit_test(described_hardware_is_planned_for),
         cmocka_unit_test(bad_input_is_refused),
+        cmocka_unit_test(everything_is_documented),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

@@ -52,7 +52,8 @@ if(TARGET zero-train)
   add_dependencies(test_zero_plan zero-train zero-plan)
   zr_add_test(examples/test_zero_capacity.c LINK zero_capacity_core LABELS asan)
   target_compile_definitions(test_zero_capacity PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
-    ZERO_CAPACITY="$<TARGET_FILE:zero-capacity>")
+    ZERO_CAPACITY="$<TARGET_FILE:zero-capacity>"
+    CAPACITY_DOC="${CMAKE_SOURCE_DIR}/docs/capacity.md")
   add_dependencies(test_zero_capacity zero-train zero-capacity)
   zr_add_test(examples/test_memory_plan.c NO_SANITIZERS)
   target_compile_definitions(test_memory_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
