@@ -327,6 +327,10 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
         ZR_TRY(take_own(p, key, value));
     } else {
         ZR_TRY(train_options_take(&o->run, key, value, p->log));
+        if (o->run.auto_stage)
+            return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                           "--stage auto: capacities are of one stage each; allowed are 0, 1, 2, "
+                           "3, or leave it out, and each is tried");
         note_fixed(p, name);
         note_open(o, name);
     }

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "examples/train_auto.h"
+#include "examples/plan_auto.h"
 
 typedef struct variant {
     zr_offload_device_t gradients, activations;
@@ -64,17 +64,14 @@ static zr_status_t try_shape(capacity_search_t *search, const variant_t *variant
                              bool *fits_p) {
     train_options_t run;
     gpt_plan_t plan;
-    zr_status_t status = ZR_OK;
     if (search->stop != NULL && atomic_load(search->stop))
         return ZR_ERR_STATE;
     ZR_TRY(make_run(search, variant, shape, &run));
-    if (train_auto_is_wanted(&run))
-        status = train_auto_place_on(&run, &search->its_case->hardware, &nowhere);
-    if (status == ZR_OK) {
-        gpt_plan_request_t request = request_of(search, &run);
-        status = gpt_plan(&request, &plan);
-    }
     search->n_plans++;
+    if (run.auto_optimizer || run.auto_params)
+        ZR_TRY(plan_auto_place(&run, &search->its_case->hardware, search->log, &search->n_plans));
+    gpt_plan_request_t request = request_of(search, &run);
+    zr_status_t status = gpt_plan(&request, &plan);
     *fits_p = status == ZR_OK;
     if (*fits_p) {
         *run_p = run;

@@ -14,8 +14,8 @@ typedef struct capacity_proof {
     bool as_planned; /* its peaks are those of the plan, to the byte */
     bool refused;    /* the next larger size was; true where there is none */
     train_result_t result;
-    char message[512];      /* of a training that failed */
-    char next_message[512]; /* of the refusal */
+    char message[1024];      /* of a training that failed */
+    char next_message[1024]; /* of the refusal: cut off where a plan's is */
 } capacity_proof_t;
 
 /**

@@ -163,6 +163,19 @@ static zr_status_t place(search_t *search, bool *fits_p) {
     return ZR_OK;
 }
 
+/* Where host memory is what is short: with all parameters on drives the device has room for state,
+ * whose gradients then are not in host memory either. */
+static zr_status_t place_state_first(search_t *search, bool *fits_p) {
+    zr_config_t *config = &search->run->config;
+    *fits_p = false;
+    if (!search->run->auto_optimizer || !search->run->auto_params || config->nvme.paths[0] == '\0')
+        return ZR_OK;
+    reset(search);
+    config->offload_optimizer.device = config->offload_param.device = ZR_OFFLOAD_NVME;
+    ZR_TRY(turn_down(search, turn_state_ratio, OF_DEVICE, fits_p));
+    return *fits_p ? fits(search, OF_HOST, fits_p) : ZR_OK;
+}
+
 /* Gradients go with their state, unless only the device has room for them. */
 static zr_status_t choose(search_t *search) {
     zr_offload_options_t *state = &search->run->config.offload_optimizer;
@@ -176,7 +189,8 @@ static zr_status_t choose(search_t *search) {
     if (found)
         return ZR_OK;
     state->gradients = ZR_OFFLOAD_CPU;
-    return place(search, &found);
+    ZR_TRY(place_state_first(search, &found));
+    return found ? ZR_OK : place(search, &found);
 }
 
 zr_status_t plan_auto_place(train_options_t *run, const zr_hardware_t *hardware,

@@ -13,7 +13,8 @@
  * micro-batch, not in each step. What leaves the device is as little as its budget needs, in steps
  * of 1/256; what then leaves host memory as little as that budget needs, where the run's
  * nvme.paths name drives. Gradients go with their state; where host memory does not hold them, they
- * stay on the device.
+ * stay on the device. Where nothing fits in this way, all parameters go to the drives, and as much
+ * state as fits comes to the device with its gradients.
  *
  * @param run        resolved, with a stage; in and out: where nothing fits, the least that there is
  * @param n_plans_p  what was tried is added

@@ -55,10 +55,11 @@ static void take(train_options_t *options, const plan_rows_t *rows, const zr_log
         zr_log_write(log, ZR_LOG_INFO, "auto: %s", choice->why);
 }
 
-zr_status_t train_auto_place_on(train_options_t *options, const zr_hardware_t *hardware,
-                                const zr_log_t *log) {
+zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
+    zr_hardware_t hardware;
+    ZR_TRY(this_machine_describe(options, log, &hardware));
     plan_options_t asked = {.run = *options,
-                            .hardware = *hardware,
+                            .hardware = hardware,
                             .hardware_name = "this",
                             .is_this = true, /* its drives are those that were named */
                             .stage_open = options->auto_stage,
@@ -72,10 +73,4 @@ zr_status_t train_auto_place_on(train_options_t *options, const zr_hardware_t *h
         take(options, &rows, log);
     plan_rows_free(&rows);
     return status;
-}
-
-zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
-    zr_hardware_t hardware;
-    ZR_TRY(this_machine_describe(options, log, &hardware));
-    return train_auto_place_on(options, &hardware, log);
 }

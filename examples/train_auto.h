@@ -19,8 +19,5 @@ bool train_auto_is_wanted(const train_options_t *options);
  *         what it lacks; what opening the device or the drives returns
  */
 ZR_NODISCARD zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log);
-/** The same for described hardware, with the drives that were named. */
-ZR_NODISCARD zr_status_t train_auto_place_on(train_options_t *options,
-                                             const zr_hardware_t *hardware, const zr_log_t *log);
 
 #endif

@@ -219,6 +219,34 @@ static void capacities_are_trained(void **state) {
     json_decref(object);
 }
 
+static double largest(const char *arguments) {
+    json_t *object = capacity_json(arguments, 0);
+    json_t *point = json_array_get(json_object_get(object, "points"), 0);
+    assert_int_equal(json_array_size(json_object_get(object, "points")), 1);
+    double n_params = number(at(point, "largest", "model"), "parameters", NULL);
+    json_decref(object);
+    return n_params;
+}
+
+/* Host memory is short of gradients: those of state that the device has room for are not there. */
+static void parts_fit_more(void **state) {
+    static const char *const places[] = {"nvme", "auto"};
+    double found[2];
+    (void)state;
+    if (!has_nvme())
+        skip();
+    for (size_t i = 0; i < 2; i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof(arguments),
+                 SMALL "--ranks 2 --device-memory 4MiB --host-memory 4MiB --nvme-capacity 64MiB "
+                       "--nvme-path drive --stage 3 --sub-group 4096 --param-buffer 4096 --verify "
+                       "steps=2 --offload-optimizer %s --offload-params %s",
+                 places[i], places[i]);
+        found[i] = largest(arguments);
+    }
+    assert_true(found[1] > 1.05 * found[0]);
+}
+
 /* What is printed runs in zero-train, and one layer more does not. */
 static void options_are_zero_trains(void **state) {
     char arguments[2048], larger[64];
@@ -424,6 +452,7 @@ static void bad_input_is_refused(void **state) {
                          {"--nvme-path none-such", "none-such"},
                          {"--recompute none --offload-activations cpu", "--recompute unit"},
                          {"--stge 1", "--stage"},
+                         {"--stage auto", "leave it out"},
                          {"word", "word"}};
     (void)state;
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
@@ -497,6 +526,7 @@ int main(void) {
         cmocka_unit_test(sizes_grow),
         cmocka_unit_test(no_larger_size_fits),
         cmocka_unit_test(capacities_are_trained),
+        cmocka_unit_test(parts_fit_more),
         cmocka_unit_test(options_are_zero_trains),
         cmocka_unit_test(too_small_budgets_have_none),
         cmocka_unit_test(stopped_sweeps_go_on),
