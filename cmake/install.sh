@@ -1,4 +1,4 @@
-# Sourced by tests/run.sh and examples/quickstart.sh: make sure that what the build needs is
+# Sourced by tests/run.sh and the scripts in examples/: make sure that what the build needs is
 # there. Run by itself, it does that, installs MPI, and the packages that it is given (fio, for
 # zero-bench io). Debian 12 and Ubuntu 22.04 or later get it through apt-get; elsewhere the tools and
 # libraries are looked for, and what is missing is named.
