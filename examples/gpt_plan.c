@@ -48,6 +48,13 @@ static zr_status_t build(planned_rank_t *rank) {
     return gpt_offload_activations(rank->gpt);
 }
 
+/* As many as a trainer does in a step: its loss and its time. */
+static zr_status_t share_values(planned_rank_t *rank, double loss) {
+    const double own[2] = {loss, 0};
+    double all[2 * ZR_MAX_SUM_SOURCES];
+    return zr_runtime_share(rank->runtime, own, 2, all);
+}
+
 static zr_status_t train_step(planned_rank_t *rank, size_t step) {
     const gpt_plan_request_t *request = rank->request;
     size_t n = request->config.grad_accum;
@@ -58,7 +65,7 @@ static zr_status_t train_step(planned_rank_t *rank, size_t step) {
                                      request->config.micro_batch, length));
     }
     ZR_TRY(gpt_take_loss(rank->gpt, &loss));
-    ZR_TRY(zr_runtime_average(rank->runtime, loss, &loss));
+    ZR_TRY(share_values(rank, loss));
     return zr_runtime_step(rank->runtime, NULL);
 }
 

@@ -56,6 +56,8 @@ typedef struct rank {
     double *step_tokens_per_s;     /* [n_steps]; rank 0 only */
     size_t capacity;               /* of both */
     double seconds;                /* of all steps */
+    double own_begin, own_stall;   /* when the rank last took its own time, and stall until then */
+    train_delays_t *delays;        /* [n_ranks]; rank 0 only */
     train_result_t result;
 } rank_t;
 
@@ -279,6 +281,34 @@ static train_time_t time_between(const train_time_t *before, const train_time_t 
     return time;
 }
 
+/* What the rank did since it last took its own time, but for waiting for others. */
+static double take_own_seconds(rank_t *rank) {
+    zr_runtime_time_t time;
+    zr_runtime_time(rank->runtime, &time);
+    double now = now_seconds();
+    double own = now - rank->own_begin - (time.stall_seconds - rank->own_stall);
+    rank->own_begin = now;
+    rank->own_stall = time.stall_seconds;
+    return own;
+}
+
+/* The average of the loss, and which rank the others waited for since they did this last. Both go
+ * with one call: what ranks tell each other in each step. */
+static zr_status_t share_loss_and_time(rank_t *rank, double loss, train_step_line_t *line_p) {
+    int n_ranks = rank->run->options->n_ranks;
+    const double own[2] = {loss, take_own_seconds(rank)};
+    double all[2 * ZR_MAX_SUM_SOURCES], own_seconds[ZR_MAX_SUM_SOURCES], sum = 0;
+    ZR_TRY(zr_runtime_share(rank->runtime, own, 2, all));
+    for (int i = 0; i < n_ranks; i++) {
+        sum += all[2 * i];
+        own_seconds[i] = all[2 * i + 1];
+    }
+    line_p->loss = sum / n_ranks;
+    if (rank->number == 0 && n_ranks > 1)
+        line_p->slowest = train_slowest_of(own_seconds, n_ranks);
+    return ZR_OK;
+}
+
 static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
     const train_options_t *o = rank->run->options;
     double loss = 0;
@@ -290,7 +320,7 @@ static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
         line_p->n_tokens += (size_t)o->n_ranks * o->config.micro_batch * length;
     }
     ZR_TRY(gpt_take_loss(rank->gpt, &loss));
-    ZR_TRY(zr_runtime_average(rank->runtime, loss, &line_p->loss));
+    ZR_TRY(share_loss_and_time(rank, loss, line_p));
     return zr_runtime_step(rank->runtime, &line_p->report);
 }
 
@@ -299,6 +329,21 @@ static zr_status_t grow(rank_t *rank, double **values, size_t capacity) {
     if (grown == NULL)
         return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the times of %zu steps", capacity);
     *values = grown;
+    return ZR_OK;
+}
+
+/* The first step maps memory and says nothing of those that follow. */
+static zr_status_t note_delay(rank_t *rank, const train_step_line_t *line) {
+    size_t n_ranks = (size_t)rank->run->options->n_ranks;
+    if (n_ranks == 1 || rank->result.n_steps == rank->result.first_step)
+        return ZR_OK;
+    if (rank->delays == NULL)
+        rank->delays = calloc(n_ranks, sizeof(*rank->delays));
+    if (rank->delays == NULL)
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the delays of %zu ranks", n_ranks);
+    rank->delays[line->slowest.rank].n_steps += 1;
+    rank->delays[line->slowest.rank].excess_seconds += line->slowest.excess_seconds;
+    rank->result.n_delayed_steps += 1;
     return ZR_OK;
 }
 
@@ -314,6 +359,7 @@ static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
     }
     rank->step_seconds[n] = line->seconds;
     rank->step_tokens_per_s[n] = line->tokens_per_s;
+    ZR_TRY(note_delay(rank, line));
     if (run->log_file != NULL)
         ZR_TRY(train_report_log_step(run->log_file, run->options, line, &rank->log));
     if (run->messages != NULL)
@@ -375,6 +421,7 @@ static zr_status_t train_steps(rank_t *rank) {
     result->n_skipped = saved_step - rank->run->start.n_updates;
     train_time_t begin = rank_time(rank), before = begin, after = begin;
     double start = now_seconds(), step_start = start;
+    (void)take_own_seconds(rank);
     for (size_t i = saved_step; begins_step(rank, i); i++) {
         train_step_line_t line = {0};
         ZR_TRY(train_step(rank, &line));
@@ -623,6 +670,11 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     result->last_loss = first->last_loss;
     result->weights = first->weights;
     result->seconds = ranks[0].seconds;
+    result->n_delayed_steps = first->n_delayed_steps;
+    if (ranks[0].delays != NULL) {
+        result->slowest_rank = train_slowest_of_all(ranks[0].delays, options->n_ranks);
+        result->slowest = ranks[0].delays[result->slowest_rank];
+    }
     int n_here = train_launch_n_here(options);
     for (int i = 0; i < n_here; i++)
         add_up_rank(&ranks[i], n_here, result);
@@ -717,6 +769,7 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
         add_up(ranks, run->options, result);
     }
     free(ranks[0].step_tokens_per_s);
+    free(ranks[0].delays);
     free(ranks[0].step_seconds);
     free(ranks);
     result->bad_input = is_about_input(status) && !run->drive_failed;

@@ -7,6 +7,7 @@
 
 #include "examples/common/messages.h"
 #include "examples/train_options.h"
+#include "examples/train_slowest.h"
 
 /** Bytes of one class. */
 typedef struct train_class_peak {
@@ -156,6 +157,9 @@ typedef struct train_result {
     uint64_t bytes_sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES]; /* the largest over the ranks */
     train_time_t time;
     double seconds; /* of all steps, on rank 0 */
+    int slowest_rank;
+    size_t n_delayed_steps; /* of more ranks and steps than one: what follows says something */
+    train_delays_t slowest; /* of that rank, in those steps: all but the first */
 } train_result_t;
 
 /**

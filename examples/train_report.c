@@ -42,6 +42,10 @@ zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
     made &= json_put(object, "tokens", json_count(line->n_tokens));
     made &= json_put(object, "step_ms", json_number(1e3 * line->seconds));
     made &= json_put(object, "tokens_per_s", json_number(line->tokens_per_s));
+    if (options->n_ranks > 1) {
+        made &= json_put(object, "slowest_rank", json_count((uint64_t)line->slowest.rank));
+        made &= json_put(object, "excess_ms", json_number(1e3 * line->slowest.excess_seconds));
+    }
     if (options->config.wall_clock_breakdown)
         made &= json_put(object, "time", time_object(options, &line->time));
     errno = 0;
@@ -343,6 +347,23 @@ void train_report_warnings(const train_options_t *options, const train_result_t 
                  options->config.adamw.lr);
 }
 
+/* What a step would lose less, were the slowest rank as fast as the others. */
+static double excess_ms(const train_result_t *result) {
+    return 1e3 * result->slowest.excess_seconds / (double)result->n_delayed_steps;
+}
+
+static json_t *slowest_object(const train_result_t *result) {
+    json_t *object = json_object();
+    bool made = json_put(object, "rank", json_count((uint64_t)result->slowest_rank));
+    made &= json_put(object, "steps", json_count(result->slowest.n_steps));
+    made &= json_put(object, "excess_ms", json_number(excess_ms(result)));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
 static bool put_success(json_t *object, const train_options_t *options,
                         const train_result_t *result) {
     bool has_trained = result->n_steps > result->first_step;
@@ -359,6 +380,8 @@ static bool put_success(json_t *object, const train_options_t *options,
     made &=
         json_put(object, "comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL]));
     made &= json_put(object, "time", time_object(options, &result->time));
+    if (result->n_delayed_steps > 0)
+        made &= json_put(object, "slowest_rank", slowest_object(result));
     return made;
 }
 
@@ -534,6 +557,12 @@ void train_report_summary(const train_options_t *options, const train_result_t *
     if (train_options_use_nvme(options))
         fprintf(file, ", io %.1f", time->io);
     fprintf(file, "\n");
+    if (result->n_delayed_steps > 0)
+        fprintf(
+            file,
+            "slowest      rank %d, in %zu of %zu steps; %.1f ms of a step more than the others\n",
+            result->slowest_rank, result->slowest.n_steps, result->n_delayed_steps,
+            excess_ms(result));
     print_sent(result, file);
     fprintf(file, "weights      xxh3 %016llx\n", (unsigned long long)result->weights.xxh3);
     train_offload_summary(options, result, file);

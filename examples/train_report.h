@@ -15,7 +15,8 @@ typedef struct train_step_line {
     size_t n_tokens; /* trained on, over all ranks */
     double seconds;
     double tokens_per_s;
-    train_time_t time; /* of this rank in this step */
+    train_time_t time;       /* of this rank in this step */
+    train_slowest_t slowest; /* of more ranks than one */
 } train_step_line_t;
 
 /**

@@ -162,23 +162,36 @@ zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p) {
     return ZR_OK;
 }
 
-/* ---- averages ---- */
+/* ---- what ranks tell each other ---- */
 
-static zr_status_t gather_scalar(zr_runtime_t *runtime, double value) {
-    double *own = runtime->scalars_device + runtime->rank;
-    runtime->scalars_host[runtime->rank] = value;
-    ZR_TRY(zr_copy_async(runtime->compute, own, runtime->scalars_host + runtime->rank,
-                         sizeof(double), ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_rt_gather_control(runtime, "average", ZR_DTYPE_F64, runtime->scalars_device, 1));
-    ZR_TRY(zr_copy_async(runtime->compute, runtime->scalars_host, runtime->scalars_device,
-                         (size_t)runtime->n_ranks * sizeof(double), ZR_COPY_DEVICE_TO_HOST));
+static zr_status_t share(zr_runtime_t *runtime, const double *values, size_t n_values) {
+    double *host = runtime->scalars_host, *device = runtime->scalars_device;
+    size_t own = (size_t)runtime->rank * n_values, n_all = (size_t)runtime->n_ranks * n_values;
+    memcpy(host + own, values, n_values * sizeof(double));
+    ZR_TRY(zr_copy_async(runtime->compute, device + own, host + own, n_values * sizeof(double),
+                         ZR_COPY_HOST_TO_DEVICE));
+    ZR_TRY(zr_rt_gather_control(runtime, "shared values", ZR_DTYPE_F64, device, n_values));
+    ZR_TRY(zr_copy_async(runtime->compute, host, device, n_all * sizeof(double),
+                         ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(runtime->compute));
     return zr_comm_check(runtime->comm);
 }
 
+zr_status_t zr_runtime_share(zr_runtime_t *runtime, const double *values, size_t n_values,
+                             double *all) {
+    ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_share"));
+    if (n_values < 1 || n_values > ZR_MAX_SHARED_VALUES)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "zr_runtime_share: %zu values; 1 to %d are possible", n_values,
+                       ZR_MAX_SHARED_VALUES);
+    ZR_TRY(zr_rt_note(runtime, share(runtime, values, n_values)));
+    memcpy(all, runtime->scalars_host, (size_t)runtime->n_ranks * n_values * sizeof(double));
+    return ZR_OK;
+}
+
 zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p) {
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_average"));
-    ZR_TRY(zr_rt_note(runtime, gather_scalar(runtime, value)));
+    ZR_TRY(zr_rt_note(runtime, share(runtime, &value, 1)));
     double sum = 0;
     for (int rank = 0; rank < runtime->n_ranks; rank++)
         sum += runtime->scalars_host[rank];

@@ -519,16 +519,16 @@ static zr_status_t allocate_norms(zr_runtime_t *runtime) {
         workspace_bytes = need > workspace_bytes ? need : workspace_bytes;
     }
     size_t n_ranks = (size_t)runtime->n_ranks;
-    size_t n_norms = n_ranks * runtime->n_units;
+    size_t n_norms = n_ranks * runtime->n_units, n_scalars = n_ranks * ZR_MAX_SHARED_VALUES;
     runtime->norms_host = calloc(n_norms + 1, sizeof(double));
-    runtime->scalars_host = calloc(n_ranks, sizeof(double));
+    runtime->scalars_host = calloc(n_scalars, sizeof(double));
     runtime->reduced = calloc(runtime->n_units + 1, sizeof(zr_unit_t *));
     if (runtime->norms_host == NULL || runtime->scalars_host == NULL || runtime->reduced == NULL)
         return out_of_memory(runtime, "norms");
     ZR_TRY(zr_rt_allocate(runtime, n_norms * sizeof(double), ZR_TAG_WORKSPACE,
                           ZR_LIFETIME_PERSISTENT, "norms", NULL, (void **)&runtime->norms_device));
-    ZR_TRY(zr_rt_allocate(runtime, n_ranks * sizeof(double), ZR_TAG_WORKSPACE,
-                          ZR_LIFETIME_PERSISTENT, "averages", NULL,
+    ZR_TRY(zr_rt_allocate(runtime, n_scalars * sizeof(double), ZR_TAG_WORKSPACE,
+                          ZR_LIFETIME_PERSISTENT, "shared values", NULL,
                           (void **)&runtime->scalars_device));
     return zr_rt_allocate(runtime, workspace_bytes, ZR_TAG_WORKSPACE, ZR_LIFETIME_PERSISTENT,
                           "norm workspace", NULL, &runtime->norm_workspace);

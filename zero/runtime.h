@@ -204,6 +204,19 @@ typedef struct zr_step_report {
  */
 ZR_NODISCARD zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p);
 
+/** How many values a rank can share at once. */
+#define ZR_MAX_SHARED_VALUES 4
+
+/**
+ * Tell all ranks a few values, and learn theirs (losses, times). Traffic is control.
+ *
+ * @param values    [n_values] of this rank, borrowed for the call
+ * @param n_values  1 to ZR_MAX_SHARED_VALUES, the same on every rank
+ * @param all       [n_ranks * n_values] in rank order; set on success
+ */
+ZR_NODISCARD zr_status_t zr_runtime_share(zr_runtime_t *runtime, const double *values,
+                                          size_t n_values, double *all);
+
 /** Average of a value over the ranks (losses), summed in rank order. Traffic is control. */
 ZR_NODISCARD zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p);
 

@@ -119,7 +119,7 @@ struct zr_runtime {
     double *norms_device; /* [n_ranks][n_units]: partial sums of squares */
     double *norms_host;
     void *norm_workspace;
-    double *scalars_device; /* [n_ranks]: zr_runtime_average */
+    double *scalars_device; /* [n_ranks * ZR_MAX_SHARED_VALUES]: zr_runtime_share */
     double *scalars_host;
     float *staging_device; /* [ZR_STAGING_ELEMS] */
     float *staging_host;
