@@ -13,4 +13,16 @@ if(TARGET zero_interchange)
     ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>"
     CHECKPOINTS_DOC="${CMAKE_SOURCE_DIR}/docs/checkpoints.md")
   add_dependencies(test_zero_checkpoint_exchange zero-checkpoint)
+
+  # With Hugging Face's GPT-2, where Python has it; ZR_PYTHON names another one than python3.
+  add_executable(gpt_log_probs examples/interchange/gpt_log_probs.c)
+  target_link_libraries(gpt_log_probs PRIVATE zero_interchange)
+  set_target_properties(gpt_log_probs PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+                                                 ${CMAKE_BINARY_DIR}/tests)
+  add_dependencies(gpt_log_probs zero-checkpoint zero-train)
+  add_test(NAME test_hugging_face
+           COMMAND sh -c "exec \"$\{ZR_PYTHON:-python3\}\" \"$@\"" sh
+                   ${CMAKE_CURRENT_SOURCE_DIR}/examples/interchange/check_hugging_face.py
+                   $<TARGET_FILE_DIR:zero-checkpoint> $<TARGET_FILE:gpt_log_probs>)
+  zr_test_properties(test_hugging_face NO_SANITIZERS)
 endif()

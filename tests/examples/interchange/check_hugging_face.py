@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Exchange models with Hugging Face's GPT-2 and compare what both say of the same tokens.
+
+    check_hugging_face.py BIN GPT_LOG_PROBS
+
+BIN has zero-checkpoint and zero-train, GPT_LOG_PROBS prints what our own model says
+(gpt_log_probs.c). Exits with 77 where Python has no torch, transformers, safetensors or numpy.
+
+To libzero: models with random weights, saved by transformers in fp32, bf16 and fp16, in one file and
+in several, and in the form that older files have, are imported; ours must say the same as theirs.
+From libzero: a model that zero-train has trained, and imported ones, are exported; theirs must say
+the same as ours. Files of llm.c are read here a second time, by their description.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+try:
+    import numpy as np
+    import safetensors.torch
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+TOLERANCE = 1e-4
+LAYERS, CHANNELS, HEADS, SEQ, VOCAB = 3, 48, 4, 16, 101
+TOKENS = [7, 100, 0, 55, 55, 3, 98, 21, 64, 1]
+
+BIN, LOG_PROBS = pathlib.Path(sys.argv[1]), sys.argv[2]
+n_checks = 0
+
+
+def run(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def check(what, difference, most=TOLERANCE):
+    global n_checks
+    n_checks += 1
+    print(f"{what}: {difference:.3g}")
+    if not difference <= most:
+        sys.exit(f"{what}: they differ by {difference:.3g}; at most {most:g} is allowed")
+
+
+# ---- their model --------------------------------------------------------------------------------
+
+
+def make_model(seed):
+    """Weights that are larger than they start: what is confused shows."""
+    torch.manual_seed(seed)
+    config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=SEQ, n_embd=CHANNELS,
+                                     n_layer=LAYERS, n_head=HEADS, bos_token_id=None,
+                                     eos_token_id=None)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.add_(0.1 * torch.randn_like(value))
+    return model
+
+
+def their_logits(model):
+    with torch.no_grad():
+        return model.eval().float()(torch.tensor([TOKENS])).logits[0].double()
+
+
+def load(folder):
+    model, report = transformers.GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
+    wrong = {kind: list(names) for kind, names in report.items() if names}
+    if wrong:
+        sys.exit(f"{folder}: {wrong}")
+    return model
+
+
+# ---- our model ------------------------------------------------------------------------------------
+
+
+def our_log_probs(folder):
+    return torch.tensor(json.loads(run(LOG_PROBS, folder, *TOKENS)), dtype=torch.float64)
+
+
+def difference(logits, log_probs):
+    """Logits have no zero point: their softmax counts."""
+    return (torch.log_softmax(logits, -1) - log_probs).abs().max().item()
+
+
+def same_weights(model, folder):
+    """Largest difference from what a folder or a file of safetensors has."""
+    paths = sorted(folder.glob("*.safetensors")) if folder.is_dir() else [folder]
+    tensors = {}
+    for path in paths:
+        tensors.update(safetensors.torch.load_file(path))
+    wanted = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    if set(tensors) != set(wanted):
+        sys.exit(f"{folder}: {set(tensors) ^ set(wanted)}")
+    return max((tensors[name].double() - wanted[name].double()).abs().max().item()
+               for name in wanted)
+
+
+# ---- there and back -------------------------------------------------------------------------------
+
+
+def save_as_before(model, folder):
+    """As older files are: no prefix, masks as buffers, the output's matrix, and no __metadata__."""
+    folder.mkdir()
+    model.config.save_pretrained(folder)
+    tensors = {name.removeprefix("transformer."): value.contiguous().clone()
+               for name, value in model.state_dict().items()}
+    for layer in range(LAYERS):
+        tensors[f"h.{layer}.attn.bias"] = torch.ones(SEQ, SEQ).tril().view(1, 1, SEQ, SEQ)
+        tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+
+
+def check_to_libzero(work):
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    for name, dtype in kinds.items():
+        model = make_model(1).to(dtype)
+        model.save_pretrained(work / name, max_shard_size="100KB" if name == "bf16" else "1GB")
+        run(BIN / "zero-checkpoint", "import", work / name, "--checkpoint-dir", work / f"ck_{name}")
+        check(f"{name} to libzero, log-probabilities",
+              difference(their_logits(model), our_log_probs(work / f"ck_{name}")))
+    model = make_model(2)
+    save_as_before(model, work / "before")
+    run(BIN / "zero-checkpoint", "import", work / "before", "--checkpoint-dir", work / "ck_before")
+    check("older form to libzero, log-probabilities",
+          difference(their_logits(model), our_log_probs(work / "ck_before")))
+
+
+def check_export(work, checkpoint, ours):
+    """Everything that export can write of a checkpoint."""
+    out = work / f"{checkpoint.name}_out"
+    out.mkdir()
+    run(BIN / "zero-checkpoint", "export", checkpoint, "-o", out / "one")
+    model = load(out / "one")
+    check(f"{checkpoint.name} from libzero, log-probabilities", difference(their_logits(model), ours))
+    run(BIN / "zero-checkpoint", "export", checkpoint, "-o", out / "some", "--shard-size", "100kB")
+    check(f"{checkpoint.name} in several files, weights", same_weights(model, out / "some"), 0.0)
+    check(f"{checkpoint.name} in several files, logits",
+          (their_logits(load(out / "some")) - their_logits(model)).abs().max().item(), 0.0)
+    for name, dtype in {"bf16": torch.bfloat16, "fp16": torch.float16}.items():
+        path = out / f"{name}.safetensors"
+        run(BIN / "zero-checkpoint", "export", checkpoint, "-o", path, "--dtype", name)
+        check(f"{checkpoint.name} in {name}, weights against torch's rounding",
+              same_weights(model.to(dtype), path), 0.0)
+        model = load(out / "one")
+    check_llmc(checkpoint, model, out)
+
+
+def read_llmc(path):
+    """A file of llm.c by its description: a header of 256 int32, then arrays of all layers."""
+    header = np.fromfile(path, dtype=np.int32, count=256)
+    magic, version, seq, vocab, layers, heads, c, padded = header[:8].tolist()
+    assert magic == 20240326 and version in (3, 5) and padded % 128 == 0
+    assert (seq, vocab, layers, heads, c) == (SEQ, VOCAB, LAYERS, HEADS, CHANNELS)
+    if version == 3:
+        values = torch.from_numpy(np.fromfile(path, dtype=np.float32, offset=1024))
+    else:
+        values = torch.from_numpy(np.fromfile(path, dtype=np.int16, offset=1024))
+        values = values.view(torch.bfloat16).float()
+    shapes = {"wte": (padded, c), "wpe": (seq, c), "ln_1.weight": (layers, c),
+              "ln_1.bias": (layers, c), "attn.c_attn.weight": (layers, 3 * c, c),
+              "attn.c_attn.bias": (layers, 3 * c), "attn.c_proj.weight": (layers, c, c),
+              "attn.c_proj.bias": (layers, c), "ln_2.weight": (layers, c),
+              "ln_2.bias": (layers, c), "mlp.c_fc.weight": (layers, 4 * c, c),
+              "mlp.c_fc.bias": (layers, 4 * c), "mlp.c_proj.weight": (layers, c, 4 * c),
+              "mlp.c_proj.bias": (layers, c), "ln_f.weight": (c,), "ln_f.bias": (c,)}
+    arrays, at = {}, 0
+    for name, shape in shapes.items():
+        n = int(np.prod(shape))
+        arrays[name] = values[at:at + n].view(shape)
+        at += n
+    assert at == len(values) and not arrays["wte"][vocab:].any()
+    tensors = {"transformer.wte.weight": arrays["wte"][:vocab],
+               "transformer.wpe.weight": arrays["wpe"]}
+    for name, array in arrays.items():
+        if name.startswith("ln_f"):
+            tensors["transformer." + name] = array
+        elif "." in name:
+            for layer in range(layers):
+                value = array[layer]
+                tensors[f"transformer.h.{layer}.{name}"] = value.T if value.dim() == 2 else value
+    return tensors
+
+
+def check_llmc(checkpoint, model, out):
+    for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16}.items():
+        path = out / f"{name}.bin"
+        run(BIN / "zero-checkpoint", "export", checkpoint, "-o", path, "--format", "llm.c",
+            "--dtype", name)
+        tensors = read_llmc(path)
+        wanted = {key: value for key, value in model.state_dict().items() if key != "lm_head.weight"}
+        assert set(tensors) == set(wanted), set(tensors) ^ set(wanted)
+        worst = max((tensors[key] - wanted[key].to(dtype).float()).abs().max().item()
+                    for key in wanted)
+        check(f"{checkpoint.name} as a file of llm.c in {name}, weights", worst, 0.0)
+
+
+def check_from_libzero(work):
+    """A model that zero-train has trained, and one that it has trained on from theirs."""
+    shape = f"layers={LAYERS},channels={CHANNELS},heads={HEADS},seq={SEQ},vocab={VOCAB}"
+    text = work / "text"
+    text.write_bytes(bytes((i * i + i // 7) % 90 for i in range(4000)))
+    train = [BIN / "zero-train", "--model", shape, "--data", text, "--steps", 5, "--lr", "1e-2",
+             "--checkpoint-every", 5, "--device", "host", "--quiet"]
+    run(*train, "--checkpoint-dir", work / "trained", "--ranks", 2, "--stage", 3)
+    check_export(work, work / "trained", our_log_probs(work / "trained"))
+    before = our_log_probs(work / "ck_bf16")
+    run(*train, "--checkpoint-dir", work / "ck_bf16", "--resume")
+    after = our_log_probs(work / "ck_bf16")
+    if not (after - before).abs().max().item() > 1e-3:
+        sys.exit("5 steps from an imported model have changed nothing")
+    check_export(work, work / "ck_bf16", after)
+
+
+def main():
+    transformers.utils.logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory(prefix="zr-test-hugging-face-") as folder:
+        work = pathlib.Path(folder)
+        check_to_libzero(work)
+        check_from_libzero(work)
+    print(f"{n_checks} comparisons with torch {torch.__version__}, transformers "
+          f"{transformers.__version__}, safetensors {safetensors.__version__}")
+
+
+if __name__ == "__main__":
+    main()
