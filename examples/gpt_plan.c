@@ -44,6 +44,8 @@ static zr_status_t build(planned_rank_t *rank) {
     size_t most_tokens = request->config.micro_batch * request->seq;
     ZR_TRY(gpt_create(rank->runtime, &request->shape, &request->options, &rank->gpt));
     ZR_TRY(gpt_plan_activations(rank->gpt, request->activations, most_tokens));
+    if (request->saves)
+        ZR_TRY(zr_runtime_expect_saves(rank->runtime, request->save_goes_on));
     ZR_TRY(zr_runtime_commit(rank->runtime));
     return gpt_offload_activations(rank->gpt);
 }
@@ -77,8 +79,24 @@ static zr_runtime_time_t between(const zr_runtime_time_t *before, const zr_runti
                                .io_seconds = after->io_seconds - before->io_seconds};
 }
 
+/* A copy that is written while the run goes on is there until it has to be gone. */
+static zr_status_t save(planned_rank_t *rank, size_t n_done) {
+    const gpt_plan_request_t *request = rank->request;
+    zr_save_options_t options = {.folder = "checkpoints", .goes_on = request->save_goes_on};
+    bool is_last = n_done == request->n_steps, ended = false;
+    bool is_due = is_last || (request->save_every != 0 && n_done % request->save_every == 0);
+    if (!request->saves || !is_due)
+        return ZR_OK;
+    ZR_TRY(zr_runtime_save_end(rank->runtime, true, &ended, NULL));
+    ZR_TRY(zr_runtime_save_begin(rank->runtime, &options));
+    if (!is_last && request->save_goes_on)
+        return ZR_OK;
+    return zr_runtime_save_end(rank->runtime, true, &ended, NULL);
+}
+
 static zr_status_t run(planned_rank_t *rank, gpt_plan_t *plan) {
     zr_runtime_time_t before, after;
+    bool has_times = true;
     ZR_TRY(open_rank(rank));
     ZR_TRY(build(rank));
     for (size_t i = 0; i < rank->request->n_steps; i++) {
@@ -89,8 +107,11 @@ static zr_status_t run(planned_rank_t *rank, gpt_plan_t *plan) {
         plan->step_seconds = zr_device_now(rank->device) - start;
         zr_runtime_time(rank->runtime, &after);
         plan->runtime = between(&before, &after);
+        if (i + 1 == rank->request->n_steps)
+            has_times = gpt_plan_watch_end(rank->watch, &plan->times);
+        ZR_TRY(save(rank, i + 1));
     }
-    return gpt_plan_watch_end(rank->watch, &plan->times) ? ZR_OK : fail_memory(rank->request);
+    return has_times ? ZR_OK : fail_memory(rank->request);
 }
 
 static void note_drives(const planned_rank_t *rank, gpt_plan_t *plan) {

@@ -18,7 +18,10 @@ typedef struct gpt_plan_request {
     const size_t *lengths; /* [n_steps * grad_accum]: what sequences of each micro-batch are cut to;
                               NULL: none is cut */
     size_t n_steps; /* 3 see a run's peaks: the first learns, the second is the first to follow */
-    int n_ranks;    /* one of them is simulated, and stands for all */
+    bool saves;     /* a checkpoint, after the last of them at least */
+    size_t save_every;   /* steps; 0: only then */
+    bool save_goes_on;   /* the run goes on while one is written */
+    int n_ranks;         /* one of them is simulated, and stands for all */
     zr_sum_order_t sums; /* in which order ranks' numbers are added */
     zr_hardware_t hardware;
     gpt_plan_spans_t *spans; /* set to the work of the last step, to be freed by the caller; NULL:

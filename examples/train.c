@@ -111,6 +111,8 @@ static zr_status_t create_model(rank_t *rank) {
     ZR_TRY(start_recording(rank));
     ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
     ZR_TRY(gpt_plan_activations(rank->gpt, o->offload_activations, o->config.micro_batch * o->seq));
+    if (o->checkpoint.dir != NULL)
+        ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
     if (rank->run->start.checkpoint != NULL)
         ZR_TRY(zr_runtime_restore(rank->runtime, rank->run->start.checkpoint));
     ZR_TRY(zr_runtime_commit(rank->runtime));

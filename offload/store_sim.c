@@ -34,7 +34,8 @@ static zr_status_t reserve(zr_store_t *store) {
     for (size_t i = 0; i < store->info.n_extents; i++)
         store->info.reserved_bytes +=
             round_up(store->extents[i].size_bytes, zr_store_layout_bytes(store->info.block_bytes));
-    if (store->info.reserved_bytes <= sim->hardware->disk_bytes)
+    /* What is kept lies elsewhere than what is not. */
+    if (store->options.file_name != NULL || store->info.reserved_bytes <= sim->hardware->disk_bytes)
         return ZR_OK;
     return zr_fail(&store->options.log, ZR_ERR_BUDGET,
                    "store: drives of the machine \"%s\" have no room for %s: a rank's share of "

@@ -591,6 +591,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(zr_state_end_fill(runtime));
     ZR_TRY(zr_params_end_fill(runtime));
     zr_restore_end(runtime);
+    ZR_TRY(zr_saves_reserve(runtime));
     ZR_TRY(plan_memory(runtime));
     runtime->committed = true;
     return zr_stream_synchronize(runtime->compute);

@@ -79,6 +79,15 @@ struct zr_unit {
     zr_event_t *released;   /* when compute has used it for the last time so far */
 };
 
+/* Checkpoints to come: what they need is held between them (checkpoint/save_memory.c). */
+typedef struct zr_saves {
+    bool are_expected;
+    bool go_on; /* with a copy, so that the run goes on while it is written */
+    bool said_no_room;
+    size_t memory_bytes;
+    void *memory; /* NULL: there is none, or a checkpoint is being saved */
+} zr_saves_t;
+
 struct zr_runtime {
     zr_config_t config;
     zr_comm_t *comm;
@@ -131,7 +140,7 @@ struct zr_runtime {
     const zr_checkpoint_t *restore; /* initial values come from it; NULL: from fill functions */
     zr_checkpoint_reader_t *restore_reader;
     struct zr_saving *saving; /* a checkpoint that was begun, or NULL */
-    bool said_no_copy;        /* for it there was no memory */
+    zr_saves_t saves;
 
     double optimizer_seconds;
 };

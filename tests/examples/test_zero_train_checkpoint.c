@@ -103,6 +103,29 @@ static void other_ranks_go_on(void **state) {
     empty("ckpt");
 }
 
+/* What saving needs is in the plan, and held from the start. */
+static void peaks_are_those_planned(void **state) {
+    static const char *const ways[] = {
+        "--ranks 2 --stage 2 --checkpoint-every 2",
+        "--ranks 3 --stage 0 --checkpoint-every 1 --checkpoint-async",
+        "--ranks 2 --stage 3 --offload-optimizer cpu --offload-params cpu --checkpoint-every 3 "
+        "--checkpoint-async",
+        "--ranks 2 --stage 3 --offload-optimizer nvme --offload-params nvme --nvme-path drive"};
+    size_t n_ways = has_nvme() ? 4 : 3;
+    (void)state;
+    for (size_t i = 0; i < n_ways; i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof(arguments), TINY "--json --steps 5 --checkpoint-dir ckpt %s",
+                 ways[i]);
+        json_t *object = run_json(arguments, 0);
+        if (!json_equal(json_object_get(object, "planned_peak_bytes"),
+                        json_object_get(object, "peak_bytes")))
+            fail_msg("%s: peaks are not those planned\n%s", arguments, out);
+        json_decref(object);
+        empty("ckpt");
+    }
+}
+
 static size_t count_checkpoints(void) {
     size_t n = 0;
     DIR *dir = opendir("ckpt");
@@ -283,6 +306,7 @@ int main(void) {
         cmocka_unit_test(a_run_in_two_parts_is_the_run),
         cmocka_unit_test(a_run_that_is_done_does_nothing),
         cmocka_unit_test(other_ranks_go_on),
+        cmocka_unit_test(peaks_are_those_planned),
         cmocka_unit_test(the_newest_are_kept),
         cmocka_unit_test(a_signal_saves),
         cmocka_unit_test(killed_runs_end_as_others),

@@ -52,6 +52,7 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
         config->offload_param.device = places[(flags >> 9) % 3];
     options.late = (flags & 2048) != 0; /* a device that the CPU cannot look into */
     options.save_goes_on = (flags & 4096) != 0;
+    options.expect_saves = (flags & 32) != 0;
     config->offload_optimizer.update_on = flags & 8192 ? ZR_UPDATE_ON_DEVICE : ZR_UPDATE_ON_HOST;
     config->offload_param.buffer_elems = 5000;
     config->nvme.store = "uring";
@@ -278,6 +279,7 @@ static size_t peak_of_host(bool goes_on, size_t budget) {
     toy_result_t result;
     toy_options_t options = variant(1, 2, 0x10);
     options.config.host_memory_bytes = budget;
+    options.expect_saves = true;
     options.save_to = saved;
     options.save_step = SAVED_STEP;
     options.save_goes_on = goes_on;
@@ -294,6 +296,15 @@ static void a_copy_is_made_where_there_is_room(void **state) {
     assert_true(with > without);
     assert_int_equal(peak_of_host(true, with - 4096), without);
     assert_int_equal(peak_of_host(true, with), with);
+
+    toy_result_t result;
+    toy_options_t options = variant(1, 2, 0x10);
+    options.config.host_memory_bytes = without - 4096;
+    options.quiet = options.expect_saves = true;
+    toy_train(&options, &result);
+    assert_int_equal(result.status[0], ZR_ERR_BUDGET);
+    assert_non_null(strstr(result.last_error[0], "buffers of checkpoints"));
+    assert_int_equal(result.step.step, 0);
 }
 
 static int make_folder(void **state) {

@@ -136,6 +136,8 @@ static zr_status_t add_param(rank_state_t *state, int unit, int index, long size
 static zr_status_t commit(rank_state_t *state) {
     zr_checkpoint_t *checkpoint = NULL;
     zr_checkpoint_info_t info = {0};
+    if (state->options->expect_saves)
+        ZR_TRY(zr_runtime_expect_saves(state->runtime, state->options->save_goes_on));
     if (state->options->restore_from == NULL)
         return zr_runtime_commit(state->runtime);
     ZR_TRY(zr_checkpoint_open(state->options->restore_from, zr_runtime_log(state->runtime),

@@ -40,6 +40,7 @@ typedef struct toy_options {
     size_t save_step;    /* once before: after so many steps; 0: not */
     bool save_at_once;   /* before the first step, too */
     bool save_goes_on;   /* the one before is written while the run goes on */
+    bool expect_saves;   /* what they need is reserved at commit */
     bool abandon_save;   /* it is not ended */
     size_t keep;
     bool other_model;         /* a parameter has another shape */

@@ -21,6 +21,16 @@ extern "C" {
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 
+/**
+ * Checkpoints will be saved: the host memory that one needs is reserved at commit, and held.
+ * Without this each save asks for it. Before commit, on every rank.
+ *
+ * @param goes_on  with zr_save_options_t.goes_on: for a copy as well, where every rank has room
+ * @return ZR_OK; ZR_ERR_STATE after commit. Commit then also returns ZR_ERR_BUDGET when host memory
+ *         has no room for the buffers
+ */
+ZR_NODISCARD zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on);
+
 typedef struct zr_save_options {
     const char *folder;       /* of the checkpoints; made when it is not there */
     const char *trainer_json; /* an object of JSON: what the trainer needs to go on (its position in

@@ -15,7 +15,10 @@ ZR_NODISCARD zr_status_t zr_restore_values(const zr_param_t *param, int array, s
                                            size_t n_elems, float *values);
 void zr_restore_end(zr_runtime_t *runtime);
 
-/** save.c: give a checkpoint up that was begun, if there is one; waits for its thread. */
+/** save_memory.c: take what saving will need, where saves are expected. At the end of commit. */
+ZR_NODISCARD zr_status_t zr_saves_reserve(zr_runtime_t *runtime);
+/** save.c: give a checkpoint up that was begun, if there is one; waits for its thread. And what
+ * saving would have needed. */
 void zr_saving_destroy(zr_runtime_t *runtime);
 
 #endif

@@ -72,6 +72,19 @@ static zr_status_t agree(zr_saving_t *saving, zr_status_t status, size_t n_words
     return ZR_OK;
 }
 
+zr_status_t zr_save_all_say(zr_runtime_t *runtime, const char *tensor, bool own, bool *all_p) {
+    uint64_t word = own, *words = calloc((size_t)runtime->n_ranks, sizeof(*words));
+    if (words == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %d words",
+                       runtime->n_ranks);
+    zr_status_t status = zr_rt_gather_words(runtime, tensor, &word, 1, words);
+    *all_p = own;
+    for (int rank = 0; rank < runtime->n_ranks && zr_rt_has_data(runtime); rank++)
+        *all_p &= words[rank] != 0;
+    free(words);
+    return status;
+}
+
 /* ---- the manifest ---------------------------------------------------------------------------- */
 
 static zr_status_t out_of_memory(const zr_saving_t *saving) {
@@ -210,6 +223,9 @@ static void end_writing(zr_saving_t *saving) {
         pthread_join(saving->thread, NULL);
     saving->has_thread = false;
     zr_save_writer_destroy(&saving->writer);
+    if (saving->runtime->saves.memory == NULL && zr_saves_take_memory(saving->runtime) != ZR_OK)
+        zr_log_write(&saving->runtime->log, ZR_LOG_WARNING,
+                     "the memory for checkpoints is gone to others; the next one will ask for it");
 }
 
 static void note_file(zr_saving_t *saving) {
@@ -222,32 +238,6 @@ static void note_file(zr_saving_t *saving) {
         row[0] = file->rows[i].offset_bytes;
         row[1] = file->rows[i].xxh3;
     }
-}
-
-/* ---- memory for a copy ----------------------------------------------------------------------- */
-
-static void say_no_room(zr_saving_t *saving) {
-    zr_runtime_t *runtime = saving->runtime;
-    if (!runtime->said_no_copy && runtime->rank == 0)
-        zr_log_write(&runtime->log, ZR_LOG_WARNING,
-                     "host memory has no room for a copy of what is saved, %s on rank 0: training "
-                     "waits for checkpoints; give more --host-memory, or leave --checkpoint-async "
-                     "out",
-                     zr_size_text(zr_save_writer_copy_bytes(saving->writer)).text);
-    runtime->said_no_copy = true;
-}
-
-/* Where every rank has the memory. */
-static zr_status_t find_room(zr_saving_t *saving, bool *copies_p) {
-    zr_runtime_t *runtime = saving->runtime;
-    saving->words[0] = zr_save_writer_has_room(saving->writer);
-    ZR_TRY(zr_rt_gather_words(runtime, "room for a checkpoint", saving->words, 1, saving->all));
-    *copies_p = saving->words[0];
-    for (int rank = 0; rank < runtime->n_ranks && zr_rt_has_data(runtime); rank++)
-        *copies_p &= saving->all[rank] != 0;
-    if (!*copies_p)
-        say_no_room(saving);
-    return ZR_OK;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -354,9 +344,14 @@ static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
     zr_runtime_t *runtime = saving->runtime;
     bool copies = false;
     ZR_TRY(agree(saving, make_folder(saving), 1));
-    zr_status_t status = agree(saving, create_writer(saving), 1);
-    if (status == ZR_OK && goes_on)
-        status = find_room(saving, &copies);
+    zr_status_t status = ZR_OK;
+    if (goes_on && runtime->saves.are_expected)
+        copies = runtime->saves.go_on;
+    else if (goes_on)
+        status = zr_save_find_room(runtime, &saving->slices, &copies);
+    zr_saves_give_memory(runtime);
+    if (status == ZR_OK)
+        status = agree(saving, create_writer(saving), 1);
     if (status != ZR_OK)
         return give_up(saving, status);
     double start = zr_rt_now(runtime);
@@ -401,18 +396,6 @@ static zr_status_t end(zr_saving_t *saving) {
     return status == ZR_OK ? ZR_OK : give_up(saving, status);
 }
 
-/* Whether all ranks have written. */
-static zr_status_t is_written(zr_saving_t *saving, bool *is_written_p) {
-    zr_runtime_t *runtime = saving->runtime;
-    saving->words[0] = atomic_load(&saving->is_written);
-    ZR_TRY(zr_rt_gather_words(runtime, "whether a checkpoint is written", saving->words, 1,
-                              saving->all));
-    *is_written_p = saving->words[0];
-    for (int rank = 0; rank < runtime->n_ranks && zr_rt_has_data(runtime); rank++)
-        *is_written_p &= saving->all[rank] != 0;
-    return ZR_OK;
-}
-
 zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
                                 zr_save_report_t *report_p) {
     zr_saving_t *saving = runtime->saving;
@@ -423,7 +406,8 @@ zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
     if (saving == NULL)
         return ZR_OK;
     if (!wait)
-        ZR_TRY(zr_rt_note(runtime, is_written(saving, &ends)));
+        ZR_TRY(zr_rt_note(runtime, zr_save_all_say(runtime, "whether a checkpoint is written",
+                                                   atomic_load(&saving->is_written), &ends)));
     if (!ends) {
         saving->report.seconds += zr_rt_now(runtime) - start;
         return ZR_OK;
@@ -432,7 +416,8 @@ zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
     saving->report.seconds += zr_rt_now(runtime) - start;
     if (report_p != NULL)
         *report_p = saving->report;
-    zr_saving_destroy(runtime);
+    destroy(saving);
+    runtime->saving = NULL;
     *ended_p = true;
     return is_fatal(status) ? zr_rt_note(runtime, status) : status;
 }
@@ -445,7 +430,9 @@ zr_status_t zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *opti
 }
 
 void zr_saving_destroy(zr_runtime_t *runtime) {
+    runtime->saves.memory_bytes = 0;
     if (runtime->saving != NULL)
         destroy(runtime->saving);
     runtime->saving = NULL;
+    zr_saves_give_memory(runtime);
 }

@@ -50,6 +50,30 @@ typedef struct zr_written_file {
 void zr_save_data_name(int rank, char name[64]);
 void zr_save_sums_name(int rank, char name[64]);
 
+/* ---- save_memory.c ---- */
+
+#define ZR_SAVE_N_STAGING_BUFFERS ((size_t)3)
+
+/** Where a piece begins in a copy: as transfers past the page cache want it, mostly. */
+static inline uint64_t zr_save_aligned(uint64_t n_bytes) {
+    return (n_bytes + 4095) / 4096 * 4096;
+}
+/** Host memory that a copy takes of what this rank has in memory and saves. */
+size_t zr_save_copy_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices);
+/** Of each staging buffer; 0: nothing passes through any. */
+size_t zr_save_staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies);
+/** Whether all ranks have room for a copy; what they lack is said once. Collective. */
+ZR_NODISCARD zr_status_t zr_save_find_room(zr_runtime_t *runtime, const zr_slices_t *slices,
+                                           bool *copies_p);
+/** save.c: whether it is true of all ranks. Collective. */
+ZR_NODISCARD zr_status_t zr_save_all_say(zr_runtime_t *runtime, const char *tensor, bool own,
+                                         bool *all_p);
+/** Between saves a runtime that expects them holds the memory for one. */
+ZR_NODISCARD zr_status_t zr_saves_take_memory(zr_runtime_t *runtime);
+void zr_saves_give_memory(zr_runtime_t *runtime);
+
+/* ---- save_write.c ---- */
+
 /** What writes this rank's slices into the folder of a checkpoint in the making. Not collective. */
 typedef struct zr_save_writer zr_save_writer_t;
 
@@ -61,11 +85,6 @@ typedef struct zr_save_writer zr_save_writer_t;
  */
 ZR_NODISCARD zr_status_t zr_save_writer_create(zr_runtime_t *runtime, const zr_slices_t *slices,
                                                const char *folder, zr_save_writer_t **writer_p);
-
-/** Host memory that a copy takes of what this rank has in memory and saves. */
-size_t zr_save_writer_copy_bytes(const zr_save_writer_t *writer);
-/** Whether the budget has it. */
-bool zr_save_writer_has_room(const zr_save_writer_t *writer);
 
 /**
  * Take what is saved: what is on NVMe is written now.

@@ -18,8 +18,6 @@
 #include "offload/staging.h"
 #include "zero/checkpoint/file.h"
 
-#define N_STAGING_BUFFERS ((size_t)3)
-#define MOST_STAGING_BYTES ((size_t)4 << 20)
 #define MOST_IN_FLIGHT ((size_t)32)
 
 /* A put that is under way, and what has to be given back after it. */
@@ -100,9 +98,9 @@ static zr_status_t end_puts(zr_save_writer_t *save) {
 
 /* A staging buffer that nothing is under way from: all puts but those of the others have ended. */
 static zr_status_t take_staging(zr_save_writer_t *save, char **buffer_p) {
-    while (save->n_puts >= N_STAGING_BUFFERS)
+    while (save->n_puts >= ZR_SAVE_N_STAGING_BUFFERS)
         ZR_TRY(end_oldest(save));
-    *buffer_p = zr_staging_buffer(&save->staging, save->n_staged++ % N_STAGING_BUFFERS);
+    *buffer_p = zr_staging_buffer(&save->staging, save->n_staged++ % ZR_SAVE_N_STAGING_BUFFERS);
     return ZR_OK;
 }
 
@@ -123,11 +121,6 @@ static zr_status_t put_from_device(zr_save_writer_t *save, size_t extent, uint64
     return ZR_OK;
 }
 
-/* In a copy; as transfers past the page cache want it, mostly. */
-static uint64_t aligned(uint64_t n_bytes) {
-    return (n_bytes + 4095) / 4096 * 4096;
-}
-
 static bool needs_staging(const zr_runtime_t *runtime, zr_tier_t tier) {
     return tier == ZR_TIER_DEVICE && !zr_device_info(runtime->device)->host_addressable;
 }
@@ -141,7 +134,7 @@ static void add_part(zr_save_writer_t *save, size_t extent, uint64_t offset, uin
 static zr_status_t copy_part(zr_save_writer_t *save, size_t extent, uint64_t offset,
                              uint64_t n_bytes, const void *bytes, zr_tier_t tier) {
     char *copy = save->copy + save->copied_bytes;
-    save->copied_bytes += aligned(n_bytes);
+    save->copied_bytes += zr_save_aligned(n_bytes);
     add_part(save, extent, offset, n_bytes, copy);
     if (!zr_rt_has_data(save->runtime))
         return ZR_OK;
@@ -268,34 +261,16 @@ static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
                            &save->store);
 }
 
-/* How much of this rank's passes through staging buffers, at most. */
-static zr_status_t count_staged(zr_save_writer_t *save, size_t extent, zr_unit_t *unit, int kind,
-                                const zr_slice_t *slice) {
-    const size_t *tiers = save->runtime->state.placement.tensor_bytes[unit->index];
-    zr_tier_t tier = kind == FLAT_TRAINABLE ? ZR_TIER_DEVICE : unit->data[kind].tier;
-    size_t n_bytes = kind == FLAT_TRAINABLE ? tiers[ZR_TIER_DEVICE] : zr_slice_bytes(slice);
-    bool is_looked_at = kind == FLAT_FROZEN && tier == ZR_TIER_NVME;
-    (void)extent;
-    bool is_staged = save->copy == NULL && needs_staging(save->runtime, tier);
-    if ((is_looked_at || is_staged) && n_bytes > save->staging_bytes)
-        save->staging_bytes = n_bytes;
-    return ZR_OK;
-}
-
 static zr_status_t make_staging(zr_save_writer_t *save) {
     zr_runtime_t *runtime = save->runtime;
-    size_t chunk = save->slices->chunk_bytes;
-    ZR_TRY(for_each_slice(save, count_staged));
+    save->staging_bytes = zr_save_staging_bytes(runtime, save->slices, save->copy != NULL);
     if (save->staging_bytes == 0)
         return ZR_OK;
-    save->staging_bytes = (save->staging_bytes + chunk - 1) / chunk * chunk;
-    if (save->staging_bytes > MOST_STAGING_BYTES)
-        save->staging_bytes = MOST_STAGING_BYTES / chunk * chunk;
     zr_staging_options_t options = {.log = &runtime->log,
                                     .allocator = runtime->allocator,
                                     .user = "save",
                                     .name = "staging of a checkpoint",
-                                    .n_buffers = N_STAGING_BUFFERS,
+                                    .n_buffers = ZR_SAVE_N_STAGING_BUFFERS,
                                     .buffer_bytes = save->staging_bytes};
     return zr_staging_make(&options, save->store, &save->staging);
 }
@@ -392,44 +367,9 @@ static void note_rows(const zr_save_writer_t *save, zr_written_file_t *file) {
     }
 }
 
-/* Of the pieces that are in memory, and the frozen parameters that are. */
-static size_t resident_bytes(const zr_runtime_t *runtime, const zr_unit_t *unit, int kind,
-                             const zr_slice_t *slice) {
-    const zr_placement_t *placement = &runtime->state.placement;
-    size_t n_bytes = 0;
-    if (kind == FLAT_FROZEN)
-        return unit->data[kind].tier == ZR_TIER_NVME ? 0 : aligned(zr_slice_bytes(slice));
-    for (size_t i = placement->first_piece[unit->index];
-         i < placement->first_piece[unit->index + 1]; i++)
-        if (placement->pieces[i].tier != ZR_TIER_NVME)
-            n_bytes += aligned(zr_piece_bytes(placement, &placement->pieces[i]));
-    return n_bytes;
-}
-
-size_t zr_save_writer_copy_bytes(const zr_save_writer_t *save) {
-    const zr_runtime_t *runtime = save->runtime;
-    size_t n_bytes = 0;
-    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
-        const zr_unit_t *unit = runtime->units[i / N_FLATS];
-        zr_slice_t slice;
-        if (zr_slices_find(save->slices, unit, (int)(i % N_FLATS), runtime->rank, &slice))
-            n_bytes += resident_bytes(runtime, unit, (int)(i % N_FLATS), &slice);
-    }
-    return n_bytes;
-}
-
-/* With what frozen parameters on NVMe pass through, should there be any. */
-bool zr_save_writer_has_room(const zr_save_writer_t *save) {
-    size_t need = zr_save_writer_copy_bytes(save);
-    zr_tier_statistics_t host;
-    zr_allocator_statistics(save->runtime->allocator, ZR_TIER_HOST, &host);
-    if (zr_rt_offloads_params(save->runtime))
-        need += N_STAGING_BUFFERS * MOST_STAGING_BYTES;
-    return host.budget_bytes - host.reserved.live >= need;
-}
-
 static zr_status_t allocate_copy(zr_save_writer_t *save) {
-    zr_allocation_request_t request = {.size_bytes = zr_save_writer_copy_bytes(save),
+    zr_allocation_request_t request = {.size_bytes =
+                                           zr_save_copy_bytes(save->runtime, save->slices),
                                        .tier = ZR_TIER_HOST,
                                        .tag = ZR_TAG_STAGING,
                                        .lifetime = ZR_LIFETIME_PERSISTENT,

@@ -1,0 +1,159 @@
+/*
+ * Host memory that saving takes: buffers, and a copy where the run goes on meanwhile.
+ *
+ * A run that will save has it from the start: a budget that is too small is met at commit, not
+ * hours later, and a save takes nothing from others. It is one allocation, given back when a save
+ * begins, whose own then fit where it was, and taken again at its end.
+ */
+#include "zero/checkpoint/save_internal.h"
+
+#include <stdlib.h>
+
+#include "zero/checkpoint/restore.h"
+#include "zero/nvme.h"
+
+#define MOST_STAGING_BYTES ((size_t)4 << 20)
+#define SLACK_BYTES ((size_t)3 * 8192) /* what aligns the three kinds */
+
+/* ---- how much -------------------------------------------------------------------------------- */
+
+/* Of one row, if this rank saves of it. */
+typedef size_t (*row_fn)(const zr_unit_t *unit, int kind, const zr_slice_t *slice);
+
+static size_t resident_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *slice) {
+    const zr_placement_t *placement = &unit->runtime->state.placement;
+    size_t n_bytes = 0;
+    if (kind == FLAT_FROZEN)
+        return unit->data[kind].tier == ZR_TIER_NVME ? 0 : zr_save_aligned(zr_slice_bytes(slice));
+    for (size_t i = placement->first_piece[unit->index];
+         i < placement->first_piece[unit->index + 1]; i++)
+        if (placement->pieces[i].tier != ZR_TIER_NVME)
+            n_bytes += zr_save_aligned(zr_piece_bytes(placement, &placement->pieces[i]));
+    return n_bytes;
+}
+
+/* Frozen parameters on NVMe, which are looked at. */
+static size_t looked_at_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *slice) {
+    bool is_looked_at = kind == FLAT_FROZEN && unit->data[kind].tier == ZR_TIER_NVME;
+    return is_looked_at ? zr_slice_bytes(slice) : 0;
+}
+
+/* What is on a device that the CPU cannot look into. */
+static size_t device_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *slice) {
+    const zr_runtime_t *runtime = unit->runtime;
+    if (zr_device_info(runtime->device)->host_addressable)
+        return 0;
+    if (kind == FLAT_TRAINABLE)
+        return runtime->state.placement.tensor_bytes[unit->index][ZR_TIER_DEVICE];
+    return unit->data[kind].tier == ZR_TIER_DEVICE ? zr_slice_bytes(slice) : 0;
+}
+
+/* Of all rows together, and of the largest. */
+static size_t add_up(const zr_runtime_t *runtime, const zr_slices_t *slices, row_fn bytes_of,
+                     size_t *largest_p) {
+    size_t sum = 0;
+    *largest_p = 0;
+    for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
+        const zr_unit_t *unit = runtime->units[i / N_FLATS];
+        int kind = (int)(i % N_FLATS);
+        zr_slice_t slice;
+        if (!zr_slices_find(slices, unit, kind, runtime->rank, &slice))
+            continue;
+        size_t n_bytes = bytes_of(unit, kind, &slice);
+        sum += n_bytes;
+        *largest_p = n_bytes > *largest_p ? n_bytes : *largest_p;
+    }
+    return sum;
+}
+
+size_t zr_save_copy_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices) {
+    size_t largest;
+    return add_up(runtime, slices, resident_bytes, &largest);
+}
+
+size_t zr_save_staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
+    size_t looked_at, on_device, chunk = slices->chunk_bytes;
+    add_up(runtime, slices, looked_at_bytes, &looked_at);
+    add_up(runtime, slices, device_bytes, &on_device);
+    size_t largest = copies || looked_at > on_device ? looked_at : on_device;
+    size_t most = MOST_STAGING_BYTES / chunk * chunk;
+    largest = (largest + chunk - 1) / chunk * chunk;
+    return largest < most ? largest : most;
+}
+
+/* A rank that saves nothing needs nothing. */
+static size_t memory_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
+    zr_store_options_t store = zr_nvme_store_options(runtime);
+    size_t copy = zr_save_copy_bytes(runtime, slices), largest;
+    bool is_any = copy != 0 || runtime->state.n_items != 0 ||
+                  add_up(runtime, slices, looked_at_bytes, &largest) != 0;
+    if (!is_any)
+        return 0;
+    return SLACK_BYTES + store.n_bounce_buffers * store.request_bytes +
+           ZR_SAVE_N_STAGING_BUFFERS * zr_save_staging_bytes(runtime, slices, copies) +
+           (copies ? copy : 0);
+}
+
+/* ---- for a copy ------------------------------------------------------------------------------ */
+
+static bool has_room(const zr_runtime_t *runtime, size_t n_bytes) {
+    zr_tier_statistics_t host;
+    zr_allocator_statistics(runtime->allocator, ZR_TIER_HOST, &host);
+    return host.budget_bytes - host.reserved.live >= n_bytes;
+}
+
+static void say_no_room(zr_runtime_t *runtime, const zr_slices_t *slices) {
+    if (!runtime->saves.said_no_room && runtime->rank == 0)
+        zr_log_write(&runtime->log, ZR_LOG_WARNING,
+                     "host memory has no room for a copy of what is saved, %s on rank 0: training "
+                     "waits for checkpoints; give more --host-memory, or leave --checkpoint-async "
+                     "out",
+                     zr_size_text(zr_save_copy_bytes(runtime, slices)).text);
+    runtime->saves.said_no_room = true;
+}
+
+zr_status_t zr_save_find_room(zr_runtime_t *runtime, const zr_slices_t *slices, bool *copies_p) {
+    bool has_own = has_room(runtime, memory_bytes(runtime, slices, true));
+    ZR_TRY(zr_save_all_say(runtime, "room for a checkpoint", has_own, copies_p));
+    if (!*copies_p)
+        say_no_room(runtime, slices);
+    return ZR_OK;
+}
+
+/* ---- from the start -------------------------------------------------------------------------- */
+
+zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on) {
+    if (runtime->committed)
+        return zr_fail(&runtime->log, ZR_ERR_STATE, "zr_runtime_expect_saves after commit");
+    runtime->saves.are_expected = true;
+    runtime->saves.go_on = goes_on;
+    return ZR_OK;
+}
+
+zr_status_t zr_saves_take_memory(zr_runtime_t *runtime) {
+    zr_allocation_request_t request = {.size_bytes = runtime->saves.memory_bytes,
+                                       .tier = ZR_TIER_HOST,
+                                       .tag = ZR_TAG_STAGING,
+                                       .lifetime = ZR_LIFETIME_PERSISTENT,
+                                       .name = "buffers of checkpoints"};
+    if (request.size_bytes == 0)
+        return ZR_OK;
+    return zr_allocate(runtime->allocator, &request, &runtime->saves.memory);
+}
+
+void zr_saves_give_memory(zr_runtime_t *runtime) {
+    zr_free(runtime->allocator, &runtime->saves.memory, NULL);
+}
+
+zr_status_t zr_saves_reserve(zr_runtime_t *runtime) {
+    zr_slices_t slices;
+    if (!runtime->saves.are_expected)
+        return ZR_OK;
+    ZR_TRY(zr_slices_make(runtime, &slices));
+    zr_status_t status = ZR_OK;
+    if (runtime->saves.go_on)
+        status = zr_save_find_room(runtime, &slices, &runtime->saves.go_on);
+    runtime->saves.memory_bytes = memory_bytes(runtime, &slices, runtime->saves.go_on);
+    zr_slices_clear(&slices);
+    return status == ZR_OK ? zr_saves_take_memory(runtime) : status;
+}
