@@ -104,6 +104,7 @@ gpt_plan_part_t gpt_plan_part_of(const zr_sim_span_t *span) {
         return GPT_PLAN_HOST_LINK;
     case ZR_SIM_DISK_READ:
     case ZR_SIM_DISK_WRITE:
+    case ZR_SIM_DISK:
         return GPT_PLAN_DISK;
     case ZR_SIM_HOST:
         return strcmp(span->name, "checksum") == 0 ? GPT_PLAN_DISK : GPT_PLAN_UPDATE;

@@ -64,7 +64,8 @@ typedef struct zr_hardware {
     double disk_core_bytes_per_s; /* of a core that does nothing but start and end transfers */
 
     zr_link_t to_device, to_host;    /* kind host: not used, copies go through memory */
-    zr_link_t disk_read, disk_write; /* a transfer each; both work side by side */
+    zr_link_t disk_read, disk_write; /* a transfer each; both work side by side, */
+    double disk_both_bytes_per_s;    /* and move no more than this together */
     zr_link_t within_node;           /* per rank */
     zr_link_t between_nodes;         /* per node: all its adapters together */
     double reduce_bytes_per_s;       /* that a rank takes in and adds up within a collective */

@@ -28,7 +28,7 @@ typedef struct zr_cost {
 /** Which of a processor's rates a kernel's operations run at. */
 typedef enum zr_rate {
     ZR_RATE_VECTOR = 0,
-    ZR_RATE_MATRIX = 1,    /* products of operands of a dtype */
+    ZR_RATE_MATRIX = 1,    /* products of a dtype: bf16 where any of the matrices is */
     ZR_RATE_ATTENTION = 2, /* likewise, in attention */
     ZR_RATE_LM_HEAD = 3,   /* likewise, in the language model head */
     ZR_RATE_UPDATE = 4     /* as VECTOR, but its bytes have a rate of their own */

@@ -28,9 +28,10 @@ typedef enum zr_sim_part {
     ZR_SIM_TO_HOST = 3,   /* the other */
     ZR_SIM_NETWORK = 4,   /* collectives */
     ZR_SIM_DISK_READ = 5,
-    ZR_SIM_DISK_WRITE = 6
+    ZR_SIM_DISK_WRITE = 6,
+    ZR_SIM_DISK = 7 /* what both directions share */
 } zr_sim_part_t;
-#define ZR_N_SIM_PARTS 7
+#define ZR_N_SIM_PARTS 8
 
 /** "compute", "host", "to_device", ... */
 const char *zr_sim_part_name(zr_sim_part_t part);

@@ -92,6 +92,19 @@ static void spend_core(sim_store_t *sim, double moved_bytes) {
     zr_sim_clock_spend(sim->clock, moved_bytes / sim->hardware->disk_core_bytes_per_s);
 }
 
+/* A transfer has its direction to itself, and its share of what both have together. */
+static double move(sim_store_t *sim, zr_store_direction_t direction, double bytes) {
+    bool is_put = direction == ZR_STORE_PUT;
+    const zr_link_t *disk = is_put ? &sim->hardware->disk_write : &sim->hardware->disk_read;
+    const char *name = zr_store_direction_name(direction);
+    double now = zr_sim_clock_now(sim->clock);
+    double shared = zr_sim_clock_work(sim->clock, ZR_SIM_DISK, name, now,
+                                      bytes / sim->hardware->disk_both_bytes_per_s);
+    double own = zr_sim_clock_work(sim->clock, is_put ? ZR_SIM_DISK_WRITE : ZR_SIM_DISK_READ, name,
+                                   now, bytes / disk->bytes_per_s);
+    return own > shared ? own : shared;
+}
+
 static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
     sim_store_t *sim = (sim_store_t *)store;
     bool is_put = transfer->direction == ZR_STORE_PUT;
@@ -100,11 +113,7 @@ static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
     if (is_put)
         spend_checksum(sim, transfer);
     spend_core(sim, moved);
-    *end_of(sim, transfer) =
-        zr_sim_clock_work(sim->clock, is_put ? ZR_SIM_DISK_WRITE : ZR_SIM_DISK_READ,
-                          zr_store_direction_name(transfer->direction),
-                          zr_sim_clock_now(sim->clock), moved / disk->bytes_per_s) +
-        disk->latency_s;
+    *end_of(sim, transfer) = move(sim, transfer->direction, moved) + disk->latency_s;
     transfer->next = NULL;
     *sim->newest = transfer;
     sim->newest = &transfer->next;

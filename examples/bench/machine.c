@@ -129,10 +129,11 @@ static void take_links(making_t *making, const machine_figures_t *measured) {
 }
 
 static void take_drives(making_t *making, const machine_figures_t *measured) {
-    static const char *const all[] = {
-        "disk_read.bytes_per_s", "disk_read.latency_s",  "disk_write.bytes_per_s",
-        "disk_write.latency_s",  "checksum_bytes_per_s", "disk_core_bytes_per_s",
-        "disk_block_bytes",      "disk_align_bytes",     "disk_bytes"};
+    static const char *const all[] = {"disk_read.bytes_per_s",  "disk_read.latency_s",
+                                      "disk_write.bytes_per_s", "disk_write.latency_s",
+                                      "disk_both_bytes_per_s",  "checksum_bytes_per_s",
+                                      "disk_core_bytes_per_s",  "disk_block_bytes",
+                                      "disk_align_bytes",       "disk_bytes"};
     if (making->options->paths == NULL) {
         for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
             leave(making, all[i], "no --path was named");
@@ -143,6 +144,8 @@ static void take_drives(making_t *making, const machine_figures_t *measured) {
     take(making, "disk_read.latency_s", latencies[ZR_STORE_GET], "the store, blocks of 4 KiB");
     take(making, "disk_write.bytes_per_s", rates[ZR_STORE_PUT], "the store, 512 MiB");
     take(making, "disk_write.latency_s", latencies[ZR_STORE_PUT], "the store, blocks of 4 KiB");
+    take(making, "disk_both_bytes_per_s", measured->disk_both_bytes_per_s,
+         "the store, 512 MiB, every other transfer a write");
     take(making, "checksum_bytes_per_s", measured->checksum_bytes_per_s, "beside transfers");
     take(making, "disk_core_bytes_per_s", measured->disk_core_bytes_per_s,
          "processor time of the store's passes, checksums aside");

@@ -35,9 +35,11 @@ static zr_status_t pass(machine_rank_t *rank, io_store_t *io, io_pattern_t patte
 
 static zr_status_t measure_large(machine_rank_t *rank, io_store_t *io) {
     machine_figures_t *figures = &rank->figures;
-    io_speed_t written, read;
+    io_speed_t written, read, mixed;
     ZR_TRY(pass(rank, io, IO_WRITE, rank->sizes.pass_bytes, &written));
     ZR_TRY(pass(rank, io, IO_READ, rank->sizes.pass_bytes, &read));
+    ZR_TRY(pass(rank, io, IO_MIXED, rank->sizes.pass_bytes, &mixed));
+    figures->disk_both_bytes_per_s = mixed.bytes_per_s;
     figures->disk_bytes_per_s[ZR_STORE_PUT] = written.bytes_per_s;
     figures->disk_bytes_per_s[ZR_STORE_GET] = read.bytes_per_s;
     /* Processor time is the process's, bytes are this rank's, of ranks that move as many. */

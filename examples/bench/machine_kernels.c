@@ -242,9 +242,11 @@ static zr_status_t measure_model(machine_rank_t *rank, on_device_t *on, int dtyp
         status = machine_rank_time(rank, works, 3, on->stream);
     if (status == ZR_OK) {
         double seconds = bench_times_median(&works[0].times) + bench_times_median(&works[1].times);
-        processor->attention_ratio[dtype] =
-            ratio_to_products(works[0].cost.operations + works[1].cost.operations,
-                              works[0].cost.bytes + works[1].cost.bytes, seconds, dtype, processor);
+        int activation =
+            model.attention.activation_dtype == ZR_DTYPE_BF16; /* that it is charged as */
+        processor->attention_ratio[dtype] = ratio_to_products(
+            works[0].cost.operations + works[1].cost.operations,
+            works[0].cost.bytes + works[1].cost.bytes, seconds, activation, processor);
         processor->lm_head_ratio[dtype] =
             ratio_to_products(works[2].cost.operations, works[2].cost.bytes,
                               bench_times_median(&works[2].times), dtype, processor);

@@ -31,7 +31,8 @@ typedef struct machine_figures {
     double copy_bytes_per_s[2]; /* to the device, to the host */
     double copy_s[2];           /* of a few bytes */
     double disk_bytes_per_s[2]; /* of ZR_STORE_PUT, ZR_STORE_GET */
-    double disk_s[2];           /* of a block */
+    double disk_both_bytes_per_s;
+    double disk_s[2]; /* of a block */
     double checksum_bytes_per_s;
     double disk_core_bytes_per_s; /* of all ranks together, by the time of all processors */
 } machine_figures_t;

@@ -67,12 +67,13 @@ static void charge(zr_stream_t *stream, nn_call_t call, zr_cost_t cost) {
     zr_stream_charge(stream, &charge);
 }
 
-/* The operations are those of products, with operands of two dtypes: the wider one says how fast.
- */
+/* The operations are those of products, at the rate of bf16 where any of the matrices is. */
 static void charge_products(zr_stream_t *stream, nn_call_t call, zr_cost_t cost, zr_rate_t rate,
-                            zr_dtype_t a, zr_dtype_t b) {
-    const zr_charge_t charge = {
-        .kernel = call.kernel, .cost = cost, .rate = rate, .dtype = b == ZR_DTYPE_F32 ? b : a};
+                            bool has_bf16) {
+    const zr_charge_t charge = {.kernel = call.kernel,
+                                .cost = cost,
+                                .rate = rate,
+                                .dtype = has_bf16 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32};
     zr_stream_charge(stream, &charge);
 }
 
@@ -157,8 +158,9 @@ zr_status_t zr_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args,
         return ZR_OK;
     ZR_TRY(check_workspace(call, workspace, zr_nn_matmul_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->matmul(stream, args, workspace.data));
-    charge_products(stream, call, zr_nn_matmul_cost(args), ZR_RATE_MATRIX, args->a_dtype,
-                    args->b_dtype);
+    charge_products(stream, call, zr_nn_matmul_cost(args), ZR_RATE_MATRIX,
+                    args->a_dtype == ZR_DTYPE_BF16 || args->b_dtype == ZR_DTYPE_BF16 ||
+                        args->c_dtype == ZR_DTYPE_BF16);
     return ZR_OK;
 }
 
@@ -352,7 +354,7 @@ zr_status_t zr_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
     ZR_TRY(check_workspace(call, workspace, zr_nn_attention_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->attention(stream, args, workspace.data));
     charge_products(stream, call, zr_nn_attention_cost(args), ZR_RATE_ATTENTION,
-                    args->activation_dtype, args->activation_dtype);
+                    args->activation_dtype == ZR_DTYPE_BF16);
     return ZR_OK;
 }
 
@@ -382,7 +384,7 @@ zr_status_t zr_nn_attention_backward(zr_stream_t *stream, const zr_nn_attention_
                            zr_nn_attention_backward_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->attention_backward(stream, args, workspace.data));
     charge_products(stream, call, zr_nn_attention_backward_cost(args), ZR_RATE_ATTENTION,
-                    args->activation_dtype, args->activation_dtype);
+                    args->activation_dtype == ZR_DTYPE_BF16);
     return ZR_OK;
 }
 
@@ -538,7 +540,7 @@ zr_status_t zr_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args,
     ZR_TRY(check_lm_head(call, args));
     ZR_TRY(check_workspace(call, workspace, zr_nn_lm_head_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->lm_head(stream, args, workspace.data));
-    charge_products(stream, call, zr_nn_lm_head_cost(args), ZR_RATE_LM_HEAD, args->activation_dtype,
-                    args->param_dtype);
+    charge_products(stream, call, zr_nn_lm_head_cost(args), ZR_RATE_LM_HEAD,
+                    args->activation_dtype == ZR_DTYPE_BF16 || args->param_dtype == ZR_DTYPE_BF16);
     return ZR_OK;
 }

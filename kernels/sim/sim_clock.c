@@ -29,8 +29,8 @@ struct zr_sim_clock {
 };
 
 const char *zr_sim_part_name(zr_sim_part_t part) {
-    static const char *const names[] = {"compute", "host",      "to_device", "to_host",
-                                        "network", "disk_read", "disk_write"};
+    static const char *const names[] = {"compute", "host",      "to_device",  "to_host",
+                                        "network", "disk_read", "disk_write", "disk"};
     return (int)part >= 0 && (int)part < ZR_N_SIM_PARTS ? names[part] : "?";
 }
 

@@ -21,7 +21,8 @@ typedef struct machine {
 enum { N_CHUNKS = 8 };
 #define RANGE_BYTES ((size_t)1 << 20)
 
-static void open_machine(machine_t *m, bool verify, size_t disk_bytes, double core_bytes_per_s) {
+static void open_shared(machine_t *m, bool verify, size_t disk_bytes, double core_bytes_per_s,
+                        double both_bytes_per_s) {
     zr_hardware_t hardware = zr_hardware_default();
     zr_device_options_t options = zr_device_options_default();
     *m = (machine_t){.options = zr_store_options_default()};
@@ -30,6 +31,7 @@ static void open_machine(machine_t *m, bool verify, size_t disk_bytes, double co
     hardware.disk_core_bytes_per_s = core_bytes_per_s;
     hardware.disk_read = (zr_link_t){1e6, 0.5};
     hardware.disk_write = (zr_link_t){0.5e6, 0.25};
+    hardware.disk_both_bytes_per_s = both_bytes_per_s;
     hardware.disk_bytes = disk_bytes;
     assert_int_equal(zr_sim_clock_create(NULL, &m->clock), ZR_OK);
     options.hardware = &hardware;
@@ -40,6 +42,10 @@ static void open_machine(machine_t *m, bool verify, size_t disk_bytes, double co
     m->options.chunk_bytes = m->options.request_bytes = CHUNK;
     m->options.device = m->device;
     m->options.verify = verify;
+}
+
+static void open_machine(machine_t *m, bool verify, size_t disk_bytes, double core_bytes_per_s) {
+    open_shared(m, verify, disk_bytes, core_bytes_per_s, 1.5e6);
 }
 
 static void close_machine(machine_t *m) {
@@ -138,6 +144,32 @@ static void test_checksums_take_the_processor(void **state) {
     close_machine(&m);
 }
 
+/* Where both directions together are slower than each alone adds up to, they wait for that. */
+static void test_directions_share_a_drive(void **state) {
+    (void)state;
+    machine_t m;
+    zr_store_ticket_t tickets[2];
+    open_shared(&m, false, (size_t)1 << 30, 1e20, 1e6);
+    create(&m);
+    put(&m, 0, &tickets[0]);
+    assert_int_equal(zr_store_wait_all(m.store), ZR_OK);
+    double begin = zr_sim_clock_now(m.clock);
+    get(&m, 0, &tickets[0]);
+    put(&m, 1, &tickets[1]);
+    assert_int_equal(zr_store_wait(m.store, tickets[0]), ZR_OK);
+    expect_now(&m, begin + CHUNK * 1e-6 + 0.5);
+    begin = zr_sim_clock_now(m.clock) + 10.0;
+    zr_sim_clock_wait(m.clock, begin);
+    assert_int_equal(zr_store_wait_all(m.store), ZR_OK);
+    get(&m, 0, &tickets[0]);
+    get(&m, 1, &tickets[0]);
+    put(&m, 2, &tickets[1]);
+    assert_int_equal(zr_store_wait(m.store, tickets[1]), ZR_OK);
+    expect_now(&m, begin + 3 * CHUNK * 1e-6 + 0.25); /* behind both, not 2 us for each byte */
+    assert_int_equal(zr_store_wait_all(m.store), ZR_OK);
+    close_machine(&m);
+}
+
 /* So does queueing transfers, where that is said to take time. */
 static void test_transfers_take_the_processor(void **state) {
     (void)state;
@@ -210,6 +242,7 @@ int main(void) {
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_checksums_take_the_processor),
         cmocka_unit_test(test_transfers_take_the_processor),
+        cmocka_unit_test(test_directions_share_a_drive),
         cmocka_unit_test(test_capacity),
         cmocka_unit_test(test_refusals),
     };
