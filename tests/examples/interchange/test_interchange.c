@@ -261,6 +261,21 @@ static void test_the_bytes_of_llmc(void **state) {
     free(bytes);
 }
 
+/* What is kept of one layer's matrix is not taken for another's. */
+static void test_layers_of_one_kind_in_turn(void **state) {
+    (void)state;
+    const char *path = "turns.bin";
+    weights_t *weights;
+    write_weights(weights_write_llmc, &small, &(weights_export_t){.path = path});
+    zr_log_t log = captured_log(&captured);
+    assert_int_equal(weights_open(&path, 1, NULL, &log, &weights), ZR_OK);
+    for (size_t turn = 0; turn < 2 * small.n_layers; turn++) {
+        gpt_tensor_t tensor = gpt_tensor(&small, GPT_MLP_IN_WEIGHT, turn % small.n_layers);
+        compare_tensor(weights, &tensor, ELEMENT_FP32, 50);
+    }
+    weights_close(&weights);
+}
+
 static void test_padding_that_says_something(void **state) {
     (void)state;
     size_t n_bytes, first_padding = 1024 + 13 * small.channels * sizeof(float);
@@ -286,6 +301,7 @@ int main(void) {
         cmocka_unit_test(test_llmc_of_both_dtypes),
         cmocka_unit_test(test_llmc_in_bands),
         cmocka_unit_test(test_the_bytes_of_llmc),
+        cmocka_unit_test(test_layers_of_one_kind_in_turn),
         cmocka_unit_test(test_padding_that_says_something),
     };
     return cmocka_run_group_tests(tests, made_folder_enter, made_folder_leave);

@@ -20,6 +20,7 @@
 #include "examples/interchange/in_file.h"
 #include "examples/interchange/llmc.h"
 #include "examples/interchange/safetensors.h"
+#include "examples/interchange/weights_checkpoint.h"
 #include "tests/examples/captured_log.h"
 #include "tests/examples/interchange/made_weights.h"
 
@@ -360,6 +361,14 @@ static void test_reading_that_fails(void **state) {
                                &(weights_export_t){.path = "folder", .shard_bytes = 100}),
                      ZR_ERR_IO);
     assert_int_equal(made_folder_count("."), 0);
+    zr_log_t log = captured_log(&captured);
+    weights_import_t import = {.folder = "checkpoints"};
+    for (size_t i = 0; i < gpt_n_tensors(&shape); i++) {
+        gpt_tensor_t tensor = gpt_tensor_at(&shape, i);
+        made.failing = tensor.name;
+        assert_int_equal(weights_write_checkpoint(&made.base, &import, &log), ZR_ERR_IO);
+        assert_int_equal(made_folder_count("checkpoints"), 0);
+    }
     assert_int_equal(chdir(".."), 0);
 }
 

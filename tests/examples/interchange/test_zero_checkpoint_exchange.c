@@ -233,6 +233,37 @@ static void test_refusals(void **state) {
     expect("import a.bin --checkpoint-dir a.bin", 1);
 }
 
+/* All of a GPT but what is behind tensor number n, with one dimension more of number `odd`. */
+static void write_some(const char *folder, size_t n, size_t odd) {
+    zr_checkpoint_writer_t *writer = NULL;
+    zr_log_t log = zr_log_default();
+    zr_save_options_t options = {.folder = folder};
+    assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_OK);
+    for (size_t i = 0; i < n; i++) {
+        gpt_tensor_t tensor = gpt_tensor_at(&shape, i);
+        zr_param_desc_t desc = {.name = tensor.name,
+                                .n_dims = tensor.n_dims + (i == odd),
+                                .dims = {tensor.dims[0], tensor.dims[1], 1}};
+        if (i == odd && tensor.n_dims == 1)
+            desc.dims[1] = 1;
+        assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_OK);
+    }
+    assert_int_equal(zr_checkpoint_writer_publish(writer), ZR_OK);
+    zr_checkpoint_writer_destroy(&writer);
+}
+
+static void test_checkpoints_that_are_not_quite_one(void **state) {
+    (void)state;
+    write_some("short", 27, 99);
+    refuse("export short -o x --model " MODEL, "it has 27 tensors; a GPT with " MODEL " has 28");
+    write_some("odd", 28, 3);
+    refuse("export odd -o x --model " MODEL, "\"h.0.ln_1.bias\" has another shape than in a GPT");
+    write_some("whole", 28, 99);
+    expect("export whole -o x --model " MODEL, 0);
+    expect("import x --checkpoint-dir whole_again", 0);
+    assert_int_equal(system("rm -r x"), 0);
+}
+
 /* Weights of another kind of model, and those that do not say of what model they are. */
 static void test_other_checkpoints(void **state) {
     (void)state;
@@ -272,6 +303,7 @@ int main(void) {
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_options_are_documented),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_checkpoints_that_are_not_quite_one),
         cmocka_unit_test(test_other_checkpoints),
         cmocka_unit_test(test_a_damaged_checkpoint),
     };
