@@ -12,9 +12,19 @@
 /* From here on tensors are no matter of caches or of meeting: what the object's ratio is about. */
 #define LARGE_BYTES ((size_t)16 << 20)
 
+/* This process's rank, of those that a launcher has started. */
+static zr_status_t create_mpi(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms) {
+    zr_launch_t launch;
+    bool is_launched = false;
+    (void)n_ranks; /* is the launch's */
+    ZR_TRY(zr_launch_from_environment(&options->log, &launch, &is_launched));
+    return zr_comm_create_mpi(&launch, options, &comms[launch.rank]);
+}
+
 static const comm_choice_t choices[] = {
     {.name = "threads", .device = "host", .create = zr_comm_create_threads},
     {.name = "nccl", .device = "cuda", .create = zr_comm_create_nccl_threads},
+    {.name = "mpi", .device = "host", .is_launched = true, .create = create_mpi},
 };
 #define N_CHOICES (sizeof(choices) / sizeof(choices[0]))
 
@@ -25,7 +35,9 @@ static const zr_collective_t collectives[] = {ZR_ALL_GATHER, ZR_REDUCE_SCATTER, 
 typedef struct options {
     bench_common_t common;
     comm_options_t comm;
-    size_t n_ranks, n_threads, factor;
+    size_t n_ranks; /* 0: not said */
+    size_t n_threads, factor;
+    bool is_silent; /* another process reports */
     size_t least_bytes, most_bytes;
     bool has_collective;
     zr_collective_t collective;
@@ -49,8 +61,10 @@ enum {
 };
 
 static const struct argp_option option_table[] = {
-    {"comm", KEY_COMM, "threads|nccl", 0, "the communicator (default threads)", 0},
-    {"ranks", KEY_RANKS, "N", 0, "ranks, 2 or more (default 2)", 0},
+    {"comm", KEY_COMM, "threads|nccl|mpi", 0,
+     "the communicator (default threads); mpi: of processes that mpirun has started", 0},
+    {"ranks", KEY_RANKS, "N", 0, "ranks, 2 or more (default 2; of mpi: those that were started)",
+     0},
     {"threads", KEY_THREADS, "N", 0, "threads of each rank (default: all cores, shared out)", 0},
     {"dtype", KEY_DTYPE, "NAME", 0, "of the tensors: fp32 (default) or bf16", 0},
     {"collective", KEY_COLLECTIVE, "NAME", 0,
@@ -121,8 +135,28 @@ static const bench_parser_t parser = {
     .doc = "Bytes per second of collectives, against copies of the bytes that they have to read "
            "and write, by as many threads, in the same run. Results are checked."};
 
+/* The number of ranks, where it is not for the caller to say. */
+static zr_status_t count_ranks(options_t *o) {
+    zr_launch_t launch;
+    bool is_launched = false;
+    if (!o->comm.comm->is_launched) {
+        o->n_ranks = o->n_ranks > 0 ? o->n_ranks : 2;
+        return ZR_OK;
+    }
+    ZR_TRY(zr_launch_from_environment(o->log, &launch, &is_launched));
+    if (!is_launched || (o->n_ranks > 0 && o->n_ranks != (size_t)launch.n_ranks))
+        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                       "--comm %s: ranks are processes, 2 or more, and here %d are started; start "
+                       "it with mpirun -n N and without --ranks (docs/clusters.md)",
+                       o->comm.comm->name, is_launched ? launch.n_ranks : 1);
+    o->n_ranks = (size_t)launch.n_ranks;
+    o->is_silent = launch.rank > 0;
+    return ZR_OK;
+}
+
 /* What follows from several options together. */
 static zr_status_t complete(options_t *o) {
+    ZR_TRY(count_ranks(o));
     size_t smallest = o->n_ranks * zr_dtype_size(o->comm.dtype);
     if (o->least_bytes < smallest || o->least_bytes > MAX_TENSOR_BYTES)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
@@ -279,7 +313,6 @@ static int exit_code(zr_status_t status) {
 
 static int run(int argc, char **argv, const zr_log_t *log) {
     options_t options = {.comm = {.comm = &choices[0], .seconds = 0.2, .dtype = ZR_DTYPE_F32},
-                         .n_ranks = 2,
                          .factor = 4,
                          .least_bytes = 1024,
                          .most_bytes = (size_t)256 << 20,
@@ -300,9 +333,9 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     zr_status_t status = comm_measure(&options.comm, report.rows, report.n_rows, report.device,
                                       sizeof(report.device));
     code = exit_code(status);
-    if (status == ZR_OK)
+    if (status == ZR_OK && !options.is_silent)
         print_for_people(&report);
-    if (status == ZR_OK && options.common.json)
+    if (status == ZR_OK && options.common.json && !options.is_silent)
         code = bench_print(describe(&report), log);
     free(report.rows);
     return code;

@@ -7,6 +7,7 @@
 
 #include "examples/bench/comm_run.h"
 #include "tests/examples/bench/run_bench.h"
+#include "tests/zero/comm/free_port.h"
 
 static void assert_near(double value, double expected) {
     if (!(fabs(value / expected - 1.0) < 1e-6))
@@ -102,6 +103,33 @@ static void test_bad_usage(void **state) {
     assert_bad_usage("comm extra", "\"extra\"");
 }
 
+/* Ranks that are processes: all of them measure, and rank 0 reports. */
+static void test_processes(void **state) {
+    (void)state;
+    const char *const arguments = "comm --comm mpi --json --min 1KiB --max 1KiB --seconds 0";
+    char output[65536], other[256], port[16], command[512];
+    snprintf(port, sizeof(port), "%d", free_port());
+    assert_int_equal(setenv("WORLD_SIZE", "2", 1) | setenv("MASTER_ADDR", "127.0.0.1", 1) |
+                         setenv("MASTER_PORT", port, 1) | setenv("RANK", "0", 1) |
+                         setenv("LOCAL_RANK", "0", 1),
+                     0);
+    snprintf(command, sizeof(command), "RANK=1 LOCAL_RANK=1 '%s' %s 2>&1", ZERO_BENCH, arguments);
+    FILE *rank = popen(command, "r");
+    assert_non_null(rank);
+    assert_int_equal(run(arguments, output, sizeof(output)), 0);
+    assert_null(fgets(other, sizeof(other), rank));
+    assert_int_equal(pclose(rank), 0);
+    json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+    assert_true(json_is_object(object));
+    assert_string_equal(json_string_value(json_object_get(object, "comm")), "mpi");
+    assert_true(number_at(object, "ranks") == 2);
+    assert_int_equal(json_array_size(json_object_get(object, "measurements")), 6);
+    json_decref(object);
+    assert_bad_usage("comm --comm mpi --ranks 3", "here 2 are started");
+    assert_int_equal(unsetenv("WORLD_SIZE"), 0);
+    assert_bad_usage("comm --comm mpi", "start it with mpirun -n N");
+}
+
 /* ---- wrong results --------------------------------------------------------------------------- */
 
 /* Ranks that hold what they gave, whatever the others have. */
@@ -155,6 +183,7 @@ int main(void) {
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_for_people),
         cmocka_unit_test(test_bad_usage),
+        cmocka_unit_test(test_processes),
         cmocka_unit_test(test_wrong_results_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
