@@ -17,3 +17,6 @@ function(zr_add_fuzz name n_changes)
 endfunction()
 
 zr_add_fuzz(manifest 10000)
+if(TARGET zero_interchange)
+  zr_add_fuzz(safetensors 10000 LINK zero_interchange)
+endif()

@@ -51,6 +51,10 @@ static zr_status_t check_text(const parser_t *p, const char *text, size_t n_byte
     if (n_bytes > ZR_MANIFEST_MAX_BYTES)
         return refuse(p, "%s, which no manifest has; %s are possible", zr_size_text(n_bytes).text,
                       zr_size_text(ZR_MANIFEST_MAX_BYTES).text);
+    /* jansson passes over some. */
+    const char *zero = memchr(text, '\0', n_bytes);
+    if (zero != NULL)
+        return refuse(p, "its byte %zu is 0, which no text has", (size_t)(zero - text));
     for (const char *at = text, *end = text + n_bytes; at < end; at++) {
         if (*at == '"') {
             at = skip_string(at, end);

@@ -271,7 +271,9 @@ static void test_no_manifest(void **state) {
     expect("a list", parse("[]", 2, &kept), &kept, "it is no object");
     expect("a number", parse("1", 1, &kept), &kept, "'[' or '{' expected");
     expect("an object", parse("{}", 2, &kept), &kept, "it is no manifest");
-    expect("zeros", parse("\0\0\0", 3, &kept), &kept, "line 1, column");
+    expect("zeros", parse("\0\0\0", 3, &kept), &kept, "its byte 0 is 0");
+    expect("a zero that jansson passes over", parse("{\"a\": 1\0}", 10, &kept), &kept,
+           "its byte 7 is 0");
     expect("a key twice", parse("{\"a\":1,\"a\":2}", 13, &kept), &kept, "duplicate object key");
     expect("no UTF-8", parse("{\"\xff\":1}", 7, &kept), &kept, "unable to decode byte 0xff");
     expect("a zero in a name", parse("{\"a\\u0000b\":1}", 14, &kept), &kept,
