@@ -16,7 +16,7 @@ function(zr_add_fuzz name n_changes)
   zr_test_properties(fuzz_${name} LABELS asan)
 endfunction()
 
-zr_add_fuzz(manifest 10000)
+zr_add_fuzz(manifest 4000)
 if(TARGET zero_interchange)
   zr_add_fuzz(safetensors 10000 LINK zero_interchange)
 endif()
