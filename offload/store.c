@@ -12,7 +12,8 @@
 #include "offload/store_backend.h"
 
 static const zr_store_backend_t *const backends[] = {
-    &zr_store_memory_backend, &zr_store_uring_backend, &zr_store_sim_backend};
+    &zr_store_memory_backend, &zr_store_uring_backend, &zr_store_posix_backend,
+    &zr_store_sim_backend};
 #define N_BACKENDS (sizeof(backends) / sizeof(backends[0]))
 
 const char *zr_store_direction_name(zr_store_direction_t direction) {
@@ -109,7 +110,7 @@ static zr_status_t find_backend(const char *name, const zr_log_t *log,
         }
     }
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "store: there is no backend \"%s\"; there are memory, uring, sim",
+                   "store: there is no backend \"%s\"; there are memory, uring, posix, sim",
                    name != NULL ? name : "(NULL)");
 }
 

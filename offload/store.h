@@ -91,8 +91,8 @@ zr_store_options_t zr_store_options_default(void);
 /**
  * Make a store and reserve everything that its extents need.
  *
- * @param backend    "memory" (reference: host memory), "uring" (files, by io_uring), or
- *                   "sim" (nothing: on a simulated device)
+ * @param backend    "memory" (reference: host memory), "uring" (files, by io_uring), "posix"
+ * (files, by pread and pwrite), or "sim" (nothing: on a simulated device)
  * @param options    NULL means the defaults; borrowed for the call
  * @param extents    [n_extents], copied with their names
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET when a path has no room for the
@@ -104,6 +104,14 @@ zr_store_options_t zr_store_options_default(void);
 ZR_NODISCARD zr_status_t zr_store_create(const char *backend, const zr_store_options_t *options,
                                          const zr_store_extent_t *extents, size_t n_extents,
                                          zr_store_t **store_p);
+
+/**
+ * What to have files by on this system: "uring"; or "posix" where there is no io_uring, or it is
+ * forbidden, as containers may do.
+ *
+ * @param log  where the latter is said, as a warning; NULL: nowhere
+ */
+const char *zr_store_drive_backend(const zr_log_t *log);
 
 /** Wait for what is in flight, and free everything. NULL and *store == NULL are fine. */
 void zr_store_destroy(zr_store_t **store);

@@ -118,6 +118,7 @@ struct zr_store {
 
 extern const zr_store_backend_t zr_store_memory_backend;
 extern const zr_store_backend_t zr_store_uring_backend;
+extern const zr_store_backend_t zr_store_posix_backend;
 extern const zr_store_backend_t zr_store_sim_backend;
 
 /** Extents on drives begin and end at multiples of the larger of this and a drive's block. */

@@ -1,5 +1,6 @@
 /*
- * Store "uring": files, by io_uring.
+ * Store "uring": files, by io_uring; and "posix", which is the same with a ring of its own
+ * (plain_ring.h), for systems that have none or forbid it.
  *
  * One file per path, striped; one ring, which belongs to the rank's thread, so that there is no
  * lock. Transfers go past the page cache, because each byte is used once per step and would only
@@ -102,7 +103,9 @@ static void open_polling(zr_store_t *store) {
 
 static zr_status_t open_ring(zr_store_t *store) {
     zr_uring_store_t *uring = (zr_uring_store_t *)store;
-    int error = zr_ring_open((unsigned)store->options.depth, false, &uring->ring);
+    unsigned depth = (unsigned)store->options.depth;
+    int error = uring->is_plain ? zr_ring_open_plain(depth, &uring->ring)
+                                : zr_ring_open(depth, false, &uring->ring);
     return error == 0 ? ZR_OK : fail_ring(store, -error);
 }
 
@@ -333,13 +336,18 @@ static zr_status_t open_uring(zr_store_t *store) {
     store->info.depth = store->options.depth;
     ZR_TRY(open_ring(store));
     ZR_TRY(open_files(store));
-    if (store->options.poll)
+    if (store->options.poll && !uring->is_plain)
         open_polling(store);
     ZR_TRY(make_uring_tables(store));
     ZR_TRY(reserve(store));
     ZR_TRY(zr_store_bounce_allocate(store, &uring->bounce_memory));
     register_files(uring);
     return register_buffers(store);
+}
+
+static zr_status_t open_posix(zr_store_t *store) {
+    ((zr_uring_store_t *)store)->is_plain = true;
+    return open_uring(store);
 }
 
 static void close_uring(zr_store_t *store) {
@@ -374,3 +382,29 @@ const zr_store_backend_t zr_store_uring_backend = {
     .sync = sync_files,
     .register_buffers = register_buffers,
 };
+
+const zr_store_backend_t zr_store_posix_backend = {
+    .name = "posix",
+    .handle_bytes = sizeof(zr_uring_store_t),
+    .open = open_posix,
+    .close = close_uring,
+    .start = zr_uring_start,
+    .progress = zr_uring_progress,
+    .locate = zr_uring_locate,
+    .sync = sync_files,
+    .register_buffers = register_buffers,
+};
+
+const char *zr_store_drive_backend(const zr_log_t *log) {
+    zr_ring_t *ring = NULL;
+    int error = -zr_ring_open(1, false, &ring);
+    zr_ring_close(&ring);
+    if (error != ENOSYS && error != EPERM && error != EACCES)
+        return zr_store_uring_backend.name;
+    if (log != NULL)
+        zr_log_write(log, ZR_LOG_WARNING,
+                     "store: io_uring cannot be had: %s (errno %d); it goes on with pread and "
+                     "pwrite, one request at a time, while nothing else is done; %s",
+                     strerror(error), error, ring_advice(error));
+    return zr_store_posix_backend.name;
+}

@@ -23,6 +23,7 @@ typedef struct zr_uring_request {
 typedef struct zr_uring_store {
     zr_store_t base;
     zr_ring_t *ring;
+    bool is_plain; /* it is one without io_uring */
     size_t n_files;
     uint64_t lengths[ZR_STORE_MAX_PATHS]; /* of their files */
     zr_uring_file_t files[ZR_STORE_MAX_PATHS];

@@ -8,8 +8,11 @@
 
 #include <liburing.h>
 
+#include "offload/plain_ring.h"
+
 struct zr_ring {
     struct io_uring ring;
+    zr_plain_ring_t *plain; /* instead of it, or NULL */
     bool has_files;
     bool has_buffers;
     bool is_polled;
@@ -56,9 +59,32 @@ int zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p) {
     return 0;
 }
 
+int zr_ring_open_plain(unsigned depth, zr_ring_t **ring_p) {
+    zr_ring_t *ring = calloc(1, sizeof(*ring));
+    if (ring == NULL)
+        return -ENOMEM;
+    ring->plain = zr_plain_ring_create(depth);
+    if (ring->plain == NULL) {
+        free(ring);
+        return -ENOMEM;
+    }
+    *ring_p = ring;
+    return 0;
+}
+
+static void close_plain(zr_ring_t **ring) {
+    zr_plain_ring_destroy((*ring)->plain);
+    free(*ring);
+    *ring = NULL;
+}
+
 void zr_ring_close(zr_ring_t **ring) {
     if (*ring == NULL)
         return;
+    if ((*ring)->plain != NULL) {
+        close_plain(ring);
+        return;
+    }
     COME_BEFORE_LATER_RINGS();
     /* The kernel ends a ring some time after this returns. What it holds is given back now: the
      * room of files without names, and memory that counts towards RLIMIT_MEMLOCK. */
@@ -72,12 +98,16 @@ void zr_ring_close(zr_ring_t **ring) {
 }
 
 int zr_ring_register_files(zr_ring_t *ring, const int *files, unsigned n_files) {
+    if (ring->plain != NULL)
+        return -EOPNOTSUPP; /* requests name them by their descriptors then */
     int error = io_uring_register_files(&ring->ring, files, n_files);
     ring->has_files = error == 0;
     return error;
 }
 
 int zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsigned n_buffers) {
+    if (ring->plain != NULL)
+        return 0; /* they need not be pinned */
     if (ring->has_buffers)
         io_uring_unregister_buffers(&ring->ring);
     int error = io_uring_register_buffers(&ring->ring, buffers, n_buffers);
@@ -86,6 +116,8 @@ int zr_ring_register_buffers(zr_ring_t *ring, const struct iovec *buffers, unsig
 }
 
 int zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
+    if (ring->plain != NULL)
+        return zr_plain_ring_queue(ring->plain, request);
     struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->ring);
     if (sqe == NULL)
         return -EBUSY;
@@ -108,7 +140,7 @@ int zr_ring_queue(zr_ring_t *ring, const zr_ring_request_t *request) {
 }
 
 int zr_ring_submit(zr_ring_t *ring) {
-    return io_uring_submit(&ring->ring);
+    return ring->plain != NULL ? zr_plain_ring_submit(ring->plain) : io_uring_submit(&ring->ring);
 }
 
 static int wait_for_completion(zr_ring_t *ring, int timeout_ms, struct io_uring_cqe **cqe_p) {
@@ -124,6 +156,8 @@ static int wait_for_completion(zr_ring_t *ring, int timeout_ms, struct io_uring_
 int zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p) {
     struct io_uring_cqe *cqe = NULL;
     int error = 0;
+    if (ring->plain != NULL)
+        return zr_plain_ring_next(ring->plain, completion_p);
     do
         error = timeout_ms > 0 ? wait_for_completion(ring, timeout_ms, &cqe)
                                : io_uring_peek_cqe(&ring->ring, &cqe);

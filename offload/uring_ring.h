@@ -32,6 +32,9 @@ typedef struct zr_ring_completion {
 
 /** Make a ring for `depth` requests; `poll`: completions are polled for on the drive. */
 int zr_ring_open(unsigned depth, bool poll, zr_ring_t **ring_p);
+/** Make one without io_uring: a request is a call of pread or pwrite, made when its completion is
+ * asked for. Files and buffers need no registering. */
+int zr_ring_open_plain(unsigned depth, zr_ring_t **ring_p);
 void zr_ring_close(zr_ring_t **ring);
 
 /** Register all files at once; requests then name them by place. */

@@ -180,7 +180,10 @@ static zr_status_t create_store(zr_runtime_t *runtime) {
     options.max_transfers = nvme->max_transfers;
     options.paths = paths;
     options.n_paths = split_paths(folders, asked->files_per_path, paths);
-    return zr_store_create(asked->store, &options, nvme->extents, nvme->n_extents, &nvme->store);
+    const char *store = asked->store;
+    if (strcmp(store, "uring") == 0) /* one rank says so for all */
+        store = zr_store_drive_backend(runtime->rank == 0 ? &runtime->log : NULL);
+    return zr_store_create(store, &options, nvme->extents, nvme->n_extents, &nvme->store);
 }
 
 /* The store has copies. */

@@ -1,7 +1,8 @@
 /*
  * zero-train on a drive that changes a bit while it trains: that is a run that failed, with a
- * report, and not bad input.
+ * report, and not bad input. And on a system that forbids io_uring: it trains, and saves.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,14 +26,19 @@ static void keep(void *context, zr_log_level_t level, int rank, const char *mess
 }
 
 static zr_status_t train(const char *data, char *said, train_result_t *result) {
-    char *words[] = {"zero-train",  "--model=layers=2,channels=16,heads=2,seq=16,vocab=256",
-                     "--data",      (char *)(uintptr_t)data,
-                     "--steps=2",   "--offload-optimizer=nvme",
-                     "--nvme-path", folder,
+    char *words[] = {"zero-train",
+                     "--model=layers=2,channels=16,heads=2,seq=16,vocab=256",
+                     "--data",
+                     (char *)(uintptr_t)data,
+                     "--steps=2",
+                     "--offload-optimizer=nvme",
+                     "--nvme-path",
+                     folder,
+                     "--checkpoint-dir=ckpt",
                      NULL};
     zr_log_t log = {.sink = keep, .context = said, .level = ZR_LOG_ERROR, .rank = -1};
     train_options_t options;
-    assert_int_equal(train_options_parse(8, words, &log, &options), ZR_OK);
+    assert_int_equal(train_options_parse(9, words, &log, &options), ZR_OK);
     zr_status_t status = zero_train_run(&options, &log, NULL, result);
     train_options_free(&options);
     return status;
@@ -45,12 +51,29 @@ static void a_flipped_bit_is_no_bad_input(void **state) {
     fault_arm(FAULT_FLIP, 0, 1, 1);
     assert_int_equal(train("data", said, &result), ZR_ERR_FORMAT);
     assert_int_equal(fault.n_hits, 1);
+    assert_int_equal(system("rm -r ckpt"), 0);
     assert_non_null(strstr(said, "are not those that were put"));
     assert_false(result.bad_input);
 }
 
+static void without_io_uring_it_trains_and_saves(void **state) {
+    char said[512] = "";
+    train_result_t with = {0}, without = {0};
+    (void)state;
+    fault_arm(FAULT_NONE, 0, 1, 0);
+    assert_int_equal(train("data", said, &with), ZR_OK);
+    assert_int_equal(system("rm -rf ckpt"), 0);
+    fault_arm(FAULT_OPEN_RING, -EPERM, 1, 1000);
+    assert_int_equal(train("data", said, &without), ZR_OK);
+    assert_true(fault.n_hits >= 2); /* its own store, and that of the checkpoint */
+    assert_true(without.weights.xxh3 == with.weights.xxh3);
+    assert_int_equal(without.saves.n_saves, 1);
+    assert_int_equal(system("rm -r ckpt"), 0);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_flipped_bit_is_no_bad_input)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_flipped_bit_is_no_bad_input),
+                                       cmocka_unit_test(without_io_uring_it_trains_and_saves)};
     if (fixture_probe() != 0)
         return FIXTURE_SKIPPED;
     if (mkdtemp(folder) == NULL || chdir(folder) != 0)

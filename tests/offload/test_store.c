@@ -23,6 +23,13 @@ static const variant_t variants[] = {
     {.name = "memory, not verified", .backend = "memory", .no_verify = true},
     {.name = "sim", .backend = "sim"},
     {.name = "sim, not verified", .backend = "sim", .no_verify = true},
+    {.name = "posix", .backend = "posix", .n_paths = 1},
+    {.name = "posix, three paths",
+     .backend = "posix",
+     .n_paths = 3,
+     .depth = 3,
+     .submit_batch = 2,
+     .n_bounce_buffers = 1},
     {.name = "uring", .backend = "uring", .n_paths = 1},
     {.name = "uring, three paths", .backend = "uring", .n_paths = 3},
     {.name = "uring, one request at once",
@@ -651,7 +658,7 @@ static void test_refused_stores(void **state) {
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, &nobodys, 1, &f->store),
                    "is of account 8; there are 0 to 7");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create("floppy", o, NULL, 0, &f->store),
-                   "no backend \"floppy\"; there are memory, uring, sim");
+                   "no backend \"floppy\"; there are memory, uring, posix, sim");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_create(f->backend, o, NULL, 0, NULL), "NULL");
     assert_null(f->store);
 }

@@ -289,6 +289,28 @@ static void test_refused_creations(void **state) {
     }
 }
 
+/* Where io_uring is forbidden there is another way, and it is said; what can be raised is no reason
+ * for it. */
+static void test_forbidden(void **state) {
+    fixture_t *f = *state;
+    static const struct {
+        int error;
+        const char *backend;
+    } cases[] = {{0, "uring"},       {-EPERM, "posix"},  {-ENOSYS, "posix"},
+                 {-EACCES, "posix"}, {-ENOMEM, "uring"}, {-EMFILE, "uring"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fixture_log_clear(f);
+        fault_arm(cases[i].error == 0 ? FAULT_NONE : FAULT_OPEN_RING, cases[i].error, 1, 1);
+        assert_string_equal(zr_store_drive_backend(&f->options.log), cases[i].backend);
+        if (strcmp(cases[i].backend, "posix") == 0)
+            assert_logged(f, "it goes on with pread and pwrite");
+        else
+            assert_int_equal(f->n_logged[ZR_LOG_WARNING], 0);
+        assert_int_equal(count_descriptors(), f->n_files_before);
+    }
+    fixture_log_clear(f);
+}
+
 /* A store that goes on with less, and says so. */
 static void use(fixture_t *f, const char *warning) {
     oracle_result_t result;
@@ -378,6 +400,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_the_ring_fails_twice, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_silent_drive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_creations, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_forbidden, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lesser_creations, setup, teardown),
         cmocka_unit_test_setup_teardown(test_registered_memory, setup, teardown),
     };

@@ -257,8 +257,8 @@ static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
     options.paths = &folder;
     options.n_paths = 1;
     options.file_name = name;
-    return zr_store_create(zr_rt_has_data(runtime) ? "uring" : "sim", &options, extents, n_extents,
-                           &save->store);
+    const char *store = zr_rt_has_data(runtime) ? zr_store_drive_backend(NULL) : "sim";
+    return zr_store_create(store, &options, extents, n_extents, &save->store);
 }
 
 static zr_status_t make_staging(zr_save_writer_t *save) {
