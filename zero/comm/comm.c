@@ -339,3 +339,24 @@ zr_status_t zr_comm_split(zr_comm_t *comm, int color, int key, zr_comm_t **group
     call.group_p = group_p;
     return run_call(comm, &call, comm->backend->split);
 }
+
+zr_status_t zr_comm_split_evenly(zr_comm_t *comm, zr_groups_t groups, int size,
+                                 zr_comm_t **group_p) {
+    char name[48]; /* ranks that ask for other groups are found by it */
+    bool is_near = groups == ZR_GROUPS_NEAR;
+    snprintf(name, sizeof(name), "groups %s, rows of %d", is_near ? "near" : "across", size);
+    zr_comm_call_t call = make_control_call(ZR_SPLIT, name);
+    ZR_TRY(check_comm(comm, call.collective));
+    if (size < 1 || comm->n_ranks % size != 0 || group_p == NULL ||
+        (!is_near && groups != ZR_GROUPS_ACROSS))
+        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
+                       "split: groups of kind %d in rows of %d, result at %p; a row has to divide "
+                       "the %d ranks",
+                       (int)groups, size, (void *)group_p, comm->n_ranks);
+    call.color = is_near ? comm->rank / size : comm->rank % size;
+    call.key = comm->rank;
+    call.group_ranks = is_near ? size : comm->n_ranks / size;
+    call.group_stride = is_near ? 1 : size;
+    call.group_p = group_p;
+    return run_call(comm, &call, comm->backend->split);
+}

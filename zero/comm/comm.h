@@ -172,7 +172,8 @@ ZR_NODISCARD zr_status_t zr_comm_check(zr_comm_t *comm);
  * Make a communicator of one rank that stands for all of them: the others do what it does, at the
  * same time, and hold what it holds. On a simulated device (kernels/simulation.h) a collective
  * takes the time that the device's hardware description makes it, and moves nothing; on any other
- * device the tensors of all ranks are as this rank's. A split makes a group of all ranks.
+ * device the tensors of all ranks are as this rank's. A split makes a group of all ranks, but for
+ * zr_comm_split_evenly.
  *
  * @param rank     0 to n_ranks - 1
  * @param n_ranks  1 to ZR_MAX_SUM_SOURCES
@@ -271,6 +272,24 @@ ZR_NODISCARD zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name);
  *         communicator goes on); ZR_ERR_COMM
  */
 ZR_NODISCARD zr_status_t zr_comm_split(zr_comm_t *comm, int color, int key, zr_comm_t **group_p);
+
+/** The two ways to cut ranks into a grid of rows of `size` ranks each. */
+typedef enum zr_groups {
+    ZR_GROUPS_NEAR = 0,  /* a row: ranks 0 to size - 1, size to 2 size - 1, ... */
+    ZR_GROUPS_ACROSS = 1 /* a column: ranks 0, size, 2 size, ...; 1, size + 1, ...; ... */
+} zr_groups_t;
+
+/**
+ * Split into groups of equal size, in order of rank: with the ranks of a node as `size`, near
+ * groups stay within nodes, and each rank's group across has one of every node. As zr_comm_split,
+ * but simulated ranks know such groups, too: they have their size, and links are those of a group
+ * while all other groups do the same.
+ *
+ * @param size  of a row, for both ways; has to divide the number of ranks
+ * @return as zr_comm_split
+ */
+ZR_NODISCARD zr_status_t zr_comm_split_evenly(zr_comm_t *comm, zr_groups_t groups, int size,
+                                              zr_comm_t **group_p);
 
 typedef struct zr_comm_count {
     uint64_t n_calls;

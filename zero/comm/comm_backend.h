@@ -36,6 +36,8 @@ typedef struct zr_comm_call {
     int color;           /* split */
     int key;             /* split */
     zr_comm_t **group_p; /* split: set on success */
+    int group_ranks;     /* split evenly: ranks of a group; otherwise 0 */
+    int group_stride;    /* and from one of its ranks to the next */
 } zr_comm_call_t;
 
 /*

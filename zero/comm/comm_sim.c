@@ -35,6 +35,7 @@ typedef struct sim_comm {
     zr_comm_t base;
     int origin_rank; /* in the first communicator */
     bool is_nested;  /* of a group made by split */
+    int stride;      /* ranks of the first communicator from one of this one's to the next */
 
     pthread_mutex_t lock; /* guards what follows */
     bool is_dead;
@@ -142,14 +143,26 @@ static double seconds_of(const cost_t *c) {
     return 2.0 * tree;
 }
 
+/* The hardware as a group finds it. Ranks that it leaves out are in groups that do the same, and
+ * share the links between nodes. A group begins at a node's first rank, or else within one node. */
+static zr_hardware_t seen_by(const sim_comm_t *comm, const zr_hardware_t *hardware) {
+    zr_hardware_t seen = *hardware;
+    int per_node = hardware->ranks_per_node;
+    int n_sharing = comm->stride < per_node ? comm->stride : per_node;
+    seen.ranks_per_node = per_node / n_sharing;
+    seen.between_nodes.bytes_per_s /= n_sharing;
+    return seen;
+}
+
 static void take_time(sim_comm_t *self, const zr_comm_call_t *call, double n_parts) {
     const zr_device_t *device = self->base.device;
     zr_sim_clock_t *clock = device == NULL ? NULL : zr_sim_clock_of(device);
     if (clock == NULL)
         return;
+    zr_hardware_t hardware = seen_by(self, zr_sim_hardware_of(device));
     cost_t cost = {.comm = self,
                    .call = call,
-                   .hardware = zr_sim_hardware_of(device),
+                   .hardware = &hardware,
                    .n_ranks = self->base.n_ranks,
                    .bytes = (double)call->n_elems * (double)zr_dtype_size(call->message.dtype) *
                             n_parts};
@@ -273,10 +286,11 @@ static sim_comm_t *make(const zr_comm_options_t *options, int rank, int n_ranks)
     }
     zr_comm_init(&self->base, &sim_backend, options, rank, n_ranks);
     self->origin_rank = rank;
+    self->stride = 1;
     return self;
 }
 
-/* The others give what this rank gives. */
+/* The others give what this rank gives, so all are in its group; even groups follow from ranks. */
 static zr_status_t sim_split(zr_comm_t *comm, const zr_comm_call_t *call) {
     sim_comm_t *self = (sim_comm_t *)comm;
     ZR_TRY(check_alive(self, call));
@@ -285,10 +299,14 @@ static zr_status_t sim_split(zr_comm_t *comm, const zr_comm_call_t *call) {
         *call->group_p = NULL;
         return ZR_OK;
     }
-    sim_comm_t *group = make(&comm->options, comm->rank, comm->n_ranks);
+    bool is_even = call->group_ranks > 0;
+    int n_ranks = is_even ? call->group_ranks : comm->n_ranks;
+    int rank = is_even ? comm->rank / call->group_stride % n_ranks : comm->rank;
+    sim_comm_t *group = make(&comm->options, rank, n_ranks);
     if (group == NULL)
         return zr_fail(&comm->options.log, ZR_ERR_MEMORY,
-                       "split: no memory for a group of %d simulated ranks", comm->n_ranks);
+                       "split: no memory for a group of %d simulated ranks", n_ranks);
+    group->stride = self->stride * (is_even ? call->group_stride : 1);
     group->origin_rank = self->origin_rank;
     group->is_nested = true;
     *call->group_p = &group->base;

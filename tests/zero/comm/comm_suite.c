@@ -199,6 +199,62 @@ static void test_split_without_rank_0(void **state) {
     run(state, LONG_MS, split_without_rank_0, NULL);
 }
 
+/* The ranks of the first communicator that a group has, as they tell each other. */
+static void expect_members(rank_t *self, zr_comm_t *group, int first, int stride) {
+    zr_message_t message = {"members", ZR_DTYPE_I32, ZR_TRAFFIC_MODEL};
+    size_t n = (size_t)zr_comm_n_ranks(group);
+    int32_t *members = host_take(self, n * sizeof(*members));
+    char *all = device_take(self, n * sizeof(*members)), *own = device_take(self, sizeof(int32_t));
+    members[0] = self->rank;
+    upload(self, own, members, sizeof(*members));
+    CHECK(self, zr_comm_all_gather(group, &message, own, all, 1, self->stream) == ZR_OK);
+    download(self, members, all, n * sizeof(*members));
+    CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    for (size_t i = 0; i < n && has_data(self) && !self->suite->is_alone; i++)
+        CHECK(self, members[i] == first + (int)i * stride);
+    release_memory(self);
+}
+
+static void expect_even_groups(rank_t *self, int size) {
+    zr_comm_t *near = NULL, *across = NULL;
+    CHECK(self, zr_comm_split_evenly(self->comm, ZR_GROUPS_NEAR, size, &near) == ZR_OK);
+    CHECK(self, zr_comm_split_evenly(self->comm, ZR_GROUPS_ACROSS, size, &across) == ZR_OK);
+    CHECK(self, zr_comm_n_ranks(near) == size);
+    CHECK(self, zr_comm_n_ranks(across) == self->n_ranks / size);
+    CHECK(self, zr_comm_rank(near) == self->rank % size);
+    CHECK(self, zr_comm_rank(across) == self->rank / size);
+    expect_members(self, near, self->rank - self->rank % size, 1);
+    expect_members(self, across, self->rank % size, size);
+    for (uint64_t i = 0; i < 10 && self->failure[0] == '\0'; i++) {
+        comm_case_t wanted = random_case(5000 + i, size);
+        run_case(self, near, &wanted);
+        wanted = random_case(6000 + i, self->n_ranks / size);
+        if (self->failure[0] == '\0')
+            run_case(self, across, &wanted);
+    }
+    zr_comm_destroy(&near);
+    zr_comm_destroy(&across);
+}
+
+static void even_groups(rank_t *self) {
+    zr_comm_t *group = NULL;
+    for (int size = 1; size <= self->n_ranks && self->failure[0] == '\0'; size++) {
+        if (self->n_ranks % size == 0)
+            expect_even_groups(self, size);
+        else
+            CHECK(self, zr_comm_split_evenly(self->comm, ZR_GROUPS_NEAR, size, &group) ==
+                            ZR_ERR_ARGUMENT);
+    }
+    CHECK(self, zr_comm_split_evenly(self->comm, ZR_GROUPS_NEAR, 0, &group) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_split_evenly(self->comm, (zr_groups_t)2, 1, &group) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_split_evenly(self->comm, ZR_GROUPS_ACROSS, 1, NULL) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_barrier(self->comm, "after its groups") == ZR_OK);
+}
+
+static void test_even_groups(void **state) {
+    run(state, LONG_MS, even_groups, NULL);
+}
+
 /* A group that ends leaves its parent alive, and the other way round. */
 static void ends_apart(rank_t *self) {
     zr_comm_t *group = NULL, *other = NULL;
@@ -261,7 +317,9 @@ static zr_status_t make_call(rank_t *self, const mismatch_t *mismatch, int which
         return zr_comm_barrier(self->comm, message.tensor);
     case ZR_SPLIT: {
         zr_comm_t *group;
-        return zr_comm_split(self->comm, 0, 0, &group);
+        if (n_elems == 0)
+            return zr_comm_split(self->comm, 0, 0, &group);
+        return zr_comm_split_evenly(self->comm, (zr_groups_t)which, 1, &group);
     }
     }
     return ZR_OK;
@@ -297,6 +355,11 @@ static const mismatch_t mismatches[] = {
     {.collective = {ZR_BARRIER, ZR_SPLIT},
      .tensor = SAME("norm"),
      .shown = {"barrier \"norm\" (call 2)", "split \"groups\" (call 2)"}},
+    {.collective = SAME(ZR_SPLIT),
+     .tensor = SAME("norm"),
+     .n_elems = SAME(1),
+     .shown = {"split \"groups near, rows of 1\" (call 2)",
+               "split \"groups across, rows of 1\" (call 2)"}},
     {.collective = SAME(ZR_REDUCE_SCATTER),
      .tensor = {"h.3 gradients", "h.4 gradients"},
      .n_elems = SAME(64),
@@ -599,6 +662,7 @@ static const struct {
     {"exact traffic", test_exact_traffic, false},
     {"groups and parent", test_groups_and_parent, false},
     {"split without rank 0", test_split_without_rank_0, false},
+    {"even groups", test_even_groups, false},
     {"ends apart", test_ends_apart, false},
     {"differing ranks", test_differing_ranks, true},
     {"differing long names", test_differing_long_names, true},

@@ -210,6 +210,47 @@ static void test_pieces(void **state) {
                                  5 * 0.001 + 2 * 0.1);
 }
 
+/* Seconds of an all-gather of 1 MB of each rank of a group. */
+static double gather_in_group(int n_ranks, zr_groups_t groups, int size) {
+    zr_hardware_t hardware = round_hardware();
+    zr_sim_clock_t *clock = NULL;
+    zr_device_options_t options = {.log = zr_log_default(), .hardware = &hardware};
+    zr_device_t *device = NULL;
+    zr_stream_t *stream = NULL;
+    zr_comm_t *comm = NULL, *group = NULL;
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    void *memory = NULL;
+    double before = 0.0;
+    assert_int_equal(zr_sim_clock_create(NULL, &clock), ZR_OK);
+    options.clock = clock;
+    assert_int_equal(zr_device_open("sim", &options, &device), ZR_OK);
+    assert_int_equal(zr_stream_create(device, "comm", &stream), ZR_OK);
+    assert_int_equal(zr_range_reserve(device, ZR_TIER_DEVICE, (size_t)1 << 30, &memory), ZR_OK);
+    assert_int_equal(zr_comm_create_sim(n_ranks - 1, n_ranks, NULL, &comm), ZR_OK);
+    assert_int_equal(zr_comm_split_evenly(comm, groups, size, &group), ZR_OK);
+    char *part = (char *)memory + ((size_t)1 << 29);
+    assert_int_equal(zr_comm_all_gather(group, &message, part, memory, 250000, stream), ZR_OK);
+    double seconds = since(clock, stream, &before);
+    zr_comm_destroy(&group);
+    zr_comm_destroy(&comm);
+    zr_stream_destroy(&stream);
+    zr_device_close(&device);
+    zr_sim_clock_destroy(&clock);
+    return seconds;
+}
+
+/* A node's groups share its link to others: 2 MB/s for the 4 ranks that all go over it. */
+static void test_groups(void **state) {
+    (void)state;
+    expect(gather_in_group(8, ZR_GROUPS_NEAR, 4), 3.0 + 3 * 0.001);
+    expect(gather_in_group(8, ZR_GROUPS_ACROSS, 4), 2.0 + 0.1);
+    expect(gather_in_group(8, ZR_GROUPS_NEAR, 8), 7.0 + 5 * 0.001 + 2 * 0.1);
+    expect(gather_in_group(8, ZR_GROUPS_ACROSS, 1), 7.0 + 5 * 0.001 + 2 * 0.1);
+    expect(gather_in_group(8, ZR_GROUPS_ACROSS, 2), 3.0 + 0.001 + 2 * 0.1);
+    expect(gather_in_group(16, ZR_GROUPS_ACROSS, 8), 2.0 + 0.1);
+    expect(gather_in_group(8, ZR_GROUPS_NEAR, 1), 0.0);
+}
+
 /* A large sum goes the way that costs less, whatever the latencies; and more ranks cost more. */
 static void test_many_ranks(void **state) {
     (void)state;
@@ -260,6 +301,7 @@ int main(void) {
         cmocka_unit_test(test_adding_up),
         cmocka_unit_test(test_sums_in_rank_order),
         cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_groups),
         cmocka_unit_test(test_many_ranks),
         cmocka_unit_test(test_refused_ranks),
     };
