@@ -173,6 +173,23 @@ ZR_NODISCARD zr_status_t zr_config_read_json(const char *path, const zr_log_t *l
                                              zr_config_t *config);
 
 /**
+ * Write as DeepSpeed's JSON what a configuration says: read over zr_config_default, the text gives
+ * it back, but for the fields below. A key is left out where DeepSpeed and libzero both take the
+ * same without it, and where it says nothing, such as stage3_... at other stages. Numbers have 15
+ * digits.
+ *
+ * DeepSpeed's JSON has no keys for reduce, device_memory_bytes, host_memory_bytes,
+ * offload_optimizer.max_in_cpu_elems, .gradients and .update_on, host_threads, plan_memory, and of
+ * nvme capacity_bytes, submit_batch, files_per_path, verify and store.
+ *
+ * @param log     NULL: default
+ * @param text_p  JSON, indented; the caller frees it with free()
+ * @return ZR_OK; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_config_write_json(const zr_config_t *config, const zr_log_t *log,
+                                              char **text_p);
+
+/**
  * Check every field and fill in the batch sizes that are 0, as DeepSpeed does: two of
  * train_batch, micro_batch and grad_accum give the third; what is still missing is 1.
  *
