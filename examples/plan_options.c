@@ -28,6 +28,8 @@ static const shared_option_t shared[] = {
     {"sums", 2, NULL},
     {"clip", 2, NULL},
     {"check-overflow", 2, NULL},
+    {"config", 2,
+     "DeepSpeed's JSON; options override it, and what it gives is not tried in all ways"},
     {"stage", 3, "what is sharded (default, and auto: each stage is tried)"},
     {"offload-optimizer", 3,
      "where the optimizer's state lives (default: each is tried, as a whole); auto: as far up as "
@@ -47,6 +49,10 @@ static const shared_option_t shared[] = {
     {"device", 4, "of --hardware this: auto, host or cuda[:N] (default auto)"},
     {"threads", 4, "of --hardware this: of each rank"},
     {"memory-plan", 4, NULL},
+    {"offload-ratio", 5, NULL},
+    {"state-in-host", 5, NULL},
+    {"offload-param-ratio", 5, NULL},
+    {"params-in-host", 5, NULL},
     {"offload-gradients", 5, NULL},
     {"update-on", 5, NULL},
     {"offload-activations", 5, NULL},
@@ -93,9 +99,13 @@ typedef struct parsing {
     bool has_device; /* --device or --threads was given */
 } parsing_t;
 
-/* Those that describe the plan and not the run are not repeated to zero-train. */
+/* Those that describe the plan and not the run are not repeated to zero-train; nor are those that
+ * are said of each plan by its own configuration. */
 static bool is_of_plan(const char *name) {
-    static const char *const names[] = {"json", "quiet", "help", "version", "nvme-path"};
+    static const char *const names[] = {"json",          "quiet",         "help",
+                                        "version",       "nvme-path",     "config",
+                                        "offload-ratio", "state-in-host", "offload-param-ratio",
+                                        "params-in-host"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         if (strcmp(name, names[i]) == 0)
             return true;
@@ -182,6 +192,38 @@ void plan_options_help(FILE *file) {
     args_help(&parser, "zero-plan", file);
 }
 
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static bool is_same_schedule(const zr_schedule_t *a, const zr_schedule_t *b) {
+    return a->kind == b->kind && a->warmup_steps == b->warmup_steps &&
+           a->total_steps == b->total_steps && a->warmup_min_ratio == b->warmup_min_ratio &&
+           a->cos_min_ratio == b->cos_min_ratio && a->warmup_min_lr == b->warmup_min_lr &&
+           a->warmup_max_lr == b->warmup_max_lr && a->warmup_log == b->warmup_log;
+}
+
+/* Read it over the defaults. What it gives is known by what it changes, from values that no file
+ * can give. */
+static zr_status_t read_config(plan_options_t *o, const char *path, const zr_log_t *log) {
+    zr_config_t *config = &o->run.config;
+    const zr_config_t own = *config;
+    config->stage = -1;
+    config->offload_optimizer.device = config->offload_param.device = (zr_offload_device_t)-1;
+    ZR_TRY(zr_config_read_json(path, log, config));
+    o->stage_open = config->stage < 0;
+    o->optimizer_open = (int)config->offload_optimizer.device < 0;
+    o->params_open = (int)config->offload_param.device < 0;
+    o->micro_batch_open = config->micro_batch == 0 && config->train_batch == 0;
+    o->schedule = config->schedule;
+    o->has_schedule = !is_same_schedule(&o->schedule, &own.schedule);
+    if (o->stage_open)
+        config->stage = own.stage;
+    if (o->optimizer_open)
+        config->offload_optimizer.device = own.offload_optimizer.device;
+    if (o->params_open)
+        config->offload_param.device = own.offload_param.device;
+    return ZR_OK;
+}
+
 /* ---- checks ---------------------------------------------------------------------------------- */
 
 static zr_status_t check(const plan_options_t *o, const parsing_t *p) {
@@ -190,6 +232,7 @@ static zr_status_t check(const plan_options_t *o, const parsing_t *p) {
                        "--device and --threads are of this machine, and --hardware %s is planned "
                        "for; leave them out, or plan for --hardware this",
                        o->hardware_name);
+    ZR_TRY(train_options_check_auto_parts(&o->run, p->log));
     bool are_params_down =
         o->run.auto_params ||
         (!o->params_open && o->run.config.offload_param.device != ZR_OFFLOAD_NONE);
@@ -217,19 +260,38 @@ static zr_status_t resolve(plan_options_t *o, const zr_log_t *log) {
     return status;
 }
 
-zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
-                               plan_options_t *options_p) {
-    plan_options_t options = {.run = train_options_default(),
-                              .hardware_name = "this",
-                              .stage_open = true,
-                              .optimizer_open = true,
-                              .params_open = true,
-                              .recompute_open = true,
-                              .micro_batch_open = true};
-    parsing_t parsing = {.options = &options, .log = log};
+static plan_options_t default_options(void) {
+    return (plan_options_t){.run = train_options_default(),
+                            .hardware_name = "this",
+                            .stage_open = true,
+                            .optimizer_open = true,
+                            .params_open = true,
+                            .recompute_open = true,
+                            .micro_batch_open = true};
+}
+
+/* Options over the file that they name. */
+static zr_status_t parse(int argc, char **argv, parsing_t *parsing) {
+    plan_options_t *o = parsing->options;
     shared_table_t table = shared_options_table(&all);
     struct argp parser = make_parser(&table);
-    ZR_TRY(args_parse(&parser, argc, argv, log, &parsing));
+    *o = default_options();
+    ZR_TRY(args_parse(&parser, argc, argv, parsing->log, parsing));
+    const char *path = o->run.config_path;
+    if (path == NULL || o->run.help || o->run.version)
+        return ZR_OK;
+    zr_nvme_options_t given = o->run.config.nvme;
+    *o = default_options();
+    memcpy(o->run.config.nvme.paths, given.paths, sizeof(given.paths));
+    ZR_TRY(read_config(o, path, parsing->log));
+    return args_parse(&parser, argc, argv, parsing->log, parsing);
+}
+
+zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
+                               plan_options_t *options_p) {
+    plan_options_t options;
+    parsing_t parsing = {.options = &options, .log = log};
+    ZR_TRY(parse(argc, argv, &parsing));
     if (!options.run.help && !options.run.version) {
         options.is_this = strcmp(options.hardware_name, "this") == 0;
         ZR_TRY(check(&options, &parsing));

@@ -25,14 +25,16 @@ typedef struct plan_options {
 
     /* What is tried in all ways. */
     bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;
-    int least_stage; /* of those that are tried */
+    int least_stage;        /* of those that are tried */
+    zr_schedule_t schedule; /* as --config gives it, with what it leaves to the run's steps */
+    bool has_schedule;      /* it gives one */
 
     plan_given_t given[PLAN_MOST_GIVEN]; /* what is not open, but for the options that may be */
     size_t n_given;
 } plan_options_t;
 
 /**
- * Parse and check a command line, and find the hardware.
+ * Parse and check a command line, read --config, which options override, and find the hardware.
  *
  * @param argv  borrowed for as long as the options are used
  * @return as train_options_parse

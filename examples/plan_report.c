@@ -8,52 +8,10 @@
 #include <string.h>
 
 #include "examples/common/json.h"
+#include "examples/plan_command.h"
 #include "examples/plan_words.h"
 #include "examples/train_plan.h"
 #include "examples/train_report.h"
-
-/* ---- the recommendation ---------------------------------------------------------------------- */
-
-/* Options that zero-train refuses where they say nothing. */
-static bool is_said(const plan_options_t *options, const plan_row_t *row, const char *name) {
-    bool stash_nvme = row->recompute && options->run.offload_activations == ZR_OFFLOAD_NVME;
-    if (strcmp(name, "nvme-capacity") == 0 || strcmp(name, "nvme-verify") == 0)
-        return plan_row_uses_nvme(options, row);
-    if (strcmp(name, "nvme-buffers") == 0)
-        return row->optimizer == ZR_OFFLOAD_NVME || stash_nvme;
-    if (strcmp(name, "param-buffers") == 0 || strcmp(name, "param-buffer") == 0)
-        return row->params == ZR_OFFLOAD_NVME;
-    if (strcmp(name, "update-on") == 0)
-        return row->optimizer != ZR_OFFLOAD_NONE;
-    if (strcmp(name, "offload-gradients") == 0)
-        return row->optimizer != ZR_OFFLOAD_NONE && row->stage >= 2;
-    return true;
-}
-
-/* The options of zero-train that run a plan, but for its data. */
-static void write_options(const plan_options_t *options, const plan_row_t *row,
-                          plan_words_t *text) {
-    const zr_config_t *config = &options->run.config;
-    bool is_model_given = false;
-    for (size_t i = 0; i < options->n_given; i++)
-        is_model_given |= strcmp(options->given[i].name, "model") == 0;
-    plan_words_add(text, "--stage %d", row->stage);
-    if (row->optimizer != ZR_OFFLOAD_NONE)
-        plan_words_optimizer(row, text);
-    if (row->params != ZR_OFFLOAD_NONE)
-        plan_words_params(row, text);
-    plan_words_moves(&options->run, row, text);
-    if (plan_row_uses_nvme(options, row))
-        plan_words_add(text, " --nvme-path %s",
-                       config->nvme.paths[0] != '\0' ? config->nvme.paths : "DIR");
-    plan_words_add(text, " --recompute %s --micro-batch %zu", row->recompute ? "unit" : "none",
-                   row->micro_batch);
-    if (!is_model_given)
-        plan_words_add(text, " --model %s", options->run.model);
-    for (size_t i = 0; i < options->n_given; i++)
-        if (is_said(options, row, options->given[i].name))
-            plan_words_add(text, " --%s %s", options->given[i].name, options->given[i].value);
-}
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
@@ -135,14 +93,21 @@ static json_t *row_object(const plan_options_t *options, const plan_row_t *row) 
 }
 
 static json_t *recommendation_object(const plan_options_t *options, const plan_rows_t *rows) {
-    char run[4096] = "", why[2048] = "";
+    const plan_row_t *row = &rows->all[rows->recommended];
+    char run[4096] = "", rest[4096] = "", why[2048] = "", *file = NULL;
     plan_words_t run_text = {run, sizeof(run), 0}, why_text = {why, sizeof(why), 0};
+    plan_words_t rest_text = {rest, sizeof(rest), 0};
     json_t *object = json_object();
-    write_options(options, &rows->all[rows->recommended], &run_text);
+    plan_command_options(options, row, &run_text);
+    plan_command_beside_file(options, row, &rest_text);
     plan_words_why(rows, &why_text);
     bool made = json_put(object, "plan", json_count(rows->recommended));
     made &= json_put(object, "why", json_text(why));
     made &= json_put(object, "options", json_text(run));
+    made &= json_put(object, "options_with_config", json_text(rest));
+    made &= plan_command_file(options, row, &file) == ZR_OK;
+    made = made && json_put(object, "config", json_loads(file, 0, NULL));
+    free(file);
     if (!made) {
         json_decref(object);
         return NULL;
@@ -291,17 +256,29 @@ static void print_times(const gpt_plan_t *plan, FILE *file) {
     fprintf(file, " idle %.1f\n", 1e3 * plan->times.idle);
 }
 
+static void print_commands(const plan_options_t *options, const plan_row_t *row, FILE *file) {
+    char run[4096] = "", rest[4096] = "", *json = NULL;
+    plan_words_t run_text = {run, sizeof(run), 0}, rest_text = {rest, sizeof(rest), 0};
+    plan_command_options(options, row, &run_text);
+    plan_command_beside_file(options, row, &rest_text);
+    fprintf(file, "  zero-train --data PATH %s\n", run);
+    if (plan_command_file(options, row, &json) != ZR_OK)
+        return;
+    fprintf(file, "or, with this in FILE:\n  zero-train --data PATH --config FILE %s\n%s\n", rest,
+            json);
+    free(json);
+}
+
 static void print_recommendation(const plan_options_t *options, const plan_rows_t *rows,
                                  FILE *file) {
     const plan_row_t *row = &rows->all[rows->recommended];
-    char run[4096] = "", why[2048] = "";
-    plan_words_t run_text = {run, sizeof(run), 0}, why_text = {why, sizeof(why), 0};
-    write_options(options, row, &run_text);
+    char why[2048] = "";
+    plan_words_t why_text = {why, sizeof(why), 0};
     plan_words_why(rows, &why_text);
     fprintf(file, "\nrecommended: %s\n", why);
     print_memory(&row->one.plan, file);
     print_times(&row->one.plan, file);
-    fprintf(file, "  zero-train --data PATH %s\n", run);
+    print_commands(options, row, file);
 }
 
 void plan_report_table(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {

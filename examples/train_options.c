@@ -838,14 +838,9 @@ static zr_status_t check_offloaded_activations(const train_options_t *options,
     return ZR_OK;
 }
 
-static zr_status_t check_auto(const train_options_t *options, const zr_log_t *log) {
+zr_status_t train_options_check_auto_parts(const train_options_t *options, const zr_log_t *log) {
     const zr_offload_options_t *optimizer = &options->config.offload_optimizer;
     const zr_offload_param_options_t *param = &options->config.offload_param;
-    if (options->auto_params && !options->auto_stage && options->config.stage != 3)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--offload-params auto: at stage %d every rank computes with all parameters "
-                       "at all times; allowed is none, or --stage 3",
-                       options->config.stage);
     if (options->auto_optimizer && (optimizer->ratio < 1 || optimizer->max_in_cpu_elems != 0))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--offload-optimizer auto: --offload-ratio and --state-in-host are what it "
@@ -854,6 +849,16 @@ static zr_status_t check_auto(const train_options_t *options, const zr_log_t *lo
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--offload-params auto: --offload-param-ratio and --params-in-host are what "
                        "it chooses; leave them out, or name cpu or nvme");
+    return ZR_OK;
+}
+
+static zr_status_t check_auto(const train_options_t *options, const zr_log_t *log) {
+    if (options->auto_params && !options->auto_stage && options->config.stage != 3)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--offload-params auto: at stage %d every rank computes with all parameters "
+                       "at all times; allowed is none, or --stage 3",
+                       options->config.stage);
+    ZR_TRY(train_options_check_auto_parts(options, log));
     return check_offloaded_activations(options, log);
 }
 

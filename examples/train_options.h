@@ -134,6 +134,10 @@ ZR_NODISCARD zr_status_t train_options_resolve(train_options_t *options, const z
 /** The part of it that is about the run and not about its data or where things are offloaded. */
 ZR_NODISCARD zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log);
 
+/** Whether what `auto` chooses was not given as well: ZR_ERR_ARGUMENT, logged. */
+ZR_NODISCARD zr_status_t train_options_check_auto_parts(const train_options_t *options,
+                                                        const zr_log_t *log);
+
 /*
  * For programs that have some of zero-train's options: they mean the same there.
  */

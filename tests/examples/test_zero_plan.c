@@ -267,6 +267,138 @@ static void a_picture_needs_gnuplot(void **state) {
     assert_non_null(strstr(out, "recommended"));
 }
 
+/* ---- DeepSpeed's JSON -------------------------------------------------------------------------
+ */
+
+/* What decides what a run is. */
+static void expect_same_run(const char *arguments, json_t *by_options, json_t *by_file) {
+    static const char *const fields[] = {
+        "stage", "ranks",     "dtype",        "micro_batch",  "grad_accum",
+        "seq",   "recompute", "weights_xxh3", "planned_fits", "planned_peak_bytes"};
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (!json_equal(json_object_get(by_options, fields[i]),
+                        json_object_get(by_file, fields[i])))
+            fail_msg("%s: %s differs from that of the options", arguments, fields[i]);
+    json_t *offload[] = {json_object_get(by_options, "offload"),
+                         json_object_get(by_file, "offload")};
+    static const char *const parts[] = {"optimizer", "ratio", "groups", "state_bytes"};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        assert_true(offload[0] == NULL || json_object_get(offload[0], parts[i]) == NULL ||
+                    json_equal(json_object_get(offload[0], parts[i]),
+                               json_object_get(offload[1], parts[i])));
+}
+
+/* Whether a plan has the stage, placement and micro-batch of another. */
+static bool is_same_plan(json_t *a, json_t *b) {
+    static const char *const fields[] = {"stage", "offload_optimizer", "offload_params",
+                                         "micro_batch", "recompute"};
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
+        if (!json_equal(json_object_get(a, fields[i]), json_object_get(b, fields[i])))
+            return false;
+    return true;
+}
+
+/* A recommendation as a file and what is left beside it runs as its options do; planned with that
+ * file, nothing is open but where it does not say that things are on the device. */
+static void expect_file_runs(const char *asked) {
+    char arguments[1536];
+    json_t *planned = plan_json(asked, 0), *recommended = json_object_get(planned, "recommended");
+    json_t *best = json_array_get(json_object_get(planned, "plans"),
+                                  (size_t)number(recommended, "plan", NULL));
+    assert_int_equal(json_dump_file(json_object_get(recommended, "config"), "ds.json", 0), 0);
+    snprintf(arguments, sizeof(arguments), "--data text --steps 3 --json %s",
+             text(recommended, "options"));
+    json_t *by_options = run_json(arguments, 0);
+    snprintf(arguments, sizeof(arguments), "--data text --steps 3 --json --config ds.json %s",
+             text(recommended, "options_with_config"));
+    json_t *by_file = run_json(arguments, 0);
+    expect_same_run(arguments, by_options, by_file);
+    expect_same_peaks(arguments, json_object_get(best, "peak_bytes"),
+                      json_object_get(by_file, "peak_bytes"));
+    snprintf(arguments, sizeof(arguments), "--config ds.json %s",
+             text(recommended, "options_with_config"));
+    json_t *again = plan_json(arguments, 0);
+    json_t *one;
+    size_t i, n_same = 0;
+    json_array_foreach(json_object_get(again, "plans"), i, one) {
+        assert_true(json_equal(json_object_get(one, "stage"), json_object_get(best, "stage")));
+        if (!is_same_plan(one, best))
+            continue;
+        n_same++;
+        expect_same_peaks(arguments, json_object_get(best, "peak_bytes"),
+                          json_object_get(one, "peak_bytes"));
+    }
+    assert_int_equal(n_same, 1);
+    json_decref(again);
+    json_decref(by_file);
+    json_decref(by_options);
+    json_decref(planned);
+}
+
+static void the_recommended_file_runs(void **state) {
+    static const char *const asked[] = {
+        MODEL "--ranks 2 --grad-accum 2 --seq 8 --dtype bf16 --clip 1",
+        MODEL
+        "--ranks 2 --micro-batch 2 --stage auto --offload-optimizer auto --offload-params none "
+        "--device-memory 1300000",
+        MODEL
+        "--ranks 2 --stage 3 --offload-optimizer cpu --offload-params cpu --prefetch 1000 "
+        "--offload-param-ratio 0.5 --offload-activations cpu --recompute unit --micro-batch 1",
+        MODEL "--ranks 3 --stage 2 --offload-optimizer nvme --nvme-path drive --micro-batch 1 "
+              "--nvme-buffers 2 --nvme-verify off --nvme-capacity 1GiB --state-in-host 9000 "
+              "--offload-gradients none --check-overflow off"};
+    bool nvme = has_nvme();
+    (void)state;
+    for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++)
+        if (nvme || strstr(asked[i], "nvme") == NULL)
+            expect_file_runs(asked[i]);
+}
+
+static size_t n_plans_of(const char *file, const char *options, const char *field, double value) {
+    char arguments[1024];
+    write_file("given.json", file, strlen(file));
+    snprintf(arguments, sizeof(arguments), MODEL "--recompute none --config given.json %s",
+             options);
+    json_t *planned = plan_json(arguments, 0), *one;
+    size_t n = json_array_size(json_object_get(planned, "plans")), i;
+    json_array_foreach(json_object_get(planned, "plans"), i, one) {
+        if (field != NULL && number(one, field, NULL) != value)
+            fail_msg("%s: %s is not %g", arguments, field, value);
+    }
+    json_decref(planned);
+    return n;
+}
+
+/* What a file gives is not tried in all ways; "auto" and an option leave it open. */
+static void files_keep_plans_to_what_they_give(void **state) {
+    static const char stage[] = "{\"zero_optimization\": {\"stage\": 2}}";
+    static const char left_open[] = "{\"zero_optimization\": {\"stage\": \"auto\"}}";
+    static const char offload[] =
+        "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"none\"},"
+        "\"offload_param\": {\"device\": \"cpu\", \"ratio\": 0.5}}, \"train_batch_size\": 6,"
+        "\"gradient_accumulation_steps\": 2}";
+    (void)state;
+    assert_int_equal(n_plans_of(stage, "--micro-batch 1", "stage", 2), 2); /* none, cpu */
+    assert_int_equal(n_plans_of(stage, "--micro-batch 1 --stage 1", "stage", 1), 2);
+    assert_int_equal(n_plans_of(stage, "--micro-batch 1 --stage auto", NULL, 0), 10);
+    assert_int_equal(n_plans_of(left_open, "--micro-batch 1", NULL, 0), 10);
+    assert_int_equal(n_plans_of(offload, "", "micro_batch", 3), 1);
+    assert_int_equal(n_plans_of(offload, "", "offload_param_ratio", 0.5), 1);
+    write_file("given.json", "{\"stage\": 2}", 12);
+    assert_int_equal(plan(MODEL "--config given.json"), 2);
+    assert_said("given.json", "given.json: ");
+}
+
+/* A schedule of a file stays, with what it leaves to the run's steps. */
+static void schedules_stay(void **state) {
+    static const char file[] = "{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\":"
+                               "{\"cos_min_ratio\": 0.25}}, \"optimizer\": {\"params\":"
+                               "{\"lr\": 0.01, \"weight_decay\": 0.1}}}";
+    (void)state;
+    write_file("schedule.json", file, strlen(file));
+    expect_file_runs(MODEL "--ranks 2 --micro-batch 1 --config schedule.json");
+}
+
 /* Descriptions that come with the program, and what is refused. */
 static void hardware_is_found(void **state) {
     static const char *const names[] = {"8x-a100-80g", "8x-a100-40g-400gb", "8x-h100",
@@ -291,6 +423,7 @@ static void hardware_is_found(void **state) {
                          {"--hardwar h200 --stge 1", "--stage"},
                          {"--stage 1 --offload-params cpu", "--stage 3"},
                          {"--stage 1 --offload-params auto", "--stage 3"},
+                         {"--offload-optimizer auto --offload-ratio 0.5", "leave them out"},
                          {"--offload-optimizer nvme", "--nvme-path"},
                          {"--plot picture.pdf", "NAME.svg, NAME.png"},
                          {"--micro-batch 0", "--micro-batch"},
@@ -361,6 +494,9 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_is_agreed_on),
         cmocka_unit_test(what_is_recommended_runs),
         cmocka_unit_test(parts_are_planned),
+        cmocka_unit_test(the_recommended_file_runs),
+        cmocka_unit_test(files_keep_plans_to_what_they_give),
+        cmocka_unit_test(schedules_stay),
         cmocka_unit_test(pictures_are_drawn),
         cmocka_unit_test(a_picture_needs_gnuplot),
         cmocka_unit_test(hardware_is_found),
