@@ -50,12 +50,19 @@ static void place_name(const json_t *point, char *text, size_t size) {
 
 /* ---- capacities ------------------------------------------------------------------------------ */
 
+/* Three digits, and never with an exponent. */
+static void write_number(double value, char *text, size_t size) {
+    snprintf(text, size, value < 1000 ? "%.3g" : "%.0f", value);
+}
+
 static void write_bars(const capacity_results_t *results, FILE *script) {
     fputs("$bars << END\n", script);
     for (size_t i = 0; i < count_of(results); i++) {
         const json_t *point = point_at(results, i);
-        fprintf(script, "%zu %.6g %d \"%.3g\"\n", i, 1e-6 * params_of(point), stage_of(point),
-                1e-6 * params_of(point));
+        char number[32];
+        write_number(1e-6 * params_of(point), number, sizeof(number));
+        fprintf(script, "%zu %.6g %d \"%s\"\n", i, 1e-6 * params_of(point), stage_of(point),
+                number);
     }
     fputs("END\n", script);
 }

@@ -12,6 +12,7 @@
 
 #include "examples/capacity_run.h"
 #include "examples/capacity_search.h"
+#include "examples/capacity_verify.h"
 #include "examples/plan_hardware.h"
 #include "tests/examples/run_train.h"
 
@@ -108,53 +109,78 @@ static void expect_largest(const capacity_search_t *search) {
     assert_int_equal(largest, search->index);
 }
 
+/* What zero-capacity is asked by a command line, words with spaces between. */
+typedef struct asked {
+    char words[1024];
+    char *arguments[64];
+    capacity_options_t options;
+    capacity_case_t its_case;
+} asked_t;
+
+static void ask(asked_t *asked, const zr_log_t *log, const char *arguments) {
+    int n = 0;
+    snprintf(asked->words, sizeof(asked->words), "zero-capacity %s", arguments);
+    for (char *word = strtok(asked->words, " "); word != NULL; word = strtok(NULL, " "))
+        asked->arguments[n++] = word;
+    assert_int_equal(capacity_options_parse(n, asked->arguments, log, &asked->options), ZR_OK);
+    asked->its_case = (capacity_case_t){.run = asked->options.run};
+    assert_int_equal(
+        plan_hardware_find("this", &asked->options.run, log, &asked->its_case.hardware), ZR_OK);
+}
+
+static capacity_search_t search_of(const asked_t *asked, const capacity_place_t *place,
+                                   const zr_log_t *log) {
+    capacity_search_t search = {
+        .options = &asked->options, .its_case = &asked->its_case, .place = *place, .log = log};
+    assert_int_equal(capacity_search(&search), ZR_OK);
+    return search;
+}
+
 static void no_larger_size_fits(void **state) {
-    static const char *const budgets[][3] = {{"1MiB", "1MiB", "1MiB"},
-                                             {"2MiB", "8MiB", "32MiB"},
-                                             {"5MiB", "2MiB", "64MiB"},
-                                             {"1500kB", "16MiB", "3MiB"}};
+    static const char *const budgets[] = {
+        "--device-memory 1MiB --host-memory 1MiB --nvme-capacity 1MiB",
+        "--device-memory 2MiB --host-memory 8MiB --nvme-capacity 32MiB",
+        "--device-memory 5MiB --host-memory 2MiB --nvme-capacity 64MiB",
+        "--device-memory 1500kB --host-memory 16MiB --nvme-capacity 3MiB"};
     static const capacity_place_t places[] = {{0, CAPACITY_NONE, CAPACITY_NONE},
                                               {2, CAPACITY_CPU, CAPACITY_NONE},
                                               {3, CAPACITY_NVME, CAPACITY_CPU},
                                               {3, CAPACITY_NVME, CAPACITY_NVME}};
     zr_log_t log = zr_log_default();
+    size_t n_found = 0;
     (void)state;
+    if (!has_nvme())
+        skip();
     for (size_t i = 0; i < 4; i++) {
-        char *arguments[] = {"zero-capacity",
-                             "--seq",
-                             "16",
-                             "--head-size",
-                             "16",
-                             "--threads",
-                             "1",
-                             "--ranks",
-                             "2",
-                             "--device-memory",
-                             (char *)budgets[i][0],
-                             "--host-memory",
-                             (char *)budgets[i][1],
-                             "--nvme-capacity",
-                             (char *)budgets[i][2],
-                             "--verify",
-                             "off",
-                             "--sub-group",
-                             "4096",
-                             NULL};
-        capacity_options_t options;
-        capacity_case_t its_case;
-        assert_int_equal(capacity_options_parse(19, arguments, &log, &options), ZR_OK);
-        its_case = (capacity_case_t){.run = options.run};
-        assert_int_equal(plan_hardware_find("this", &options.run, &log, &its_case.hardware), ZR_OK);
+        char arguments[512];
+        asked_t asked;
+        snprintf(arguments, sizeof(arguments), SMALL "--ranks 2 --sub-group 4096 --verify off %s",
+                 budgets[i]);
+        ask(&asked, &log, arguments);
         for (size_t k = 0; k < 4; k++) {
-            capacity_search_t search = {
-                .options = &options, .its_case = &its_case, .place = places[k], .log = &log};
-            assert_int_equal(capacity_search(&search), ZR_OK);
+            capacity_search_t search = search_of(&asked, &places[k], &log);
             assert_true(search.has_next);
             assert_false(search.next.fits);
+            n_found += search.found;
             if (search.found)
                 expect_largest(&search);
         }
     }
+    assert_true(n_found >= 8);
+}
+
+static void a_search_can_be_stopped(void **state) {
+    zr_log_t log = zr_log_default();
+    atomic_bool stop = true;
+    capacity_results_t results;
+    asked_t asked;
+    (void)state;
+    ask(&asked, &log, SMALL BUDGETS "--ranks 2 --verify off");
+    assert_int_equal(capacity_run(&asked.options, &log, NULL, &stop, &results), ZR_OK);
+    assert_false(results.is_whole);
+    assert_int_equal(results.n_wanted, 3 * 3 + 5);
+    assert_int_equal(json_array_size(results.points), 0);
+    capacity_results_free(&results);
 }
 
 /* ---- proof ----------------------------------------------------------------------------------- */
@@ -217,6 +243,36 @@ static void capacities_are_trained(void **state) {
     }
     assert_true(n_nvme >= 7);
     json_decref(object);
+}
+
+/* A proof of what is not so. */
+static void proofs_can_fail(void **state) {
+    static const capacity_place_t place = {1, CAPACITY_CPU, CAPACITY_NONE};
+    zr_log_t log = zr_log_default();
+    capacity_proof_t proof;
+    asked_t asked;
+    (void)state;
+    ask(&asked, &log, SMALL BUDGETS "--ranks 2 --verify steps=2");
+    capacity_search_t search = search_of(&asked, &place, &log), other = search;
+    assert_int_equal(capacity_verify(&search, &proof), ZR_OK);
+    assert_true(proof.trained && proof.as_planned && proof.refused);
+    assert_int_equal(proof.result.n_steps, 2);
+    other.next_run = search.run; /* it fits */
+    assert_int_equal(capacity_verify(&other, &proof), ZR_OK);
+    assert_true(proof.trained && !proof.refused);
+    other = search;
+    other.run = search.next_run; /* it does not */
+    assert_int_equal(capacity_verify(&other, &proof), ZR_OK);
+    assert_true(!proof.trained && !proof.as_planned && proof.refused);
+    assert_non_null(strstr(proof.message, "does not fit"));
+    other = search;
+    other.plan.tiers[ZR_TIER_HOST].by_tag[ZR_TAG_OPTIMIZER_STATE].peak += 4;
+    assert_int_equal(capacity_verify(&other, &proof), ZR_OK);
+    assert_true(proof.trained && !proof.as_planned && proof.refused);
+    atomic_bool stop = true;
+    other = search;
+    other.stop = &stop;
+    assert_int_equal(capacity_verify(&other, &proof), ZR_ERR_STATE);
 }
 
 static double largest(const char *arguments) {
@@ -293,7 +349,7 @@ static void too_small_budgets_have_none(void **state) {
 #define SWEEP SMALL "--device-memory 2MiB --stage 3 " SWEPT "--quiet --csv got.csv "
 
 static void expect_same_files(const char *a, const char *b) {
-    static char first[1 << 16], second[1 << 16];
+    static char first[1 << 20], second[1 << 20];
     read_file(a, first, sizeof(first));
     read_file(b, second, sizeof(second));
     assert_true(strlen(first) > 1000);
@@ -312,17 +368,28 @@ static pid_t start_sweep(void) {
     return child;
 }
 
+/* Whether the state has something: it is tried to write it before. */
+static bool has_state(void) {
+    struct stat about;
+    return stat("state.json", &about) == 0 && about.st_size > 0;
+}
+
 /* Stopped after at least one capacity, wherever it was then, as often as it takes. */
 static void stopped_sweeps_go_on(void **state) {
     int status;
     (void)state;
     assert_int_equal(capacity(SWEEP), 0);
     assert_int_equal(rename("got.csv", "undisturbed.csv"), 0);
-    pid_t child = start_sweep();
-    while (access("state.json", F_OK) != 0 && waitpid(child, &status, WNOHANG) == 0)
+    pid_t child = start_sweep(), ended = 0;
+    while (!has_state() && ended == 0) {
+        ended = waitpid(child, &status, WNOHANG);
         usleep(1000);
-    kill(child, SIGINT);
-    assert_int_equal(waitpid(child, &status, 0), child);
+    }
+    if (ended == 0) {
+        kill(child, SIGINT);
+        ended = waitpid(child, &status, 0);
+    }
+    assert_int_equal(ended, child);
     assert_true(WIFEXITED(status));
     read_file("err", err, sizeof(err));
     if (WEXITSTATUS(status) == 1) {
@@ -357,6 +424,19 @@ static void states_are_gone_on_from(void **state) {
     read_file("got.csv", csv, sizeof(csv));
     assert_non_null(strstr(csv, ",4711,"));
     json_decref(kept);
+}
+
+/* What is there stays, where what replaces it cannot be written. */
+static void states_are_whole(void **state) {
+    (void)state;
+    assert_int_equal(capacity(SWEEP "--state state.json"), 0);
+    assert_int_equal(rename("state.json", "whole.json"), 0);
+    assert_int_equal(capacity(SWEEP "--state state.json"), 0);
+    assert_int_equal(mkdir("state.json.new", 0700), 0);
+    assert_int_equal(capacity(SWEEP "--state state.json"), 2);
+    assert_said("state", "cannot be written");
+    assert_int_equal(rmdir("state.json.new"), 0);
+    expect_same_files("state.json", "whole.json");
 }
 
 static void other_questions_are_refused(void **state) {
@@ -525,12 +605,15 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_grow),
         cmocka_unit_test(no_larger_size_fits),
+        cmocka_unit_test(a_search_can_be_stopped),
         cmocka_unit_test(capacities_are_trained),
+        cmocka_unit_test(proofs_can_fail),
         cmocka_unit_test(parts_fit_more),
         cmocka_unit_test(options_are_zero_trains),
         cmocka_unit_test(too_small_budgets_have_none),
         cmocka_unit_test(stopped_sweeps_go_on),
         cmocka_unit_test(states_are_gone_on_from),
+        cmocka_unit_test(states_are_whole),
         cmocka_unit_test(other_questions_are_refused),
         cmocka_unit_test(pictures_are_drawn),
         cmocka_unit_test(described_hardware_is_planned_for),
