@@ -95,13 +95,46 @@ static zr_status_t describe_drives(const train_options_t *options, const zr_log_
     return ZR_OK;
 }
 
+/* Rates: measured ones where a file of them was named. */
+static zr_status_t take_rates(const train_options_t *options, const zr_log_t *log,
+                              zr_hardware_t *hardware) {
+    *hardware = zr_hardware_default();
+    return options->hardware_path == NULL
+               ? ZR_OK
+               : zr_hardware_read_json(options->hardware_path, log, hardware);
+}
+
+/* They have to be those of such a device, and are a share of so many ranks and threads. */
+static zr_status_t check_rates(const train_options_t *options, const zr_log_t *log,
+                               const zr_hardware_t *rates, const zr_hardware_t *looked_up) {
+    if (options->hardware_path == NULL)
+        return ZR_OK;
+    if (rates->kind != looked_up->kind)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--hardware %s: it describes the device %s, and this run is on %s; measure "
+                       "that with zero-bench --save-hardware FILE --device %s",
+                       options->hardware_path, zr_hardware_kind_name(rates->kind),
+                       zr_hardware_kind_name(looked_up->kind),
+                       zr_hardware_kind_name(looked_up->kind));
+    if (rates->ranks_per_node != options->n_ranks || rates->n_threads != looked_up->n_threads)
+        zr_log_write(log, ZR_LOG_WARNING,
+                     "--hardware %s: its rates are those of %d ranks of %d threads, and these are "
+                     "%d of %d: times are rough",
+                     options->hardware_path, rates->ranks_per_node, rates->n_threads,
+                     options->n_ranks, looked_up->n_threads);
+    return ZR_OK;
+}
+
 zr_status_t this_machine_describe(const train_options_t *options, const zr_log_t *log,
                                   zr_hardware_t *hardware_p) {
-    zr_hardware_t hardware = zr_hardware_default();
-    snprintf(hardware.name, sizeof(hardware.name), "this");
+    zr_hardware_t rates, hardware;
     ZR_TRY(train_files_check_nvme_paths(options, log));
+    ZR_TRY(take_rates(options, log, &rates));
+    hardware = rates;
+    snprintf(hardware.name, sizeof(hardware.name), "this");
     hardware.ranks_per_node = options->n_ranks;
     ZR_TRY(describe_device(options, log, &hardware));
+    ZR_TRY(check_rates(options, log, &rates, &hardware));
     ZR_TRY(describe_drives(options, log, &hardware));
     *hardware_p = hardware;
     return ZR_OK;

@@ -3,6 +3,7 @@
  * file, then over what the file says, so that options override it whatever their order.
  */
 #include "examples/train_options.h"
+#include "examples/train_auto.h"
 #include "examples/train_io_settings.h"
 #include "examples/train_launch.h"
 
@@ -30,6 +31,7 @@ enum option_key {
     KEY_SEED,
     KEY_STEPS,
     KEY_STAGE,
+    KEY_HARDWARE,
     KEY_RANKS,
     KEY_DTYPE,
     KEY_REDUCE,
@@ -115,6 +117,10 @@ static const struct argp_option option_table[] = {
     {"stage", KEY_STAGE, "0|1|2|3|auto", 0,
      "what is sharded: nothing, optimizer state, gradients too, parameters too (default 0); auto: "
      "the fastest that fits, by planning all",
+     2},
+    {"hardware", KEY_HARDWARE, "FILE", 0,
+     "what auto plans with: rates of this machine, as zero-bench --save-hardware FILE has measured "
+     "them with as many ranks (default: those of an assumed one)",
      2},
     {"ranks", KEY_RANKS, "N", 0, "ranks, as threads of this process (default 1)", 2},
     {"dtype", KEY_DTYPE, "fp32|bf16", 0, "of parameters and gradients (default fp32)", 2},
@@ -593,6 +599,9 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
     switch (key) {
     case KEY_STAGE:
         return set_stage(p, value);
+    case KEY_HARDWARE:
+        o->hardware_path = value;
+        return ZR_OK;
     case KEY_RANKS:
         return set_ranks(p, value);
     case KEY_DTYPE:
@@ -862,6 +871,17 @@ static zr_status_t check_auto(const train_options_t *options, const zr_log_t *lo
     return check_offloaded_activations(options, log);
 }
 
+/* Rates that nothing is planned with. */
+static zr_status_t check_hardware(const train_options_t *options, const zr_log_t *log) {
+    if (options->hardware_path != NULL && !train_auto_is_wanted(options))
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "--hardware %s: nothing is chosen, so nothing is planned with it; add --stage "
+            "auto, --offload-optimizer auto or --offload-params auto, or ask zero-plan",
+            options->hardware_path);
+    return ZR_OK;
+}
+
 /* What is said about offload that does not happen is a slip. */
 static zr_status_t check_offload(const train_options_t *options, const zr_log_t *log) {
     zr_offload_device_t device = options->config.offload_optimizer.device;
@@ -937,6 +957,7 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
             "no data: give files or folders with --data PATH... (--help lists all options)");
     ZR_TRY(train_launch_apply(options, log));
     ZR_TRY(train_options_resolve_run(options, log));
+    ZR_TRY(check_hardware(options, log));
     ZR_TRY(check_offload(options, log));
     ZR_TRY(check_checkpoint(options, log));
     return check_memory_snapshot(options, log);

@@ -59,10 +59,11 @@ typedef struct train_options {
     const char *freeze;                      /* NULL: nothing */
 
     /* How. */
-    zr_config_t config;  /* resolved */
-    bool auto_stage;     /* it is chosen (train_auto.h): at least config.stage */
-    bool auto_optimizer; /* its placement is chosen, likewise */
-    bool auto_params;    /* likewise */
+    zr_config_t config;        /* resolved */
+    bool auto_stage;           /* it is chosen (train_auto.h): at least config.stage */
+    bool auto_optimizer;       /* its placement is chosen, likewise */
+    bool auto_params;          /* likewise */
+    const char *hardware_path; /* rates of this machine, for what is chosen; NULL: assumed ones */
     train_choice_t choice;
     train_paths_from_t nvme_paths_from; /* config.nvme.paths */
     const char *io_settings_path;       /* of zero-bench io; NULL: none was read */

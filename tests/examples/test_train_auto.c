@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/examples/run_train.h"
+#include "zero/zero.h"
 
 /* 0.8 million parameters: 3.2 MB of them, as many gradients, 9.7 MB of optimizer state. */
 #define MODEL                                                                                      \
@@ -202,11 +203,50 @@ static void what_cannot_be_is_said(void **state) {
     assert_said("a folder that is not there", "--nvme-path nowhere: No such file");
 }
 
+/* A machine on which a collective, or an update, takes days. */
+static void write_rates(const char *path, zr_hardware_kind_t kind, bool has_slow_updates) {
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = kind;
+    hardware.ranks_per_node = 2;
+    if (has_slow_updates)
+        hardware.device.update_bytes_per_s = 1.0;
+    else
+        hardware.within_node.bytes_per_s = 1.0;
+    assert_int_equal(zr_hardware_write_json(&hardware, NULL, path, NULL), ZR_OK);
+}
+
+/* What is fastest goes by the rates of a file; what fits is looked up all the same. */
+static void rates_of_a_file(void **state) {
+    static const char arguments[] = MODEL "--ranks 2 --threads 1 --stage auto --grad-accum 2 ";
+    char with_file[512];
+    (void)state;
+    for (int stage = 0; stage < 2; stage++) {
+        write_rates("slow.json", ZR_HARDWARE_HOST, stage == 1);
+        snprintf(with_file, sizeof(with_file), "%s --hardware slow.json", arguments);
+        json_t *object = train(with_file);
+        assert_int_equal((int)number(object, "stage", NULL), stage);
+        assert_null(strstr(err, "times are rough"));
+        json_decref(object);
+    }
+    json_t *object = train(MODEL "--stage auto --hardware slow.json");
+    assert_said("one rank", "its rates are those of 2 ranks of 1 threads");
+    json_decref(object);
+
+    write_rates("gpu.json", ZR_HARDWARE_CUDA, false);
+    assert_ran(MODEL "--device host --stage auto --hardware gpu.json", 2);
+    assert_said("a GPU's", "--hardware gpu.json: it describes the device cuda");
+    assert_ran(MODEL "--hardware slow.json", 2);
+    assert_said("no auto", "--hardware slow.json: nothing is chosen");
+    assert_ran(MODEL "--stage auto --hardware none.json", 2);
+    assert_said("no file", "none.json");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_budget_is_kept), cmocka_unit_test(as_much_as_fits_stays_up),
         cmocka_unit_test(the_stage_that_fits),  cmocka_unit_test(the_fastest_of_those_that_fit),
         cmocka_unit_test(no_stage_fits),        cmocka_unit_test(what_cannot_be_is_said),
+        cmocka_unit_test(rates_of_a_file),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

@@ -169,6 +169,31 @@ static void test_step(void **state) {
     on_all(check_step);
 }
 
+/* Of a GPU also the link to it and the processors beside it. */
+static void test_hardware(void **state) {
+    static const char *const of_cuda[] = {"to_device.bytes_per_s", "to_host.latency_s",
+                                          "host.update_bytes_per_s", "device.kernel_latency_s",
+                                          "device.matrix_bf16_ops_per_s"};
+    (void)state;
+    for (int device = 0; device < 2; device++) {
+        char arguments[128], output[32768];
+        snprintf(arguments, sizeof(arguments), "hardware --quick --json --device %s 2>/dev/null",
+                 devices[device]);
+        assert_int_equal(run(arguments, output, sizeof(output)), 0);
+        json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+        assert_string_equal(json_string_value(json_object_get(object, "kind")), devices[device]);
+        const json_t *sources = json_object_get(object, "sources");
+        for (int i = 0; i < 5; i++) {
+            const char *source = json_string_value(json_object_get(sources, of_cuda[i]));
+            if (!is_host(devices[device]) || strncmp(of_cuda[i], "device.", 7) == 0)
+                assert_true(source != NULL && strncmp(source, "measured on 20", 14) == 0);
+            else
+                assert_null(source);
+        }
+        json_decref(object);
+    }
+}
+
 /* What is no device, what a device has not, and what cannot be measured on it. */
 static void test_refused(void **state) {
     (void)state;
@@ -196,9 +221,10 @@ static void test_without_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adam),    cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_matmul),  cmocka_unit_test(test_step),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_without_gpu),
+        cmocka_unit_test(test_adam),        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_matmul),      cmocka_unit_test(test_step),
+        cmocka_unit_test(test_hardware),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_without_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
