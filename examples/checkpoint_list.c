@@ -1,7 +1,9 @@
 /* zero-checkpoint list: the checkpoints of a folder, newest first, with what is wrong with those
  * that are not complete. */
+#include <limits.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "examples/checkpoint_commands.h"
 
@@ -48,6 +50,13 @@ static void print_table(const zr_checkpoint_entry_t *entries, size_t n_entries) 
         printf("%-24s %10zu %6d %6d %6s %11s %12s  complete\n", e->name, e->step, e->n_ranks,
                e->stage, zr_dtype_name(e->dtype), zr_size_text(e->data_bytes).text, age);
     }
+}
+
+static void print_none(const char *folder) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/manifest.json", folder);
+    printf("there are no checkpoints in %s%s\n", folder,
+           access(path, F_OK) == 0 ? ", but it is one: zero-checkpoint verify looks at it" : "");
 }
 
 static json_t *describe(const zr_checkpoint_entry_t *entry) {
@@ -99,7 +108,7 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     else if (n_entries > 0)
         print_table(entries, n_entries);
     else
-        printf("there are no checkpoints in %s\n", folder);
+        print_none(folder);
     free(entries);
     return code;
 }

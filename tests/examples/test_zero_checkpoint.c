@@ -112,7 +112,12 @@ static void test_list(void **state) {
     assert_non_null(json_object_get(json_array_get(list, 0), "problem"));
     json_decref(object);
     expect("list c/step-00000000", 0);
-    expect_in(out, "there are no checkpoints in c/step-00000000\n");
+    expect_in(out,
+              "there are no checkpoints in c/step-00000000, but it is one: zero-checkpoint verify");
+    expect("list c/step-00000000 --json", 0);
+    shell("mkdir none");
+    expect("list none", 0);
+    assert_string_equal(out, "there are no checkpoints in none\n");
     expect("list nowhere", 2);
     expect_in(err, "cannot open nowhere: No such file or directory");
 }
