@@ -173,6 +173,7 @@ int __wrap_mprotect(void *address, size_t size, int protection) {
 REAL(FILE *, fopen, const char *path, const char *mode);
 REAL(int, fclose, FILE *file);
 REAL(DIR *, opendir, const char *path);
+REAL(DIR *, fdopendir, int fd);
 REAL(int, closedir, DIR *folder);
 REAL(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes,
      void *(*start)(void *), void *argument);
@@ -189,6 +190,10 @@ int __wrap_fclose(FILE *file) {
 
 DIR *__wrap_opendir(const char *path) {
     return fails(ENOMEM) ? NULL : counted(__real_opendir(path));
+}
+
+DIR *__wrap_fdopendir(int fd) {
+    return fails(ENOMEM) ? NULL : counted(__real_fdopendir(fd));
 }
 
 int __wrap_closedir(DIR *folder) {

@@ -131,8 +131,9 @@ static int64_t saved_at(int fd) {
                : 0;
 }
 
-static void describe(int folder_fd, const zr_folder_item_t *items, size_t index,
-                     zr_checkpoint_entry_t *entry) {
+/* What is wrong with it is part of the answer; only that memory ends is an error. */
+static zr_status_t describe(int folder_fd, const zr_folder_item_t *items, size_t index,
+                            zr_checkpoint_entry_t *entry) {
     const zr_folder_item_t *item = &items[index];
     zr_manifest_t manifest = {0};
     int fd = -1;
@@ -140,15 +141,16 @@ static void describe(int folder_fd, const zr_folder_item_t *items, size_t index,
     entry->step = item->step;
     if (item->kind == ZR_FOLDER_PARTIAL) {
         snprintf(entry->problem, sizeof(entry->problem), "it was never finished, or is being made");
-        return;
+        return ZR_OK;
     }
     if (!zr_folder_is_checkpoint(items, index)) {
         snprintf(entry->problem, sizeof(entry->problem),
                  "it has been replaced or was too many, and the next save removes it");
-        return;
+        return ZR_OK;
     }
-    if (zr_folder_read(folder_fd, item->name, entry->problem, &fd, &manifest) != ZR_OK)
-        return;
+    zr_status_t status = zr_folder_read(folder_fd, item->name, entry->problem, &fd, &manifest);
+    if (status != ZR_OK)
+        return status == ZR_ERR_MEMORY ? status : ZR_OK;
     entry->is_complete = true;
     entry->n_ranks = manifest.n_ranks;
     entry->stage = manifest.stage;
@@ -158,24 +160,36 @@ static void describe(int folder_fd, const zr_folder_item_t *items, size_t index,
         entry->data_bytes += manifest.files[i].data_bytes;
     zr_manifest_clear(&manifest);
     close(fd);
+    return ZR_OK;
+}
+
+static zr_status_t describe_all(int folder_fd, const char *folder, const zr_log_t *log,
+                                const zr_folder_item_t *items, size_t n_items,
+                                zr_checkpoint_entry_t **entries_p) {
+    zr_checkpoint_entry_t *entries = calloc(n_items + 1, sizeof(*entries));
+    if (entries == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory to list it", folder);
+    for (size_t i = 0; i < n_items; i++)
+        if (describe(folder_fd, items, i, &entries[i]) != ZR_OK) {
+            zr_status_t status = zr_fail(log, ZR_ERR_MEMORY, "%s: %s", folder, entries[i].problem);
+            free(entries);
+            return status;
+        }
+    *entries_p = entries;
+    return ZR_OK;
 }
 
 zr_status_t zr_checkpoint_list(const char *folder, const zr_log_t *log,
                                zr_checkpoint_entry_t **entries_p, size_t *n_entries_p) {
     zr_folder_item_t *items = NULL;
-    zr_checkpoint_entry_t *entries = NULL;
     size_t n_items = 0;
     int folder_fd = -1;
     ZR_TRY(zr_folder_open(folder, log, &folder_fd));
     zr_status_t status = zr_folder_scan(folder_fd, folder, log, &items, &n_items);
-    if (status == ZR_OK && (entries = calloc(n_items + 1, sizeof(*entries))) == NULL)
-        status = zr_fail(log, ZR_ERR_MEMORY, "%s: no memory to list it", folder);
-    if (status == ZR_OK) {
-        for (size_t i = 0; i < n_items; i++)
-            describe(folder_fd, items, i, &entries[i]);
-        *entries_p = entries;
+    if (status == ZR_OK)
+        status = describe_all(folder_fd, folder, log, items, n_items, entries_p);
+    if (status == ZR_OK)
         *n_entries_p = n_items;
-    }
     free(items);
     close(folder_fd);
     return status;
