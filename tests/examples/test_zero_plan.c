@@ -12,31 +12,9 @@
 
 #include <sys/resource.h>
 
-#include "tests/examples/run_train.h"
+#include "tests/examples/run_plan.h"
 
 #define MODEL "--model layers=2,channels=64,heads=2,seq=16,vocab=256 --sub-group 4096 "
-
-/* Run zero-plan as run() does zero-train. */
-static int plan(const char *arguments) {
-    char command[4096];
-    snprintf(command, sizeof(command), "'%s' %s >out 2>err", ZERO_PLAN, arguments);
-    int status = system(command);
-    read_file("out", out, sizeof(out));
-    read_file("err", err, sizeof(err));
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-static json_t *plan_json(const char *arguments, int expected) {
-    char with_json[2048];
-    snprintf(with_json, sizeof(with_json), "%s --json", arguments);
-    int code = plan(with_json);
-    if (code != expected)
-        fail_msg("zero-plan %s: exit %d instead of %d\n%s", with_json, code, expected, err);
-    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
-    assert_non_null(object);
-    return object;
-}
 
 static int prepare(void **state) {
     (void)state;

@@ -60,6 +60,10 @@ if(TARGET zero-train)
     ZERO_CAPACITY="$<TARGET_FILE:zero-capacity>"
     CAPACITY_DOC="${CMAKE_SOURCE_DIR}/docs/capacity.md")
   add_dependencies(test_zero_capacity zero-train zero-capacity)
+  zr_add_test(examples/test_plan_advice.c NO_SANITIZERS)
+  target_compile_definitions(test_plan_advice PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+    ZERO_PLAN="$<TARGET_FILE:zero-plan>" HARDWARE="${CMAKE_SOURCE_DIR}/hardware")
+  add_dependencies(test_plan_advice zero-train zero-plan)
   zr_add_test(examples/test_memory_plan.c NO_SANITIZERS)
   target_compile_definitions(test_memory_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_memory_plan zero-train)

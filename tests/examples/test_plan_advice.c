@@ -1,0 +1,202 @@
+/*
+ * The advice follows from the machine: on one GPU, several, and several nodes with fast and slow
+ * links, what is recommended is the simplest of what is about as fast as anything that fits; what
+ * does not fit lacks what it says, and to the granule.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/examples/run_plan.h"
+
+static const char *const tiers[] = {"device", "host", "nvme"};
+static const char *const memory_keys[] = {"device_memory_bytes", "host_memory_bytes", "disk_bytes"};
+
+static int prepare(void **state) {
+    (void)state;
+    return make_folder();
+}
+
+/* A description that comes with the program, with another bandwidth between nodes; 0: its own. */
+static json_t *describe(const char *name, double between_nodes) {
+    char path[512];
+    snprintf(path, sizeof(path), HARDWARE "/%s.json", name);
+    json_t *hardware = json_load_file(path, 0, NULL);
+    assert_non_null(hardware);
+    if (between_nodes > 0)
+        assert_int_equal(json_object_set_new(json_object_get(hardware, "between_nodes"),
+                                             "bytes_per_s", json_real(between_nodes)),
+                         0);
+    assert_int_equal(json_dump_file(hardware, "hardware.json", 0), 0);
+    return hardware;
+}
+
+static double reserved(json_t *one, int tier) {
+    json_t *peak = json_object_get(json_object_get(one, "peak_bytes"), tiers[tier]);
+    return peak == NULL ? 0 : number(peak, "reserved", NULL);
+}
+
+/* Whether a plan fits is whether each tier holds it, and what it lacks is what is missing most. */
+static void expect_fits(json_t *one, json_t *hardware) {
+    bool holds = true, fits = json_is_true(json_object_get(one, "fits"));
+    json_t *lack = json_object_get(one, "lack");
+    double worst = 0, of_lack = 0;
+    for (int tier = 0; tier < 3; tier++) {
+        double there = number(hardware, memory_keys[tier], NULL);
+        double share = reserved(one, tier) / there;
+        holds = holds && share <= 1;
+        worst = share > worst ? share : worst;
+        if (lack == NULL || strcmp(text(lack, "tier"), tiers[tier]) != 0)
+            continue;
+        of_lack = share;
+        assert_true(number(lack, "needed", NULL) == reserved(one, tier));
+        assert_true(number(lack, "there", NULL) == there);
+        json_t *tags = json_object_get(
+            json_object_get(json_object_get(one, "peak_bytes"), tiers[tier]), "tags");
+        assert_true(number(tags, text(lack, "tag"), NULL) == number(lack, "tag_bytes", NULL));
+    }
+    assert_int_equal(fits, holds);
+    assert_int_equal(fits, lack == NULL);
+    assert_true(fits || of_lack == worst);
+}
+
+/* The simplest of those about as fast as the fastest; plans stand in the order of simplicity. */
+static void expect_best(json_t *object) {
+    json_t *plans = json_object_get(object, "plans"), *best = recommended_plan(object), *one;
+    double fastest = 0, own = number(best, "tokens_per_s", NULL);
+    size_t i;
+    json_array_foreach(plans, i, one) {
+        if (json_is_true(json_object_get(one, "fits")) &&
+            number(one, "tokens_per_s", NULL) > fastest)
+            fastest = number(one, "tokens_per_s", NULL);
+    }
+    assert_true(json_is_true(json_object_get(best, "fits")) && own >= 0.98 * fastest);
+    json_array_foreach(plans, i, one) {
+        if (one == best)
+            return;
+        assert_true(!json_is_true(json_object_get(one, "fits")) ||
+                    number(one, "tokens_per_s", NULL) < 0.98 * fastest);
+    }
+}
+
+/* Plan on described hardware, and check what holds anywhere. */
+static json_t *advise(json_t *hardware, const char *options) {
+    char arguments[512];
+    size_t i;
+    json_t *one;
+    snprintf(arguments, sizeof(arguments), "--hardware ./hardware.json --dtype bf16 --quiet %s",
+             options);
+    json_t *object = plan_json(arguments, 0);
+    json_array_foreach(json_object_get(object, "plans"), i, one) expect_fits(one, hardware);
+    expect_best(object);
+    json_decref(hardware);
+    return object;
+}
+
+static void expect_choice(json_t *object, int stage, const char *optimizer, const char *params) {
+    json_t *best = recommended_plan(object);
+    if ((int)number(best, "stage", NULL) != stage ||
+        strcmp(text(best, "offload_optimizer"), optimizer) != 0 ||
+        strcmp(text(best, "offload_params"), params) != 0)
+        fail_msg("stage %d %s %s instead of stage %d %s %s: %s", (int)number(best, "stage", NULL),
+                 text(best, "offload_optimizer"), text(best, "offload_params"), stage, optimizer,
+                 params, text(json_object_get(object, "recommended"), "why"));
+    json_decref(object);
+}
+
+/* The tokens per second of a plan. */
+static double speed(json_t *object, int stage, const char *optimizer) {
+    size_t i;
+    json_t *one;
+    json_array_foreach(json_object_get(object, "plans"), i, one) {
+        if ((int)number(one, "stage", NULL) == stage &&
+            strcmp(text(one, "offload_optimizer"), optimizer) == 0)
+            return number(one, "tokens_per_s", NULL);
+    }
+    fail_msg("stage %d %s was not planned", stage, optimizer);
+    return 0;
+}
+
+/* One GPU: nothing is shared, so plain training where it fits; else what least has to move. */
+static void one_gpu(void **state) {
+    (void)state;
+    expect_choice(advise(describe("h200", 0), "--model gpt2 --micro-batch 4"), 0, "none", "none");
+    expect_choice(advise(describe("h200", 0), "--model gpt2-xl --micro-batch 4"), 0, "none",
+                  "none");
+    json_t *object = advise(describe("24g-64g", 0), "--model gpt3-6.7b --micro-batch 4");
+    json_t *first = json_array_get(json_object_get(object, "plans"), 0);
+    assert_false(json_is_true(json_object_get(first, "fits")));
+    assert_string_equal(text(json_object_get(first, "lack"), "tag"), "optimizer_state");
+    assert_non_null(strstr(text(json_object_get(object, "recommended"), "why"),
+                           "plain data parallelism (stage 0) needs"));
+    assert_string_equal(text(recommended_plan(object), "offload_optimizer"), "nvme");
+    json_decref(object);
+}
+
+/* Over fast links a shard of the update is a gain; with no time in the update it is none, and plain
+ * data parallelism is the simplest. */
+static void several_gpus(void **state) {
+    (void)state;
+    json_t *object =
+        advise(describe("8x-a100-80g", 0), "--model gpt2-xl --ranks 8 --micro-batch 2");
+    assert_true(number(recommended_plan(object), "stage", NULL) >= 1);
+    assert_true(speed(object, 1, "none") > 1.05 * speed(object, 0, "none"));
+    json_decref(object);
+    object = advise(describe("8x-a100-80g", 0),
+                    "--model gpt2-xl --ranks 8 --micro-batch 16 --grad-accum 8 --recompute none "
+                    "--offload-optimizer none --offload-params none");
+    expect_choice(object, 0, "none", "none");
+}
+
+/* Two nodes. What is sharded further saves memory on the device, and sends no more where a step is
+ * one micro-batch; over slow links that is all that counts, and then with more of them what is sent
+ * once per step. */
+static void slow_links_between_nodes(void **state) {
+    static const char options[] = "--model gpt3-6.7b --ranks 16 --micro-batch 2 --recompute unit "
+                                  "--device-memory 30GiB";
+    static const double links[] = {100e9, 1.25e9};
+    char arguments[512];
+    double gain[2];
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        json_t *hardware = describe("8x-a100-80g", links[i]);
+        json_object_set_new(hardware, "device_memory_bytes", json_integer((json_int_t)30 << 30));
+        json_t *object = advise(json_incref(hardware), options);
+        expect_choice(object, i == 0 ? 2 : 1, i == 0 ? "none" : "cpu", "none");
+        snprintf(arguments, sizeof(arguments), "%s --grad-accum 4", options);
+        object = advise(hardware, arguments);
+        gain[i] = speed(object, 1, "cpu") / speed(object, 2, "none");
+        json_decref(object);
+    }
+    assert_true(gain[1] > 2.5 && gain[1] > 2 * gain[0]);
+}
+
+/* As much memory as a plan needs is enough, and a granule less is not. */
+static void to_the_granule(void **state) {
+    char arguments[512];
+    (void)state;
+    json_decref(describe("8x-a100-80g", 0));
+    const char *options = "--hardware ./hardware.json --model gpt2 --ranks 8 --dtype bf16 --quiet "
+                          "--micro-batch 1 --recompute none --stage 1 --offload-optimizer none";
+    json_t *object = plan_json(options, 0);
+    size_t needed = (size_t)reserved(recommended_plan(object), 0);
+    json_decref(object);
+    for (int less = 0; less < 2; less++) {
+        snprintf(arguments, sizeof(arguments), "%s --device-memory %zu", options,
+                 needed - (less == 1 ? (size_t)2 << 20 : 0));
+        json_decref(plan_json(arguments, less));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_gpu),
+        cmocka_unit_test(several_gpus),
+        cmocka_unit_test(slow_links_between_nodes),
+        cmocka_unit_test(to_the_granule),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}
