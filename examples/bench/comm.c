@@ -223,10 +223,6 @@ static size_t tensor_bytes(const report_t *report, const comm_row_t *row) {
     return row->block_elems * report->options->n_ranks * zr_dtype_size(report->options->comm.dtype);
 }
 
-static double ratio_of(const comm_row_t *row) {
-    return row->copy_seconds / row->seconds;
-}
-
 /* What is left out so that all ranks have as much is no matter. */
 static bool is_large_tensor(size_t size_bytes) {
     return size_bytes >= LARGE_BYTES - LARGE_BYTES / 64;
@@ -240,8 +236,8 @@ static double least_ratio(const report_t *report, bool *are_large_p) {
         const comm_row_t *row = &report->rows[i];
         bool is_large = is_large_tensor(tensor_bytes(report, row));
         if (i == 0 || (is_large && !*are_large_p) ||
-            (is_large == *are_large_p && ratio_of(row) < least))
-            least = ratio_of(row);
+            (is_large == *are_large_p && row->ratio < least))
+            least = row->ratio;
         *are_large_p = *are_large_p || is_large;
     }
     return least;
@@ -260,7 +256,7 @@ static void print_for_people(const report_t *report) {
                 zr_collective_name(row->collective), row->in_place ? "in place" : "apart",
                 zr_size_text(tensor_bytes(report, row)).text, 1e6 * row->seconds,
                 1e-9 * row->bytes / row->seconds, 1e-9 * row->bytes / row->copy_seconds,
-                ratio_of(row));
+                row->ratio);
     }
     fprintf(stderr, "  ratio %.3f, the least%s\n", least, are_large ? " from 16 MiB on" : "");
 }
@@ -275,7 +271,7 @@ static json_t *describe_row(const report_t *report, const comm_row_t *row) {
         json_put(object, "bytes_per_s", json_number(row->bytes / row->seconds)) &&
         json_put(object, "copy", json_string(row->copy)) &&
         json_put(object, "copy_bytes_per_s", json_number(row->bytes / row->copy_seconds)) &&
-        json_put(object, "ratio", json_number(ratio_of(row))) &&
+        json_put(object, "ratio", json_number(row->ratio)) &&
         json_put(object, "rounds", json_count(row->n_rounds)) &&
         json_put(object, "calls_a_round", json_count(row->calls_a_round)))
         return object;

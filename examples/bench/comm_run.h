@@ -23,9 +23,10 @@ typedef struct comm_row {
     size_t block_elems; /* of one rank; the tensor has as many for each rank */
 
     /* Of comm_measure. */
-    double bytes;                   /* that have to be read and written, by all ranks together */
-    double seconds, copy_seconds;   /* of a call, and of copies that read and write as much */
-    const char *copy;               /* the faster way to copy; static */
+    double bytes;                 /* that have to be read and written, by all ranks together */
+    double seconds, copy_seconds; /* of a call, and of copies that read and write as much */
+    double ratio;                 /* seconds of copies to those of calls beside them: the median */
+    const char *copy;             /* the faster way to copy; static */
     size_t n_rounds, calls_a_round; /* of the collective */
 } comm_row_t;
 
