@@ -30,10 +30,10 @@ static char *read_text(const char *path) {
     return (char *)bytes;
 }
 
-/* Run it with arguments of a shell. */
-static void expect(const char *arguments, int code) {
+/* Run a program with arguments of a shell. */
+static void expect_of(const char *program, const char *arguments, int code) {
     char command[1024];
-    snprintf(command, sizeof(command), "'%s' %s >out 2>err", ZERO_CHECKPOINT, arguments);
+    snprintf(command, sizeof(command), "'%s' %s >out 2>err", program, arguments);
     int status = system(command);
     free(out);
     free(err);
@@ -42,6 +42,10 @@ static void expect(const char *arguments, int code) {
     assert_true(WIFEXITED(status));
     if (WEXITSTATUS(status) != code)
         fail_msg("%s: exit %d instead of %d\n%s%s", arguments, WEXITSTATUS(status), code, out, err);
+}
+
+static void expect(const char *arguments, int code) {
+    expect_of(ZERO_CHECKPOINT, arguments, code);
 }
 
 static void refuse(const char *arguments, const char *said) {
@@ -126,6 +130,52 @@ static void test_short_dtypes_are_rounded_once(void **state) {
         assert_int_equal(system(line), 0);
         assert_true(made_folder_count(dtypes[i]) > 3);
     }
+}
+
+/* ---- with zero-train --------------------------------------------------------------------- */
+
+#define TRAIN                                                                                      \
+    "--model " MODEL " --data text --device host --steps 2 --micro-batch 1 --lr 1e-2 --json "      \
+    "--comm-timeout 60 "
+
+static void write_text(void) {
+    char text[600];
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = (char)(i * i % 11);
+    made_file("text", text, sizeof(text));
+}
+
+/* The hash of the weights that a run ends with. */
+static char *train(const char *arguments) {
+    expect_of(ZERO_TRAIN, arguments, 0);
+    json_t *object = json_of_out();
+    char *hash = strdup(json_string_value(json_object_get(object, "weights_xxh3")));
+    assert_non_null(hash);
+    json_decref(object);
+    return hash;
+}
+
+/* Whichever way weights have come, a run goes on from the same ones; and they are the file's: a run
+   with a learning rate of 0 gives them back. */
+static void test_training_goes_on_from_imported_weights(void **state) {
+    (void)state;
+    write_text();
+    expect("import a.safetensors --checkpoint-dir t1", 0);
+    expect("import a.bin --checkpoint-dir t2", 0);
+    expect("import a.bin --checkpoint-dir t3", 0);
+    char *first = train(TRAIN "--checkpoint-dir t1 --resume");
+    char *second = train(TRAIN "--checkpoint-dir t2 --resume --stage 3 --offload-optimizer cpu");
+    char *third = train(TRAIN "--checkpoint-dir t3 --resume --lr 0");
+    assert_string_equal(first, second);
+    assert_string_not_equal(first, third);
+    expect("export t1 -o t1.safetensors", 0);
+    expect("export t2 -o t2.safetensors", 0);
+    expect("export t3/step-00000002 -o t3.safetensors", 0);
+    assert_same_files("t1.safetensors", "t2.safetensors");
+    assert_same_files("t3.safetensors", "a.safetensors");
+    free(first);
+    free(second);
+    free(third);
 }
 
 /* ---- what is said ------------------------------------------------------------------------ */
@@ -300,6 +350,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fp32_comes_back_bit_for_bit),
         cmocka_unit_test(test_short_dtypes_are_rounded_once),
+        cmocka_unit_test(test_training_goes_on_from_imported_weights),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_options_are_documented),
         cmocka_unit_test(test_refusals),

@@ -10,9 +10,9 @@ if(TARGET zero_interchange)
   zr_add_test(examples/interchange/test_zero_checkpoint_exchange.c ${MADE_WEIGHTS}
               LINK zero_interchange LABELS asan)
   target_compile_definitions(test_zero_checkpoint_exchange PRIVATE
-    ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>"
+    ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>" ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     CHECKPOINTS_DOC="${CMAKE_SOURCE_DIR}/docs/checkpoints.md")
-  add_dependencies(test_zero_checkpoint_exchange zero-checkpoint)
+  add_dependencies(test_zero_checkpoint_exchange zero-checkpoint zero-train)
 
   # With Hugging Face's GPT-2, where Python has it; ZR_PYTHON names another one than python3.
   add_executable(gpt_log_probs examples/interchange/gpt_log_probs.c)
