@@ -33,6 +33,9 @@ static void ask(const safetensors_header_t *header, uint64_t data_bytes) {
         FUZZ_REQUIRE((unsigned __int128)t->offset_bytes + t->size_bytes <= data_bytes);
         FUZZ_REQUIRE(i == 0 || strcmp(header->tensors[i - 1].name, t->name) < 0);
         FUZZ_REQUIRE(safetensors_find(header, t->name) == t);
+        FUZZ_REQUIRE(t->n_dims >= 0 && t->n_dims <= SAFETENSORS_MAX_DIMS);
+        for (const char *c = t->name; *c != '\0'; c++) /* messages show names */
+            FUZZ_REQUIRE((unsigned char)*c >= 0x20 && *c != 0x7f);
         for (size_t k = 0; k < i && header->n_tensors <= 64; k++) {
             const safetensors_tensor_t *other = &header->tensors[k];
             FUZZ_REQUIRE(t->offset_bytes + t->size_bytes <= other->offset_bytes ||
@@ -64,7 +67,9 @@ static void try_index(const char *text, size_t n_bytes) {
     FUZZ_REQUIRE(status == ZR_OK || status == ZR_ERR_FORMAT);
     FUZZ_REQUIRE(n_errors == (status != ZR_OK));
     for (size_t i = 0; status == ZR_OK && i < index.n_files; i++)
-        FUZZ_REQUIRE(strchr(index.files[i], '/') == NULL && index.files[i][0] != '\0');
+        FUZZ_REQUIRE(strchr(index.files[i], '/') == NULL && index.files[i][0] != '\0' &&
+                     index.files[i][0] != '.');
+    FUZZ_REQUIRE(index.n_files <= SAFETENSORS_MAX_FILES);
     for (size_t i = 0; status == ZR_OK && i < index.n_entries; i++)
         FUZZ_REQUIRE(index.entries[i].file < index.n_files);
     safetensors_index_clear(&index);
