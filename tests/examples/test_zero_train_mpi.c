@@ -53,6 +53,13 @@ static int run_by_mpirun(int n_ranks, const char *arguments) {
     return run_shell(command);
 }
 
+static int run_by_mpich(int n_ranks, const char *arguments) {
+    char command[4096];
+    snprintf(command, sizeof(command), "exec >out 2>err; %s -n %d '%s' %s", ZR_MPICH_MPIRUN,
+             n_ranks, ZERO_TRAIN, arguments);
+    return run_shell(command);
+}
+
 typedef int (*run_fn)(int n_ranks, const char *arguments);
 
 static int run_threads(int n_ranks, const char *arguments) {
@@ -121,6 +128,17 @@ static void by_mpirun_as_threads(void **state) {
     assert_said("--device-memory", "device memory:");
 }
 
+static void by_mpich_as_threads(void **state) {
+    char expected[17];
+    (void)state;
+    if (ZR_MPICH_MPIRUN[0] == '\0') {
+        print_message("this build is without MPICH\n");
+        skip();
+    }
+    hash_of(run_threads, 3, SAME "--stage 0", expected);
+    assert_same_hash(run_by_mpich, 3, SAME "--stage 3 " OFFLOAD, expected);
+}
+
 /* Rank 1 is killed once steps are made; rank 0 says so, and fails. */
 static void killed_rank(void **state) {
     (void)state;
@@ -175,8 +193,11 @@ static void without_module(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand_as_threads), cmocka_unit_test(by_mpirun_as_threads),
-        cmocka_unit_test(killed_rank),        cmocka_unit_test(refusals),
+        cmocka_unit_test(by_hand_as_threads),
+        cmocka_unit_test(by_mpirun_as_threads),
+        cmocka_unit_test(by_mpich_as_threads),
+        cmocka_unit_test(killed_rank),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(without_module),
     };
     return cmocka_run_group_tests(tests, prepare, clean);

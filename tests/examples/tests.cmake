@@ -16,7 +16,8 @@ if(TARGET zero-train)
   add_dependencies(test_zero_train_messages zero-train)
   zr_add_test(examples/test_zero_train_mpi.c NO_SANITIZERS)
   target_compile_definitions(test_zero_train_mpi PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
-                                                         ZR_MPIRUN="${ZR_TEST_MPIRUN}")
+                                                         ZR_MPIRUN="${ZR_TEST_MPIRUN}"
+                                                         ZR_MPICH_MPIRUN="${ZR_TEST_MPICH_MPIRUN}")
   set_tests_properties(test_zero_train_mpi PROPERTIES ENVIRONMENT "${ZR_TEST_MPI_ENVIRONMENT}")
   add_dependencies(test_zero_train_mpi zero-train)
   zr_add_test(examples/test_train_in_budget.c NO_SANITIZERS)

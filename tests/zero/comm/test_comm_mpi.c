@@ -90,7 +90,7 @@ static int run_rank(const char *board_path) {
     return failed != 0;
 }
 
-static int become_mpirun(const char *program, const char *n_ranks) {
+static int become_mpirun(const char *program, const char *n_ranks, const char *mpirun) {
     char path[] = "/tmp/zr_mpi_board_XXXXXX";
     int file = mkstemp(path);
     if (file < 0 || ftruncate(file, sizeof(rank_board_t)) != 0)
@@ -100,19 +100,20 @@ static int become_mpirun(const char *program, const char *n_ranks) {
         return 1;
     prepare_board(board, atoi(n_ranks));
     char command[4096];
-    snprintf(command, sizeof(command), "%s -n %s '%s' '%s' 2>&1", ZR_MPIRUN, n_ranks, program,
-             path);
+    snprintf(command, sizeof(command), "%s -n %s '%s' '%s' 2>&1", mpirun, n_ranks, program, path);
     int status = system(command);
     unlink(path);
     return status == 0 ? 0 : 1;
 }
 
 int main(int argc, char **argv) {
-    if (ZR_MPIRUN[0] == '\0') {
+    if (argc == 2)
+        return run_rank(argv[1]);
+    if (argc != 3)
+        return 2;
+    if (argv[2][0] == '\0') {
         printf("skipped: this build is without MPI, or mpirun is not found\n");
         return 77;
     }
-    if (argc != 2)
-        return 2;
-    return argv[1][0] == '/' ? run_rank(argv[1]) : become_mpirun(argv[0], argv[1]);
+    return become_mpirun(argv[0], argv[1], argv[2]);
 }

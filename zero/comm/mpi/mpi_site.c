@@ -66,8 +66,16 @@ static const zr_mpi_module_t *load_module(const char *name, char *error, size_t 
     return NULL;
 }
 
+/* UCX, below many an MPI, puts itself between the program and the system's calls for memory, and
+ * loses arguments of mremap, by which the host device moves memory: it was written to where there
+ * was none. It looks when it is loaded. Who sets the variable has the last word. */
+static void keep_memory_calls(void) {
+    (void)setenv("UCX_MEM_EVENTS", "n", 0);
+}
+
 static zr_status_t find_module(const zr_log_t *log, const zr_mpi_module_t **module_p) {
     char error[512] = "";
+    keep_memory_calls();
     for (const char *const *name = module_names(); *name != NULL; name++)
         if ((*module_p = load_module(*name, error, sizeof(error))) != NULL)
             return ZR_OK;

@@ -42,7 +42,8 @@ static struct {
     MPI_Comm comm;
     MPI_Request *requests; /* under way */
     zr_mpi_transfer_t **transfers;
-    int *indices;
+    int *indices; /* of MPI_Testsome, as are */
+    MPI_Status *statuses;
     int n_active, capacity;
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER, .comm = MPI_COMM_NULL};
 
@@ -127,7 +128,10 @@ static bool grow(void) {
     int *indices = realloc(self.indices, n * sizeof(*indices));
     if (indices != NULL)
         self.indices = indices;
-    if (requests == NULL || transfers == NULL || indices == NULL)
+    MPI_Status *statuses = realloc(self.statuses, n * sizeof(*statuses));
+    if (statuses != NULL)
+        self.statuses = statuses;
+    if (requests == NULL || transfers == NULL || indices == NULL || statuses == NULL)
         return false;
     self.capacity = capacity;
     return true;
@@ -164,8 +168,7 @@ static void take_posted(void) {
  */
 static bool look(void) {
     int n_done = 0;
-    int code =
-        MPI_Testsome(self.n_active, self.requests, &n_done, self.indices, MPI_STATUSES_IGNORE);
+    int code = MPI_Testsome(self.n_active, self.requests, &n_done, self.indices, self.statuses);
     if (code != MPI_SUCCESS) {
         note_error("MPI_Testsome", code);
         return true;
