@@ -523,6 +523,12 @@ static zr_status_t parse(const reader_t *reader, json_t **root_p) {
                          "%s: is empty; a configuration without keys is {}", reader->path);
         goto out_free_text;
     }
+    const char *zero = memchr(text, '\0', n_bytes); /* jansson passes over some */
+    if (zero) {
+        status = zr_fail(reader->log, ZR_ERR_FORMAT, "%s: its byte %zu is 0, which no text has",
+                         reader->path, (size_t)(zero - text));
+        goto out_free_text;
+    }
     json_error_t error;
     json_t *root = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     if (!root) {

@@ -243,6 +243,16 @@ static void test_deep_nesting(void **state) {
     free(text);
 }
 
+/* jansson passes over one between tokens; what it made of the text was taken for a part of it. */
+static void test_zero_byte(void **state) {
+    (void)state;
+    static const char text[] = "{\"train_batch_size\": 8\0}";
+    messages_t messages;
+    zr_config_t config = zr_config_default();
+    assert_int_equal(read_bytes(text, sizeof(text) - 1, &config, &messages), ZR_ERR_FORMAT);
+    assert_non_null(strstr(messages.text, "its byte 22 is 0, which no text has"));
+}
+
 /* ---- the file system --------------------------------------------------------------- */
 
 static void check_path(const char *path, zr_status_t expected, const char *message) {
@@ -398,6 +408,7 @@ int main(void) {
         cmocka_unit_test(test_all_wrong_keys_are_reported),
         cmocka_unit_test(test_messages_are_printable),
         cmocka_unit_test(test_deep_nesting),
+        cmocka_unit_test(test_zero_byte),
         cmocka_unit_test(test_unreadable_files),
         cmocka_unit_test(test_truncated_file),
         cmocka_unit_test(test_damaged_files),
