@@ -872,7 +872,7 @@ static void help_version_summary(void **state) {
     (void)state;
     assert_ran("--help", 0);
     assert_non_null(strstr(out, "--device-memory"));
-    assert_null(strstr(out, "--checkpoint"));
+    assert_non_null(strstr(out, "--checkpoint-dir"));
     assert_string_equal(err, "");
     assert_ran("--version", 0);
     assert_non_null(strstr(out, "zero-train 0."));
