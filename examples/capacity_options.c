@@ -73,7 +73,8 @@ static const struct argp_option own[] = {
      4},
     {"verify", KEY_VERIFY, "steps=N|off", 0,
      "train each capacity that was found for so many steps, and see that the next larger size is "
-     "refused (default steps=3 on this machine; described hardware cannot be trained on)",
+     "refused (default steps=3 on this machine, where all budgets are given; described hardware "
+     "cannot be trained on)",
      6},
     {"sweep", KEY_SWEEP, "NAME=VALUE,...", 0,
      "find capacities for each of these values of ranks, device-memory, host-memory or "
@@ -449,7 +450,35 @@ static zr_status_t check_files(const capacity_options_t *o, const zr_log_t *log)
     return ZR_OK;
 }
 
+/* A run without a budget is refused nothing, until the machine has no more. */
+static const char *find_open_budget(const parsing_t *p) {
+    const capacity_options_t *o = p->options;
+    for (int axis = CAPACITY_DEVICE_MEMORY; axis < CAPACITY_N_AXES; axis++) {
+        bool is_given = p->fixed[axis] || (axis == CAPACITY_NVME_CAPACITY && !o->has_drives);
+        for (size_t i = 0; i < o->n_sweeps; i++)
+            is_given |= o->sweeps[i].axis == (capacity_axis_t)axis;
+        if (!is_given)
+            return capacity_axis_name((capacity_axis_t)axis);
+    }
+    return NULL;
+}
+
+/* The default: wherever it is possible, and why not where it is not. */
+static void choose_verify(const parsing_t *p) {
+    capacity_options_t *o = p->options;
+    const char *open = find_open_budget(p);
+    if (p->has_verify)
+        return;
+    o->verify_steps = o->is_this && open == NULL ? DEFAULT_VERIFY_STEPS : 0;
+    if (o->is_this && open != NULL)
+        zr_log_write(p->log, ZR_LOG_WARNING,
+                     "capacities are planned and not verified: without --%s a run would take what "
+                     "the machine has; give it, or --verify off",
+                     open);
+}
+
 static zr_status_t check_verify(const capacity_options_t *o, const parsing_t *p) {
+    const char *open = find_open_budget(p);
     if (o->verify_steps == 0)
         return ZR_OK;
     if (!o->is_this)
@@ -457,6 +486,11 @@ static zr_status_t check_verify(const capacity_options_t *o, const parsing_t *p)
                        "--verify steps=%zu: --hardware %s is only described, and cannot be trained "
                        "on; leave it out, or ask about --hardware this",
                        o->verify_steps, o->hardware_name);
+    if (open != NULL)
+        return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "--verify steps=%zu: without --%s a run would take what the machine has; "
+                       "give it, or --verify off",
+                       o->verify_steps, open);
     if (o->family.vocab > MOST_VOCAB_OF_DATA)
         return zr_fail(
             p->log, ZR_ERR_ARGUMENT,
@@ -518,11 +552,10 @@ static zr_status_t finish(parsing_t *p) {
     capacity_options_t *o = p->options;
     zr_nvme_options_t *nvme = &o->run.config.nvme;
     o->is_this = strcmp(o->hardware_name, "this") == 0;
-    if (!p->has_verify)
-        o->verify_steps = o->is_this ? DEFAULT_VERIFY_STEPS : 0;
     if (nvme->paths[0] == '\0' && (p->has_capacity || !o->is_this))
         snprintf(nvme->paths, sizeof(nvme->paths), "."); /* of described drives, never opened */
     o->has_drives = nvme->paths[0] != '\0';
+    choose_verify(p);
     if (o->verify_steps > 0)
         o->run.steps = o->verify_steps;
     ZR_TRY(check(o, p));

@@ -231,6 +231,7 @@ static void capacities_are_trained(void **state) {
         json_t *proof = json_object_get(point, "proof");
         assert_string_equal(text(point, "result"), "found");
         assert_string_equal(text(proof, "result"), "trained");
+        assert_true(json_is_true(json_object_get(point, "monotone")));
         assert_string_equal(text(proof, "peaks"), "as_planned");
         assert_string_equal(text(proof, "next"), "refused");
         assert_int_equal((int)number(proof, "steps", NULL), 3);
@@ -340,6 +341,7 @@ static void too_small_budgets_have_none(void **state) {
     assert_string_equal(json_string_value(at(json_object_get(point, "next"), "lack", "tier")),
                         "device");
     assert_said("too small", "not even the smallest");
+    assert_said("no budget", "not verified: without --host-memory");
     json_decref(object);
 }
 
@@ -509,13 +511,15 @@ static void bad_input_is_refused(void **state) {
         const char *arguments, *part;
     } const refused[] = {{"--verify maybe", "steps=3"},
                          {"--verify steps=0", "--verify steps"},
+                         {"--verify steps=2 --device-memory 1MiB", "without --host-memory"},
+                         {BUDGETS "--verify steps=2 --nvme-path .", "without --nvme-capacity"},
                          {"--hardware h200 --verify steps=2", "only described"},
                          {"--hardware none-such", "none-such"},
                          {"--hardware h200 --device host", "--hardware this"},
                          {"--layers 2 --channels 64", "nothing is left to grow"},
                          {"--channels 100", "multiple of the head size"},
                          {"--head-size 0", "--head-size"},
-                         {"--vocab 70000", "16 bits"},
+                         {BUDGETS "--vocab 70000", "16 bits"},
                          {"--sweep rank=1,2", "ranks"},
                          {"--sweep ranks", "NAME=VALUE"},
                          {"--sweep ranks=1,x", "--sweep ranks"},
