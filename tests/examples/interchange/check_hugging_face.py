@@ -226,6 +226,7 @@ def check_from_libzero(work):
 
 def main():
     transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)  # the models are tiny
     with tempfile.TemporaryDirectory(prefix="zr-test-hugging-face-") as folder:
         work = pathlib.Path(folder)
         check_to_libzero(work)

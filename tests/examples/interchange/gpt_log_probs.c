@@ -37,11 +37,12 @@ static zr_status_t find_shape(model_t *model) {
 static zr_status_t open_model(model_t *model, const char *path) {
     zr_config_t config = zr_config_default();
     gpt_options_t options = {.seed = 1};
+    zr_device_options_t device = {.log = model->log, .n_threads = 1}; /* models are tiny */
     ZR_TRY(zr_checkpoint_open(path, &model->log, &model->checkpoint));
     ZR_TRY(find_shape(model));
     ZR_TRY(zr_config_resolve(&config, 1, &model->log));
     ZR_TRY(zr_comm_create_threads(1, NULL, &model->comm));
-    ZR_TRY(zr_device_open("host", NULL, &model->device));
+    ZR_TRY(zr_device_open("host", &device, &model->device));
     ZR_TRY(zr_runtime_create(&config, model->comm, model->device, &model->log, &model->runtime));
     ZR_TRY(gpt_create(model->runtime, &model->shape, &options, &model->gpt));
     ZR_TRY(zr_runtime_restore(model->runtime, model->checkpoint));

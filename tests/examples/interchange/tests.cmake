@@ -24,5 +24,5 @@ if(TARGET zero_interchange)
            COMMAND sh -c "exec \"$\{ZR_PYTHON:-python3\}\" \"$@\"" sh
                    ${CMAKE_CURRENT_SOURCE_DIR}/examples/interchange/check_hugging_face.py
                    $<TARGET_FILE_DIR:zero-checkpoint> $<TARGET_FILE:gpt_log_probs>)
-  zr_test_properties(test_hugging_face NO_SANITIZERS)
+  zr_test_properties(test_hugging_face NO_SANITIZERS TIMEOUT 900)
 endif()
