@@ -304,6 +304,9 @@ void capacity_report_table(const capacity_options_t *options, const capacity_res
             options->family.vocab, options->family.seq, zr_dtype_name(run->config.dtype),
             run->config.micro_batch, run->config.grad_accum);
     fprintf(file, "hardware  %s\n", results->hardware);
+    if (options->is_this)
+        fprintf(file, "          (its memory is this machine's; its rates are not measured, and "
+                      "planned times only compare)\n");
     json_array_foreach(results->points, i, point) {
         if (before == NULL || !is_same_case(before, point)) {
             if (best != NULL)
