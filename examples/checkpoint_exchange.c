@@ -1,3 +1,4 @@
+/* See checkpoint_exchange.h. */
 #include "examples/checkpoint_exchange.h"
 
 #include "examples/interchange/shape.h"

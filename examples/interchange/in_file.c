@@ -1,3 +1,6 @@
+/*
+ * Reads say where they failed; a file that is cut off while it is read is an error and no zeros.
+ */
 #include "examples/interchange/in_file.h"
 
 #include <errno.h>

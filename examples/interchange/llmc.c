@@ -1,3 +1,4 @@
+/* The header, and where each parameter lies behind it. */
 #include "examples/interchange/llmc.h"
 
 #include <inttypes.h>

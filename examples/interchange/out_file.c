@@ -1,3 +1,7 @@
+/*
+ * Writing on goes through a buffer, writing elsewhere does not: who transposes writes long enough
+ * runs. Room is reserved first, so that a full drive is found before work that would be lost.
+ */
 #include "examples/interchange/out_file.h"
 
 #include <dirent.h>

@@ -1,3 +1,4 @@
+/* A piece is small enough to stay in a cache between being read, converted and written. */
 #include "examples/interchange/pieces.h"
 
 #include <stdlib.h>

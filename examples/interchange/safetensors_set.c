@@ -1,3 +1,7 @@
+/*
+ * Which file has a tensor is looked up in their headers, which stay in memory; data are read when
+ * they are asked for.
+ */
 #include "examples/interchange/safetensors_set.h"
 
 #include <stdlib.h>

@@ -1,3 +1,7 @@
+/*
+ * The five numbers of a shape are always checked in one place, gpt_shape_parse, whoever has written
+ * them: they become its text first.
+ */
 #include "examples/interchange/shape.h"
 
 #include <math.h>

@@ -1,3 +1,5 @@
+/* An index is known by its ending, .json; what other files are is seen from what they begin with.
+ */
 #include "examples/interchange/weights.h"
 
 #include <string.h>

@@ -1,3 +1,7 @@
+/*
+ * A checkpoint as the source of weights, and as their destination: the library gives and takes
+ * tensors by name, in any pieces.
+ */
 #include "examples/interchange/weights_checkpoint.h"
 
 #include <jansson.h>

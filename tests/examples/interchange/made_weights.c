@@ -1,3 +1,4 @@
+/* See made_weights.h. */
 #include "tests/examples/interchange/made_weights.h"
 
 #include <setjmp.h>
