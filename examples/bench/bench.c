@@ -1,6 +1,7 @@
 #include "examples/bench/bench.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -19,6 +20,18 @@ zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: %s; it has to be a folder that can be written to",
                    key, path, problem);
+}
+
+zr_status_t bench_check_folders(const char *key, const char *paths, const zr_log_t *log) {
+    char *text = strdup(paths), *rest = NULL;
+    zr_status_t status = ZR_OK;
+    if (text == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the names of folders");
+    for (char *path = strtok_r(text, ",", &rest); path != NULL && status == ZR_OK;
+         path = strtok_r(NULL, ",", &rest))
+        status = bench_check_folder(key, path, log);
+    free(text);
+    return status;
 }
 
 double bench_seconds(void) {

@@ -46,6 +46,9 @@ bool bench_parse(const bench_parser_t *parser, int argc, char **argv, const zr_l
 
 /** Whether an option names a folder that files can be made in; the error names the option. */
 ZR_NODISCARD zr_status_t bench_check_folder(const char *key, const char *path, const zr_log_t *log);
+/** The same of several, with commas between. */
+ZR_NODISCARD zr_status_t bench_check_folders(const char *key, const char *paths,
+                                             const zr_log_t *log);
 
 /* ---- measuring ---------------------------------------------------------------------- */
 

@@ -2,7 +2,6 @@
  * zero-bench hardware: what this machine's processors, memory, collectives and drives reach, as a
  * description that zero-plan and zero-train take. `zero-bench --save-hardware FILE` is the same.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "examples/bench/machine.h"
@@ -79,24 +78,12 @@ static const bench_parser_t parser = {
     .doc = "What a rank's share of this machine reaches while all ranks work at once, as a "
            "description of hardware for zero-plan and zero-train."};
 
-static zr_status_t check_paths(const char *paths, const zr_log_t *log) {
-    char *text = strdup(paths), *rest = NULL;
-    zr_status_t status = ZR_OK;
-    if (text == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the names of folders");
-    for (char *path = strtok_r(text, ",", &rest); path != NULL && status == ZR_OK;
-         path = strtok_r(NULL, ",", &rest))
-        status = bench_check_folder("--path", path, log);
-    free(text);
-    return status;
-}
-
 static zr_status_t complete(options_t *o) {
     o->machine.log = *o->log;
     o->machine.n_ranks = (int)o->n_ranks;
     o->machine.n_threads = device_threads(o->n_threads, o->machine.n_ranks);
     if (o->machine.paths != NULL)
-        ZR_TRY(check_paths(o->machine.paths, o->log));
+        ZR_TRY(bench_check_folders("--path", o->machine.paths, o->log));
     device_choice_t chosen;
     return device_choose(o->machine.device, o->log, &chosen);
 }

@@ -298,8 +298,6 @@ static json_t *describe(const bench_t *bench, const summary_t *summary) {
 /* ---- the command --------------------------------------------------------------------------- */
 
 static zr_status_t complete(options_t *o) {
-    char *text = NULL, *rest = NULL;
-    zr_status_t status = ZR_OK;
     o->settings.log = *o->log;
     if (o->quick) {
         o->settings.n_first_steps = 1;
@@ -307,16 +305,8 @@ static zr_status_t complete(options_t *o) {
         o->settings.side = 64;
         o->seconds = 0.0;
     }
-    if (o->settings.paths == NULL)
-        return ZR_OK;
-    text = strdup(o->settings.paths);
-    if (text == NULL)
-        return zr_fail(o->log, ZR_ERR_MEMORY, "no memory for the names of folders");
-    for (char *path = strtok_r(text, ",", &rest); path != NULL && status == ZR_OK;
-         path = strtok_r(NULL, ",", &rest))
-        status = bench_check_folder("--path", path, o->log);
-    free(text);
-    return status;
+    return o->settings.paths == NULL ? ZR_OK
+                                     : bench_check_folders("--path", o->settings.paths, o->log);
 }
 
 static int run(int argc, char **argv, const zr_log_t *log) {
