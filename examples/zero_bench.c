@@ -4,9 +4,9 @@
  */
 #include "examples/bench/bench.h"
 
-static const bench_command_t *const commands[] = {&bench_adam, &bench_kernels,  &bench_matmul,
-                                                  &bench_step, &bench_alloc,    &bench_io,
-                                                  &bench_comm, &bench_hardware, &bench_plan};
+static const bench_command_t *const commands[] = {
+    &bench_adam, &bench_kernels,    &bench_matmul, &bench_step,     &bench_alloc,
+    &bench_io,   &bench_checkpoint, &bench_comm,   &bench_hardware, &bench_plan};
 
 int main(int argc, char **argv) {
     static const program_t program = {

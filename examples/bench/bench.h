@@ -26,6 +26,7 @@ extern const bench_command_t bench_matmul;
 extern const bench_command_t bench_step;
 extern const bench_command_t bench_alloc;
 extern const bench_command_t bench_io;
+extern const bench_command_t bench_checkpoint;
 extern const bench_command_t bench_comm;
 extern const bench_command_t bench_hardware;
 extern const bench_command_t bench_plan;
