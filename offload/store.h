@@ -77,6 +77,7 @@ typedef struct zr_store_options {
     const char *file_name;   /* NULL: the files have no names, and end with the store. Else there is
                                 one path, and the file in it is made with this name, and stays;
                                 borrowed for the call */
+    bool overwrites;         /* a file of this name is there, and is written over */
     size_t request_bytes;    /* transfers are cut into requests of so much; a multiple of
                                 chunk_bytes, and the stripe where there are several paths */
     size_t depth;            /* requests given to the system at once */

@@ -137,7 +137,8 @@ static zr_status_t open_files(zr_store_t *store) {
             return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: path %zu of %zu is empty", i + 1,
                            o->n_paths);
         uring->n_files = i + 1;
-        ZR_TRY(zr_uring_file_open(o->paths[i], o->file_name, &o->log, file));
+        zr_uring_name_t name = {o->paths[i], o->file_name, o->overwrites};
+        ZR_TRY(zr_uring_file_open(&name, &o->log, file));
         if (file->block_bytes > store->info.block_bytes)
             store->info.block_bytes = file->block_bytes;
         if (file->align_bytes > store->info.buffer_align_bytes)

@@ -184,22 +184,27 @@ static int open_unnamed(const char *folder) {
     return fd;
 }
 
-static int name_file(const char *folder, const char *file_name, int rank, char **name_p) {
-    if (file_name != NULL)
-        return asprintf(name_p, "%s/%s", folder, file_name);
-    return rank < 0 ? asprintf(name_p, "the store's file in %s", folder)
-                    : asprintf(name_p, "rank %d's file in %s", rank, folder);
+static int name_file(const zr_uring_name_t *name, int rank, char **text_p) {
+    if (name->file != NULL)
+        return asprintf(text_p, "%s/%s", name->folder, name->file);
+    return rank < 0 ? asprintf(text_p, "the store's file in %s", name->folder)
+                    : asprintf(text_p, "rank %d's file in %s", rank, name->folder);
 }
 
-zr_status_t zr_uring_file_open(const char *folder, const char *file_name, const zr_log_t *log,
+static int open_named(const zr_uring_name_t *name, const char *path) {
+    int flags = name->is_there ? O_NOFOLLOW : O_CREAT | O_EXCL;
+    return open(path, flags | O_RDWR | O_CLOEXEC, 0666);
+}
+
+zr_status_t zr_uring_file_open(const zr_uring_name_t *name, const zr_log_t *log,
                                zr_uring_file_t *file) {
+    const char *folder = name->folder;
     *file = (zr_uring_file_t){.fd = -1};
-    if (name_file(folder, file_name, log->rank, &file->name) < 0) {
+    if (name_file(name, log->rank, &file->name) < 0) {
         file->name = NULL;
         return zr_fail(log, ZR_ERR_MEMORY, "store: no memory for the name of a file in %s", folder);
     }
-    file->fd = file_name == NULL ? open_unnamed(folder)
-                                 : open(file->name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+    file->fd = name->file == NULL ? open_unnamed(folder) : open_named(name, file->name);
     if (file->fd < 0 && (errno == ENOSPC || errno == EDQUOT))
         return zr_fail(log, ZR_ERR_BUDGET,
                        "store: there is no room for a file in %s: %s (errno %d)", folder,

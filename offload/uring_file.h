@@ -22,15 +22,20 @@ typedef struct zr_uring_file {
 /** Where offsets of extents are multiples of, at least. */
 #define ZR_URING_LAYOUT_BYTES ((size_t)4096)
 
+typedef struct zr_uring_name {
+    const char *folder;
+    const char *file; /* NULL: it has none, and is gone when it is closed */
+    bool is_there;    /* it is written over; else it must not be there */
+} zr_uring_name_t;
+
 /**
  * Make a file in a folder, and find its block size by real transfers.
  *
- * @param file_name  NULL: it has none, and is gone when it is closed; else it must not be there
  * @param file  filled as far as it came; zr_uring_file_close it, also after an error
  * @return ZR_OK; ZR_ERR_IO; ZR_ERR_MEMORY; ZR_ERR_BUDGET when the folder has no room at all
  */
-ZR_NODISCARD zr_status_t zr_uring_file_open(const char *folder, const char *file_name,
-                                            const zr_log_t *log, zr_uring_file_t *file);
+ZR_NODISCARD zr_status_t zr_uring_file_open(const zr_uring_name_t *name, const zr_log_t *log,
+                                            zr_uring_file_t *file);
 
 /** Make it so long, and sure of the room; ZR_ERR_BUDGET with the numbers when there is none. */
 ZR_NODISCARD zr_status_t zr_uring_file_reserve(zr_uring_file_t *file, uint64_t size_bytes,

@@ -145,6 +145,39 @@ static void the_newest_are_kept(void **state) {
     empty("ckpt");
 }
 
+static size_t count_names(const char *name) {
+    size_t n = 0;
+    DIR *dir = opendir(name);
+    if (dir == NULL)
+        return 0;
+    for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir))
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    closedir(dir);
+    return n;
+}
+
+/* The files of one that goes are written over by the next; those that nobody writes over go. */
+static void files_of_old_ones_are_written_over(void **state) {
+    struct stat first, second;
+    (void)state;
+    assert_ran(TINY "--steps 3 --ranks 4 --stage 1 --checkpoint-dir ckpt --checkpoint-every 1 "
+                    "--checkpoint-keep 1",
+               0);
+    assert_int_equal(count_names("ckpt/.spare"), 4);
+    assert_int_equal(stat("ckpt/.spare/rank-00001.data", &first), 0);
+    assert_ran(TINY "--steps 4 --ranks 2 --stage 1 --micro-batch 2 --checkpoint-dir ckpt "
+                    "--checkpoint-keep 1 --resume",
+               0);
+    assert_int_equal(stat("ckpt/step-00000004/rank-00001.data", &second), 0);
+    assert_int_equal(first.st_ino, second.st_ino);
+    assert_int_equal(count_names("ckpt/step-00000004"), 5); /* two of each rank, the manifest */
+    assert_ran(TINY "--steps 6 --ranks 2 --stage 1 --micro-batch 2 --checkpoint-dir ckpt "
+                    "--checkpoint-every 1 --resume",
+               0);
+    assert_int_equal(count_names("ckpt/.spare"), 0);
+    empty("ckpt");
+}
+
 /* ---- signals --------------------------------------------------------------------------------- */
 
 static void a_signal_saves(void **state) {
@@ -308,6 +341,7 @@ int main(void) {
         cmocka_unit_test(other_ranks_go_on),
         cmocka_unit_test(peaks_are_those_planned),
         cmocka_unit_test(the_newest_are_kept),
+        cmocka_unit_test(files_of_old_ones_are_written_over),
         cmocka_unit_test(a_signal_saves),
         cmocka_unit_test(killed_runs_end_as_others),
         cmocka_unit_test(what_does_not_fit_is_refused),

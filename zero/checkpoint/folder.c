@@ -13,6 +13,10 @@
 #include "zero/checkpoint/file.h"
 
 #define LATEST_PARTIAL "." ZR_FOLDER_LATEST ".partial"
+#define SPARE                                                                                      \
+    ".spare" /* data files of one that is no more, for the next one to be written over             \
+              */
+#define DATA_ENDING ".data"
 
 static zr_status_t synchronise(int fd, const char *folder, const char *name, const zr_log_t *log) {
     return fsync(fd) == 0 ? ZR_OK : zr_file_fail("synchronise", folder, name, errno, log);
@@ -66,8 +70,31 @@ static void remove_item(int folder_fd, const char *folder, const char *name, con
         warn(folder, name, NULL, log);
 }
 
-/* Take its name from it, then remove it, if it is there. */
-static void retire(int folder_fd, const char *folder, const zr_folder_item_t *item,
+static bool is_data(const char *name) {
+    size_t length = strlen(name), ending = strlen(DATA_ENDING);
+    return name[0] != '.' && length > ending && strcmp(name + length - ending, DATA_ENDING) == 0;
+}
+
+/* Of what has gone, keep the data files: what lies on the drive already is written over in half the
+ * time that new files take, and nothing has to be removed. False: there is a spare one. */
+static bool make_spare(int folder_fd, const char *folder, const char *removed,
+                       const zr_log_t *log) {
+    DIR *stream = NULL;
+    const struct dirent *entry;
+    if (renameat2(folder_fd, removed, folder_fd, SPARE, RENAME_NOREPLACE) != 0)
+        return false;
+    if (zr_folder_stream(folder_fd, SPARE, folder, log, &stream) != ZR_OK)
+        return true;
+    while ((entry = readdir(stream)) != NULL)
+        if (!is_data(entry->d_name) && strcmp(entry->d_name, ".") != 0 &&
+            strcmp(entry->d_name, "..") != 0 && unlinkat(dirfd(stream), entry->d_name, 0) != 0)
+            warn(folder, SPARE, entry->d_name, log);
+    closedir(stream);
+    return true;
+}
+
+/* Take its name from it, then remove it, if it is there. `spares`: or keep its files. */
+static void retire(int folder_fd, const char *folder, const zr_folder_item_t *item, bool spares,
                    const zr_log_t *log) {
     char removed[64];
     zr_folder_item_name(item->step, ZR_FOLDER_REMOVED, removed);
@@ -80,14 +107,15 @@ static void retire(int folder_fd, const char *folder, const zr_folder_item_t *it
             return;
         }
     }
-    remove_item(folder_fd, folder, removed, log);
+    if (!spares || !make_spare(folder_fd, folder, removed, log))
+        remove_item(folder_fd, folder, removed, log);
 }
 
 static void retire_kind(int folder_fd, const char *folder, size_t step, zr_folder_kind_t kind,
-                        const zr_log_t *log) {
+                        bool spares, const zr_log_t *log) {
     zr_folder_item_t item = {.step = step, .kind = kind};
     zr_folder_item_name(step, kind, item.name);
-    retire(folder_fd, folder, &item, log);
+    retire(folder_fd, folder, &item, spares, log);
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */
@@ -155,11 +183,43 @@ static zr_status_t clean(int folder_fd, const char *folder, const zr_log_t *log)
             if (status == ZR_OK)
                 status = synchronise(folder_fd, folder, NULL, log);
         } else if (items[i].kind != ZR_FOLDER_NAMED) {
-            retire(folder_fd, folder, &items[i], log);
+            retire(folder_fd, folder, &items[i], false, log);
         }
     }
     free(items);
     return status;
+}
+
+/* Bring the spare files to where they may be used; those that cannot be had are removed. */
+static void bring_spares(int folder_fd, const char *folder, const char *partial,
+                         const zr_log_t *log) {
+    DIR *stream = NULL;
+    const struct dirent *entry;
+    char to[512];
+    if (faccessat(folder_fd, SPARE, F_OK, AT_SYMLINK_NOFOLLOW) != 0 ||
+        zr_folder_stream(folder_fd, SPARE, folder, log, &stream) != ZR_OK)
+        return;
+    while ((entry = readdir(stream)) != NULL) {
+        snprintf(to, sizeof(to), "%s/" ZR_FOLDER_SPARE_PREFIX "%s", partial, entry->d_name);
+        if (is_data(entry->d_name) && renameat(dirfd(stream), entry->d_name, folder_fd, to) != 0)
+            warn(folder, SPARE, entry->d_name, log);
+    }
+    closedir(stream);
+    remove_item(folder_fd, folder, SPARE, log);
+}
+
+/* Files of a checkpoint in the making that nobody has used. */
+static void drop_spares(int folder_fd, const char *folder, const char *partial,
+                        const zr_log_t *log) {
+    DIR *stream = NULL;
+    const struct dirent *entry;
+    if (zr_folder_stream(folder_fd, partial, folder, log, &stream) != ZR_OK)
+        return;
+    while ((entry = readdir(stream)) != NULL)
+        if (strncmp(entry->d_name, ZR_FOLDER_SPARE_PREFIX, strlen(ZR_FOLDER_SPARE_PREFIX)) == 0 &&
+            unlinkat(dirfd(stream), entry->d_name, 0) != 0)
+            warn(folder, partial, entry->d_name, log);
+    closedir(stream);
 }
 
 static zr_status_t begin(int folder_fd, const char *folder, size_t step, const zr_log_t *log) {
@@ -168,6 +228,7 @@ static zr_status_t begin(int folder_fd, const char *folder, size_t step, const z
     ZR_TRY(clean(folder_fd, folder, log));
     if (mkdirat(folder_fd, name, 0777) != 0)
         return zr_file_fail("make folder", folder, name, errno, log);
+    bring_spares(folder_fd, folder, name, log);
     return ZR_OK;
 }
 
@@ -190,7 +251,7 @@ void zr_folder_abandon(const char *folder, size_t step, const zr_log_t *log) {
     int folder_fd = -1;
     if (zr_folder_open(folder, log, &folder_fd) != ZR_OK)
         return;
-    retire_kind(folder_fd, folder, step, ZR_FOLDER_PARTIAL, log);
+    retire_kind(folder_fd, folder, step, ZR_FOLDER_PARTIAL, false, log);
     close(folder_fd);
 }
 
@@ -219,7 +280,7 @@ static zr_status_t replace(int folder_fd, const char *folder, size_t step, const
     if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
         return zr_fail(log, ZR_ERR_IO, "cannot exchange %s/%s and %s: %s", folder, partial, name,
                        strerror(errno));
-    retire_kind(folder_fd, folder, step, ZR_FOLDER_OLD, log);
+    retire_kind(folder_fd, folder, step, ZR_FOLDER_OLD, false, log);
     ZR_TRY(give_name(folder_fd, folder, name, old, log));
     ZR_TRY(synchronise(folder_fd, folder, NULL, log));
     zr_status_t status = give_name(folder_fd, folder, partial, name, log);
@@ -233,6 +294,7 @@ static zr_status_t appear(int folder_fd, const char *folder, size_t step, const 
     char name[64], partial[64];
     zr_folder_name(step, name);
     zr_folder_item_name(step, ZR_FOLDER_PARTIAL, partial);
+    drop_spares(folder_fd, folder, partial, log);
     ZR_TRY(synchronise_partial(folder_fd, folder, partial, log));
     if (renameat(folder_fd, partial, folder_fd, name) != 0) {
         if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
@@ -272,7 +334,7 @@ static void retire_others(int folder_fd, const char *folder, size_t step, size_t
         if (items[i].kind == ZR_FOLDER_NAMED && items[i].step != step)
             items[n_named++] = items[i];
     for (size_t i = n_named; n_kept + i > keep && i > 0; i--)
-        retire(folder_fd, folder, &items[i - 1], log);
+        retire(folder_fd, folder, &items[i - 1], true, log);
     free(items);
 }
 
@@ -280,8 +342,8 @@ static zr_status_t publish(int folder_fd, const char *folder, size_t step, size_
                            const zr_log_t *log) {
     ZR_TRY(appear(folder_fd, folder, step, log));
     ZR_TRY(write_latest(folder_fd, folder, step, log));
-    retire_kind(folder_fd, folder, step, ZR_FOLDER_OLD, log);
-    retire_kind(folder_fd, folder, step, ZR_FOLDER_PARTIAL, log);
+    retire_kind(folder_fd, folder, step, ZR_FOLDER_OLD, keep > 0, log);
+    retire_kind(folder_fd, folder, step, ZR_FOLDER_PARTIAL, keep > 0, log);
     if (keep > 0)
         retire_others(folder_fd, folder, step, keep, log);
     return ZR_OK;

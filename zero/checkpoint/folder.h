@@ -27,6 +27,11 @@ bool zr_folder_step(const char *name, size_t *step_p);
  * memory. */
 char *zr_folder_partial_path(const char *folder, size_t step);
 
+/** In the folder of a checkpoint in the making: data files of one that is no more, which may be
+ * given their names without this, and written over. What is not used is removed when it is
+ * published. */
+#define ZR_FOLDER_SPARE_PREFIX ".spare-"
+
 /**
  * Make the folder, where it is not there, and in it an empty one for a checkpoint in the making;
  * what earlier ones have left unfinished is removed.

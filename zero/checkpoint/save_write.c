@@ -17,6 +17,7 @@
 
 #include "offload/staging.h"
 #include "zero/checkpoint/file.h"
+#include "zero/checkpoint/folder.h"
 
 #define MOST_IN_FLIGHT ((size_t)32)
 
@@ -246,6 +247,20 @@ static size_t list_extents(const zr_save_writer_t *save, zr_store_extent_t *exte
     return n;
 }
 
+/* Of a checkpoint that is no more: what lies on the drive already takes less time to write over. */
+static bool takes_spare(const char *folder, const char *name) {
+    char *from = NULL, *to = NULL;
+    bool is_taken = false;
+    if (asprintf(&from, "%s/" ZR_FOLDER_SPARE_PREFIX "%s", folder, name) < 0)
+        return false;
+    if (asprintf(&to, "%s/%s", folder, name) >= 0) {
+        is_taken = rename(from, to) == 0;
+        free(to);
+    }
+    free(from);
+    return is_taken;
+}
+
 static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
                               const zr_store_extent_t *extents, size_t n_extents) {
     zr_runtime_t *runtime = save->runtime;
@@ -257,6 +272,7 @@ static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
     options.paths = &folder;
     options.n_paths = 1;
     options.file_name = name;
+    options.overwrites = zr_rt_has_data(runtime) && takes_spare(folder, name);
     const char *store = zr_rt_has_data(runtime) ? zr_store_drive_backend(NULL) : "sim";
     return zr_store_create(store, &options, extents, n_extents, &save->store);
 }
