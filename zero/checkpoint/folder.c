@@ -70,6 +70,11 @@ static void remove_item(int folder_fd, const char *folder, const char *name, con
         warn(folder, name, NULL, log);
 }
 
+/* Some file systems do not have its flags. */
+static bool lacks_renameat2(int error) {
+    return error == EINVAL || error == ENOSYS || error == ENOTSUP;
+}
+
 static bool is_data(const char *name) {
     size_t length = strlen(name), ending = strlen(DATA_ENDING);
     return name[0] != '.' && length > ending && strcmp(name + length - ending, DATA_ENDING) == 0;
@@ -81,8 +86,12 @@ static bool make_spare(int folder_fd, const char *folder, const char *removed,
                        const zr_log_t *log) {
     DIR *stream = NULL;
     const struct dirent *entry;
-    if (renameat2(folder_fd, removed, folder_fd, SPARE, RENAME_NOREPLACE) != 0)
+    if (renameat2(folder_fd, removed, folder_fd, SPARE, RENAME_NOREPLACE) != 0) {
+        if (errno != EEXIST && !lacks_renameat2(errno))
+            zr_log_write(log, ZR_LOG_WARNING, "cannot rename %s/%s to " SPARE ": %s", folder,
+                         removed, strerror(errno));
         return false;
+    }
     if (zr_folder_stream(folder_fd, SPARE, folder, log, &stream) != ZR_OK)
         return true;
     while ((entry = readdir(stream)) != NULL)
@@ -277,7 +286,7 @@ static zr_status_t replace(int folder_fd, const char *folder, size_t step, const
     zr_folder_item_name(step, ZR_FOLDER_OLD, old);
     if (renameat2(folder_fd, partial, folder_fd, name, RENAME_EXCHANGE) == 0)
         return ZR_OK;
-    if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
+    if (!lacks_renameat2(errno))
         return zr_fail(log, ZR_ERR_IO, "cannot exchange %s/%s and %s: %s", folder, partial, name,
                        strerror(errno));
     retire_kind(folder_fd, folder, step, ZR_FOLDER_OLD, false, log);

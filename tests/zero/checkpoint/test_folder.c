@@ -175,9 +175,11 @@ static void expect_said(const sample_log_t *kept, const char *part) {
 }
 
 /* What the folder has, sorted, in a line. */
+/* But for the files that wait for the next one. */
 static void expect_has(const char *expected) {
     char text[1024] = "";
-    FILE *stream = popen("LC_ALL=C ls -A f | LC_ALL=C sort | tr '\\n' ' '", "r");
+    FILE *stream =
+        popen("LC_ALL=C ls -A f | grep -v '^.spare$' | LC_ALL=C sort | tr '\\n' ' '", "r");
     assert_non_null(stream);
     text[fread(text, 1, sizeof(text) - 1, stream)] = '\0';
     pclose(stream);
@@ -237,10 +239,19 @@ static void test_order(void **state) {
     const char *behind = strstr(calls.trace, "rename .latest.partial latest\nfsync f\n");
     assert_non_null(behind);
     behind += strlen("rename .latest.partial latest\nfsync f\n");
-    assert_true(strncmp(behind, "rename step-00000001 .step-00000001.removed\nunlink ", 51) == 0);
+    const char gone[] = "rename step-00000001 .step-00000001.removed\n"
+                        "exchange .step-00000001.removed .spare\nunlink ";
+    assert_true(strncmp(behind, gone, strlen(gone)) == 0);
     assert_non_null(strstr(behind, "unlink manifest.json\n"));
-    assert_string_equal(behind + strlen(behind) - 30, "unlink .step-00000001.removed\n");
+    assert_null(strstr(behind, ".data"));
     expect_has("latest step-00000002 ");
+    /* Its data files wait for the next one, which leaves those that it does not use. */
+    shell("test \"$(ls f/.spare)\" = \"$(cd f/step-00000002; ls *.data)\"");
+    reset_calls();
+    assert_int_equal(save(3, 0, NULL), ZR_OK);
+    assert_non_null(strstr(calls.trace, "rename rank-00000.data .step-00000003.partial/.spare-"));
+    assert_non_null(strstr(calls.trace, "unlink .spare-rank-00000.data\n"));
+    shell("! test -e f/.spare; test \"$(ls -A f/step-00000002)\" = \"$(ls -A f/step-00000003)\"");
 }
 
 /* Another one of its step is replaced at once, or, where the system cannot do that, by a name that
@@ -371,6 +382,7 @@ static void test_refused(void **state) {
 
 static void test_keep(void **state) {
     (void)state;
+    reset_calls();
     shell("rm -rf f");
     for (size_t step = 10; step <= 50; step += 10)
         assert_int_equal(save(step, 3, NULL), ZR_OK);
@@ -391,7 +403,7 @@ static void test_keep(void **state) {
     shell("mkdir f/step-00000070/mine");
     zr_log_t log = sample_log(&kept);
     assert_int_equal(save(80, 1, &log), ZR_OK);
-    expect_said(&kept, "cannot remove f/.step-00000070.removed/mine: Is a directory");
+    expect_said(&kept, "cannot remove f/.spare/mine: Is a directory");
     assert_int_equal(newest(&kept), 80);
 }
 
