@@ -164,6 +164,7 @@ static void the_fastest_of_those_that_fit(void **state) {
     json_t *object = train(MODEL "--stage auto"); /* one rank: all stages are alike */
     assert_int_equal((int)number(object, "stage", NULL), 0);
     assert_said("one rank", "auto: plain data parallelism (stage 0)");
+    assert_said("no --hardware", "rates of this machine are not measured");
     json_decref(object);
 }
 
