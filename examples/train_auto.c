@@ -51,8 +51,13 @@ static void take(train_options_t *options, const plan_rows_t *rows, const zr_log
     choice->n_plans = rows->n_tried;
     zr_log_write(log, ZR_LOG_INFO, "auto: %s (%zu plan%s)", choice->options + 1, rows->n_tried,
                  messages_plural(rows->n_tried));
-    if (options->auto_stage)
-        zr_log_write(log, ZR_LOG_INFO, "auto: %s", choice->why);
+    if (!options->auto_stage)
+        return;
+    zr_log_write(log, ZR_LOG_INFO, "auto: %s", choice->why);
+    if (options->hardware_path == NULL)
+        zr_log_write(log, ZR_LOG_INFO,
+                     "auto: the rates of this machine are not measured, so times only compare "
+                     "stages; zero-bench --save-hardware FILE measures them for --hardware FILE");
 }
 
 zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
