@@ -189,12 +189,19 @@ zr_status_t zr_runtime_share(zr_runtime_t *runtime, const double *values, size_t
     return ZR_OK;
 }
 
+zr_status_t zr_rt_share_value(zr_runtime_t *runtime, double value, const double **all_p) {
+    ZR_TRY(share(runtime, &value, 1));
+    *all_p = runtime->scalars_host;
+    return ZR_OK;
+}
+
 zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *average_p) {
+    const double *all = NULL;
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_average"));
-    ZR_TRY(zr_rt_note(runtime, share(runtime, &value, 1)));
+    ZR_TRY(zr_rt_note(runtime, zr_rt_share_value(runtime, value, &all)));
     double sum = 0;
     for (int rank = 0; rank < runtime->n_ranks; rank++)
-        sum += runtime->scalars_host[rank];
+        sum += all[rank];
     *average_p = sum / runtime->n_ranks;
     return ZR_OK;
 }

@@ -59,11 +59,11 @@ zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char *tensor, zr_d
     return zr_rt_order(runtime, runtime->transfer, runtime->compute);
 }
 
-static zr_status_t exchange_words(zr_runtime_t *runtime, const char *tensor, const uint64_t *words,
-                                  size_t n_words, char *buffer, uint64_t *all) {
+zr_status_t zr_rt_exchange_words(zr_runtime_t *runtime, const char *tensor, const uint64_t *words,
+                                 size_t n_words, void *buffer, uint64_t *all) {
     size_t own_bytes = n_words * sizeof(*words);
-    ZR_TRY(zr_copy_async(runtime->compute, buffer + own_bytes * (size_t)runtime->rank, words,
-                         own_bytes, ZR_COPY_HOST_TO_DEVICE));
+    char *own = (char *)buffer + own_bytes * (size_t)runtime->rank;
+    ZR_TRY(zr_copy_async(runtime->compute, own, words, own_bytes, ZR_COPY_HOST_TO_DEVICE));
     ZR_TRY(zr_rt_gather_control(runtime, tensor, ZR_DTYPE_U8, buffer, own_bytes));
     ZR_TRY(zr_copy_async(runtime->compute, all, buffer, own_bytes * (size_t)runtime->n_ranks,
                          ZR_COPY_DEVICE_TO_HOST));
@@ -71,12 +71,17 @@ static zr_status_t exchange_words(zr_runtime_t *runtime, const char *tensor, con
     return zr_comm_check(runtime->comm);
 }
 
+zr_status_t zr_rt_allocate_words(zr_runtime_t *runtime, const char *tensor, size_t n_words,
+                                 void **buffer_p) {
+    return zr_rt_allocate(runtime, n_words * sizeof(uint64_t) * (size_t)runtime->n_ranks,
+                          ZR_TAG_WORKSPACE, ZR_LIFETIME_COLLECTIVE, tensor, NULL, buffer_p);
+}
+
 zr_status_t zr_rt_gather_words(zr_runtime_t *runtime, const char *tensor, const uint64_t *words,
                                size_t n_words, uint64_t *all) {
     void *buffer = NULL;
-    ZR_TRY(zr_rt_allocate(runtime, n_words * sizeof(*words) * (size_t)runtime->n_ranks,
-                          ZR_TAG_WORKSPACE, ZR_LIFETIME_COLLECTIVE, tensor, NULL, &buffer));
-    zr_status_t status = exchange_words(runtime, tensor, words, n_words, buffer, all);
+    ZR_TRY(zr_rt_allocate_words(runtime, tensor, n_words, &buffer));
+    zr_status_t status = zr_rt_exchange_words(runtime, tensor, words, n_words, buffer, all);
     zr_free(runtime->allocator, &buffer, NULL);
     return status;
 }

@@ -284,6 +284,21 @@ ZR_NODISCARD zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char 
  */
 ZR_NODISCARD zr_status_t zr_rt_gather_words(zr_runtime_t *runtime, const char *tensor,
                                             const uint64_t *words, size_t n_words, uint64_t *all);
+/** The same in two calls: who has no device memory for it can say so between them. The buffer goes
+ * back with zr_free. */
+ZR_NODISCARD zr_status_t zr_rt_allocate_words(zr_runtime_t *runtime, const char *tensor,
+                                              size_t n_words, void **buffer_p);
+ZR_NODISCARD zr_status_t zr_rt_exchange_words(zr_runtime_t *runtime, const char *tensor,
+                                              const uint64_t *words, size_t n_words, void *buffer,
+                                              uint64_t *all);
+
+/**
+ * A value of every rank, to all ranks, and wait for them. It takes no memory.
+ *
+ * @param all_p  [n_ranks], until the next such call
+ */
+ZR_NODISCARD zr_status_t zr_rt_share_value(zr_runtime_t *runtime, double value,
+                                           const double **all_p);
 
 /** Seconds of the device's clock. */
 static inline double zr_rt_now(const zr_runtime_t *runtime) {

@@ -19,6 +19,27 @@ static atomic_long n_live;
 static atomic_long mapped_bytes;
 static atomic_long failing; /* the call that fails; 0: none */
 static atomic_bool hit;
+static atomic_bool is_scoped;
+static _Thread_local bool is_inside;
+static atomic_bool spares_allocations;
+
+void fault_spare_allocations(bool spared) {
+    atomic_store(&spares_allocations, spared);
+}
+
+void fault_scope(bool scoped) {
+    atomic_store(&is_scoped, scoped);
+}
+
+bool fault_enter(bool inside) {
+    bool before = is_inside;
+    is_inside = inside;
+    return before;
+}
+
+bool fault_is_inside(void) {
+    return is_inside;
+}
 
 void fault_arm(long n) {
     atomic_store(&hit, false);
@@ -42,12 +63,18 @@ long fault_mapped_bytes(void) {
     return atomic_load(&mapped_bytes);
 }
 
-static bool fails(int error) {
+bool fault_meets(int error) {
+    if (atomic_load(&is_scoped) && !is_inside)
+        return false;
     if (atomic_fetch_add(&n_calls, 1) + 1 != atomic_load(&failing))
         return false;
     atomic_store(&hit, true);
     errno = error;
     return true;
+}
+
+static bool is_refused(int error) {
+    return !atomic_load(&spares_allocations) && fault_meets(error);
 }
 
 static void *counted(void *pointer) {
@@ -74,26 +101,26 @@ int __wrap_asprintf(char **text_p, const char *format, ...);
 REAL(void, free, void *pointer);
 
 void *__wrap_malloc(size_t size) {
-    return fails(ENOMEM) ? NULL : counted(__real_malloc(size));
+    return is_refused(ENOMEM) ? NULL : counted(__real_malloc(size));
 }
 
 void *__wrap_calloc(size_t n, size_t size) {
-    return fails(ENOMEM) ? NULL : counted(__real_calloc(n, size));
+    return is_refused(ENOMEM) ? NULL : counted(__real_calloc(n, size));
 }
 
 void *__wrap_realloc(void *pointer, size_t size) {
-    if (fails(ENOMEM))
+    if (is_refused(ENOMEM))
         return NULL;
     void *grown = __real_realloc(pointer, size);
     return pointer == NULL ? counted(grown) : grown;
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size) {
-    return fails(ENOMEM) ? NULL : counted(__real_aligned_alloc(alignment, size));
+    return is_refused(ENOMEM) ? NULL : counted(__real_aligned_alloc(alignment, size));
 }
 
 int __wrap_posix_memalign(void **pointer_p, size_t alignment, size_t size) {
-    if (fails(ENOMEM))
+    if (is_refused(ENOMEM))
         return ENOMEM;
     int error = __real_posix_memalign(pointer_p, alignment, size);
     if (error == 0)
@@ -102,15 +129,15 @@ int __wrap_posix_memalign(void **pointer_p, size_t alignment, size_t size) {
 }
 
 char *__wrap_strdup(const char *text) {
-    return fails(ENOMEM) ? NULL : counted(__real_strdup(text));
+    return is_refused(ENOMEM) ? NULL : counted(__real_strdup(text));
 }
 
 char *__wrap_strndup(const char *text, size_t n) {
-    return fails(ENOMEM) ? NULL : counted(__real_strndup(text, n));
+    return is_refused(ENOMEM) ? NULL : counted(__real_strndup(text, n));
 }
 
 int __wrap_vasprintf(char **text_p, const char *format, va_list arguments) {
-    if (fails(ENOMEM))
+    if (is_refused(ENOMEM))
         return -1;
     int length = __real_vasprintf(text_p, format, arguments);
     if (length >= 0)
@@ -151,7 +178,7 @@ REAL(int, munmap, void *address, size_t size);
 REAL(int, mprotect, void *address, size_t size, int protection);
 
 void *__wrap_mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
-    if (fails(ENOMEM))
+    if (is_refused(ENOMEM))
         return MAP_FAILED;
     void *pointer = __real_mmap(address, size, protection, flags, file, offset);
     if (pointer != MAP_FAILED && (flags & MAP_FIXED) == 0)
@@ -165,7 +192,7 @@ int __wrap_munmap(void *address, size_t size) {
 }
 
 int __wrap_mprotect(void *address, size_t size, int protection) {
-    return fails(ENOMEM) ? -1 : __real_mprotect(address, size, protection);
+    return is_refused(ENOMEM) ? -1 : __real_mprotect(address, size, protection);
 }
 
 /* ---- files and threads ------------------------------------------------------------------ */
@@ -180,7 +207,7 @@ REAL(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes,
 REAL(int, pthread_join, pthread_t thread, void **result);
 
 FILE *__wrap_fopen(const char *path, const char *mode) {
-    return fails(ENOMEM) ? NULL : counted(__real_fopen(path, mode));
+    return is_refused(ENOMEM) ? NULL : counted(__real_fopen(path, mode));
 }
 
 int __wrap_fclose(FILE *file) {
@@ -189,7 +216,11 @@ int __wrap_fclose(FILE *file) {
 }
 
 DIR *__wrap_opendir(const char *path) {
-    return fails(ENOMEM) ? NULL : counted(__real_opendir(path));
+    return is_refused(ENOMEM) ? NULL : counted(__real_opendir(path));
+}
+
+DIR *__wrap_fdopendir(int fd) {
+    return is_refused(ENOMEM) ? NULL : counted(__real_fdopendir(fd));
 }
 
 DIR *__wrap_fdopendir(int fd) {
@@ -203,7 +234,7 @@ int __wrap_closedir(DIR *folder) {
 
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                           void *(*start)(void *), void *argument) {
-    if (fails(EAGAIN))
+    if (is_refused(EAGAIN))
         return EAGAIN;
     int error = __real_pthread_create(thread, attributes, start, argument);
     if (error == 0)

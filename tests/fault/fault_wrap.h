@@ -22,6 +22,16 @@ long fault_live(void);
 /** Bytes of address space that are mapped now. */
 long fault_mapped_bytes(void);
 
+/** From now on only calls that threads make while they are inside count, or (false) all. */
+void fault_scope(bool scoped);
+/** The calling thread is inside, or no longer; whether it was before. */
+bool fault_enter(bool inside);
+bool fault_is_inside(void);
+/** Allocations neither fail nor count from now on, or (false) they do again. */
+void fault_spare_allocations(bool spared);
+/** Another kind of call, counted as allocations are: whether it fails, with errno set to that. */
+bool fault_meets(int error);
+
 /** malloc and free that count, for libraries that take such functions. */
 void *fault_malloc(size_t size_bytes);
 /** The same, but never refused. */

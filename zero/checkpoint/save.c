@@ -16,8 +16,8 @@
 #include "zero/checkpoint/folder.h"
 #include "zero/checkpoint/restore.h"
 
-/* Of the words that ranks tell each other: how it went, then their files. */
-enum { WORD_STATUS, WORD_DATA_BYTES, WORD_N_CHUNKS, N_HEAD_WORDS };
+/* Of the words that ranks tell each other of their files. */
+enum { WORD_DATA_BYTES, WORD_N_CHUNKS, N_HEAD_WORDS };
 #define WORDS_PER_ROW 2
 
 typedef struct zr_saving zr_saving_t;
@@ -30,7 +30,8 @@ struct zr_saving {
     size_t step;
     size_t n_updates;
     zr_slices_t slices;
-    char *partial; /* where it is made */
+    char *partial;   /* where it is made */
+    bool is_partial; /* this rank has made that folder */
     zr_save_writer_t *writer;
     zr_written_file_t file; /* this rank's */
     uint64_t *words;        /* [n_words] this rank's */
@@ -53,36 +54,31 @@ static bool is_fatal(zr_status_t status) {
     return status == ZR_ERR_COMM || status == ZR_ERR_DEVICE;
 }
 
-/* Every rank's status; ZR_OK when all are. */
-static zr_status_t agree(zr_saving_t *saving, zr_status_t status, size_t n_words) {
-    zr_runtime_t *runtime = saving->runtime;
+/* Every rank's status; ZR_OK when all are. It takes no memory, which a rank may not have. */
+static zr_status_t agree(zr_runtime_t *runtime, zr_status_t status) {
+    const double *all = NULL;
     if (is_fatal(status))
         return status;
-    saving->words[WORD_STATUS] = (uint64_t)(int64_t)status;
-    ZR_TRY(zr_rt_gather_words(runtime, "saving a checkpoint", saving->words, n_words, saving->all));
+    ZR_TRY(zr_rt_share_value(runtime, (double)status, &all));
     if (status != ZR_OK || !zr_rt_has_data(runtime))
         return status;
     for (int rank = 0; rank < runtime->n_ranks; rank++) {
-        zr_status_t other = (zr_status_t)(int64_t)saving->all[(size_t)rank * n_words];
+        zr_status_t other = (zr_status_t)(int)all[rank];
         if (other != ZR_OK)
             return zr_fail(&runtime->log, other,
-                           "step %zu is not saved, because rank %d could not: %s", saving->step,
+                           "step %zu is not saved, because rank %d could not: %s", runtime->n_steps,
                            rank, zr_status_name(other));
     }
     return ZR_OK;
 }
 
-zr_status_t zr_save_all_say(zr_runtime_t *runtime, const char *tensor, bool own, bool *all_p) {
-    uint64_t word = own, *words = calloc((size_t)runtime->n_ranks, sizeof(*words));
-    if (words == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %d words",
-                       runtime->n_ranks);
-    zr_status_t status = zr_rt_gather_words(runtime, tensor, &word, 1, words);
+zr_status_t zr_save_all_say(zr_runtime_t *runtime, bool own, bool *all_p) {
+    const double *all = NULL;
+    ZR_TRY(zr_rt_share_value(runtime, own, &all));
     *all_p = own;
     for (int rank = 0; rank < runtime->n_ranks && zr_rt_has_data(runtime); rank++)
-        *all_p &= words[rank] != 0;
-    free(words);
-    return status;
+        *all_p &= all[rank] != 0;
+    return ZR_OK;
 }
 
 /* ---- the manifest ---------------------------------------------------------------------------- */
@@ -310,11 +306,10 @@ static zr_status_t create(zr_runtime_t *runtime, const zr_save_options_t *option
 }
 
 /* Nothing is left of it. */
-static zr_status_t give_up(zr_saving_t *saving, zr_status_t status) {
+static void give_up(zr_saving_t *saving) {
     end_writing(saving);
-    if (makes_folder(saving))
+    if (saving->is_partial)
         zr_folder_abandon(saving->folder, saving->step, &saving->runtime->log);
-    return status;
 }
 
 /* ---- begin ----------------------------------------------------------------------------------- */
@@ -325,6 +320,7 @@ static zr_status_t make_folder(zr_saving_t *saving) {
         return ZR_OK;
     zr_status_t status =
         zr_folder_begin(saving->folder, saving->step, &saving->runtime->log, &path);
+    saving->is_partial = status == ZR_OK;
     free(path);
     return status;
 }
@@ -343,7 +339,6 @@ static zr_status_t take(zr_saving_t *saving, bool copies) {
 static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
     zr_runtime_t *runtime = saving->runtime;
     bool copies = false;
-    ZR_TRY(agree(saving, make_folder(saving), 1));
     zr_status_t status = ZR_OK;
     if (goes_on && runtime->saves.are_expected)
         copies = runtime->saves.go_on;
@@ -351,9 +346,9 @@ static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
         status = zr_save_find_room(runtime, &saving->slices, &copies);
     zr_saves_give_memory(runtime);
     if (status == ZR_OK)
-        status = agree(saving, create_writer(saving), 1);
+        status = agree(runtime, create_writer(saving));
     if (status != ZR_OK)
-        return give_up(saving, status);
+        return status;
     double start = zr_rt_now(runtime);
     saving->status = take(saving, copies);
     saving->report.write_seconds = zr_rt_now(runtime) - start;
@@ -367,13 +362,19 @@ static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
 zr_status_t zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t *options) {
     zr_saving_t *saving = NULL;
     ZR_TRY(check_options(runtime, options));
-    ZR_TRY(create(runtime, options, &saving));
-    zr_status_t status = begin(saving, options->goes_on);
-    saving->report.seconds = zr_rt_now(runtime) - saving->start;
+    zr_status_t status = create(runtime, options, &saving);
     if (status == ZR_OK)
+        status = make_folder(saving);
+    status = agree(runtime, status);
+    if (status == ZR_OK)
+        status = begin(saving, options->goes_on);
+    if (status == ZR_OK) {
+        saving->report.seconds = zr_rt_now(runtime) - saving->start;
         runtime->saving = saving;
-    else
+    } else if (saving != NULL) {
+        give_up(saving);
         destroy(saving);
+    }
     return is_fatal(status) ? zr_rt_note(runtime, status) : status;
 }
 
@@ -386,14 +387,32 @@ static zr_status_t publish(zr_saving_t *saving) {
     return zr_folder_publish(saving->folder, saving->step, saving->keep, &saving->runtime->log);
 }
 
+/* All ranks' files, with the memory for it where all have it. */
+static zr_status_t share_files(zr_saving_t *saving) {
+    zr_runtime_t *runtime = saving->runtime;
+    const char *tensor = "files of a checkpoint";
+    void *buffer = NULL;
+    zr_status_t status = saving->status;
+    if (status == ZR_OK)
+        status = zr_rt_allocate_words(runtime, tensor, saving->n_words, &buffer);
+    status = agree(runtime, status);
+    if (status == ZR_OK) {
+        note_file(saving);
+        status = zr_rt_exchange_words(runtime, tensor, saving->words, saving->n_words, buffer,
+                                      saving->all);
+    }
+    zr_free(runtime->allocator, &buffer, NULL);
+    return status;
+}
+
 static zr_status_t end(zr_saving_t *saving) {
     end_writing(saving);
-    if (saving->status == ZR_OK)
-        note_file(saving);
-    zr_status_t status = agree(saving, saving->status, saving->n_words);
+    zr_status_t status = share_files(saving);
     if (status == ZR_OK)
-        status = agree(saving, publish(saving), 1);
-    return status == ZR_OK ? ZR_OK : give_up(saving, status);
+        status = agree(saving->runtime, publish(saving));
+    if (status != ZR_OK)
+        give_up(saving);
+    return status;
 }
 
 zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
@@ -406,8 +425,8 @@ zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
     if (saving == NULL)
         return ZR_OK;
     if (!wait)
-        ZR_TRY(zr_rt_note(runtime, zr_save_all_say(runtime, "whether a checkpoint is written",
-                                                   atomic_load(&saving->is_written), &ends)));
+        ZR_TRY(
+            zr_rt_note(runtime, zr_save_all_say(runtime, atomic_load(&saving->is_written), &ends)));
     if (!ends) {
         saving->report.seconds += zr_rt_now(runtime) - start;
         return ZR_OK;

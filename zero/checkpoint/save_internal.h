@@ -66,8 +66,7 @@ size_t zr_save_staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *sli
 ZR_NODISCARD zr_status_t zr_save_find_room(zr_runtime_t *runtime, const zr_slices_t *slices,
                                            bool *copies_p);
 /** save.c: whether it is true of all ranks. Collective. */
-ZR_NODISCARD zr_status_t zr_save_all_say(zr_runtime_t *runtime, const char *tensor, bool own,
-                                         bool *all_p);
+ZR_NODISCARD zr_status_t zr_save_all_say(zr_runtime_t *runtime, bool own, bool *all_p);
 /** Between saves a runtime that expects them holds the memory for one. */
 ZR_NODISCARD zr_status_t zr_saves_take_memory(zr_runtime_t *runtime);
 void zr_saves_give_memory(zr_runtime_t *runtime);

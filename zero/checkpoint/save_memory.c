@@ -114,7 +114,7 @@ static void say_no_room(zr_runtime_t *runtime, const zr_slices_t *slices) {
 
 zr_status_t zr_save_find_room(zr_runtime_t *runtime, const zr_slices_t *slices, bool *copies_p) {
     bool has_own = has_room(runtime, memory_bytes(runtime, slices, true));
-    ZR_TRY(zr_save_all_say(runtime, "room for a checkpoint", has_own, copies_p));
+    ZR_TRY(zr_save_all_say(runtime, has_own, copies_p));
     if (!*copies_p)
         say_no_room(runtime, slices);
     return ZR_OK;

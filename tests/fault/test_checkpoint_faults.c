@@ -1,0 +1,458 @@
+/*
+ * A save of which one call fails, on one rank of two: each in turn of those of the system and of
+ * the ring, and of what is allocated. Every rank has the error, or none has; nothing of it is left,
+ * and what was saved before is there; the run goes on as if nothing had been, and its next
+ * checkpoint is the one that it would have saved.
+ *
+ * ZR_TEST_ALL_FAULTS=1 in the environment goes through all calls, instead of some.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <jansson.h>
+
+#include "offload/uring_ring.h"
+#include "tests/fault/fault_wrap.h"
+#include "tests/zero/toy.h"
+#include "zero/checkpoint/save_internal.h"
+
+#define N_RANKS 2
+#define N_STEPS 3
+/* Saves of a run: at once, after two steps, after the last; one of them fails. */
+enum { FIRST_STEP = 0, SAVED_STEP = 2, FAULTY_SAVE = 2, N_SAVES = 3 };
+/* A run takes milliseconds; one that takes this long hangs. */
+#define WATCHDOG_SECONDS 100
+
+static char folder[64];
+static char saved[80];
+
+/* ---- what fails ------------------------------------------------------------------------------ */
+
+typedef enum kind { CALLS, SHORT_TRANSFERS, FLIPPED_READS } kind_t;
+
+static kind_t kind;
+static int faulty_rank;
+static atomic_int n_saves[N_RANKS]; /* begun */
+static zr_status_t ended_in[N_RANKS];
+static zr_save_writer_t *_Atomic writer_of[N_RANKS];
+
+#define WRAP(type, name, ...)                                                                      \
+    type __real_##name(__VA_ARGS__);                                                               \
+    type __wrap_##name(__VA_ARGS__);                                                               \
+    type __wrap_##name(__VA_ARGS__)
+
+/* Requests of rings, by ring and tag: what a completion is of. */
+#define MOST_REQUESTS 4096
+typedef struct noted {
+    zr_ring_t *ring;
+    zr_ring_request_t request;
+} noted_t;
+static _Thread_local noted_t noted[MOST_REQUESTS];
+
+static bool is_faulty(int rank) {
+    return rank == faulty_rank && atomic_load(&n_saves[rank]) == FAULTY_SAVE;
+}
+
+static void note_end(int rank, zr_status_t status) {
+    fault_enter(false);
+    if (atomic_load(&n_saves[rank]) == FAULTY_SAVE && ended_in[rank] == ZR_OK)
+        ended_in[rank] = status;
+}
+
+static void note_begin(int rank) {
+    atomic_fetch_add(&n_saves[rank], 1);
+    fault_enter(is_faulty(rank));
+}
+
+WRAP(zr_status_t, zr_runtime_save, zr_runtime_t *runtime, const zr_save_options_t *options,
+     zr_save_report_t *report_p) {
+    note_begin(runtime->rank);
+    zr_status_t status = __real_zr_runtime_save(runtime, options, report_p);
+    note_end(runtime->rank, status);
+    return status;
+}
+
+WRAP(zr_status_t, zr_runtime_save_begin, zr_runtime_t *runtime, const zr_save_options_t *options) {
+    note_begin(runtime->rank);
+    zr_status_t status = __real_zr_runtime_save_begin(runtime, options);
+    note_end(runtime->rank, status);
+    return status;
+}
+
+WRAP(zr_status_t, zr_runtime_save_end, zr_runtime_t *runtime, bool wait, bool *ended_p,
+     zr_save_report_t *report_p) {
+    fault_enter(is_faulty(runtime->rank));
+    zr_status_t status = __real_zr_runtime_save_end(runtime, wait, ended_p, report_p);
+    note_end(runtime->rank, status);
+    return status;
+}
+
+WRAP(zr_status_t, zr_save_writer_create, zr_runtime_t *runtime, const zr_slices_t *slices,
+     const char *path, zr_save_writer_t **writer_p) {
+    zr_status_t status = __real_zr_save_writer_create(runtime, slices, path, writer_p);
+    atomic_store(&writer_of[runtime->rank], status == ZR_OK ? *writer_p : NULL);
+    return status;
+}
+
+/* Of a thread of its own, where the run goes on. */
+WRAP(zr_status_t, zr_save_writer_finish, zr_save_writer_t *writer, zr_written_file_t *file_p) {
+    bool inside = atomic_load(&writer_of[faulty_rank]) == writer && is_faulty(faulty_rank);
+    bool before = fault_enter(inside);
+    zr_status_t status = __real_zr_save_writer_finish(writer, file_p);
+    fault_enter(before);
+    return status;
+}
+
+/* Memory of a budget. */
+WRAP(zr_status_t, zr_allocate, zr_allocator_t *allocator, const zr_allocation_request_t *request,
+     void **pointer_p) {
+    return kind == CALLS && fault_meets(ENOMEM) ? ZR_ERR_BUDGET
+                                                : __real_zr_allocate(allocator, request, pointer_p);
+}
+
+/* ---- calls of the system --------------------------------------------------------------------- */
+
+WRAP(int, open, const char *path, int flags, ...) {
+    va_list arguments;
+    va_start(arguments, flags);
+    unsigned mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(arguments, unsigned) : 0;
+    va_end(arguments);
+    return kind == CALLS && fault_meets(EMFILE) ? -1 : __real_open(path, flags, mode);
+}
+
+WRAP(int, openat, int fd, const char *path, int flags, ...) {
+    va_list arguments;
+    va_start(arguments, flags);
+    unsigned mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(arguments, unsigned) : 0;
+    va_end(arguments);
+    return kind == CALLS && fault_meets(EMFILE) ? -1 : __real_openat(fd, path, flags, mode);
+}
+
+#define FAILS(error) (kind == CALLS && fault_meets(error))
+
+WRAP(int, mkdirat, int fd, const char *path, mode_t mode) {
+    return FAILS(ENOSPC) ? -1 : __real_mkdirat(fd, path, mode);
+}
+WRAP(int, unlinkat, int fd, const char *path, int flags) {
+    return FAILS(EIO) ? -1 : __real_unlinkat(fd, path, flags);
+}
+WRAP(int, renameat, int from, const char *old, int to, const char *name) {
+    return FAILS(EIO) ? -1 : __real_renameat(from, old, to, name);
+}
+WRAP(int, fsync, int fd) {
+    return FAILS(EIO) ? -1 : __real_fsync(fd);
+}
+WRAP(int, ftruncate, int fd, off_t length) {
+    return FAILS(EIO) ? -1 : __real_ftruncate(fd, length);
+}
+WRAP(int, fallocate, int fd, int mode, off_t offset, off_t length) {
+    return FAILS(ENOSPC) ? -1 : __real_fallocate(fd, mode, offset, length);
+}
+WRAP(ssize_t, pwrite, int fd, const void *bytes, size_t n_bytes, off_t offset) {
+    if (FAILS(EIO))
+        return -1;
+    if (kind == SHORT_TRANSFERS && n_bytes > 1 && fault_meets(0))
+        n_bytes /= 2;
+    return __real_pwrite(fd, bytes, n_bytes, offset);
+}
+
+/* ---- the ring -------------------------------------------------------------------------------- */
+
+/* The ring of the save that is to fail. The run's own takes nothing more once the system has not
+ * taken its requests. */
+static zr_ring_t *_Atomic own_ring;
+
+WRAP(int, zr_ring_open, unsigned depth, bool poll, zr_ring_t **ring_p) {
+    int error = FAILS(ENOMEM) ? -ENOMEM : __real_zr_ring_open(depth, poll, ring_p);
+    if (fault_is_inside() && error == 0)
+        atomic_store(&own_ring, *ring_p);
+    return error;
+}
+WRAP(int, zr_ring_register_files, zr_ring_t *ring, const int *files, unsigned n_files) {
+    return FAILS(ENOMEM) ? -ENOMEM : __real_zr_ring_register_files(ring, files, n_files);
+}
+WRAP(int, zr_ring_register_buffers, zr_ring_t *ring, const struct iovec *buffers, unsigned n) {
+    return FAILS(ENOMEM) ? -ENOMEM : __real_zr_ring_register_buffers(ring, buffers, n);
+}
+WRAP(int, zr_ring_submit, zr_ring_t *ring) {
+    bool fails = atomic_load(&own_ring) == ring && FAILS(EIO);
+    return fails ? -EIO : __real_zr_ring_submit(ring);
+}
+
+WRAP(int, zr_ring_queue, zr_ring_t *ring, const zr_ring_request_t *request) {
+    zr_ring_request_t changed = *request;
+    size_t length = request->size_bytes / 2 / 4096 * 4096;
+    if (kind == SHORT_TRANSFERS && length > 0 && fault_meets(0))
+        changed.size_bytes = (uint32_t)length;
+    noted[request->tag % MOST_REQUESTS] = (noted_t){ring, *request};
+    return __real_zr_ring_queue(ring, &changed);
+}
+
+/* A request that was made by this thread: those of others are not known here. */
+static const zr_ring_request_t *request_of(const zr_ring_t *ring, uint64_t tag) {
+    const noted_t *note = &noted[tag % MOST_REQUESTS];
+    return note->ring == ring ? &note->request : NULL;
+}
+
+WRAP(int, zr_ring_next, zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p) {
+    int n = __real_zr_ring_next(ring, timeout_ms, completion_p);
+    if (n != 1)
+        return n;
+    const zr_ring_request_t *request = request_of(ring, completion_p->tag);
+    if (FAILS(EIO))
+        completion_p->result = -EIO;
+    if (kind == FLIPPED_READS && request != NULL && !request->is_write && fault_meets(0))
+        ((unsigned char *)request->memory)[1] ^= 4;
+    return n;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+static void empty(const char *path) {
+    char command[256];
+    snprintf(command, sizeof(command), "rm -rf '%s'", path);
+    assert_int_equal(system(command), 0);
+}
+
+static size_t count_descriptors(void) {
+    size_t n = 0;
+    DIR *stream = opendir("/proc/self/fd");
+    assert_non_null(stream);
+    while (readdir(stream) != NULL)
+        n++;
+    closedir(stream);
+    return n;
+}
+
+/* The whole of a small file. */
+static char *read_text(const char *path) {
+    static char text[1 << 16];
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return NULL;
+    size_t n = fread(text, 1, sizeof(text) - 1, file);
+    assert_int_equal(fclose(file), 0);
+    text[n] = '\0';
+    return text;
+}
+
+static void path_of(size_t step, const char *name, char path[160]) {
+    snprintf(path, 160, "%s/step-%08zu%s", saved, step, name);
+}
+
+/* A checkpoint that has its name is whole. */
+static bool is_whole(size_t step) {
+    char path[160];
+    zr_checkpoint_t *checkpoint = NULL;
+    path_of(step, "", path);
+    if (access(path, F_OK) != 0)
+        return false;
+    if (zr_checkpoint_open(path, NULL, &checkpoint) != ZR_OK ||
+        zr_checkpoint_verify(checkpoint, NULL, NULL, NULL) != ZR_OK)
+        fail_msg("%s is not whole", path);
+    zr_checkpoint_close(&checkpoint);
+    return true;
+}
+
+static bool is_empty_of_others(void) {
+    DIR *stream = opendir(saved);
+    const struct dirent *entry;
+    bool is_empty = true;
+    assert_non_null(stream);
+    while ((entry = readdir(stream)) != NULL)
+        is_empty &= strncmp(entry->d_name, ".step", 5) != 0;
+    closedir(stream);
+    return is_empty;
+}
+
+typedef struct undisturbed {
+    uint64_t hash;
+    char manifest[1 << 16];
+} undisturbed_t;
+
+/* In these words every run is told apart. */
+static char run_name[160];
+
+static void check_saved(const undisturbed_t *expected) {
+    char path[160];
+    zr_status_t status = ended_in[0];
+    for (int rank = 0; rank < N_RANKS; rank++)
+        if ((ended_in[rank] == ZR_OK) != (status == ZR_OK))
+            fail_msg("%s: rank %d ended in %s, rank 0 in %s", run_name, rank,
+                     zr_status_name(ended_in[rank]), zr_status_name(status));
+    if (kind == SHORT_TRANSFERS && status != ZR_OK)
+        fail_msg("%s: what was moved in two parts is %s", run_name, zr_status_name(status));
+    if (kind == FLIPPED_READS && fault_hit() && status != ZR_ERR_FORMAT)
+        fail_msg("%s: a changed bit is %s", run_name, zr_status_name(status));
+    if (!is_whole(FIRST_STEP) || !is_whole(N_STEPS))
+        fail_msg("%s: a checkpoint is gone", run_name);
+    if (!is_whole(SAVED_STEP) && status == ZR_OK)
+        fail_msg("%s: it was saved, and is not there", run_name);
+    if (!is_empty_of_others())
+        fail_msg("%s: something is left", run_name);
+    path_of(N_STEPS, "/manifest.json", path);
+    if (strcmp(read_text(path), expected->manifest) != 0)
+        fail_msg("%s: another checkpoint is saved later", run_name);
+}
+
+/* One run; false: fewer calls were made than were to fail. */
+static bool train(const toy_options_t *options, long at, const undisturbed_t *expected) {
+    toy_result_t result;
+    long live = fault_live(), mapped = fault_mapped_bytes();
+    size_t descriptors = count_descriptors();
+    for (int rank = 0; rank < N_RANKS; rank++) {
+        atomic_store(&n_saves[rank], 0);
+        ended_in[rank] = ZR_OK;
+    }
+    alarm(WATCHDOG_SECONDS);
+    fault_arm(at);
+    toy_train(options, &result);
+    bool hit = fault_hit();
+    alarm(0);
+    for (int rank = 0; rank < N_RANKS; rank++)
+        if (result.status[rank] != ZR_OK || result.saved[rank] != ZR_OK)
+            fail_msg("%s: rank %d: %s, the last save: %s: %s", run_name, rank,
+                     zr_status_name(result.status[rank]), zr_status_name(result.saved[rank]),
+                     result.last_error[rank]);
+    if (fault_live() != live || fault_mapped_bytes() != mapped)
+        fail_msg("%s: %ld allocations, %ld mapped bytes are left", run_name, fault_live() - live,
+                 fault_mapped_bytes() - mapped);
+    if (count_descriptors() != descriptors)
+        fail_msg("%s: a file is left open", run_name);
+    if (expected != NULL) {
+        if (result.hash != expected->hash)
+            fail_msg("%s: other weights", run_name);
+        check_saved(expected);
+        empty(saved);
+    }
+    return hit;
+}
+
+static undisturbed_t *train_undisturbed(toy_options_t *options) {
+    static undisturbed_t undisturbed;
+    toy_result_t result;
+    char path[160];
+    fault_arm(0);
+    toy_train(options, &result);
+    assert_int_equal(result.saved[0], ZR_OK);
+    undisturbed.hash = result.hash;
+    path_of(N_STEPS, "/manifest.json", path);
+    snprintf(undisturbed.manifest, sizeof(undisturbed.manifest), "%s", read_text(path));
+    empty(saved);
+    return &undisturbed;
+}
+
+typedef struct way {
+    const char *name;
+    int stage;
+    zr_offload_device_t state, params;
+    bool goes_on;
+    bool expects;
+} way_t;
+
+static const way_t ways[] = {
+    {"memory", 2, ZR_OFFLOAD_NONE, ZR_OFFLOAD_NONE, false, false},
+    {"memory, going on", 1, ZR_OFFLOAD_CPU, ZR_OFFLOAD_NONE, true, true},
+    {"nvme", 3, ZR_OFFLOAD_NVME, ZR_OFFLOAD_NVME, false, true},
+    {"nvme, going on", 0, ZR_OFFLOAD_NVME, ZR_OFFLOAD_NONE, true, false},
+};
+#define N_WAYS (sizeof(ways) / sizeof(ways[0]))
+
+static toy_options_t options_of(const way_t *way) {
+    toy_options_t options = toy_options_default(way->stage, N_RANKS);
+    options.n_steps = N_STEPS;
+    options.frozen = true;
+    options.quiet = true;
+    options.save_to = saved;
+    options.save_at_once = true;
+    options.save_step = SAVED_STEP;
+    options.save_goes_on = way->goes_on;
+    options.expect_saves = way->expects;
+    options.config.offload_optimizer.device = way->state;
+    options.config.offload_param.device = way->params;
+    options.config.offload_param.buffer_elems = 8192;
+    options.config.sub_group_elems = 4096;
+    options.config.nvme.store = "uring";
+    snprintf(options.config.nvme.paths, sizeof(options.config.nvme.paths), "%s", folder);
+    return options;
+}
+
+static void fail_each(kind_t of_kind, size_t stride) {
+    kind = of_kind;
+    fault_spare_allocations(kind != CALLS);
+    if (getenv("ZR_TEST_ALL_FAULTS") != NULL)
+        stride = 1;
+    for (size_t w = 0; w < N_WAYS; w++) {
+        toy_options_t options = options_of(&ways[w]);
+        const undisturbed_t *expected = train_undisturbed(&options);
+        for (faulty_rank = 0; faulty_rank < N_RANKS; faulty_rank++) {
+            long n = 1 + (long)(w % stride);
+            bool hit = true;
+            for (; hit; n += (long)stride) {
+                snprintf(run_name, sizeof(run_name), "%s: call %ld of rank %d", ways[w].name, n,
+                         faulty_rank);
+                hit = train(&options, n, expected);
+            }
+            print_message("%s: rank %d makes about %ld calls\n", ways[w].name, faulty_rank, n);
+        }
+    }
+    fault_arm(0);
+}
+
+static void each_call_may_fail(void **state) {
+    (void)state;
+    fail_each(CALLS, 5);
+}
+
+static void transfers_may_be_short(void **state) {
+    (void)state;
+    fail_each(SHORT_TRANSFERS, 3);
+}
+
+static void a_changed_bit_is_not_saved(void **state) {
+    (void)state;
+    fail_each(FLIPPED_READS, 2);
+}
+
+/* In memory where that can be. */
+static int make_folder(void **state) {
+    static char in_memory[] = "/dev/shm/zr-test-faults-XXXXXX",
+                on_drive[] = "/tmp/zr-test-faults-XXXXXX";
+    char *made = mkdtemp(in_memory);
+    (void)state;
+    fault_scope(true);
+    json_set_alloc_funcs(fault_malloc_always, fault_free);
+    if (made == NULL)
+        made = mkdtemp(on_drive);
+    if (made == NULL)
+        return -1;
+    snprintf(folder, sizeof(folder), "%s", made);
+    snprintf(saved, sizeof(saved), "%s/a", folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    empty(folder);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_call_may_fail),
+        cmocka_unit_test(transfers_may_be_short),
+        cmocka_unit_test(a_changed_bit_is_not_saved),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
