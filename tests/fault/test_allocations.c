@@ -77,15 +77,22 @@ static void check_failure(long n, zr_status_t status, const error_count_t *count
                  count->first);
 }
 
+/* Before each run: what the one before has left on the drive goes. */
+static void (*prepare_run)(void);
+/* Such runs wait for the drive: fewer of them. */
+#define CHECKPOINT_STRIDE 4
+
 /* The largest number of allocations that a run had. */
 static long refuse_each(const char *const *words, int n_words) {
-    long most = 0;
+    long most = 0, stride = prepare_run != NULL ? CHECKPOINT_STRIDE * STRIDE : STRIDE;
     uint64_t hash = 0;
-    for (long n = 0; n <= MOST && n <= most; n += n == 0 ? 1 : STRIDE) {
+    for (long n = 0; n <= MOST && n <= most; n += n == 0 ? 1 : stride) {
         error_count_t count = {.lock = PTHREAD_MUTEX_INITIALIZER};
         zr_log_t log = {
             .sink = count_errors, .context = &count, .level = ZR_LOG_WARNING, .rank = -1};
         train_result_t result = {0};
+        if (prepare_run != NULL)
+            prepare_run();
         long live = fault_live(), mapped = fault_mapped_bytes();
         alarm(WATCHDOG_SECONDS);
         fault_arm(n);
@@ -185,6 +192,44 @@ static void offload_to_nvme(void **state) {
     assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 150);
 }
 
+static void shell(const char *command) {
+    assert_int_equal(system(command), 0);
+}
+
+static void remove_checkpoints(void) {
+    shell("rm -rf .ckpt");
+}
+
+static void put_first_checkpoint(void) {
+    shell("rm -rf .ckpt; cp -r .first .ckpt");
+}
+
+/* A run that saves, while it goes on; and one that goes on from there at other ranks. */
+static void checkpoints(void **state) {
+    static const char *const saves[] = {
+        TINY("1"), "--steps",           "2",     "--threads",
+        "1",       "--checkpoint-dir",  ".ckpt", "--checkpoint-every",
+        "1",       "--checkpoint-async"};
+    static const char *const one_step[] = {TINY("1"), "--steps",    "1",        "--threads",
+                                           "1",       "--schedule", "constant", "--checkpoint-dir",
+                                           ".ckpt"};
+    static const char *const resumes[] = {
+        TINY("1"),    "--steps",           "2",       "--threads", "1",
+        "--schedule", "constant",          "--stage", "3",         "--checkpoint-dir",
+        ".ckpt",      "--checkpoint-keep", "1",       "--resume"};
+    train_result_t result;
+    zr_log_t log = {.level = ZR_LOG_WARNING, .rank = -1};
+    (void)state;
+    prepare_run = remove_checkpoints;
+    assert_true(refuse_each(saves, sizeof(saves) / sizeof(saves[0])) > 250);
+    remove_checkpoints();
+    assert_int_equal(run(one_step, sizeof(one_step) / sizeof(one_step[0]), &log, &result), ZR_OK);
+    shell("cp -r .ckpt .first");
+    prepare_run = put_first_checkpoint;
+    assert_true(refuse_each(resumes, sizeof(resumes) / sizeof(resumes[0])) > 250);
+    prepare_run = NULL;
+}
+
 /* A recording that fails, or cannot be saved, is not taken for anything else. */
 static void memory_snapshot(void **state) {
     static const char *const words[] = {TINY("1"),           "--steps",       "2", "--threads", "1",
@@ -277,9 +322,13 @@ static void a_file_is_read_whole(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stage_3_with_config),  cmocka_unit_test(stage_0),
-        cmocka_unit_test(offload_to_host),      cmocka_unit_test(offload_to_nvme),
-        cmocka_unit_test(memory_snapshot),      cmocka_unit_test(report),
+        cmocka_unit_test(stage_3_with_config),
+        cmocka_unit_test(stage_0),
+        cmocka_unit_test(offload_to_host),
+        cmocka_unit_test(offload_to_nvme),
+        cmocka_unit_test(checkpoints),
+        cmocka_unit_test(memory_snapshot),
+        cmocka_unit_test(report),
         cmocka_unit_test(a_file_is_read_whole),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
