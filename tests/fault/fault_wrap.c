@@ -223,10 +223,6 @@ DIR *__wrap_fdopendir(int fd) {
     return is_refused(ENOMEM) ? NULL : counted(__real_fdopendir(fd));
 }
 
-DIR *__wrap_fdopendir(int fd) {
-    return fails(ENOMEM) ? NULL : counted(__real_fdopendir(fd));
-}
-
 int __wrap_closedir(DIR *folder) {
     atomic_fetch_sub(&n_live, 1);
     return __real_closedir(folder);

@@ -2,7 +2,8 @@
  * A save of which one call fails, on one rank of two: each in turn of those of the system and of
  * the ring, and of what is allocated. Every rank has the error, or none has; nothing of it is left,
  * and what was saved before is there; the run goes on as if nothing had been, and its next
- * checkpoint is the one that it would have saved.
+ * checkpoint is the one that it would have saved. And a run that goes on from a checkpoint of which
+ * a call fails: it ends on every rank.
  *
  * ZR_TEST_ALL_FAULTS=1 in the environment goes through all calls, instead of some.
  */
@@ -42,6 +43,7 @@ static char saved[80];
 typedef enum kind { CALLS, SHORT_TRANSFERS, FLIPPED_READS } kind_t;
 
 static kind_t kind;
+static bool is_restoring; /* what fails is a call of commit */
 static int faulty_rank;
 static atomic_int n_saves[N_RANKS]; /* begun */
 static zr_status_t ended_in[N_RANKS];
@@ -61,7 +63,7 @@ typedef struct noted {
 static _Thread_local noted_t noted[MOST_REQUESTS];
 
 static bool is_faulty(int rank) {
-    return rank == faulty_rank && atomic_load(&n_saves[rank]) == FAULTY_SAVE;
+    return !is_restoring && rank == faulty_rank && atomic_load(&n_saves[rank]) == FAULTY_SAVE;
 }
 
 static void note_end(int rank, zr_status_t status) {
@@ -114,11 +116,22 @@ WRAP(zr_status_t, zr_save_writer_finish, zr_save_writer_t *writer, zr_written_fi
     return status;
 }
 
-/* Memory of a budget. */
+WRAP(zr_status_t, zr_runtime_commit, zr_runtime_t *runtime) {
+    fault_enter(is_restoring && runtime->rank == faulty_rank);
+    zr_status_t status = __real_zr_runtime_commit(runtime);
+    fault_enter(false);
+    return status;
+}
+
+/* Memory of a budget; who refuses it here does not say so. */
+static bool is_said;
+
 WRAP(zr_status_t, zr_allocate, zr_allocator_t *allocator, const zr_allocation_request_t *request,
      void **pointer_p) {
-    return kind == CALLS && fault_meets(ENOMEM) ? ZR_ERR_BUDGET
-                                                : __real_zr_allocate(allocator, request, pointer_p);
+    if (kind != CALLS || !fault_meets(ENOMEM))
+        return __real_zr_allocate(allocator, request, pointer_p);
+    is_said = false;
+    return ZR_ERR_BUDGET;
 }
 
 /* ---- calls of the system --------------------------------------------------------------------- */
@@ -165,6 +178,17 @@ WRAP(ssize_t, pwrite, int fd, const void *bytes, size_t n_bytes, off_t offset) {
     if (kind == SHORT_TRANSFERS && n_bytes > 1 && fault_meets(0))
         n_bytes /= 2;
     return __real_pwrite(fd, bytes, n_bytes, offset);
+}
+
+WRAP(ssize_t, pread, int fd, void *bytes, size_t n_bytes, off_t offset) {
+    if (FAILS(EIO))
+        return -1;
+    if (kind == SHORT_TRANSFERS && n_bytes > 1 && fault_meets(0))
+        n_bytes /= 2;
+    ssize_t n = __real_pread(fd, bytes, n_bytes, offset);
+    if (kind == FLIPPED_READS && is_restoring && n > 0 && fault_meets(0))
+        ((unsigned char *)bytes)[n / 3] ^= 4;
+    return n;
 }
 
 /* ---- the ring -------------------------------------------------------------------------------- */
@@ -410,6 +434,80 @@ static void fail_each(kind_t of_kind, size_t stride) {
     fault_arm(0);
 }
 
+/* ---- going on from one ----------------------------------------------------------------------- */
+
+static void check_restored(const toy_result_t *result, uint64_t hash) {
+    bool failed = result->status[faulty_rank] != ZR_OK;
+    if (kind == SHORT_TRANSFERS && failed)
+        fail_msg("%s: what was read in two parts is %s", run_name,
+                 zr_status_name(result->status[faulty_rank]));
+    if (kind == FLIPPED_READS && fault_hit() && result->status[faulty_rank] != ZR_ERR_FORMAT)
+        fail_msg("%s: a changed bit is %s", run_name, zr_status_name(result->status[faulty_rank]));
+    if (failed && is_said && result->last_error[faulty_rank][0] == '\0')
+        fail_msg("%s: nobody said why", run_name);
+    if (!failed && result->hash != hash)
+        fail_msg("%s: other weights", run_name);
+    if (result->status[1 - faulty_rank] != (failed ? ZR_ERR_COMM : ZR_OK))
+        fail_msg("%s: the other rank ended in %s", run_name,
+                 zr_status_name(result->status[1 - faulty_rank]));
+}
+
+static bool restore(const toy_options_t *options, long at, uint64_t hash) {
+    toy_result_t result;
+    long live = fault_live(), mapped = fault_mapped_bytes();
+    size_t descriptors = count_descriptors();
+    alarm(WATCHDOG_SECONDS);
+    fault_arm(at);
+    is_said = true;
+    toy_train(options, &result);
+    alarm(0);
+    check_restored(&result, hash);
+    if (fault_live() != live || fault_mapped_bytes() != mapped ||
+        count_descriptors() != descriptors)
+        fail_msg("%s: %ld allocations, %ld mapped bytes, or files, are left", run_name,
+                 fault_live() - live, fault_mapped_bytes() - mapped);
+    return fault_hit();
+}
+
+static void fail_each_restore(kind_t of_kind, size_t stride) {
+    kind = of_kind;
+    is_restoring = true;
+    fault_spare_allocations(kind != CALLS);
+    if (getenv("ZR_TEST_ALL_FAULTS") != NULL)
+        stride = 1;
+    for (size_t w = 0; w < N_WAYS; w++) {
+        toy_options_t options = options_of(&ways[w]);
+        toy_result_t result;
+        fault_arm(0);
+        toy_train(&options, &result);
+        uint64_t hash = result.hash;
+        char path[160];
+        path_of(SAVED_STEP, "", path);
+        options.restore_from = path;
+        options.save_to = NULL;
+        for (faulty_rank = 0; faulty_rank < N_RANKS; faulty_rank++) {
+            long n = 1 + (long)(w % stride);
+            for (bool hit = true; hit; n += (long)stride) {
+                snprintf(run_name, sizeof(run_name), "restore, %s: call %ld of rank %d",
+                         ways[w].name, n, faulty_rank);
+                hit = restore(&options, n, hash);
+            }
+            print_message("%s: rank %d makes about %ld calls\n", ways[w].name, faulty_rank, n);
+        }
+        assert_true(is_whole(SAVED_STEP));
+        empty(saved);
+    }
+    is_restoring = false;
+    fault_arm(0);
+}
+
+static void a_restore_may_fail(void **state) {
+    (void)state;
+    fail_each_restore(CALLS, 11);
+    fail_each_restore(SHORT_TRANSFERS, 7);
+    fail_each_restore(FLIPPED_READS, 7);
+}
+
 static void each_call_may_fail(void **state) {
     (void)state;
     fail_each(CALLS, 5);
@@ -453,6 +551,7 @@ int main(void) {
         cmocka_unit_test(each_call_may_fail),
         cmocka_unit_test(transfers_may_be_short),
         cmocka_unit_test(a_changed_bit_is_not_saved),
+        cmocka_unit_test(a_restore_may_fail),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
