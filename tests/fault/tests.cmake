@@ -14,8 +14,8 @@ if(TARGET zero_train_core)
 endif()
 zr_add_allocation_test(fault/test_checkpoint_allocations.c LABELS asan)
 zr_add_allocation_test(fault/test_checkpoint_faults.c zero/toy.c ${RANKS} LABELS asan)
-foreach(function open openat mkdirat unlinkat renameat fsync ftruncate fallocate pread pwrite
-                 zr_allocate zr_runtime_commit zr_runtime_save zr_runtime_save_begin
+foreach(function open openat mkdirat unlinkat rename renameat renameat2 fsync ftruncate
+                 fallocate pread pwrite zr_allocate zr_runtime_commit zr_runtime_save zr_runtime_save_begin
                  zr_runtime_save_end zr_save_writer_create zr_save_writer_finish zr_ring_open
                  zr_ring_register_files zr_ring_register_buffers zr_ring_submit zr_ring_queue
                  zr_ring_next)
