@@ -1,6 +1,7 @@
 /* See checkpoint_exchange.h. */
 #include "examples/checkpoint_exchange.h"
 
+#include "examples/gpt_json.h"
 #include "examples/interchange/shape.h"
 
 int exchange_code(zr_status_t status) {
@@ -31,7 +32,7 @@ zr_status_t exchange_model(const char *value, const zr_log_t *log, gpt_shape_t *
 }
 
 bool exchange_describe(const gpt_shape_t *shape, json_t *object) {
-    bool made = json_put(object, "model", shape_to_json(shape));
+    bool made = json_put(object, "model", gpt_shape_json(shape));
     made &= json_put(object, "tensors", json_count(gpt_n_tensors(shape)));
     return made & json_put(object, "parameters", json_count(gpt_n_params(shape)));
 }

@@ -51,6 +51,15 @@ typedef struct gpt gpt_t;
  */
 bool gpt_shape_parse(const char *text, gpt_shape_t *shape_p, char *error, size_t error_size);
 
+/** One size of a shape, by the name that gpt_shape_parse has for it. */
+typedef struct gpt_size {
+    const char *name; /* static */
+    size_t value;
+} gpt_size_t;
+#define GPT_N_SIZES 5
+/** All of them: layers, channels, heads, seq, vocab. */
+void gpt_shape_sizes(const gpt_shape_t *shape, gpt_size_t sizes[GPT_N_SIZES]);
+
 /** Parameters of a shape that gpt_shape_parse has passed. */
 size_t gpt_n_params(const gpt_shape_t *shape);
 

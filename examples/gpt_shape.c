@@ -27,13 +27,19 @@ static const struct {
     const char *name;
     size_t offset;
     unsigned long long largest;
-} keys[] = {
+} keys[GPT_N_SIZES] = {
     {"layers", offsetof(gpt_shape_t, n_layers), 100000},
     {"channels", offsetof(gpt_shape_t, channels), 1000000},
     {"heads", offsetof(gpt_shape_t, heads), 1000000},
     {"seq", offsetof(gpt_shape_t, seq), 1000000000},
     {"vocab", offsetof(gpt_shape_t, vocab), INT32_MAX},
 };
+
+void gpt_shape_sizes(const gpt_shape_t *shape, gpt_size_t sizes[GPT_N_SIZES]) {
+    for (size_t i = 0; i < GPT_N_SIZES; i++)
+        sizes[i] =
+            (gpt_size_t){keys[i].name, *(const size_t *)((const char *)shape + keys[i].offset)};
+}
 
 static bool refuse(char *error, size_t error_size, const char *format, ...) ZR_PRINTF(3, 4);
 static bool refuse(char *error, size_t error_size, const char *format, ...) {

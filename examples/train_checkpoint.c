@@ -12,26 +12,12 @@
 
 #include "examples/common/files.h"
 #include "examples/common/json.h"
+#include "examples/gpt_json.h"
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
 
 uint64_t train_checkpoint_step_sequences(const train_options_t *options) {
     return (uint64_t)options->n_ranks * options->config.micro_batch * options->config.grad_accum;
-}
-
-/* The sizes of a model, by the names that --model has for them. */
-typedef struct model_size {
-    const char *name;
-    size_t value;
-} model_size_t;
-#define N_MODEL_SIZES 5
-
-static void list_sizes(const gpt_shape_t *shape, model_size_t sizes[N_MODEL_SIZES]) {
-    sizes[0] = (model_size_t){"layers", shape->n_layers};
-    sizes[1] = (model_size_t){"channels", shape->channels};
-    sizes[2] = (model_size_t){"heads", shape->heads};
-    sizes[3] = (model_size_t){"seq", shape->seq};
-    sizes[4] = (model_size_t){"vocab", shape->vocab};
 }
 
 /* What the order of the data depends on. */
@@ -48,22 +34,10 @@ static json_t *data_object(const train_options_t *options, const data_t *data) {
     return NULL;
 }
 
-static json_t *model_object(const gpt_shape_t *shape) {
-    model_size_t sizes[N_MODEL_SIZES];
-    json_t *object = json_object();
-    list_sizes(shape, sizes);
-    for (size_t i = 0; i < N_MODEL_SIZES; i++)
-        if (!json_put(object, sizes[i].name, json_count(sizes[i].value))) {
-            json_decref(object);
-            return NULL;
-        }
-    return object;
-}
-
 static char *trainer_text(const train_options_t *options, const data_t *data,
                           uint64_t n_sequences) {
     json_t *object = json_object();
-    bool made = json_put(object, "model", model_object(&options->shape));
+    bool made = json_put(object, "model", gpt_shape_json(&options->shape));
     made &= json_put(object, "data", data_object(options, data));
     made &= json_put(object, "sequences", json_count(n_sequences));
     char *text = made ? json_dumps(object, JSON_COMPACT) : NULL;
@@ -132,9 +106,9 @@ static zr_status_t refuse_trainer(const opening_t *opening, const char *what) {
 
 static zr_status_t check_model(const opening_t *opening, const json_t *trainer) {
     const json_t *model = json_object_get(trainer, "model");
-    model_size_t sizes[N_MODEL_SIZES];
-    list_sizes(&opening->options->shape, sizes);
-    for (size_t i = 0; i < N_MODEL_SIZES; i++) {
+    gpt_size_t sizes[GPT_N_SIZES];
+    gpt_shape_sizes(&opening->options->shape, sizes);
+    for (size_t i = 0; i < GPT_N_SIZES; i++) {
         const json_t *value = json_object_get(model, sizes[i].name);
         if (!json_is_integer(value))
             return refuse_trainer(opening, "model");

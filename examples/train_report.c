@@ -9,6 +9,7 @@
 
 #include "examples/common/json.h"
 #include "examples/common/process.h"
+#include "examples/gpt_json.h"
 
 /* ---- while it runs ---------------------------------------------------------------------- */
 
@@ -87,13 +88,8 @@ void train_report_progress(messages_t *messages, const train_options_t *options,
 
 json_t *train_shape_object(const train_options_t *options) {
     const gpt_shape_t *shape = &options->shape;
-    json_t *object = json_object();
+    json_t *object = gpt_shape_json(shape);
     bool made = json_put(object, "name", json_string(options->model));
-    made &= json_put(object, "layers", json_count(shape->n_layers));
-    made &= json_put(object, "channels", json_count(shape->channels));
-    made &= json_put(object, "heads", json_count(shape->heads));
-    made &= json_put(object, "seq", json_count(shape->seq));
-    made &= json_put(object, "vocab", json_count(shape->vocab));
     made &= json_put(object, "parameters", json_count(gpt_n_params(shape)));
     if (!made) {
         json_decref(object);

@@ -44,19 +44,6 @@ static zr_status_t read_number(const json_t *object, const char *key, const char
     return ZR_OK;
 }
 
-json_t *shape_to_json(const gpt_shape_t *shape) {
-    json_t *object = json_object();
-    bool good = json_put(object, "layers", json_count(shape->n_layers)) &&
-                json_put(object, "channels", json_count(shape->channels)) &&
-                json_put(object, "heads", json_count(shape->heads)) &&
-                json_put(object, "seq", json_count(shape->seq)) &&
-                json_put(object, "vocab", json_count(shape->vocab));
-    if (good)
-        return object;
-    json_decref(object);
-    return NULL;
-}
-
 zr_status_t shape_from_json(const json_t *object, const char *where, const zr_log_t *log,
                             gpt_shape_t *shape_p) {
     shape_numbers_t numbers;

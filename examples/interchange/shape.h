@@ -30,9 +30,7 @@ typedef struct shape_numbers {
 ZR_NODISCARD zr_status_t shape_of_numbers(const shape_numbers_t *numbers, const char *where,
                                           const zr_log_t *log, gpt_shape_t *shape_p);
 
-/** {"layers": 12, "channels": 768, ...}; NULL when memory ends. */
-json_t *shape_to_json(const gpt_shape_t *shape);
-/** A shape from such an object; `where` as above. ZR_ERR_FORMAT, logged. */
+/** A shape from an object of gpt_shape_json; `where` as above. ZR_ERR_FORMAT, logged. */
 ZR_NODISCARD zr_status_t shape_from_json(const json_t *object, const char *where,
                                          const zr_log_t *log, gpt_shape_t *shape_p);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "examples/common/json.h"
+#include "examples/gpt_json.h"
 #include "examples/interchange/shape.h"
 
 #define MODEL_KEY "model" /* of the trainer's object */
@@ -175,7 +176,7 @@ static zr_status_t check_folder(const char *folder, const zr_log_t *log) {
 
 static char *trainer_text(const gpt_shape_t *shape) {
     json_t *trainer = json_object();
-    bool made = json_put(trainer, MODEL_KEY, shape_to_json(shape));
+    bool made = json_put(trainer, MODEL_KEY, gpt_shape_json(shape));
     char *text = made ? json_dumps(trainer, JSON_COMPACT) : NULL;
     json_decref(trainer);
     return text;
