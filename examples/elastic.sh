@@ -29,7 +29,8 @@ trap 'exit 143' TERM
 
 mkdir "$work/data" "$work/drive"
 cp docs/*.md "$work/data" || exit 1
-options=(--device host --threads 1 --model layers=2,channels=64,heads=4,seq=64,vocab=256
+model=layers=2,channels=64,heads=4,seq=64,vocab=256
+options=(--device host --threads 1 --model $model
     --data "$work/data" --stage 3 --checkpoint-dir "$work/run" --checkpoint-every 5
     --checkpoint-keep 2 --comm-timeout "${ELASTIC_TIMEOUT:-60}" --log "$work/log")
 # Where there is io_uring, the optimizer's state is in files: they are to go, too.
@@ -77,7 +78,7 @@ for ((rank = 0; rank < ranks; rank++)); do
     message=$(grep -a -m 1 'error:' "$work/said.$rank")
     zr_say "rank $rank: exit status $code, after $((SECONDS - begin)) s: $message"
     [ $code -eq 1 ] || zr_die "rank $rank: exit status $code instead of 1"
-    grep -a -q "rank $victim " <<<"$message" || zr_die "rank $rank does not name rank $victim"
+    grep -a -q "rank $victim[^0-9]" <<<"$message" || zr_die "rank $rank does not name rank $victim"
 done
 pids=()
 
@@ -101,6 +102,6 @@ done
 pids=()
 grep -a -h 'goes on from' "$work/said.0" | sed "s|$work/||"
 n_steps=$(wc -l <"$work/log")
-[ "$n_steps" -le 20 ] && [ "$n_steps" -gt 0 ] || zr_die "$n_steps steps instead of 20 or fewer"
+if [ "$n_steps" -lt 1 ] || [ "$n_steps" -gt 20 ]; then zr_die "$n_steps steps instead of 20 or fewer"; fi
 [ "$(saved)" != "$before" ] || zr_die "nothing was saved"
 zr_say "$n_steps steps with $((ranks - 1)) ranks; the newest checkpoint is $(saved)"
