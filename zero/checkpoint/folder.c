@@ -199,7 +199,15 @@ static zr_status_t clean(int folder_fd, const char *folder, const zr_log_t *log)
     return status;
 }
 
-/* Bring the spare files to where they may be used; those that cannot be had are removed. */
+/* A file that no other name has: in a copy that is made of links it would be written over, too. */
+static bool is_own_file(int folder_fd, const char *name) {
+    struct stat about;
+    return fstatat(folder_fd, name, &about, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(about.st_mode) &&
+           about.st_nlink == 1;
+}
+
+/* Bring the spare files to where they may be used; those that cannot be had are removed. That the
+ * checkpoint which they were of has no name any more is on the drive before they change. */
 static void bring_spares(int folder_fd, const char *folder, const char *partial,
                          const zr_log_t *log) {
     DIR *stream = NULL;
@@ -208,9 +216,11 @@ static void bring_spares(int folder_fd, const char *folder, const char *partial,
     if (faccessat(folder_fd, SPARE, F_OK, AT_SYMLINK_NOFOLLOW) != 0 ||
         zr_folder_stream(folder_fd, SPARE, folder, log, &stream) != ZR_OK)
         return;
-    while ((entry = readdir(stream)) != NULL) {
+    bool is_safe = fsync(folder_fd) == 0;
+    while (is_safe && (entry = readdir(stream)) != NULL) {
         snprintf(to, sizeof(to), "%s/" ZR_FOLDER_SPARE_PREFIX "%s", partial, entry->d_name);
-        if (is_data(entry->d_name) && renameat(dirfd(stream), entry->d_name, folder_fd, to) != 0)
+        if (is_data(entry->d_name) && is_own_file(dirfd(stream), entry->d_name) &&
+            renameat(dirfd(stream), entry->d_name, folder_fd, to) != 0)
             warn(folder, SPARE, entry->d_name, log);
     }
     closedir(stream);
