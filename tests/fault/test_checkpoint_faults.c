@@ -450,6 +450,7 @@ static void fail_each(kind_t of_kind, size_t stride) {
         stride = 1;
     for (size_t w = 0; w < N_WAYS; w++) {
         toy_options_t options = options_of(&ways[w]);
+        faulty_rank = 0;
         const undisturbed_t *expected = train_undisturbed(&options);
         for (faulty_rank = 0; faulty_rank < N_RANKS; faulty_rank++) {
             long n = 1 + (long)(w % stride);
@@ -508,6 +509,7 @@ static void fail_each_restore(kind_t of_kind, size_t stride) {
         stride = 1;
     for (size_t w = 0; w < N_WAYS; w++) {
         toy_options_t options = options_of(&ways[w]);
+        faulty_rank = 0;
         toy_result_t result;
         fault_arm(0);
         options.keep = 0;

@@ -2,12 +2,15 @@
  * A run that was saved and goes on is the run that was not: bitwise, wherever its state lives. And
  * what was saved by any ranks, stage and placement is what any others load.
  */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -275,6 +278,32 @@ static void a_save_that_fails_leaves_everything(void **state) {
     empty(saved);
 }
 
+/* Another run saves into the folder: this one's save fails, and what the other makes stays. */
+static void a_folder_is_of_one_run_at_a_time(void **state) {
+    char theirs[128];
+    toy_result_t result;
+    toy_options_t options = variant(2, 2, 0);
+    (void)state;
+    assert_int_equal(mkdir(saved, 0777), 0);
+    snprintf(theirs, sizeof(theirs), "%s/.step-%08d.partial", saved, SAVED_STEP);
+    assert_int_equal(mkdir(theirs, 0777), 0);
+    int lock = open(saved, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
+    options.save_to = saved;
+    options.quiet = true;
+    toy_train(&options, &result);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(result.status[r], ZR_OK);
+        assert_int_equal(result.saved[r], ZR_ERR_IO);
+    }
+    assert_non_null(strstr(result.last_error[0], "another run is saving into this folder"));
+    assert_int_equal(access(theirs, F_OK), 0);
+    assert_int_equal(close(lock), 0);
+    train(&options, &result);
+    assert_int_not_equal(access(theirs, F_OK), 0);
+    empty(saved);
+}
+
 static size_t peak_of_host(bool goes_on, size_t budget) {
     toy_result_t result;
     toy_options_t options = variant(1, 2, 0x10);
@@ -334,6 +363,7 @@ int main(void) {
         cmocka_unit_test(another_model_is_refused),
         cmocka_unit_test(freezing_may_change),
         cmocka_unit_test(a_save_that_fails_leaves_everything),
+        cmocka_unit_test(a_folder_is_of_one_run_at_a_time),
         cmocka_unit_test(a_copy_is_made_where_there_is_room),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -175,6 +176,27 @@ static zr_status_t make_folder(const char *folder, const zr_log_t *log) {
         status = make_one(path, log);
     free(path);
     return status;
+}
+
+zr_status_t zr_folder_lock(const char *folder, const zr_log_t *log, int *lock_p) {
+    int fd = -1;
+    ZR_TRY(make_folder(folder, log));
+    ZR_TRY(zr_folder_open(folder, log, &fd));
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return zr_fail(log, ZR_ERR_IO,
+                       "%s: another run is saving into this folder now; give each run one of its "
+                       "own, or wait until the other has ended",
+                       folder);
+    }
+    *lock_p = fd;
+    return ZR_OK;
+}
+
+void zr_folder_unlock(int *lock) {
+    if (*lock >= 0)
+        close(*lock);
+    *lock = -1;
 }
 
 /* What runs that were ended have left: unfinished ones and half removed ones go, and one that was

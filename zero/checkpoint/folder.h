@@ -10,7 +10,7 @@
  *
  * Links in the folder are not followed, and what is none of these names is left alone.
  *
- * Threads: one, of one rank: rank 0 of those that save. No two runs save into one folder.
+ * Threads: one, of one rank: rank 0 of those that save, which holds the folder's lock.
  */
 #ifndef ZR_ZERO_CHECKPOINT_FOLDER_H
 #define ZR_ZERO_CHECKPOINT_FOLDER_H
@@ -31,6 +31,17 @@ char *zr_folder_partial_path(const char *folder, size_t step);
  * given their names without this, and written over. What is not used is removed when it is
  * published. */
 #define ZR_FOLDER_SPARE_PREFIX ".spare-"
+
+/**
+ * Make the folder, where it is not there, and keep other runs from saving into it until it is
+ * unlocked, or the process ends. Where the file system has no locks, nobody is kept from it.
+ *
+ * @param lock_p  not set after an error
+ * @return ZR_OK; ZR_ERR_IO, also when another holds it; ZR_ERR_MEMORY
+ */
+ZR_NODISCARD zr_status_t zr_folder_lock(const char *folder, const zr_log_t *log, int *lock_p);
+/** -1 is fine, and what it is then. */
+void zr_folder_unlock(int *lock);
 
 /**
  * Make the folder, where it is not there, and in it an empty one for a checkpoint in the making;

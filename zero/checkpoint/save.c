@@ -32,6 +32,7 @@ struct zr_saving {
     zr_slices_t slices;
     char *partial;   /* where it is made */
     bool is_partial; /* this rank has made that folder */
+    int lock;        /* of the folder of checkpoints; -1: this rank does not hold it */
     zr_save_writer_t *writer;
     zr_written_file_t file; /* this rank's */
     uint64_t *words;        /* [n_words] this rank's */
@@ -262,6 +263,7 @@ static bool makes_folder(const zr_saving_t *saving) {
 
 static void destroy(zr_saving_t *saving) {
     end_writing(saving);
+    zr_folder_unlock(&saving->lock);
     zr_slices_clear(&saving->slices);
     free(saving->file.rows);
     free(saving->words);
@@ -283,6 +285,7 @@ static zr_status_t create(zr_runtime_t *runtime, const zr_save_options_t *option
         .folder = strdup(options->folder),
         .trainer_json = strdup(options->trainer_json != NULL ? options->trainer_json : "{}"),
         .keep = options->keep,
+        .lock = -1,
         .step = runtime->n_steps,
         .n_updates = runtime->n_updates,
         .n_words = N_HEAD_WORDS + n_rows * WORDS_PER_ROW,
@@ -318,6 +321,7 @@ static zr_status_t make_folder(zr_saving_t *saving) {
     char *path = NULL;
     if (!makes_folder(saving))
         return ZR_OK;
+    ZR_TRY(zr_folder_lock(saving->folder, &saving->runtime->log, &saving->lock));
     zr_status_t status =
         zr_folder_begin(saving->folder, saving->step, &saving->runtime->log, &path);
     saving->is_partial = status == ZR_OK;

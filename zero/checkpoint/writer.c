@@ -24,6 +24,7 @@ struct zr_checkpoint_writer {
     char *folder;
     size_t keep;
     char *path; /* of the one in the making; NULL when it is no longer */
+    int lock;   /* of the folder; -1: it is not held */
     zr_file_t data;
     zr_file_t sums;
     zr_manifest_t manifest;
@@ -85,6 +86,7 @@ static zr_status_t begin(zr_checkpoint_writer_t *writer, const zr_save_options_t
     if (writer->folder == NULL || writer->names == NULL || writer->buffer == NULL)
         return no_memory(writer);
     ZR_TRY(fill_manifest(writer, trainer_json));
+    ZR_TRY(zr_folder_lock(writer->folder, &writer->log, &writer->lock));
     ZR_TRY(zr_folder_begin(writer->folder, writer->manifest.step, &writer->log, &writer->path));
     return open_files(writer);
 }
@@ -100,7 +102,7 @@ zr_status_t zr_checkpoint_writer_create(const zr_save_options_t *options, const 
     if (writer == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "%s: no memory to write a checkpoint", options->folder);
     writer->log = log != NULL ? *log : zr_log_default();
-    writer->data.fd = writer->sums.fd = -1;
+    writer->data.fd = writer->sums.fd = writer->lock = -1;
     zr_status_t status = begin(writer, options, trainer_json);
     if (status != ZR_OK) {
         zr_checkpoint_writer_destroy(&writer);
@@ -118,6 +120,7 @@ void zr_checkpoint_writer_destroy(zr_checkpoint_writer_t **writer) {
     zr_file_close(&w->sums);
     if (w->path != NULL)
         zr_folder_abandon(w->folder, w->manifest.step, &w->log);
+    zr_folder_unlock(&w->lock);
     free(w->path);
     free(w->folder);
     free(w->buffer);
