@@ -30,7 +30,7 @@ trap 'exit 143' TERM
 mkdir "$work/data" "$work/drive"
 cp docs/*.md "$work/data" || exit 1
 model=layers=2,channels=64,heads=4,seq=64,vocab=256
-options=(--device host --threads 1 --model $model
+options=(--device host --threads 1 --model "$model"
     --data "$work/data" --stage 3 --checkpoint-dir "$work/run" --checkpoint-every 5
     --checkpoint-keep 2 --comm-timeout "${ELASTIC_TIMEOUT:-60}" --log "$work/log")
 # Where there is io_uring, the optimizer's state is in files: they are to go, too.
@@ -78,7 +78,7 @@ for ((rank = 0; rank < ranks; rank++)); do
     message=$(grep -a -m 1 'error:' "$work/said.$rank")
     zr_say "rank $rank: exit status $code, after $((SECONDS - begin)) s: $message"
     [ $code -eq 1 ] || zr_die "rank $rank: exit status $code instead of 1"
-    grep -a -q "rank $victim[^0-9]" <<<"$message" || zr_die "rank $rank does not name rank $victim"
+    grep -a -q "rank ${victim}[^0-9]" <<<"$message" || zr_die "rank $rank does not name rank $victim"
 done
 pids=()
 

@@ -15,6 +15,7 @@
 
 #include "examples/common/device.h"
 #include "examples/data.h"
+#include "examples/train_agree.h"
 #include "examples/train_checkpoint.h"
 #include "examples/train_files.h"
 #include "examples/train_launch.h"
@@ -139,6 +140,8 @@ static zr_status_t create_reader(rank_t *rank) {
 }
 
 static zr_status_t create_rank(rank_t *rank) {
+    const run_t *run = rank->run;
+    ZR_TRY(train_agree(run->options, run->data, &run->start, rank->comm));
     ZR_TRY(create_device(rank));
     ZR_TRY(create_model(rank));
     return create_reader(rank);

@@ -160,6 +160,46 @@ static void killed_rank(void **state) {
     assert_said("a killed rank", "rank 1");
 }
 
+/* Rank 1 has other options than ranks 0 and 2; all end, and know in what. */
+static void assert_difference(const char *common, const char *usual, const char *odd,
+                              const char *expected) {
+    char command[4096];
+    snprintf(command, sizeof(command),
+             "export WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d; "
+             "A='" TINY "--device host --threads 1 %s'; "
+             "RANK=1 LOCAL_RANK=1 '%s' $A %s 2>err.1 & odd=$!; "
+             "RANK=2 LOCAL_RANK=2 '%s' $A %s 2>err.2 & other=$!; "
+             "RANK=0 LOCAL_RANK=0 '%s' $A %s >out 2>err; [ $? -eq 1 ] || exit 9; "
+             "wait $odd; [ $? -eq 1 ] || exit 8; wait $other",
+             free_port(), common, ZERO_TRAIN, odd, ZERO_TRAIN, usual, ZERO_TRAIN, usual);
+    assert_int_equal(run_shell(command), 1);
+    assert_said(odd, expected);
+    read_file("err.1", err, sizeof(err));
+    assert_said(odd, expected);
+    read_file("err.2", err, sizeof(err));
+    assert_said(odd, expected);
+}
+
+/* What ranks have to have in common, and what the message has of it. */
+static void different_options(void **state) {
+    (void)state;
+    assert_difference("", "--seed 7", "--seed 8",
+                      "rank 1 has --seed 8, rank 0 has --seed 7; 2 of 3 ranks have the latter");
+    assert_difference("", "--dtype fp32", "--dtype bf16", "rank 1 has --dtype bf16, rank 0 has");
+    assert_difference("", "--steps 5", "--steps 6", "rank 1 has --steps 6, rank 0 has --steps 5");
+    assert_difference("", "--lr 1e-3", "--lr 2e-3", "rank 1 has --lr 0.002, rank 0 has --lr 0.001");
+    assert_difference("", "--stage 2", "--stage 3", "rank 1 has --stage 3, rank 0 has --stage 2");
+    assert_difference("", "--seq 16", "--model layers=3,channels=16,heads=2,seq=16,vocab=256",
+                      "rank 1 has --model layers=3,channels=16,heads=2,seq=16,vocab=256, rank 0 has"
+                      " --model layers=2");
+    write_file("other", "another text, which is shorter than the one of the others", 57);
+    assert_difference("", "", "--data other", "rank 1 has --data of ");
+    assert_difference("", "--checkpoint-dir a", "--checkpoint-dir b",
+                      "rank 1 has --checkpoint-dir b, rank 0 has --checkpoint-dir a");
+    assert_difference("", "", "--checkpoint-dir a",
+                      "rank 1 has --checkpoint-dir a, rank 0 has no --checkpoint-dir");
+}
+
 static void refusals(void **state) {
     (void)state;
     assert_ran(TINY "--comm mpi --ranks 2", 2);
@@ -193,11 +233,9 @@ static void without_module(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand_as_threads),
-        cmocka_unit_test(by_mpirun_as_threads),
-        cmocka_unit_test(by_mpich_as_threads),
-        cmocka_unit_test(killed_rank),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(by_hand_as_threads),  cmocka_unit_test(by_mpirun_as_threads),
+        cmocka_unit_test(by_mpich_as_threads), cmocka_unit_test(killed_rank),
+        cmocka_unit_test(different_options),   cmocka_unit_test(refusals),
         cmocka_unit_test(without_module),
     };
     return cmocka_run_group_tests(tests, prepare, clean);

@@ -130,6 +130,8 @@ void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_b
     const zr_message_t *message = &call->message;
     const char *name = zr_collective_name(call->collective);
     unsigned long long sequence = (unsigned long long)call->sequence;
+    if (call->is_agreement)
+        name = "agreement on";
     if (call->collective == ZR_BARRIER || call->collective == ZR_SPLIT) {
         snprintf(text, text_bytes, "%s \"%.128s\" (call %llu)", name, message->tensor, sequence);
         return;
@@ -324,6 +326,15 @@ zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name) {
     ZR_TRY(check_comm(comm, call.collective));
     if (name == NULL)
         return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT, "barrier: it has no name (NULL)");
+    return run_call(comm, &call, comm->backend->barrier);
+}
+
+zr_status_t zr_comm_agree(zr_comm_t *comm, const char *text) {
+    zr_comm_call_t call = make_control_call(ZR_BARRIER, text);
+    call.is_agreement = true;
+    ZR_TRY(check_comm(comm, call.collective));
+    if (text == NULL)
+        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT, "agreement: there is no text (NULL)");
     return run_call(comm, &call, comm->backend->barrier);
 }
 

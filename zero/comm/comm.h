@@ -263,6 +263,16 @@ ZR_NODISCARD zr_status_t zr_comm_broadcast(zr_comm_t *comm, const zr_message_t *
 ZR_NODISCARD zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name);
 
 /**
+ * Return when every rank has called it with the same text, such as "--seed 7": what they have to
+ * have in common, before what depends on it differs in ways that are harder to understand.
+ *
+ * @param text  compared whole; messages have its first 143 bytes
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_COMM, also where texts differ, logged as "rank 2 has
+ * --seed 8, rank 0 has --seed 7; 3 of 4 ranks have the latter"
+ */
+ZR_NODISCARD zr_status_t zr_comm_agree(zr_comm_t *comm, const char *text);
+
+/**
  * Split into groups: ranks that give the same color form a new communicator, in order of
  * (key, old rank). All ranks call it. A group keeps the log (with the first communicator's
  * rank) and the time limit, and lives and ends apart from what it was split from.

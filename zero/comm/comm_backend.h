@@ -33,6 +33,7 @@ typedef struct zr_comm_call {
     const void *send;    /* all_reduce and broadcast: the buffer, in both */
     void *recv;          /* NULL is possible where n_elems is 0 */
     zr_stream_t *stream; /* NULL for barrier and split */
+    bool is_agreement;   /* barrier: its name is what ranks have to have in common */
     int color;           /* split */
     int key;             /* split */
     zr_comm_t **group_p; /* split: set on success */

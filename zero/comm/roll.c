@@ -32,6 +32,7 @@ void zr_post_fill(zr_post_t *post, const zr_comm_call_t *call, const void *paylo
     post->root = call->root;
     post->color = call->color;
     post->key = call->key;
+    post->is_agreement = call->is_agreement;
     snprintf(post->tensor, sizeof(post->tensor), "%s", name);
     if (call->stream != NULL)
         snprintf(post->device, sizeof(post->device), "%s",
@@ -63,7 +64,8 @@ void zr_roll_describe_call(const zr_roll_t *roll, int rank, char *text, size_t t
                                        .traffic = (zr_traffic_t)post->traffic},
                            .n_elems = (size_t)post->n_elems,
                            .root = post->root,
-                           .sequence = post->sequence};
+                           .sequence = post->sequence,
+                           .is_agreement = post->is_agreement != 0};
     zr_comm_call_describe(&call, text, text_bytes);
 }
 
@@ -150,6 +152,13 @@ static void kill_for_mismatch(zr_roll_t *roll) {
     char odd_call[ZR_COMM_DESCRIPTION_BYTES], usual_call[ZR_COMM_DESCRIPTION_BYTES];
     zr_roll_describe_rank(roll, odd, odd_rank, sizeof(odd_rank));
     zr_roll_describe_rank(roll, usual, usual_rank, sizeof(usual_rank));
+    const zr_post_t *odd_post = &roll->seats[odd].post, *usual_post = &roll->seats[usual].post;
+    if (odd_post->is_agreement && usual_post->is_agreement) {
+        zr_roll_kill(roll, "%s has %s, %s has %s; %d of %d ranks have the latter", odd_rank,
+                     odd_post->tensor, usual_rank, usual_post->tensor, count_matches(roll, usual),
+                     roll->n_ranks);
+        return;
+    }
     zr_roll_describe_call(roll, odd, odd_call, sizeof(odd_call));
     zr_roll_describe_call(roll, usual, usual_call, sizeof(usual_call));
     const char *odd_device = roll->seats[odd].post.device;

@@ -33,7 +33,7 @@ typedef struct zr_post {
     uint64_t n_elems;
     uint64_t name_hash; /* of the whole name: what is compared */
     int32_t collective, dtype, traffic, root, color, key;
-    uint32_t payload_bytes, reserved;
+    uint32_t payload_bytes, is_agreement;
     char tensor[ZR_TENSOR_BYTES];
     char device[ZR_DEVICE_NAME_BYTES]; /* backend of the call's stream, "" without one */
     unsigned char payload[ZR_PAYLOAD_BYTES];

@@ -13,7 +13,7 @@
 #include "zero/comm/roll.h"
 
 #define ZR_WIRE_MAGIC 0x315A52454E49474Cu
-#define ZR_WIRE_VERSION 1u /* of these structures */
+#define ZR_WIRE_VERSION 2u /* of these structures */
 
 typedef enum zr_frame_kind {
     ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first */

@@ -419,6 +419,27 @@ static void test_differing_long_names(void **state) {
         run(state, LONG_MS, differ, &mismatch);
 }
 
+static void disagree(rank_t *self) {
+    char expected[128];
+    int odd = self->n_ranks - 1;
+    CHECK(self, zr_comm_agree(self->comm, NULL) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_agree(self->comm, "--stage 2") == ZR_OK);
+    const char *text = self->rank == odd ? "--seed 8" : "--seed 7";
+    CHECK(self, zr_comm_agree(self->comm, text) == ZR_ERR_COMM);
+    snprintf(expected, sizeof(expected),
+             "rank %d has --seed 8, rank 0 has --seed 7; %d of %d ranks", odd,
+             self->n_ranks > 2 ? odd : 1, self->n_ranks);
+    CHECK(self, strstr(self->log, expected) != NULL);
+    CHECK(self, zr_comm_agree(self->comm, "--stage 2") == ZR_ERR_COMM);
+}
+
+/* What all should have in common, and one has not. */
+static void test_disagreement(void **state) {
+    const setting_t *setting = *state;
+    if (setting->n_ranks > 1)
+        run(state, LONG_MS, disagree, NULL);
+}
+
 /* ---- ranks that are gone ---- */
 
 /* The calls of one who waits for the last rank, which does something else. */
@@ -666,6 +687,7 @@ static const struct {
     {"ends apart", test_ends_apart, false},
     {"differing ranks", test_differing_ranks, true},
     {"differing long names", test_differing_long_names, true},
+    {"disagreement", test_disagreement, true},
     {"rank that leaves", test_rank_that_leaves, true},
     {"rank that gives up", test_rank_that_gives_up, false},
     {"abort from another thread", test_abort_from_another_thread, true},
