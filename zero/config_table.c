@@ -72,7 +72,10 @@ static const char super_offload_note[] = "belongs to super_offload";
 static const char aio_note[] = "belongs to DeepSpeed's own threads; one ring per rank has none";
 static const char unit_note[] = "the trainer says what a unit is";
 static const char recompute_note[] = "recomputation is the trainer's (zero-train --recompute)";
-static const char checkpoint_note[] = "checkpoints are not available yet";
+static const char checkpoint_note[] = "checkpoints are zero-train's (--checkpoint-dir)";
+static const char any_ranks_note[] = "every checkpoint goes on at any number of ranks";
+static const char gather_note[] =
+    "zero-checkpoint export writes whole weights, from any checkpoint";
 static const char monitor_note[] = "zero-train writes --log FILE.jsonl";
 static const char timer_note[] = "every step is timed; remove the key";
 static const char model_note[] = "compression changes the model";
@@ -267,7 +270,7 @@ static const zr_config_key_t keys[] = {
      .field = "schedule.cos_min_ratio", .offset = offsetof(zr_config_t, schedule.cos_min_ratio),
      .store = ZR_STORE_DOUBLE},
     {"scheduler.params.last_batch_iteration", ZR_KEY_INTEGER, ZR_KEY_FIXED, .usual = "-1",
-     .only = "-1", .note = "a run begins at its first step"},
+     .only = "-1", .note = "a checkpoint says at which step a run goes on"},
     {"scheduler.params.lr_range_test_min_lr", ZR_KEY_NUMBER, ZR_KEY_REFUSED, .usual = "0.001",
      .note = range_test_note},
     {"scheduler.params.lr_range_test_step_size", ZR_KEY_INTEGER, ZR_KEY_REFUSED, .usual = "2000",
@@ -399,7 +402,7 @@ static const zr_config_key_t keys[] = {
     {"zero_optimization.load_from_fp32_weights", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "true",
      .flags = AUTO, .only = "true", .note = "master parameters are fp32"},
     {"zero_optimization.elastic_checkpoint", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
-     .flags = AUTO, .only = "false", .note = checkpoint_note},
+     .flags = AUTO, .only = "false", .note = any_ranks_note},
     {"zero_optimization.sub_group_size", ZR_KEY_INTEGER, ZR_KEY_FIELD, .usual = "1000000000",
      .flags = AUTO,
      .note = "update at most so many parameters at a time; at least 1024 where the optimizer is "
@@ -423,9 +426,9 @@ static const zr_config_key_t keys[] = {
      .usual = "9223372036854775807", .flags = AUTO,
      .note = "limits what stage3_param_persistence_threshold keeps, which is nothing"},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", ZR_KEY_BOOL, ZR_KEY_FIXED,
-     .usual = "false", .flags = AUTO, .only = "false", .note = checkpoint_note},
+     .usual = "false", .flags = AUTO, .only = "false", .note = gather_note},
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", ZR_KEY_BOOL, ZR_KEY_FIXED,
-     .usual = "false", .flags = AUTO, .only = "false", .note = checkpoint_note},
+     .usual = "false", .flags = AUTO, .only = "false", .note = gather_note},
     {"zero_optimization.stage3_module_granularity_threshold", ZR_KEY_INTEGER, ZR_KEY_FIXED,
      .usual = "0", .flags = AUTO, .only = "0", .note = unit_note},
     {"zero_optimization.stage3_use_all_reduce_for_fetch_params", ZR_KEY_BOOL, ZR_KEY_FIXED,
@@ -483,7 +486,7 @@ static const zr_config_key_t keys[] = {
     {"zero_optimization.override_module_apply", ZR_KEY_BOOL, ZR_KEY_REFUSED, .usual = "true",
      .flags = AUTO, .note = torch_note},
     {"zero_optimization.pipeline_loading_checkpoint", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
-     .flags = AUTO, .only = "false", .note = checkpoint_note},
+     .flags = AUTO, .only = "false", .note = "every rank reads only what it needs"},
     {"zero_optimization.log_trace_cache_warnings", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
      .flags = AUTO, .only = "false", .note = "a rank that leaves the recorded order is an error"},
     {"zero_optimization.enable_sanity_checks", ZR_KEY_BOOL, ZR_KEY_REFUSED, .usual = "false",
@@ -612,20 +615,22 @@ static const zr_config_key_t keys[] = {
      .usual = "false", .only = "false", .note = recompute_note},
     {"activation_checkpointing.profile", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
      .only = "false", .note = recompute_note},
-    {"checkpoint", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "", .note = "not available yet"},
+    {"checkpoint", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "",
+     .note = "not set here: checkpoints are zero-train's (--checkpoint-dir)"},
     {"checkpoint.tag_validation", ZR_KEY_STRING, ZR_KEY_REFUSED, .usual = "\"Warn\"",
-     .note = checkpoint_note},
+     .note = "a checkpoint is named by its step, on all ranks; remove the key"},
     {"checkpoint.load_universal", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false", .only = "false",
-     .note = checkpoint_note},
+     .note = any_ranks_note},
     {"checkpoint.use_node_local_storage", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
-     .only = "false", .note = checkpoint_note},
+     .only = "false", .note = "all ranks save into one folder (zero-train --checkpoint-dir)"},
     {"checkpoint.checkpoint_serialization", ZR_KEY_BOOL, ZR_KEY_REFUSED, .usual = "true",
-     .note = checkpoint_note},
-    {"checkpoint.writer", ZR_KEY_OBJECT, ZR_KEY_REFUSED, .usual = "null", .note = checkpoint_note},
+     .note = "a checkpoint has a format of its own; remove the key"},
+    {"checkpoint.writer", ZR_KEY_OBJECT, ZR_KEY_REFUSED, .usual = "null",
+     .note = "every rank writes its own part (zero-train --io-settings says how); remove the key"},
     {"checkpoint.parallel_write", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "",
-     .note = "not available yet"},
+     .note = "not set here: every rank writes its own part"},
     {"checkpoint.parallel_write.pipeline_stage", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
-     .only = "false", .note = checkpoint_note},
+     .only = "false", .note = "ranks hold whole layers"},
     {"nebula", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "",
      .note = "not supported: a service for checkpoints"},
     {"nebula.enabled", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false", .flags = AUTO, .only = "false",
@@ -637,7 +642,8 @@ static const zr_config_key_t keys[] = {
      .flags = AUTO},
     {"nebula.enable_nebula_load", ZR_KEY_BOOL, ZR_KEY_INERT, .usual = "true", .flags = AUTO},
     {"nebula.nebula_load_path", ZR_KEY_STRING, ZR_KEY_INERT, .usual = "null", .flags = AUTO},
-    {"datastates_ckpt", ZR_KEY_OBJECT, ZR_KEY_REFUSED, .usual = "", .note = checkpoint_note},
+    {"datastates_ckpt", ZR_KEY_OBJECT, ZR_KEY_REFUSED, .usual = "",
+     .note = "zero-train --checkpoint-async writes beside training; remove the section"},
 
     /* ---- reports ------------------------------------------------------------ */
     {"flops_profiler", ZR_KEY_OBJECT, ZR_KEY_SECTION, .usual = "",
