@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "examples/common/args.h"
+#include "examples/common/files.h"
 #include "examples/common/gnuplot.h"
 #include "examples/plan_hardware.h"
 #include "examples/shared_options.h"
@@ -62,7 +63,7 @@ static const shared_option_t shared[] = {
     {"nvme-buffers", 5, NULL},
     {"nvme-verify", 5, NULL},
     {"json", 6, NULL},
-    {"quiet", 6, "no progress; errors and warnings only"},
+    {"quiet", 6, "no progress; the table stays"},
     {"help", 6, NULL},
     {"version", 6, NULL},
 };
@@ -143,7 +144,7 @@ static zr_status_t set_plot(parsing_t *p, const char *value) {
                        "NAME.png",
                        value);
     p->options->plot_path = value;
-    return ZR_OK;
+    return files_check_writable("--plot", value, p->log);
 }
 
 static zr_status_t take(parsing_t *p, int key, const char *value) {

@@ -34,15 +34,21 @@ enum {
     LANE_TO_HOST,
     LANE_READ,
     LANE_WRITE,
-    LANE_CHECKSUM
+    LANE_CHECKSUM,
+    LANE_NONE
 };
 
 /* ---- lanes ----------------------------------------------------------------------------------- */
 
+/* What both directions of a drive share is no lane: such work is in that of its direction. */
 static int lane_of(const zr_sim_span_t *span) {
-    static const int of_parts[ZR_N_SIM_PARTS] = {LANE_COMPUTE, LANE_UPDATE,  LANE_TO_DEVICE,
-                                                 LANE_TO_HOST, LANE_NETWORK, LANE_READ,
-                                                 LANE_WRITE};
+    static const int of_parts[] = {
+        [ZR_SIM_COMPUTE] = LANE_COMPUTE,     [ZR_SIM_HOST] = LANE_UPDATE,
+        [ZR_SIM_TO_DEVICE] = LANE_TO_DEVICE, [ZR_SIM_TO_HOST] = LANE_TO_HOST,
+        [ZR_SIM_NETWORK] = LANE_NETWORK,     [ZR_SIM_DISK_READ] = LANE_READ,
+        [ZR_SIM_DISK_WRITE] = LANE_WRITE,    [ZR_SIM_DISK] = LANE_NONE};
+    _Static_assert(sizeof(of_parts) / sizeof(of_parts[0]) == ZR_N_SIM_PARTS,
+                   "every part of the machine is in a lane, or said to be in none");
     if (strcmp(span->name, "checksum") == 0)
         return LANE_CHECKSUM;
     if (gpt_plan_part_of(span) == GPT_PLAN_UPDATE)
@@ -74,7 +80,10 @@ void plan_line_make(const gpt_plan_spans_t *spans, plan_line_t *line_p) {
     *line_p = (plan_line_t){.seconds = spans->end - spans->begin};
     for (size_t i = 0; i < spans->n; i++) {
         const zr_sim_span_t *span = &spans->all[i];
-        int lane = lane_of(span), kind = kind_of(span, lane);
+        int lane = lane_of(span);
+        if (lane == LANE_NONE)
+            continue;
+        int kind = kind_of(span, lane);
         double per_second = PLAN_LINE_COLUMNS / line_p->seconds;
         line_p->busy[lane] += span->end - span->begin;
         line_p->has_kind[lane][kind] = true;

@@ -35,6 +35,7 @@ static void pieces_are_where_they_were(void **state) {
                                   {ZR_SIM_NETWORK, "reduce_scatter", 3.999, 4.0},
                                   {ZR_SIM_TO_HOST, "copy", 2.0, 2.4},
                                   {ZR_SIM_DISK_WRITE, "put", 3.0, 3.2},
+                                  {ZR_SIM_DISK, "put", 3.0, 3.1},
                                   {ZR_SIM_HOST, "checksum", 2.5, 2.75}};
     gpt_plan_spans_t spans = {.all = all, .n = sizeof(all) / sizeof(all[0]), .begin = 2, .end = 4};
     plan_line_t *line = malloc(sizeof(*line));
@@ -42,6 +43,7 @@ static void pieces_are_where_they_were(void **state) {
     assert_non_null(line);
     plan_line_make(&spans, line);
     assert_int_equal(plan_line_n_lanes(line), 6); /* all but to the device, and reads */
+    expect_near(line->busy[0], 1.5);
     expect_near(sum(line->share[0][0]), 0.5);
     expect_near(sum(line->share[0][1]), 0.25);
     expect_near(sum(line->share[1][0]), 0.25);

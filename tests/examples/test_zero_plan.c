@@ -404,6 +404,7 @@ static void hardware_is_found(void **state) {
                          {"--offload-optimizer auto --offload-ratio 0.5", "leave them out"},
                          {"--offload-optimizer nvme", "--nvme-path"},
                          {"--plot picture.pdf", "NAME.svg, NAME.png"},
+                         {"--plot nowhere/picture.png", "cannot write --plot nowhere/picture.png"},
                          {"--micro-batch 0", "--micro-batch"},
                          {"word", "word"}};
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
