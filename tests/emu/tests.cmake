@@ -7,9 +7,9 @@ file(GLOB EMU_CUDA_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.
 list(FILTER EMU_CUDA_SOURCES EXCLUDE REGEX "/cublaslt_find\\.c$") # emu_cublaslt.cc does it
 set(EMU_NCCL_SOURCES ${CMAKE_SOURCE_DIR}/zero/comm/nccl/comm_nccl.c
                      ${CMAKE_SOURCE_DIR}/zero/comm/nccl/nccl_link.c emu/emu_nccl_library.c)
-add_library(zero_emu OBJECT emu/emu_cublaslt.cc emu/emu_kernels.cc emu/emu_memory.cc
-                            emu/emu_nccl.cc emu/emu_streams.cc emu/backends.c ${EMU_CUDA_SOURCES}
-                            ${EMU_KERNELS} ${EMU_NCCL_SOURCES})
+add_library(zero_emu OBJECT EXCLUDE_FROM_ALL
+            emu/emu_cublaslt.cc emu/emu_kernels.cc emu/emu_memory.cc emu/emu_nccl.cc
+            emu/emu_streams.cc emu/backends.c ${EMU_CUDA_SOURCES} ${EMU_KERNELS} ${EMU_NCCL_SOURCES})
 set_source_files_properties(${EMU_KERNELS} PROPERTIES LANGUAGE CXX)
 target_include_directories(zero_emu BEFORE PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
 # Few blocks, so that loops over the grid and over blocks of elements are seen to go on.
@@ -30,6 +30,7 @@ function(zr_add_emu_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} cuda)
   zr_test_properties(${name} ${ARGN})
+  zr_leave_out_unlabelled(${name})
 endfunction()
 
 # ThreadSanitizer does not know the emulation's fibres.
@@ -71,7 +72,8 @@ zr_add_emu_test(test_emu_gpt_sim ref/test_gpt_sim.c ${RANKS} LINK zero_gpt NO_SA
 
 # zero-train on the emulated device, started by tests as a process of its own.
 if(TARGET zero-train)
-  add_executable(zero-train-emu ${CMAKE_SOURCE_DIR}/examples/zero_train.c $<TARGET_OBJECTS:zero_emu>)
+  add_executable(zero-train-emu EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/zero_train.c
+                                 $<TARGET_OBJECTS:zero_emu>)
   target_link_libraries(zero-train-emu PRIVATE zero_train_core)
   set_target_properties(zero-train-emu PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   zr_add_test(emu/test_emu_train.c NO_SANITIZERS)
@@ -80,7 +82,8 @@ if(TARGET zero-train)
 endif()
 # zero-bench likewise: that its commands run there, and their fields add up; times say nothing.
 if(TARGET zero-bench)
-  add_executable(zero-bench-emu ${CMAKE_SOURCE_DIR}/examples/zero_bench.c $<TARGET_OBJECTS:zero_emu>)
+  add_executable(zero-bench-emu EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/zero_bench.c
+                                 $<TARGET_OBJECTS:zero_emu>)
   target_link_libraries(zero-bench-emu PRIVATE zero_bench_core)
   set_target_properties(zero-bench-emu PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   zr_add_test(examples/bench/test_zero_bench_device.c NO_SANITIZERS)

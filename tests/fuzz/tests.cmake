@@ -14,6 +14,7 @@ function(zr_add_fuzz name n_changes)
   add_test(NAME fuzz_${name} COMMAND fuzz_${name} ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${name}
                                      ${n_changes})
   zr_test_properties(fuzz_${name} LABELS asan)
+  zr_leave_out_unlabelled(fuzz_${name})
 endfunction()
 
 zr_add_fuzz(manifest 4000)
