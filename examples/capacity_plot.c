@@ -41,6 +41,14 @@ static double params_of(const json_t *point) {
     return capacity_point_number(point, "largest.model.parameters");
 }
 
+/* Whether a model was found at that stage: of others there is nothing to draw. */
+static bool has_stage(const capacity_results_t *results, int stage) {
+    for (size_t i = 0; i < count_of(results); i++)
+        if (stage_of(point_at(results, i)) == stage && params_of(point_at(results, i)) > 0)
+            return true;
+    return false;
+}
+
 /* "3 nvme/cpu"; at stages that keep parameters on the device "2 nvme". */
 static void place_name(const json_t *point, char *text, size_t size) {
     int stage = stage_of(point);
@@ -117,10 +125,11 @@ static void draw_bars(const capacity_results_t *results, FILE *script) {
           "set grid ytics\nplot ",
           script);
     for (int stage = 0; stage <= 3; stage++)
-        fprintf(script,
-                "$bars using ($3 == %d && $2 > 0 ? $1 : 1/0):2 with boxes linecolor rgb "
-                "'%s' title 'stage %d', ",
-                stage, colours[stage], stage);
+        if (has_stage(results, stage))
+            fprintf(script,
+                    "$bars using ($3 == %d && $2 > 0 ? $1 : 1/0):2 with boxes linecolor rgb "
+                    "'%s' title 'stage %d', ",
+                    stage, colours[stage], stage);
     fputs("$bars using ($2 > 0 ? $1 : 1/0):2:4 with labels rotate by 90 left offset 0,0.4 font "
           "',8' notitle\n",
           script);
@@ -182,6 +191,7 @@ static void write_times(const capacity_results_t *results, FILE *script) {
 
 static void draw_times(const capacity_results_t *results, FILE *script) {
     bool has_measured = false;
+    const char *between = "";
     for (size_t i = 0; i < count_of(results); i++)
         has_measured |= capacity_point_at(point_at(results, i), "proof.step_ms") != NULL;
     write_times(results, script);
@@ -189,11 +199,15 @@ static void draw_times(const capacity_results_t *results, FILE *script) {
           "set xtics norotate autofreq\nset key inside top left\nset offsets 0, 0, 0, 0\nset "
           "grid\nplot ",
           script);
-    for (int stage = 0; stage <= 3; stage++)
+    for (int stage = 0; stage <= 3; stage++) {
+        if (!has_stage(results, stage))
+            continue;
         fprintf(script,
                 "%s$times%d using ($1 > 0 ? $1 : 1/0):2 with lines linewidth 1.5 linecolor rgb "
                 "'%s' title 'planned, stage %d'",
-                stage > 0 ? ", " : "", stage, colours[stage], stage);
+                between, stage, colours[stage], stage);
+        between = ", ";
+    }
     if (has_measured)
         fputs(", $measured using ($1 > 0 ? $1 : 1/0):2 with points pointtype 2 linewidth 2 "
               "linecolor 'black' title 'measured'",
@@ -201,10 +215,22 @@ static void draw_times(const capacity_results_t *results, FILE *script) {
     fputs("\n", script);
 }
 
+static bool has_found(const capacity_results_t *results) {
+    bool has_any = false;
+    for (int stage = 0; stage <= 3; stage++)
+        has_any |= has_stage(results, stage);
+    return has_any;
+}
+
 zr_status_t capacity_plot(const capacity_results_t *results, const char *path,
                           const zr_log_t *log) {
     gnuplot_t plot;
     size_t n_places = places_per_case(results);
+    if (!has_found(results)) {
+        zr_log_write(log, ZR_LOG_WARNING, "--plot %s: there is nothing to draw, since nothing fits",
+                     path);
+        return ZR_OK;
+    }
     ZR_TRY(gnuplot_begin(path, 1300, 520, log, &plot));
     fputs("set multiplot layout 1,2\nset bmargin 7\n", plot.script);
     if (n_places == count_of(results))

@@ -495,6 +495,18 @@ static void pictures_are_drawn(void **state) {
     assert_int_equal(memcmp(file, "\x89PNG", 4), 0);
 }
 
+/* gnuplot has no axes for it, and would say so at length. */
+static void without_capacities_nothing_is_drawn(void **state) {
+    (void)state;
+    remove("none.svg");
+    assert_int_equal(capacity(SMALL "--verify off --device-memory 100kB --host-memory 1MiB "
+                                    "--sweep ranks=1,2 --plot none.svg"),
+                     1);
+    assert_said("--plot none.svg", "nothing to draw");
+    assert_null(strstr(err, "plot>"));
+    assert_int_not_equal(access("none.svg", F_OK), 0);
+}
+
 static void described_hardware_is_planned_for(void **state) {
     (void)state;
     json_t *object = capacity_json("--hardware h200 --seq 1024 --vocab 50257 --stage 0 "
@@ -622,6 +634,7 @@ int main(void) {
         cmocka_unit_test(states_are_whole),
         cmocka_unit_test(other_questions_are_refused),
         cmocka_unit_test(pictures_are_drawn),
+        cmocka_unit_test(without_capacities_nothing_is_drawn),
         cmocka_unit_test(described_hardware_is_planned_for),
         cmocka_unit_test(bad_input_is_refused),
         cmocka_unit_test(everything_is_documented),
