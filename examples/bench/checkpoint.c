@@ -243,7 +243,7 @@ static const char *offload_name(const checkpoint_options_t *o) {
 static int print_json(checkpoint_bench_t *b) {
     json_t *object = json_object();
     double save = bench_times_median(&b->times[SAVE]), write = bench_times_median(&b->times[WRITE]);
-    bool made = json_put(object, "benchmark", json_string("checkpoint"));
+    bool made = json_put(object, "command", json_string("checkpoint"));
     made &= json_put(object, "offload", json_string(offload_name(b->options)));
     made &= json_put(object, "bytes", json_count(b->n_bytes));
     made &= json_put(object, "rounds", json_count(b->options->n_rounds));
@@ -265,15 +265,16 @@ static int print_json(checkpoint_bench_t *b) {
 static int print_table(checkpoint_bench_t *b) {
     double save = bench_times_median(&b->times[SAVE]), write = bench_times_median(&b->times[WRITE]);
     double n_mb = 1e-6 * (double)b->n_bytes;
-    printf(
+    fprintf(
+        stderr,
         "a checkpoint of %.1f MB, state %s; medians of %zu rounds; requests of %s, %zu at once\n",
         n_mb, offload_name(b->options), b->options->n_rounds,
         zr_size_text(b->setting.request_bytes).text, b->setting.depth);
-    printf("  save                       %8.3f s  %8.0f MB/s\n", save, n_mb / save);
-    printf("  writing as many bytes      %8.3f s  %8.0f MB/s\n", write, n_mb / write);
-    printf("  save / writing             %8.2f\n", save / write);
-    printf("training stands still for    %8.3f s, with --checkpoint-async %.3f s\n", save,
-           bench_times_median(&b->times[SAVE_STILL]));
+    fprintf(stderr, "  save                       %8.3f s  %8.0f MB/s\n", save, n_mb / save);
+    fprintf(stderr, "  writing as many bytes      %8.3f s  %8.0f MB/s\n", write, n_mb / write);
+    fprintf(stderr, "  save / writing             %8.2f\n", save / write);
+    fprintf(stderr, "training stands still for    %8.3f s, with --checkpoint-async %.3f s\n", save,
+            bench_times_median(&b->times[SAVE_STILL]));
     return BENCH_MEASURED;
 }
 

@@ -120,6 +120,29 @@ static void test_bad_usage(void **state) {
     assert_bad_usage("adam --sub-group 5", "--offload cpu or nvme only");
 }
 
+/* 16 MiB of state are 12 bytes of each parameter, and each byte of it is saved. */
+static void test_checkpoint(void **state) {
+    (void)state;
+    const char *const places[] = {"none", "nvme"};
+    for (int i = 0; i < 2; i++) {
+        char arguments[128], output[4096];
+        snprintf(arguments, sizeof(arguments),
+                 "checkpoint --json --size 16MiB --rounds 1 --offload %s 2>/dev/null", places[i]);
+        assert_int_equal(run(arguments, output, sizeof(output)), 0);
+        json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
+        assert_true(json_is_object(object));
+        assert_string_equal(json_string_value(json_object_get(object, "command")), "checkpoint");
+        assert_string_equal(json_string_value(json_object_get(object, "offload")), places[i]);
+        assert_true(number_at(object, "bytes") > 15.9 * (1 << 20));
+        assert_true(number_at(object, "bytes") < 16.1 * (1 << 20));
+        double ratio = number_at(object, "save_seconds") / number_at(object, "write_seconds");
+        assert_true(fabs(number_at(object, "ratio") / ratio - 1.0) < 1e-6);
+        json_decref(object);
+    }
+    assert_bad_usage("checkpoint --size 1MiB", "--size 1048576 bytes: 16.0 MiB to");
+    assert_bad_usage("checkpoint --path /nonexistent", "--path /nonexistent");
+}
+
 /* What no machine has ends with 1 and says what was asked for. */
 static void test_too_large(void **state) {
     (void)state;
@@ -132,7 +155,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_adam_json),       cmocka_unit_test(test_adam_offload),
         cmocka_unit_test(test_adam_for_people), cmocka_unit_test(test_help_and_version),
-        cmocka_unit_test(test_bad_usage),       cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_bad_usage),       cmocka_unit_test(test_checkpoint),
+        cmocka_unit_test(test_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
