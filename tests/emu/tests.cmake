@@ -53,6 +53,7 @@ zr_add_emu_test(test_emu_attention_fails emu/test_emu_attention_fails.c kernels/
                 LABELS asan)
 zr_add_emu_test(test_emu_bits emu/test_emu_bits.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_allocator emu/test_emu_allocator.c kernels/device_fixture.c LABELS asan)
+zr_add_emu_test(test_emu_checkpoint zero/test_checkpoint.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_late zero/test_late.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_matmul emu/test_emu_matmul.c emu/nn_array.c kernels/device_fixture.c
                 ref/ref_nn.c LABELS asan)

@@ -1,6 +1,7 @@
 /*
  * A run that was saved and goes on is the run that was not: bitwise, wherever its state lives. And
- * what was saved by any ranks, stage and placement is what any others load.
+ * what was saved by any ranks, stage and placement is what any others load. Runs on the device
+ * whose name is the argument, or on the host.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -19,8 +20,9 @@
 #define N_STEPS 4
 #define SAVED_STEP 2
 
-static char folder[64]; /* of everything */
-static char saved[80];  /* checkpoints */
+static const char *device_name; /* NULL: the host, or late devices */
+static char folder[64];         /* of everything */
+static char saved[80];          /* checkpoints */
 static char saved_again[80];
 
 static void empty(const char *path) {
@@ -53,7 +55,8 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
     config->clip = flags & 256 ? 0.05 : 0;
     if (stage == 3)
         config->offload_param.device = places[(flags >> 9) % 3];
-    options.late = (flags & 2048) != 0; /* a device that the CPU cannot look into */
+    options.device_name = device_name;
+    options.late = device_name == NULL && (flags & 2048) != 0; /* the CPU cannot look into it */
     options.save_goes_on = (flags & 4096) != 0;
     options.expect_saves = (flags & 32) != 0;
     config->offload_optimizer.update_on = flags & 8192 ? ZR_UPDATE_ON_DEVICE : ZR_UPDATE_ON_HOST;
@@ -339,6 +342,8 @@ static void a_copy_is_made_where_there_is_room(void **state) {
 static int make_folder(void **state) {
     const char *base = getenv("TMPDIR");
     (void)state;
+    if (device_name != NULL && access("/dev/shm", W_OK) == 0)
+        base = "/dev/shm"; /* it is the device that this is about */
     snprintf(folder, sizeof(folder), "%.40s/zr-test-ckpt-XXXXXX", base != NULL ? base : "/tmp");
     if (mkdtemp(folder) == NULL)
         return -1;
@@ -353,7 +358,11 @@ static int remove_folder(void **state) {
     return 0;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const struct CMUnitTest on_device[] = {
+        cmocka_unit_test(a_run_goes_on_bitwise),
+        cmocka_unit_test(saving_changes_nothing),
+    };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_goes_on_bitwise),
         cmocka_unit_test(saving_changes_nothing),
@@ -366,5 +375,8 @@ int main(void) {
         cmocka_unit_test(a_folder_is_of_one_run_at_a_time),
         cmocka_unit_test(a_copy_is_made_where_there_is_room),
     };
+    device_name = argc > 1 ? argv[1] : NULL;
+    if (device_name != NULL)
+        return cmocka_run_group_tests(on_device, make_folder, remove_folder);
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
