@@ -351,16 +351,6 @@ zr_status_t zr_state_fill(zr_unit_t *unit, const zr_state_values_t *values) {
 /* ---- looking at it
  * ---------------------------------------------------------------------------------- */
 
-zr_status_t zr_state_settle(zr_runtime_t *runtime) {
-    const zr_state_t *state = &runtime->state;
-    zr_stream_t *streams[] = {runtime->compute, runtime->transfer, state->host, state->down,
-                              state->up};
-    for (size_t i = 0; i < sizeof(streams) / sizeof(streams[0]); i++)
-        if (streams[i] != NULL)
-            ZR_TRY(zr_stream_synchronize(streams[i]));
-    return ZR_OK;
-}
-
 /* Bring the master of a piece to a buffer: its first third, to the end of a chunk. */
 static zr_status_t load_master(zr_unit_t *unit, const zr_piece_t *piece, const float **master_p) {
     zr_state_t *state = &unit->runtime->state;

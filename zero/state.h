@@ -116,9 +116,6 @@ typedef struct zr_state_values {
  * compute stream. */
 ZR_NODISCARD zr_status_t zr_state_fill(zr_unit_t *unit, const zr_state_values_t *values);
 
-/** Wait until all that has been queued on streams has happened: state and parameters are where they
- * live. */
-ZR_NODISCARD zr_status_t zr_state_settle(zr_runtime_t *runtime);
 /** Queue copies of the master of elements [first, first + n_elems) of the flat buffer, which are
  * this rank's, to device memory, on the compute stream. */
 ZR_NODISCARD zr_status_t zr_state_read(zr_unit_t *unit, size_t first, size_t n_elems,

@@ -334,12 +334,9 @@ static zr_status_t create_writer(zr_saving_t *saving) {
                                  &saving->writer);
 }
 
-static zr_status_t take(zr_saving_t *saving, bool copies) {
-    ZR_TRY(zr_state_settle(saving->runtime));
-    return zr_save_writer_take(saving->writer, copies);
-}
-
-/* How taking and writing go is agreed when they end. */
+/* How taking and writing go is agreed when they end. State is where it lives: to agree, the host
+ * has waited for the compute stream, which a step leaves waiting for all that is on its way there.
+ */
 static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
     zr_runtime_t *runtime = saving->runtime;
     bool copies = false;
@@ -354,7 +351,7 @@ static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
     if (status != ZR_OK)
         return status;
     double start = zr_rt_now(runtime);
-    saving->status = take(saving, copies);
+    saving->status = zr_save_writer_take(saving->writer, copies);
     saving->report.write_seconds = zr_rt_now(runtime) - start;
     if (saving->status == ZR_OK)
         start_writing(saving, copies && zr_rt_has_data(runtime));
