@@ -34,6 +34,10 @@ if(TARGET zero-train)
   target_compile_definitions(test_zero_train_checkpoint PRIVATE
     ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_zero_train_checkpoint zero-train)
+  zr_add_test(examples/test_zero_train_ranks.c NO_SANITIZERS)
+  target_compile_definitions(test_zero_train_ranks PRIVATE
+    ZERO_TRAIN="$<TARGET_FILE:zero-train>" ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>")
+  add_dependencies(test_zero_train_ranks zero-train zero-checkpoint)
   zr_add_test(examples/test_zero_train_drive.c LABELS asan)
   target_compile_definitions(test_zero_train_drive PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_zero_train_drive zero-train)
