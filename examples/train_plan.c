@@ -12,6 +12,7 @@
 
 #include "examples/data.h"
 #include "examples/this_machine.h"
+#include "examples/train_report.h"
 
 #define MOST_MICRO_BATCHES                                                                         \
     8                                    /* of a planned step: the third and those after it need   \
@@ -155,6 +156,26 @@ void train_plan_make(const train_options_t *options, train_plan_t *plan_p) {
     *plan_p = (train_plan_t){0};
     zr_log_t log = {.sink = keep_first, .context = plan_p, .level = ZR_LOG_ERROR};
     plan_p->is_made = make(options, &log, plan_p) == ZR_OK;
+}
+
+void train_plan_warn(const train_plan_t *plan, const train_options_t *options,
+                     const zr_log_t *log) {
+    const zr_config_t *config = &options->config;
+    const plan_lack_t *lack = &plan->on_host.lack;
+    char needed[32], there[32];
+    if (!plan->is_made || plan->on_host.fits || (plan->has_choice && plan->on_device.fits) ||
+        (lack->tier != ZR_TIER_DEVICE && lack->tier != ZR_TIER_HOST))
+        return;
+    bool is_device = lack->tier == ZR_TIER_DEVICE;
+    if ((is_device ? config->device_memory_bytes : config->host_memory_bytes) <= lack->there_bytes)
+        return; /* the run is refused, and says why */
+    zr_log_write(log, ZR_LOG_WARNING,
+                 "a rank needs %s of %s memory, and its part of this machine is %s: the system may "
+                 "end the run without a word; --device-memory and --host-memory have it refused "
+                 "instead, and zero-plan says what fits",
+                 train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
+                 zr_tier_name(lack->tier),
+                 train_format_bytes((double)lack->there_bytes, there, sizeof(there)));
 }
 
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result) {

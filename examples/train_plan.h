@@ -37,6 +37,10 @@ typedef struct train_plan {
  */
 void train_plan_make(const train_options_t *options, train_plan_t *plan_p);
 
+/** Warn of a run that its budgets allow and the machine has no memory for: on the host the system
+ * ends such a run without a word. */
+void train_plan_warn(const train_plan_t *plan, const train_options_t *options, const zr_log_t *log);
+
 /** What the plan has foretold of the run that had this result. */
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result);
 

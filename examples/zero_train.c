@@ -52,6 +52,7 @@ static void plan_and_run(const train_options_t *options, messages_t *messages, c
     train_plan_t plan = {0};
     if (is_told)
         train_plan_make(options, &plan);
+    train_plan_warn(&plan, options, log);
     zero_train_run(options, log, messages, result_p);
     result_p->planned = train_plan_of(&plan, result_p);
     if (is_told && !plan.is_made && result_p->status == ZR_OK)

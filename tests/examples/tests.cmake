@@ -58,6 +58,7 @@ if(TARGET zero-train)
   zr_add_test(examples/test_train_planned.c LABELS asan)
   target_compile_definitions(test_train_planned PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_train_planned zero-train)
+  zr_add_test(examples/test_train_plan.c LINK zero_train_core LABELS asan)
   zr_add_test(examples/test_plan_line.c ${CMAKE_SOURCE_DIR}/examples/plan_plot_time.c
               LINK zero_train_core LABELS asan)
   zr_add_test(examples/test_zero_plan.c LABELS asan)

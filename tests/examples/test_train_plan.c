@@ -1,0 +1,68 @@
+/*
+ * A run that the machine has no memory for is warned of before it begins, and one that its budget
+ * refuses is not, since the run itself says so.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "examples/train_plan.h"
+
+#define GIB ((size_t)1 << 30)
+
+static char said[1024];
+
+static void keep(void *context, zr_log_level_t level, int rank, const char *text) {
+    (void)context;
+    (void)rank;
+    assert_int_equal(level, ZR_LOG_WARNING);
+    snprintf(said, sizeof(said), "%s", text);
+}
+
+/* What is said of a run that needs 4 GiB of a tier, of which there are so many. */
+static const char *warn(zr_tier_t tier, size_t there_bytes, size_t budget_bytes,
+                        train_plan_t plan) {
+    train_options_t options = {.config = zr_config_default()};
+    zr_log_t log = {.sink = keep, .level = ZR_LOG_WARNING};
+    options.config.device_memory_bytes = tier == ZR_TIER_DEVICE ? budget_bytes : 0;
+    options.config.host_memory_bytes = tier == ZR_TIER_HOST ? budget_bytes : 0;
+    plan.on_host.lack =
+        (plan_lack_t){.tier = tier, .needed_bytes = 4 * GIB, .there_bytes = there_bytes};
+    said[0] = '\0';
+    train_plan_warn(&plan, &options, &log);
+    return said;
+}
+
+static void the_machine_is_warned_of(void **state) {
+    train_plan_t plan = {.is_made = true};
+    (void)state;
+    assert_non_null(strstr(warn(ZR_TIER_DEVICE, 3 * GIB, ZR_CONFIG_NO_BUDGET, plan),
+                           "needs 4.0 GiB of device memory, and its part of this machine is 3.0 "
+                           "GiB"));
+    assert_non_null(strstr(warn(ZR_TIER_HOST, 3 * GIB, 5 * GIB, plan), "of host memory"));
+}
+
+static void what_is_refused_is_not(void **state) {
+    train_plan_t plan = {.is_made = true};
+    (void)state;
+    assert_string_equal(warn(ZR_TIER_DEVICE, 3 * GIB, 3 * GIB, plan), "");
+    assert_string_equal(warn(ZR_TIER_HOST, 2 * GIB, 2 * GIB, plan), "");
+    assert_string_equal(warn(ZR_TIER_NVME, 3 * GIB, ZR_CONFIG_NO_BUDGET, plan), "");
+    plan.has_choice = plan.on_device.fits = true;
+    assert_string_equal(warn(ZR_TIER_HOST, 3 * GIB, ZR_CONFIG_NO_BUDGET, plan), "");
+    plan.has_choice = false;
+    plan.on_host.fits = true;
+    assert_string_equal(warn(ZR_TIER_HOST, 3 * GIB, ZR_CONFIG_NO_BUDGET, plan), "");
+    assert_string_equal(warn(ZR_TIER_HOST, 3 * GIB, ZR_CONFIG_NO_BUDGET, (train_plan_t){0}), "");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_machine_is_warned_of),
+                                       cmocka_unit_test(what_is_refused_is_not)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
