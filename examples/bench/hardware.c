@@ -7,6 +7,7 @@
 #include "examples/bench/machine.h"
 #include "examples/bench/on_device.h"
 #include "examples/common/device.h"
+#include "examples/common/files.h"
 
 #define MAX_RANKS 1024
 
@@ -82,6 +83,8 @@ static zr_status_t complete(options_t *o) {
     o->machine.log = *o->log;
     o->machine.n_ranks = (int)o->n_ranks;
     o->machine.n_threads = device_threads(o->n_threads, o->machine.n_ranks);
+    if (o->file != NULL)
+        ZR_TRY(files_check_writable("--save-hardware", o->file, o->log));
     if (o->machine.paths != NULL)
         ZR_TRY(bench_check_folders("--path", o->machine.paths, o->log));
     device_choice_t chosen;

@@ -180,6 +180,7 @@ static void test_bad_usage(void **state) {
     assert_bad_usage("hardware --path missing-folder", "missing-folder");
     assert_bad_usage("--save-hardwar x", "--save-hardware");
     assert_bad_usage("--save-hardware", "save-hardware");
+    assert_bad_usage("--save-hardware missing-folder/x.json", "--save-hardware missing-folder/x");
     assert_bad_usage("plan --only 99", "--only");
     assert_bad_usage("plan --path missing-folder", "missing-folder");
 }
