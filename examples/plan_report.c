@@ -283,11 +283,16 @@ static void print_recommendation(const plan_options_t *options, const plan_rows_
 
 void plan_report_table(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {
     const train_options_t *run = &options->run;
+    int n_on_node = options->hardware.ranks_per_node;
+    int n_nodes = (run->n_ranks + n_on_node - 1) / n_on_node;
     fprintf(file, "model     %s: %zu parameters, %s; sequences of %zu, accumulation %zu\n",
             run->model, gpt_n_params(&run->shape), zr_dtype_name(run->config.dtype), run->seq,
             run->config.grad_accum);
-    fprintf(file, "hardware  %s, %d rank%s\n", options->hardware.name, run->n_ranks,
+    fprintf(file, "hardware  %s, %d rank%s", options->hardware.name, run->n_ranks,
             messages_plural((size_t)run->n_ranks));
+    if (n_nodes > 1)
+        fprintf(file, " on %d nodes", n_nodes);
+    fprintf(file, "\n");
     if (options->is_this)
         fprintf(file, "          (its memory is this machine's; its rates are not measured, and "
                       "times only compare placements)\n");

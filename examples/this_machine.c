@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "examples/common/device.h"
+#include "examples/common/messages.h"
 #include "examples/train_files.h"
 #include "examples/train_launch.h"
 
@@ -117,11 +118,14 @@ static zr_status_t check_rates(const train_options_t *options, const zr_log_t *l
                        zr_hardware_kind_name(looked_up->kind),
                        zr_hardware_kind_name(looked_up->kind));
     if (rates->ranks_per_node != options->n_ranks || rates->n_threads != looked_up->n_threads)
-        zr_log_write(log, ZR_LOG_WARNING,
-                     "--hardware %s: its rates are those of %d ranks of %d threads, and these are "
-                     "%d of %d: times are rough",
-                     options->hardware_path, rates->ranks_per_node, rates->n_threads,
-                     options->n_ranks, looked_up->n_threads);
+        zr_log_write(
+            log, ZR_LOG_WARNING,
+            "--hardware %s: its rates are those of %d rank%s of %d threads each, and these "
+            "are %d of %d: times are rough; measure them with zero-bench --save-hardware "
+            "FILE --ranks %d",
+            options->hardware_path, rates->ranks_per_node,
+            messages_plural((size_t)rates->ranks_per_node), rates->n_threads, options->n_ranks,
+            looked_up->n_threads, options->n_ranks);
     return ZR_OK;
 }
 

@@ -60,7 +60,7 @@ static const zr_mpi_module_t *load_module(const char *name, char *error, size_t 
             return module;
         if (module != NULL)
             snprintf(error, error_bytes, "%.400s is of another version of libzero", path);
-        else if (error[0] == '\0' || i == 0)
+        else if (error[0] == '\0') /* of the kind that is meant, where libzero puts it */
             snprintf(error, error_bytes, "%s", dlerror());
     }
     return NULL;
