@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -215,6 +216,30 @@ static zr_status_t make_folder(const char *dir, const zr_log_t *log) {
     return ZR_OK;
 }
 
+/* Whether a folder of data has another folder whose files are read with its own: those of names
+ * with a dot in front are not. */
+static bool reads_folder(const char *data_path, const char *dir) {
+    char outer[PATH_MAX], inner[PATH_MAX];
+    if (realpath(data_path, outer) == NULL || realpath(dir, inner) == NULL)
+        return false;
+    size_t length = strcmp(outer, "/") == 0 ? 0 : strlen(outer);
+    if (strncmp(outer, inner, length) != 0 || (inner[length] != '/' && inner[length] != '\0'))
+        return false;
+    return strstr(inner + length, "/.") == NULL;
+}
+
+/* Data would be others with each checkpoint. */
+static zr_status_t refuse_within_data(const train_options_t *options, const zr_log_t *log) {
+    const char *dir = options->checkpoint.dir;
+    for (size_t i = 0; i < options->n_data_paths; i++)
+        if (reads_folder(options->data_paths[i], dir))
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "--checkpoint-dir %s is in --data %s, all of whose files are read as "
+                           "data; give a folder elsewhere, or one whose name begins with a dot",
+                           dir, options->data_paths[i]);
+    return ZR_OK;
+}
+
 /* Of the names in the folder that are no unfinished ones: a dot stands before those. */
 static bool has_checkpoints(const zr_checkpoint_entry_t *entries, size_t n_entries) {
     for (size_t i = 0; i < n_entries; i++)
@@ -241,6 +266,7 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
     if (asked->dir == NULL)
         return ZR_OK;
     ZR_TRY(make_folder(asked->dir, log));
+    ZR_TRY(refuse_within_data(options, log));
     ZR_TRY(look_into_folder(options, log, &has_any));
     if (has_any && asked->resume)
         return open_newest(options, data, log, start_p);

@@ -284,6 +284,16 @@ static void what_does_not_fit_is_refused(void **state) {
     assert_refused(TINY "--checkpoint-dir ckpt --resume-data restart", 2, "add --resume");
     assert_refused(TINY "--checkpoint-dir nowhere/ckpt", 2, "--checkpoint-dir nowhere/ckpt");
     assert_refused(TINY "--checkpoint-dir text", 2, "--checkpoint-dir text");
+    /* In a folder of data it would be read as data. */
+    assert_int_equal(system("mkdir texts; cp text texts; ln -s texts link"), 0);
+    assert_refused(TINY "--data texts --checkpoint-dir link/ckpt", 2,
+                   "--checkpoint-dir link/ckpt is in --data texts");
+    assert_refused(TINY "--data link --checkpoint-dir texts", 2,
+                   "--checkpoint-dir texts is in --data link");
+    assert_ran(TINY "--data texts --steps 1 --checkpoint-dir texts/.ckpt", 0);
+    assert_ran(TINY "--data texts --steps 1 --checkpoint-dir texts2", 0);
+    empty("texts");
+    empty("texts2");
     assert_ran(SAVED, 0);
     assert_refused(SAVED, 2, "there are checkpoints in it already; add --resume");
     assert_refused("--model layers=2,channels=16,heads=4,seq=16,vocab=256 --data text --steps 5 "
