@@ -83,6 +83,19 @@ ZR_NODISCARD zr_status_t zr_control_create_tcp_on(const zr_launch_t *launch, int
                                                   const zr_log_t *log, int timeout_ms,
                                                   zr_control_t **control_p);
 
+/** Of an address, as a number in words. */
+#define ZR_ADDRESS_BYTES 64
+
+/**
+ * Addresses by which a process's ranks and those of other machines find each other, as the
+ * connection to rank 0 has them.
+ *
+ * @param control  of zr_control_create_tcp, or a group of it
+ * @param own      [ZR_ADDRESS_BYTES] of this process's machine; "" where it is rank 0's
+ * @param hub      [ZR_ADDRESS_BYTES] of rank 0's machine
+ */
+void zr_control_tcp_addresses(const zr_control_t *control, char *own, char *hub);
+
 void zr_control_destroy(zr_control_t **control);
 
 /* ---- for communicators: times are counted, errors are logged ------------------------------- */

@@ -7,6 +7,7 @@
  * where the hub answers, its words name the ranks that are missing.
  */
 #include <errno.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@
 #include "zero/comm/hub.h"
 
 enum {
+    DEAD_MS = 2000,      /* for the end of a call that has failed, as the hub has it */
     GRACE_MS = 5000,     /* for the hub's word to come, beyond its limit */
     LAST_WORDS_MS = 2000 /* for the hub to close the connection, when all is said */
 };
@@ -35,6 +37,7 @@ typedef struct tcp_control {
     zr_outcome_t outcome;   /* the latest */
     unsigned n_outcomes;    /* read from the connection */
     unsigned n_awaited;     /* asked for: the rank's own */
+    bool is_on_host;        /* the call under way: the rank's own */
     zr_outcome_t split;     /* of the arrival before: the rank's own */
     unsigned char *payload; /* [n_ranks * ZR_PAYLOAD_BYTES] with the outcome */
     bool is_dead, has_left;
@@ -182,6 +185,7 @@ static zr_status_t tcp_arrive(zr_control_t *control, const zr_post_t *post, void
     tcp_control_t *self = (tcp_control_t *)control;
     pthread_mutex_lock(&self->line->lock);
     zr_status_t status = ZR_ERR_COMM;
+    self->is_on_host = strcmp(post->device, "host") == 0;
     if (!self->is_dead)
         status = ask(self, ZR_FRAME_POST, post, sizeof(*post), self->line->timeout_ms);
     self->split = self->outcome;
@@ -199,8 +203,10 @@ static zr_status_t tcp_meet(zr_control_t *control, zr_status_t status) {
     tcp_control_t *self = (tcp_control_t *)control;
     int32_t brought = status;
     pthread_mutex_lock(&self->line->lock);
-    zr_status_t outcome =
-        ask(self, ZR_FRAME_MEET, &brought, sizeof(brought), 2 * (int64_t)self->line->timeout_ms);
+    int64_t limit_ms = (self->is_on_host ? 1 : 2) * (int64_t)self->line->timeout_ms;
+    if (self->is_dead && self->is_on_host && limit_ms > DEAD_MS)
+        limit_ms = DEAD_MS;
+    zr_status_t outcome = ask(self, ZR_FRAME_MEET, &brought, sizeof(brought), limit_ms);
     pthread_mutex_unlock(&self->line->lock);
     return outcome;
 }
@@ -325,6 +331,31 @@ static bool init_locks(line_t *line) {
     return false;
 }
 
+static void describe_address(const struct sockaddr_storage *address, socklen_t length, char *text) {
+    text[0] = '\0';
+    if (address->ss_family != AF_INET && address->ss_family != AF_INET6)
+        return;
+    if (getnameinfo((const struct sockaddr *)address, length, text, ZR_ADDRESS_BYTES, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        text[0] = '\0';
+}
+
+void zr_control_tcp_addresses(const zr_control_t *control, char *own, char *hub) {
+    const line_t *line = ((const tcp_control_t *)control)->line;
+    struct sockaddr_storage address = {0};
+    socklen_t length = sizeof(address);
+    own[0] = hub[0] = '\0';
+    if (getsockname(line->socket, (struct sockaddr *)&address, &length) == 0)
+        describe_address(&address, length, own);
+    length = sizeof(address);
+    if (getpeername(line->socket, (struct sockaddr *)&address, &length) == 0)
+        describe_address(&address, length, hub);
+    if (strncmp(own, "127.", 4) == 0 || strcmp(own, "::1") == 0)
+        own[0] = '\0'; /* rank 0's machine is this one */
+    if (hub[0] == '\0')
+        snprintf(hub, ZR_ADDRESS_BYTES, "127.0.0.1");
+}
+
 static void close_socket(int socket) {
     if (socket >= 0)
         close(socket);
@@ -361,6 +392,8 @@ static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const z
     if (socket < 0)
         error = zr_wire_connect(launch->host, launch->port, zr_wire_now_ms() + line->timeout_ms,
                                 &line->socket, &detail);
+    if (error == 0)
+        zr_wire_guard(line->socket, line->timeout_ms);
     if (error == 0)
         error = zr_wire_send(line->socket, ZR_FRAME_HELLO, 0, &hello, sizeof(hello));
     if (error != 0)

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -20,6 +19,7 @@ enum {
     MOST_STRANGERS = 64,      /* connections that have not said who they are, at a time */
     STRANGER_MS = 10 * 1000,  /* and how long they may take */
     STOP_MS = 5 * 1000,       /* for ranks to go, once rank 0 has */
+    DEAD_MS = 2 * 1000,       /* for ranks to come to the end of a call that has failed */
     LOOK_MS = 100,            /* how often time limits are looked at */
     MOST_STRANGE_WARNINGS = 5 /* then it is known */
 };
@@ -314,6 +314,8 @@ static void begin_meeting(zr_hub_t *hub, group_t *group, int rank, bool is_first
      */
     bool waits = !is_first && strcmp(group->roll->seats[rank].post.device, "host") != 0;
     group->limit_ms = hub->options.timeout_ms * (waits ? (int64_t)2 : 1);
+    if (!waits && atomic_load(&group->roll->is_dead) && group->limit_ms > DEAD_MS)
+        group->limit_ms = DEAD_MS; /* who would come has been told */
     group->until_ms = zr_wire_now_ms() + group->limit_ms;
     group->waiting = rank;
     group->is_first = is_first;
@@ -600,8 +602,8 @@ static void accept_stranger(zr_hub_t *hub) {
     int socket = accept4(hub->options.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (socket < 0)
         return; /* it has gone again, or there will be room when others have */
-    int yes = 1;
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    zr_wire_no_delay(socket);
+    zr_wire_guard(socket, hub->options.timeout_ms);
     connection_t *stranger = place_for_stranger(hub);
     open_connection(stranger, socket, -1);
     stranger->until_ms = zr_wire_now_ms() + STRANGER_MS;

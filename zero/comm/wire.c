@@ -78,6 +78,24 @@ static void wait_ms(int ms) {
     nanosleep(&moment, NULL);
 }
 
+void zr_wire_no_delay(int socket) {
+    int yes = 1;
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+}
+
+/* Of the time limit: a quarter until the first question, an eighth to the next, and lost after a
+ * half without an answer. What fails here fails for sockets that are no network's. */
+void zr_wire_guard(int socket, int timeout_ms) {
+    int yes = 1, idle_s = timeout_ms / 4000, next_s = timeout_ms / 8000;
+    unsigned lost_ms = timeout_ms > 2000 ? (unsigned)timeout_ms / 2 : 1000;
+    idle_s = idle_s > 0 ? idle_s : 1;
+    next_s = next_s > 0 ? next_s : 1;
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &next_s, sizeof(next_s));
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_ms, sizeof(lost_ms));
+    (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
+}
+
 /* One attempt at one address. */
 static int connect_once(const struct addrinfo *address, int64_t until_ms, int *socket_p) {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -99,8 +117,7 @@ static int connect_once(const struct addrinfo *address, int64_t until_ms, int *s
         close(fd);
         return error;
     }
-    int yes = 1;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    zr_wire_no_delay(fd);
     *socket_p = fd;
     return 0;
 }

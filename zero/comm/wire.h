@@ -75,6 +75,16 @@ int zr_wire_listen(int port, int *socket_p, int *port_p);
 int zr_wire_connect(const char *host, int port, int64_t until_ms, int *socket_p,
                     const char **detail_p);
 
+/** Small messages go at once. */
+void zr_wire_no_delay(int socket);
+
+/**
+ * A connection whose other side does not answer, because its machine or the way there is lost,
+ * ends by itself, with ETIMEDOUT or the like, well within the time limit. Of a process that is
+ * stopped, the machine answers.
+ */
+void zr_wire_guard(int socket, int timeout_ms);
+
 /** Send it all, on a blocking socket. @return 0 or an errno */
 int zr_wire_send(int socket, uint32_t kind, uint32_t group, const void *data, size_t length);
 

@@ -69,15 +69,6 @@ static void test_large_tensors(void **state) {
     suite.open_device = open_device;
 }
 
-static void two_machines(rank_t *self) {
-    zr_message_t message = {"h.3 gradients", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
-    char *buffer = device_take(self, 400);
-    CHECK(self, zr_comm_barrier(self->comm, "which needs no data") == ZR_OK);
-    CHECK(self, zr_comm_all_reduce(self->comm, &message, buffer, 100, self->stream) == ZR_ERR_COMM);
-    CHECK(self, strstr(self->log, "all_reduce of \"h.3 gradients\"") != NULL);
-    CHECK(self, strstr(self->log, "have to be started by mpirun") != NULL);
-}
-
 static zr_status_t create_apart(int rank, int n_ranks, const zr_comm_options_t *options,
                                 zr_comm_t **comm_p) {
     zr_comm_options_t own = *options;
@@ -85,11 +76,22 @@ static zr_status_t create_apart(int rank, int n_ranks, const zr_comm_options_t *
     return create_rank(rank, n_ranks, &own, comm_p);
 }
 
-/* Data goes between machines through MPI, and nobody has begun it. */
+/* Machines of one rank each: all data goes over connections. */
+static zr_status_t create_alone(int rank, int n_ranks, const zr_comm_options_t *options,
+                                zr_comm_t **comm_p) {
+    zr_comm_options_t own = *options;
+    own.machine_ranks = 1;
+    return create_rank(rank, n_ranks, &own, comm_p);
+}
+
+/* Pieces and messages in several parts, in both directions at once. */
 static void test_several_machines(void **state) {
     (void)state;
     suite.create_rank = create_apart;
-    run_ranks(&suite, 3, 60000, two_machines, NULL);
+    run_ranks(&suite, 3, 60000, large_tensors, NULL);
+    run_ranks(&suite, 4, 60000, large_tensors, NULL);
+    suite.create_rank = create_alone;
+    run_ranks(&suite, 2, 60000, large_tensors, NULL);
     suite.create_rank = create_rank;
 }
 
@@ -178,5 +180,9 @@ int main(void) {
         cmocka_unit_test(test_killed_rank),
     };
     int failed = run_comm_suite(&suite);
+    suite.name = "mpi, processes as on two machines";
+    suite.create_rank = create_apart;
+    failed += run_comm_suite(&suite);
+    suite.create_rank = create_rank;
     return failed + cmocka_run_group_tests(tests, NULL, NULL);
 }

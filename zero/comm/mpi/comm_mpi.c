@@ -4,8 +4,9 @@
  * Ranks of one machine read each other's memory (machines.h), as those of `threads` do: a
  * collective is an agreement on the call (control.h), large copies and sums, and a meeting at the
  * end, because a returned tensor may be overwritten or freed. What crosses machines goes point to
- * point through MPI (mpi_site.h): slices that another rank sums straight to it, and what several
- * ranks of a machine need once to one of them, from which its neighbours read it.
+ * point through MPI (mpi_site.h), or over connections of our own where MPI's launcher has not
+ * started the ranks (links.h): slices that another rank sums straight to it, and what several ranks
+ * of a machine need once to one of them, from which its neighbours read it.
  *
  * A sum is made in pieces, source by source in rank order. While a piece is summed, the next one
  * comes from the other machines.
@@ -24,6 +25,7 @@
 
 #include "kernels/host/host_pool.h"
 #include "kernels/kernels.h"
+#include "zero/comm/mpi/links.h"
 #include "zero/comm/mpi/machines.h"
 #include "zero/comm/mpi/mpi_site.h"
 
@@ -44,12 +46,14 @@ typedef struct peer {
 typedef struct introduction {
     peer_t peer;
     zr_card_t card;
+    zr_link_place_t place; /* where ranks were not started by MPI's launcher */
 } introduction_t;
 
 typedef struct mpi_comm {
     zr_comm_t base;
     zr_control_t *control;
     zr_mpi_site_t *site; /* NULL: ranks were not started by MPI's launcher */
+    zr_links_t *links;   /* instead, where there are several machines; else NULL */
     uint64_t proof;      /* for zr_card_t */
     int tag;             /* of its transfers */
     int n_groups;        /* split from it so far */
@@ -100,6 +104,26 @@ static void warn_of_apartness(const mpi_comm_t *self, int rank, int error) {
         rank, strerror(error));
 }
 
+/* Where MPI's launcher has not started the ranks: connections between machines, if there are
+ * several. */
+static zr_status_t connect_machines(mpi_comm_t *self) {
+    int n_ranks = self->base.n_ranks;
+    if (self->machines.n_machines == 1)
+        zr_links_destroy(&self->links);
+    if (self->site != NULL || self->machines.n_machines == 1)
+        return ZR_OK;
+    zr_link_place_t *places = malloc((size_t)n_ranks * sizeof(*places));
+    zr_status_t status = places != NULL && self->links != NULL ? ZR_OK : ZR_ERR_COMM;
+    if (status != ZR_OK)
+        zr_control_kill(self->control, "has no memory for connections to %d ranks", n_ranks);
+    for (int rank = 0; status == ZR_OK && rank < n_ranks; rank++)
+        places[rank] = self->introductions[rank].place;
+    if (status == ZR_OK)
+        status = zr_links_connect(self->links, self->control, &self->machines, places);
+    free(places);
+    return zr_control_meet(self->control, &self->base, status);
+}
+
 /*
  * Read the cards. Whether neighbours can read each other is agreed on, so that sender and receiver
  * think the same; if any cannot, every rank is a machine of its own.
@@ -121,7 +145,7 @@ static zr_status_t get_to_know(mpi_comm_t *self) {
                          true);
     self->piece_bytes = choose_piece_bytes(self);
     self->is_known = true;
-    return ZR_OK;
+    return connect_machines(self);
 }
 
 /* The first meeting of a call; of the first with data, the one where ranks get to know each other.
@@ -135,20 +159,14 @@ static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
     zr_card_fill(&own.card, &self->proof, self->control->origin_rank,
                  self->base.options.machine_ranks,
                  zr_device_info(zr_stream_device(call->stream))->n_threads);
+    if (self->site == NULL)
+        self->links = zr_links_create(self->control, self->base.options.timeout_ms, &own.place);
     ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own, sizeof(own),
                              self->introductions));
     for (int rank = 0; rank < self->base.n_ranks; rank++)
         self->peers[rank] = self->introductions[rank].peer;
     if (get_to_know(self) != ZR_OK)
         return refuse(self, call);
-    if (self->machines.n_machines > 1 && self->site == NULL) {
-        zr_control_kill(
-            self->control,
-            "is on another machine than others, or cannot read their memory: data goes "
-            "between machines through MPI, for which ranks have to be started by mpirun "
-            "or srun, without WORLD_SIZE");
-        return refuse(self, call);
-    }
     return ZR_OK;
 }
 
@@ -224,14 +242,18 @@ static zr_status_t add_transfer(mpi_comm_t *self, int rank, uint64_t address, si
 }
 
 static void post(mpi_comm_t *self) {
-    if (self->n_transfers > 0)
+    if (self->n_transfers > 0 && self->site != NULL)
         self->site->module->post(self->transfers, self->n_transfers);
+    else if (self->n_transfers > 0)
+        zr_links_post(self->links, self->transfers, self->n_transfers);
     self->is_exchanging = self->n_transfers > 0;
 }
 
 static zr_status_t await(mpi_comm_t *self) {
-    if (self->is_exchanging)
+    if (self->is_exchanging && self->site != NULL)
         ZR_TRY(zr_mpi_site_wait(self->site, self->control, self->transfers, self->n_transfers));
+    else if (self->is_exchanging)
+        ZR_TRY(zr_links_wait(self->links, self->control, self->transfers, self->n_transfers));
     self->is_exchanging = false;
     return ZR_OK;
 }
@@ -429,8 +451,10 @@ static zr_status_t make_step(mpi_comm_t *self, const zr_comm_call_t *call, step_
     zr_status_t status = step(self, call);
     if (status != ZR_OK)
         zr_control_kill_for_failure(self->control, call, status);
-    if (status != ZR_OK && self->is_exchanging)
+    if (status != ZR_OK && self->is_exchanging && self->site != NULL)
         self->site->module->give_up(); /* tensors may be freed now */
+    else if (status != ZR_OK && self->is_exchanging)
+        zr_links_cut(self->links);
     self->base.statistics.move_seconds += zr_comm_clock() - start;
     return status;
 }
@@ -518,6 +542,7 @@ static void mpi_destroy(zr_comm_t *comm) {
     bool is_nested = self->control->is_nested;
     zr_control_destroy(&self->control);
     zr_mpi_site_leave(self->site, is_dead && !is_nested);
+    zr_links_destroy(&self->links);
     free(self->transfers);
     free(self->pieces);
     free(self);
