@@ -24,6 +24,10 @@ if(TARGET zero-train)
   add_test(NAME test_elastic COMMAND bash ${CMAKE_SOURCE_DIR}/examples/elastic.sh)
   zr_test_properties(test_elastic NO_SANITIZERS)
   set_tests_properties(test_elastic PROPERTIES ENVIRONMENT "ZERO_TRAIN=$<TARGET_FILE:zero-train>")
+  # Four hosts, which are namespaces; of the kinds of ends that four_hosts.sh knows, three.
+  add_test(NAME test_four_hosts COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/examples/four_hosts.sh
+    $<TARGET_FILE:zero-train> $<TARGET_FILE:zero-checkpoint> 3)
+  zr_test_properties(test_four_hosts NO_SANITIZERS)
   zr_add_test(examples/test_train_in_budget.c NO_SANITIZERS)
   target_compile_definitions(test_train_in_budget PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_train_in_budget zero-train)

@@ -21,7 +21,7 @@
 #include "zero/comm/hub.h"
 
 enum {
-    DEAD_MS = 2000,      /* for the end of a call that has failed, as the hub has it */
+    DEAD_MS = 1000,      /* for the end of a call that has failed, as the hub has it */
     GRACE_MS = 5000,     /* for the hub's word to come, beyond its limit */
     LAST_WORDS_MS = 2000 /* for the hub to close the connection, when all is said */
 };

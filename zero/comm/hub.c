@@ -16,11 +16,11 @@
 #include "kernels/kernels.h"
 
 enum {
-    MOST_STRANGERS = 64,      /* connections that have not said who they are, at a time */
-    STRANGER_MS = 10 * 1000,  /* and how long they may take */
-    STOP_MS = 5 * 1000,       /* for ranks to go, once rank 0 has */
-    DEAD_MS = 2 * 1000,       /* for ranks to come to the end of a call that has failed */
-    LOOK_MS = 100,            /* how often time limits are looked at */
+    MOST_STRANGERS = 64,     /* connections that have not said who they are, at a time */
+    STRANGER_MS = 10 * 1000, /* and how long they may take */
+    STOP_MS = 5 * 1000,      /* for ranks to go, once rank 0 has */
+    DEAD_MS = 1000, /* both for ranks to come to the end of a call that has failed, and to go */
+    LOOK_MS = 100,  /* how often time limits are looked at */
     MOST_STRANGE_WARNINGS = 5 /* then it is known */
 };
 
@@ -64,6 +64,7 @@ struct zr_hub {
     int wake[2]; /* a pipe: is_stopping has changed */
     /* the thread's own: */
     bool is_gathered, is_failed;
+    bool has_failed; /* a communicator has, and its ranks know: who does not go may be stopped */
     int64_t gather_until_ms, stop_until_ms;
     int n_strange;
     uint32_t n_groups; /* made so far: their ids */
@@ -217,6 +218,7 @@ static void tell_end(zr_hub_t *hub, group_t *group) {
         return;
     zr_end_t end = {.has_left = group->roll->has_left};
     group->is_told = true;
+    hub->has_failed |= !group->roll->has_left;
     snprintf(end.reason, sizeof(end.reason), "%s", group->roll->reason);
     for (int rank = 0; rank < group->roll->n_ranks; rank++)
         if (!group->is_gone[rank])
@@ -745,7 +747,7 @@ static bool is_over(zr_hub_t *hub) {
     if (!is_stopping)
         return false;
     if (hub->stop_until_ms == 0)
-        hub->stop_until_ms = zr_wire_now_ms() + STOP_MS;
+        hub->stop_until_ms = zr_wire_now_ms() + (hub->has_failed ? DEAD_MS : STOP_MS);
     if (zr_wire_now_ms() >= hub->stop_until_ms)
         return true;
     for (int rank = 0; rank < hub->options.n_ranks; rank++)

@@ -83,7 +83,7 @@ static zr_status_t find_module(const zr_log_t *log, const zr_mpi_module_t **modu
         log, ZR_ERR_UNSUPPORTED,
         "communicator \"mpi\": this process was started by MPI's launcher, and no module "
         "for MPI is here (%s; in this build MPI is %s). Install Open MPI "
-        "(libopenmpi-dev) and build again; or start the ranks of one machine by hand "
+        "(libopenmpi-dev) and build again; or start the ranks by hand "
         "with WORLD_SIZE and its like (docs/clusters.md), or as threads with --ranks",
         error, ZR_MPI_REASON);
 }
