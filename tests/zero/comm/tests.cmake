@@ -8,6 +8,8 @@ zr_add_test(zero/comm/test_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
 zr_add_test(zero/comm/test_control_tcp.c)
 set(PROCESSES zero/comm/process_cases.c ${COMM_SUITE})
 zr_add_test(zero/comm/test_comm_processes.c ${PROCESSES} LABELS asan)
+add_test(NAME test_comm_links COMMAND test_comm_processes apart)
+zr_test_properties(test_comm_links NO_SANITIZERS)
 # Under mpirun, with more ranks than cores and by whoever runs the tests.
 include(zero/comm/mpi.cmake)
 add_executable(test_comm_mpi zero/comm/test_comm_mpi.c ${PROCESSES})

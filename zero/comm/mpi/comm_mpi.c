@@ -159,6 +159,7 @@ static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
     zr_card_fill(&own.card, &self->proof, self->control->origin_rank,
                  self->base.options.machine_ranks,
                  zr_device_info(zr_stream_device(call->stream))->n_threads);
+    zr_links_destroy(&self->links); /* of a call before, which failed */
     if (self->site == NULL)
         self->links = zr_links_create(self->control, self->base.options.timeout_ms, &own.place);
     ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own, sizeof(own),
