@@ -120,10 +120,11 @@ static void draw_bars(const capacity_results_t *results, FILE *script) {
             capacity_point_number(first, "ranks"),
             messages_plural((size_t)capacity_point_number(first, "ranks")));
     fputs("set style fill solid 0.8 border -1\nset boxwidth 0.7\nset logscale y\n"
-          "set key top left\nset yrange [*:*]\n"
-          "set offsets 0.6, 0.6, graph 0.3, 0\nset xlabel 'stage, optimizer/parameters'\n"
-          "set grid ytics\nplot ",
+          "set key top left\nset yrange [*:*]\nset autoscale yfixmax\n"
+          "set offsets 0, 0, graph 0.35, 0\nset xlabel 'stage, optimizer/parameters'\n"
+          "set grid ytics\n",
           script);
+    fprintf(script, "set xrange [-0.8:%zu.8]\nplot ", count_of(results) - 1);
     for (int stage = 0; stage <= 3; stage++)
         if (has_stage(results, stage))
             fprintf(script,
@@ -196,6 +197,7 @@ static void draw_times(const capacity_results_t *results, FILE *script) {
         has_measured |= capacity_point_at(point_at(results, i), "proof.step_ms") != NULL;
     write_times(results, script);
     fputs("set title 'seconds of a step'\nset logscale xy\nset xlabel 'million parameters'\n"
+          "set xrange [*:*]\nset yrange [*:*]\nset autoscale xy\n"
           "set xtics norotate autofreq\nset key inside top left\nset offsets 0, 0, 0, 0\nset "
           "grid\nplot ",
           script);
