@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "examples/common/args.h"
 #include "examples/common/device.h"
@@ -879,6 +880,11 @@ static zr_status_t check_hardware(const train_options_t *options, const zr_log_t
             "--hardware %s: nothing is chosen, so nothing is planned with it; add --stage "
             "auto, --offload-optimizer auto or --offload-params auto, or ask zero-plan",
             options->hardware_path);
+    if (options->hardware_path != NULL && access(options->hardware_path, R_OK) != 0)
+        return zr_fail(log, ZR_ERR_IO,
+                       "--hardware %s: cannot read it: %s; give a file that zero-bench "
+                       "--save-hardware has written (names of machines are zero-plan's)",
+                       options->hardware_path, strerror(errno));
     return ZR_OK;
 }
 

@@ -239,7 +239,7 @@ static void rates_of_a_file(void **state) {
     assert_ran(MODEL "--hardware slow.json", 2);
     assert_said("no auto", "--hardware slow.json: nothing is chosen");
     assert_ran(MODEL "--stage auto --hardware none.json", 2);
-    assert_said("no file", "none.json");
+    assert_said("no such file", "--hardware none.json: cannot read it");
 }
 
 int main(void) {
