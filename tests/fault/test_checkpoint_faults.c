@@ -67,7 +67,7 @@ static bool is_faulty(int rank) {
 }
 
 /* What is there after the save that fails: one that has its name is whole. */
-static atomic_bool has_first, has_second, has_damaged;
+static atomic_bool has_first, has_second, has_damaged, has_unfinished;
 
 static bool is_whole(size_t step) {
     char path[160];
@@ -84,10 +84,23 @@ static bool is_whole(size_t step) {
     return whole;
 }
 
+static bool is_empty_of_others(void) {
+    DIR *stream = opendir(saved);
+    const struct dirent *entry;
+    bool is_empty = true;
+    if (stream == NULL)
+        return false;
+    while ((entry = readdir(stream)) != NULL)
+        is_empty &= strncmp(entry->d_name, ".step", 5) != 0;
+    closedir(stream);
+    return is_empty;
+}
+
 static void look_between(void) {
     fault_spare_allocations(true);
     atomic_store(&has_first, is_whole(FIRST_STEP));
     atomic_store(&has_second, is_whole(SAVED_STEP));
+    atomic_store(&has_unfinished, !is_empty_of_others());
     fault_spare_allocations(kind != CALLS);
 }
 
@@ -316,17 +329,6 @@ static void path_of(size_t step, const char *name, char path[160]) {
     snprintf(path, 160, "%s/step-%08zu%s", saved, step, name);
 }
 
-static bool is_empty_of_others(void) {
-    DIR *stream = opendir(saved);
-    const struct dirent *entry;
-    bool is_empty = true;
-    assert_non_null(stream);
-    while ((entry = readdir(stream)) != NULL)
-        is_empty &= strncmp(entry->d_name, ".step", 5) != 0;
-    closedir(stream);
-    return is_empty;
-}
-
 typedef struct undisturbed {
     uint64_t hash;
     char manifest[1 << 16];
@@ -351,7 +353,7 @@ static void check_saved(const undisturbed_t *expected) {
         fail_msg("%s: a checkpoint that has its name is not whole", run_name);
     if (!has_last || !atomic_load(status == ZR_OK ? &has_second : &has_first))
         fail_msg("%s: a checkpoint is gone", run_name);
-    if (!is_empty_of_others())
+    if (!is_empty_of_others() || (status != ZR_OK && atomic_load(&has_unfinished)))
         fail_msg("%s: something is left", run_name);
     path_of(N_STEPS, "/manifest.json", path);
     if (strcmp(read_text(path), expected->manifest) != 0)
