@@ -53,6 +53,8 @@ void zr_save_sums_name(int rank, char name[64]);
 /* ---- save_memory.c ---- */
 
 #define ZR_SAVE_N_STAGING_BUFFERS ((size_t)3)
+/* State lies wherever the allocator has put it: few drives take it from there without a copy. */
+#define ZR_SAVE_N_BOUNCE_BUFFERS ((size_t)8)
 
 /** Where a piece begins in a copy: as transfers past the page cache want it, mostly. */
 static inline uint64_t zr_save_aligned(uint64_t n_bytes) {

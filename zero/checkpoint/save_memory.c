@@ -89,7 +89,7 @@ static size_t memory_bytes(const zr_runtime_t *runtime, const zr_slices_t *slice
                   add_up(runtime, slices, looked_at_bytes, &largest) != 0;
     if (!is_any)
         return 0;
-    return SLACK_BYTES + store.n_bounce_buffers * store.request_bytes +
+    return SLACK_BYTES + ZR_SAVE_N_BOUNCE_BUFFERS * store.request_bytes +
            ZR_SAVE_N_STAGING_BUFFERS * zr_save_staging_bytes(runtime, slices, copies) +
            (copies ? copy : 0);
 }

@@ -33,6 +33,8 @@ typedef struct part {
     uint64_t offset;
     uint64_t n_bytes;
     const void *bytes;
+    const uint64_t *sums; /* of its chunks, where they are known; else NULL */
+    bool is_swapped;      /* it is a buffer of the swap pipeline */
 } part_t;
 
 struct zr_save_writer {
@@ -81,12 +83,16 @@ static zr_status_t end_oldest(zr_save_writer_t *save) {
     return note_swap(save, zr_swap_done(save->runtime->state.swap));
 }
 
-static zr_status_t put(zr_save_writer_t *save, size_t extent, uint64_t offset, uint64_t n_bytes,
-                       const void *bytes, bool is_swapped) {
-    put_t next = {.is_swapped = is_swapped};
+static zr_status_t put(zr_save_writer_t *save, const part_t *part) {
+    put_t next = {.is_swapped = part->is_swapped};
     if (save->n_puts == MOST_IN_FLIGHT)
         ZR_TRY(end_oldest(save));
-    ZR_TRY(zr_store_put(save->store, extent, offset, n_bytes, bytes, &next.ticket));
+    if (part->sums != NULL)
+        ZR_TRY(zr_store_put_hashed(save->store, part->extent, part->offset, part->n_bytes,
+                                   part->bytes, part->sums, &next.ticket));
+    else
+        ZR_TRY(zr_store_put(save->store, part->extent, part->offset, part->n_bytes, part->bytes,
+                            &next.ticket));
     save->puts[(save->first_put + save->n_puts++) % MOST_IN_FLIGHT] = next;
     return ZR_OK;
 }
@@ -117,7 +123,8 @@ static zr_status_t put_from_device(zr_save_writer_t *save, size_t extent, uint64
         ZR_TRY(take_staging(save, &buffer));
         ZR_TRY(zr_copy_async(stream, buffer, device + done, length, ZR_COPY_DEVICE_TO_HOST));
         ZR_TRY(zr_stream_synchronize(stream));
-        ZR_TRY(put(save, extent, offset + done, length, buffer, false));
+        part_t part = {extent, offset + done, length, buffer, NULL, false};
+        ZR_TRY(put(save, &part));
     }
     return ZR_OK;
 }
@@ -156,8 +163,18 @@ static zr_status_t put_resident(zr_save_writer_t *save, size_t extent, uint64_t 
     return ZR_OK;
 }
 
-static zr_status_t put_swapped(zr_save_writer_t *save, size_t extent, uint64_t offset,
-                               uint64_t n_bytes) {
+/* What the store has verified when it was read has these; where its chunks are others, NULL. */
+static const uint64_t *known_sums(const zr_save_writer_t *save, const zr_piece_t *piece) {
+    const zr_state_t *state = &save->runtime->state;
+    size_t chunk = zr_store_info(state->store)->chunk_bytes, n_chunks;
+    const uint64_t *sums =
+        zr_store_checksums(state->store, state->extents.first + piece->tensor, &n_chunks);
+    if (sums == NULL || chunk != save->slices->chunk_bytes)
+        return NULL;
+    return sums + piece->offset_bytes / chunk;
+}
+
+static zr_status_t put_swapped(zr_save_writer_t *save, const zr_piece_t *piece, part_t *part) {
     zr_state_t *state = &save->runtime->state;
     size_t n_buffers = save->runtime->config.offload_optimizer.n_buffers;
     void *buffer = NULL;
@@ -167,7 +184,10 @@ static zr_status_t put_swapped(zr_save_writer_t *save, size_t extent, uint64_t o
         ZR_TRY(end_oldest(save));
     ZR_TRY(note_swap(save, zr_swap_next(state->swap, &buffer)));
     save->n_swapped++;
-    return put(save, extent, offset, n_bytes, buffer, true);
+    part->bytes = buffer;
+    part->sums = known_sums(save, piece);
+    part->is_swapped = true;
+    return put(save, part);
 }
 
 /* All pieces of a unit's state that this rank saves: all that it has. */
@@ -178,8 +198,9 @@ static zr_status_t put_state(zr_save_writer_t *save, size_t extent, const zr_uni
          i < placement->first_piece[unit->index + 1]; i++) {
         const zr_piece_t *piece = &placement->pieces[i];
         uint64_t n_bytes = zr_piece_bytes(placement, piece);
+        part_t part = {.extent = extent, .offset = offset, .n_bytes = n_bytes};
         if (piece->tier == ZR_TIER_NVME)
-            ZR_TRY(put_swapped(save, extent, offset, n_bytes));
+            ZR_TRY(put_swapped(save, piece, &part));
         else
             ZR_TRY(put_resident(save, extent, offset, n_bytes,
                                 (const char *)unit->state[piece->tier] + piece->offset_bytes,
@@ -198,7 +219,8 @@ static zr_status_t put_looked_at(zr_save_writer_t *save, size_t extent, zr_unit_
         n_elems = slice->n_elems - first < most ? slice->n_elems - first : most;
         ZR_TRY(take_staging(save, &buffer));
         ZR_TRY(zr_params_read(unit, FLAT_FROZEN, first, n_elems, (float *)buffer));
-        ZR_TRY(put(save, extent, first * sizeof(float), n_elems * sizeof(float), buffer, false));
+        part_t part = {extent, first * sizeof(float), n_elems * sizeof(float), buffer, NULL, false};
+        ZR_TRY(put(save, &part));
     }
     return ZR_OK;
 }
@@ -269,6 +291,7 @@ static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
     zr_save_data_name(runtime->rank, name);
     options.chunk_bytes = save->slices->chunk_bytes;
     options.max_transfers = MOST_IN_FLIGHT;
+    options.n_bounce_buffers = ZR_SAVE_N_BOUNCE_BUFFERS;
     options.paths = &folder;
     options.n_paths = 1;
     options.file_name = name;
@@ -448,10 +471,8 @@ zr_status_t zr_save_writer_take(zr_save_writer_t *save, bool copies) {
 }
 
 static zr_status_t put_parts(zr_save_writer_t *save) {
-    for (size_t i = 0; i < save->n_parts; i++) {
-        const part_t *part = &save->parts[i];
-        ZR_TRY(put(save, part->extent, part->offset, part->n_bytes, part->bytes, false));
-    }
+    for (size_t i = 0; i < save->n_parts; i++)
+        ZR_TRY(put(save, &save->parts[i]));
     return end_puts(save);
 }
 
