@@ -102,7 +102,12 @@ train_together() {
 # strike KIND HOST: what happens to a rank.
 strike() {
     case $1 in
-    kill | memory) kill -KILL "$(rank_of "$2")" 2>/dev/null ;;
+    kill) kill -KILL "$(rank_of "$2")" ;;
+    memory) # no more than it has; who can go on without is killed
+        prlimit --pid "$(rank_of "$2")" --as=4096 2>/dev/null
+        for ((i = 0; i < 40; i++)); do is_running "${pids[$2]}" && sleep 0.1; done
+        kill -KILL "$(rank_of "$2")" 2>/dev/null && echo "case $case: killed without memory to take"
+        ;;
     stop) kill -STOP "$(rank_of "$2")" ;;
     cut) ip link set "p$case-$2" down ;;
     esac
@@ -118,7 +123,7 @@ one_moment() {
     kind=${kinds[case % 4]}
     victim=$((RANDOM % 4))
     local delay_ms=$((RANDOM % 1500)) starved=none saved
-    [ "$kind" != memory ] || starved=$victim:$((least_kb + RANDOM % (most_kb - least_kb)))
+    [ "$kind" != memory ] || [ $((case / 4 % 2)) -eq 0 ] || starved=$victim:$((least_kb + RANDOM % (most_kb - least_kb)))
     mkdir "/mnt/$case" && cd "/mnt/$case" && make_hosts "$case" || return 1
     launch "$case" "0 1 2 3" "$starved" --steps 1000000 --checkpoint-dir run --checkpoint-every 2 \
         --checkpoint-keep 2 --log log
