@@ -34,7 +34,7 @@ typedef struct run {
 
     pthread_mutex_t lock; /* guards what follows */
     zr_status_t status;   /* of the rank that failed first */
-    bool drive_failed;    /* it gave back what had not been put there: no fault of the input */
+    bool drive_failed;    /* a drive or the machine, once it trained: no fault of the input */
 } run_t;
 
 typedef struct rank {
@@ -483,12 +483,13 @@ static void note_failure(run_t *run, zr_status_t status) {
     pthread_mutex_unlock(&run->lock);
 }
 
-/* Once it trains, nothing has a format but what drives give back. */
+/* Once it trains, nothing has a format but what drives give back, and what cannot be had any more
+ * (a ring, for which the machine has no memory) could be had before. */
 static zr_status_t train_and_finish(rank_t *rank) {
     zr_status_t status = train_steps(rank);
     if (status == ZR_OK)
         status = finish(rank);
-    if (status == ZR_ERR_FORMAT) {
+    if (status == ZR_ERR_FORMAT || status == ZR_ERR_UNSUPPORTED) {
         pthread_mutex_lock(&rank->run->lock);
         rank->run->drive_failed = true;
         pthread_mutex_unlock(&rank->run->lock);
