@@ -314,6 +314,15 @@ static zr_status_t share_loss_and_time(rank_t *rank, double loss, train_step_lin
     return ZR_OK;
 }
 
+static void add_time(train_time_t *sum, const train_time_t *time) {
+    sum->compute += time->compute;
+    sum->comm += time->comm;
+    sum->optimizer += time->optimizer;
+    sum->stall += time->stall;
+    sum->io += time->io;
+    sum->data += time->data;
+}
+
 static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
     const train_options_t *o = rank->run->options;
     double loss = 0;
@@ -424,8 +433,8 @@ static zr_status_t train_steps(rank_t *rank) {
     size_t saved_step = rank->run->start.step;
     result->first_step = result->n_steps = saved_step;
     result->n_skipped = saved_step - rank->run->start.n_updates;
-    train_time_t begin = rank_time(rank), before = begin, after = begin;
-    double start = now_seconds(), step_start = start;
+    train_time_t before = rank_time(rank), after = before;
+    double step_start = now_seconds();
     (void)take_own_seconds(rank);
     for (size_t i = saved_step; begins_step(rank, i); i++) {
         train_step_line_t line = {0};
@@ -436,6 +445,8 @@ static zr_status_t train_steps(rank_t *rank) {
         line.seconds = step_end - step_start;
         line.tokens_per_s = (double)line.n_tokens / line.seconds;
         line.time = time_between(&before, &after, line.seconds);
+        rank->seconds += line.seconds;
+        add_time(&result->time, &line.time);
         step_start = step_end;
         before = after;
         if (rank->number == 0)
@@ -451,15 +462,13 @@ static zr_status_t train_steps(rank_t *rank) {
             continue;
         ZR_TRY(save_checkpoint(rank));
         saved_step = result->n_steps;
-        step_start = now_seconds();
+        step_start = now_seconds(); /* saving is of no step */
         before = rank_time(rank);
+        (void)take_own_seconds(rank);
     }
     if (o->checkpoint.dir != NULL && result->n_steps > saved_step)
         ZR_TRY(save_checkpoint(rank));
-    ZR_TRY(train_checkpoint_end(rank->runtime, true, &result->saves));
-    rank->seconds = step_start - start;
-    result->time = time_between(&begin, &after, rank->seconds);
-    return ZR_OK;
+    return train_checkpoint_end(rank->runtime, true, &result->saves);
 }
 
 static zr_status_t finish(rank_t *rank) {

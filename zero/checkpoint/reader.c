@@ -85,7 +85,8 @@ static zr_status_t read_sums(zr_checkpoint_reader_t *reader, size_t extent, uint
     if (sum != e->xxh3)
         return zr_fail(&reader->log, ZR_ERR_FORMAT,
                        "%s/%s: the checksums of extent %zu, %zu at offset %" PRIu64
-                       ", are not those that were saved",
+                       ", are not those that were saved; an older checkpoint may be whole: "
+                       "remove this one to go on from it",
                        files->sums.folder, files->sums.name, extent, n_chunks, offset);
     for (size_t i = 0; i < n_chunks; i++)
         sums[i] = le64toh(sums[i]);
@@ -137,7 +138,8 @@ static zr_status_t read_chunk(zr_checkpoint_reader_t *reader, size_t extent, siz
         return ZR_OK;
     return zr_fail(&reader->log, ZR_ERR_FORMAT,
                    "%s/%s: %zu bytes at offset %" PRIu64
-                   ", of unit \"%.200s\", are not those that were saved",
+                   ", of unit \"%.200s\", are not those that were saved; an older checkpoint "
+                   "may be whole: remove this one to go on from it",
                    files->data.folder, files->data.name, n_bytes, offset, manifest->units[e->unit]);
 }
 
