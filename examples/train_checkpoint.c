@@ -186,6 +186,22 @@ static zr_status_t check_trainer(opening_t *opening) {
     return status;
 }
 
+static void say_start(const opening_t *opening) {
+    const zr_checkpoint_info_t *info = &opening->info;
+    size_t n_steps = opening->options->steps;
+    if (info->step >= n_steps)
+        zr_log_write(opening->log, info->step > n_steps ? ZR_LOG_WARNING : ZR_LOG_INFO,
+                     "%s has %zu steps already: nothing is left of --steps %zu; give more to go on",
+                     info->path, info->step, n_steps);
+    else
+        zr_log_write(opening->log, ZR_LOG_INFO,
+                     "goes on from %s: step %zu of %zu, saved by %d rank%s at stage %d, sequence "
+                     "%" PRIu64 " of the data",
+                     info->path, info->step, n_steps, info->n_ranks,
+                     messages_plural((size_t)info->n_ranks), info->stage,
+                     opening->start->n_sequences);
+}
+
 static zr_status_t open_newest(const train_options_t *options, const data_t *data,
                                const zr_log_t *log, train_start_t *start) {
     opening_t opening = {.options = options, .data = data, .log = log, .start = start};
@@ -194,11 +210,7 @@ static zr_status_t open_newest(const train_options_t *options, const data_t *dat
     start->step = opening.info.step;
     start->n_updates = opening.info.n_updates;
     ZR_TRY(check_trainer(&opening));
-    zr_log_write(log, ZR_LOG_INFO,
-                 "goes on from %s: step %zu of %zu, saved by %d rank%s at stage %d, sequence "
-                 "%" PRIu64 " of the data",
-                 opening.info.path, start->step, options->steps, opening.info.n_ranks,
-                 opening.info.n_ranks == 1 ? "" : "s", opening.info.stage, start->n_sequences);
+    say_start(&opening);
     return ZR_OK;
 }
 

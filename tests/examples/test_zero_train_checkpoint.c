@@ -78,6 +78,8 @@ static void a_run_that_is_done_does_nothing(void **state) {
     assert_string_equal(again, done);
     assert_ran(TINY "--steps 3 --checkpoint-dir ckpt --resume", 0);
     assert_non_null(strstr(out, "none: the checkpoint has all 3"));
+    assert_ran(TINY "--steps 2 --checkpoint-dir ckpt --resume", 0);
+    assert_said("fewer steps", "warning: ckpt/step-00000003 has 3 steps already");
     empty("ckpt");
 }
 
