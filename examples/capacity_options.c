@@ -349,11 +349,8 @@ static bool is_own(int key) {
 
 static error_t set_option(int key, char *value, struct argp_state *state) {
     parsing_t *p = state->input;
-    if (key == ARGP_KEY_ARG) {
-        (void)!zr_fail(p->log, ZR_ERR_ARGUMENT,
-                       "\"%s\": zero-capacity takes options only (--help lists them)", value);
-        return EINVAL;
-    }
+    if (key == ARGP_KEY_ARG)
+        return shared_options_refuse_word("zero-capacity", value, p->log);
     if (!is_own(key) && shared_options_name(&all, key) == NULL)
         return ARGP_ERR_UNKNOWN;
     if (p->options->run.help || p->options->run.version)

@@ -166,11 +166,8 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
 
 static error_t set_option(int key, char *value, struct argp_state *state) {
     parsing_t *p = state->input;
-    if (key == ARGP_KEY_ARG) {
-        (void)!zr_fail(p->log, ZR_ERR_ARGUMENT,
-                       "\"%s\": zero-plan takes options only (--help lists them)", value);
-        return EINVAL;
-    }
+    if (key == ARGP_KEY_ARG)
+        return shared_options_refuse_word("zero-plan", value, p->log);
     if (key != KEY_HARDWARE && key != KEY_PLOT && shared_options_name(&all, key) == NULL)
         return ARGP_ERR_UNKNOWN;
     if (p->options->run.help || p->options->run.version)

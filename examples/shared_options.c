@@ -2,6 +2,7 @@
 #include "examples/shared_options.h"
 
 #include <assert.h>
+#include <errno.h>
 
 static void add(shared_table_t *table, struct argp_option option) {
     assert(table->n < SHARED_OPTIONS_MOST);
@@ -36,4 +37,10 @@ const char *shared_options_name(const shared_options_t *options, int key) {
         if (train_options_find(options->shared[i].name)->key == key)
             return options->shared[i].name;
     return NULL;
+}
+
+error_t shared_options_refuse_word(const char *program, const char *word, const zr_log_t *log) {
+    (void)!zr_fail(log, ZR_ERR_ARGUMENT, "\"%s\": %s takes options only (--help lists them)", word,
+                   program);
+    return EINVAL;
 }

@@ -37,6 +37,9 @@ typedef struct shared_table {
 /** All of it is at most SHARED_OPTIONS_MOST lines, headers included. */
 shared_table_t shared_options_table(const shared_options_t *options);
 
+/** Refuse a word that is no option, of a program that takes none; what argp's parser returns. */
+error_t shared_options_refuse_word(const char *program, const char *word, const zr_log_t *log);
+
 /** The name of one of zero-train's; NULL: the key is not of any that is shared. */
 const char *shared_options_name(const shared_options_t *options, int key);
 

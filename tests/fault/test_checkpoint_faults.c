@@ -25,6 +25,7 @@
 
 #include "offload/uring_ring.h"
 #include "tests/fault/fault_wrap.h"
+#include "tests/zero/checkpoint/folder_fixture.h"
 #include "tests/zero/toy.h"
 #include "zero/checkpoint/save_internal.h"
 
@@ -34,9 +35,6 @@
 enum { FIRST_STEP = 0, SAVED_STEP = 2, FAULTY_SAVE = 2, N_SAVES = 3 };
 /* A run takes milliseconds; one that takes this long hangs. */
 #define WATCHDOG_SECONDS 100
-
-static char folder[64];
-static char saved[80];
 
 /* ---- what fails ------------------------------------------------------------------------------ */
 
@@ -297,12 +295,6 @@ WRAP(int, zr_ring_next, zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *c
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-static void empty(const char *path) {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
-}
-
 static size_t count_descriptors(void) {
     size_t n = 0;
     DIR *stream = opendir("/proc/self/fd");
@@ -559,27 +551,11 @@ static void a_changed_bit_is_not_saved(void **state) {
     fail_each(FLIPPED_READS, 2);
 }
 
-/* In memory where that can be. */
-static int make_folder(void **state) {
-    static char in_memory[] = "/dev/shm/zr-test-faults-XXXXXX",
-                on_drive[] = "/tmp/zr-test-faults-XXXXXX";
-    char *made = mkdtemp(in_memory);
-    (void)state;
+static int prepare(void **state) {
+    int made = make_folder_in_memory(state);
     fault_scope(true);
     json_set_alloc_funcs(fault_malloc_always, fault_free);
-    if (made == NULL)
-        made = mkdtemp(on_drive);
-    if (made == NULL)
-        return -1;
-    snprintf(folder, sizeof(folder), "%s", made);
-    snprintf(saved, sizeof(saved), "%s/a", folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    empty(folder);
-    return 0;
+    return made;
 }
 
 int main(void) {
@@ -589,5 +565,5 @@ int main(void) {
         cmocka_unit_test(a_changed_bit_is_not_saved),
         cmocka_unit_test(a_restore_may_fail),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, prepare, remove_folder);
 }

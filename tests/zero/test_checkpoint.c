@@ -15,21 +15,14 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/zero/checkpoint/folder_fixture.h"
 #include "tests/zero/toy.h"
 
 #define N_STEPS 4
 #define SAVED_STEP 2
 
 static const char *device_name; /* NULL: the host, or late devices */
-static char folder[64];         /* of everything */
-static char saved[80];          /* checkpoints */
-static char saved_again[80];
-
-static void empty(const char *path) {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
-}
+static char saved_again[80];    /* other checkpoints */
 
 static void train(const toy_options_t *options, toy_result_t *result) {
     toy_train(options, result);
@@ -339,23 +332,11 @@ static void a_copy_is_made_where_there_is_room(void **state) {
     assert_int_equal(result.step.step, 0);
 }
 
-static int make_folder(void **state) {
-    const char *base = getenv("TMPDIR");
-    (void)state;
-    if (device_name != NULL && access("/dev/shm", W_OK) == 0)
-        base = "/dev/shm"; /* it is the device that this is about */
-    snprintf(folder, sizeof(folder), "%.40s/zr-test-ckpt-XXXXXX", base != NULL ? base : "/tmp");
-    if (mkdtemp(folder) == NULL)
-        return -1;
-    snprintf(saved, sizeof(saved), "%s/a", folder);
+/* On a device, it is the device that this is about. */
+static int make_folders(void **state) {
+    int made = device_name != NULL ? make_folder_in_memory(state) : make_folder(state);
     snprintf(saved_again, sizeof(saved_again), "%s/b", folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    empty(folder);
-    return 0;
+    return made;
 }
 
 int main(int argc, char **argv) {
@@ -377,6 +358,6 @@ int main(int argc, char **argv) {
     };
     device_name = argc > 1 ? argv[1] : NULL;
     if (device_name != NULL)
-        return cmocka_run_group_tests(on_device, make_folder, remove_folder);
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+        return cmocka_run_group_tests(on_device, make_folders, remove_folder);
+    return cmocka_run_group_tests(tests, make_folders, remove_folder);
 }

@@ -11,14 +11,13 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tests/zero/checkpoint/folder_fixture.h"
 #include "tests/zero/toy.h"
 #include "zero/checkpoint/save_internal.h"
 
 #define N_STEPS 4
 #define SAVED_STEP 2
 
-static char folder[64];
-static char saved[80];
 static atomic_int n_steps_done; /* of all ranks */
 static atomic_int n_written;    /* since, while the run went on */
 static int n_wanted;
@@ -39,12 +38,6 @@ zr_status_t __wrap_zr_save_writer_finish(zr_save_writer_t *writer, zr_written_fi
         usleep(100);
     atomic_fetch_add(&n_written, 1);
     return __real_zr_save_writer_finish(writer, file_p);
-}
-
-static void empty(const char *path) {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
 }
 
 static uint64_t train(const toy_options_t *options) {
@@ -115,22 +108,6 @@ static void a_run_may_end_meanwhile(void **state) {
         assert_false(entries[i].is_complete);
     free(entries);
     empty(saved);
-}
-
-static int make_folder(void **state) {
-    const char *base = getenv("TMPDIR");
-    (void)state;
-    snprintf(folder, sizeof(folder), "%.40s/zr-test-async-XXXXXX", base != NULL ? base : "/tmp");
-    if (mkdtemp(folder) == NULL)
-        return -1;
-    snprintf(saved, sizeof(saved), "%s/a", folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    empty(folder);
-    return 0;
 }
 
 int main(void) {

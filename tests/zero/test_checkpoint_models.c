@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/common/ranks.h"
+#include "tests/zero/checkpoint/folder_fixture.h"
 
 #define MOST_PARAMS 3
 #define MOST_ELEMS 64
@@ -43,8 +44,6 @@ typedef struct run {
     zr_config_t config;
     const char *restore_from, *save_to; /* NULL: not */
 } run_t;
-
-static char folder[64], saved[80];
 
 static float value_of(uintptr_t param, size_t i) {
     return (float)(param + 1) + 0.125f * (float)i;
@@ -143,12 +142,6 @@ static void expect(run_t *run, int stage, int n_ranks, zr_offload_device_t place
                      rank, zr_status_name(ranks.status[rank]), ranks.last_error[rank]);
 }
 
-static void empty(const char *path) {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", path);
-    assert_int_equal(system(command), 0);
-}
-
 static void verify(void) {
     zr_checkpoint_t *checkpoint = NULL;
     assert_int_equal(zr_checkpoint_open(saved, NULL, &checkpoint), ZR_OK);
@@ -170,22 +163,6 @@ static void all_are_saved_and_loaded(void **state) {
                 expect(&loads, 3 - stage, ranks[(i + 1) % 3], places[(stage + i + 1) % 3]);
                 empty(saved);
             }
-}
-
-static int make_folder(void **state) {
-    const char *base = getenv("TMPDIR");
-    (void)state;
-    snprintf(folder, sizeof(folder), "%.40s/zr-test-models-XXXXXX", base != NULL ? base : "/tmp");
-    if (mkdtemp(folder) == NULL)
-        return -1;
-    snprintf(saved, sizeof(saved), "%s/a", folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    empty(folder);
-    return 0;
 }
 
 int main(void) {
