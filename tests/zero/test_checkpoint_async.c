@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -21,6 +22,7 @@
 static atomic_int n_steps_done; /* of all ranks */
 static atomic_int n_written;    /* since, while the run went on */
 static int n_wanted;
+static int failing; /* this one of them fails, from 1; 0: none */
 
 zr_status_t __real_zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p);
 zr_status_t __wrap_zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p);
@@ -36,8 +38,8 @@ zr_status_t __wrap_zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *repo
 zr_status_t __wrap_zr_save_writer_finish(zr_save_writer_t *writer, zr_written_file_t *file_p) {
     while (atomic_load(&n_steps_done) < n_wanted)
         usleep(100);
-    atomic_fetch_add(&n_written, 1);
-    return __real_zr_save_writer_finish(writer, file_p);
+    int number = atomic_fetch_add(&n_written, 1) + 1;
+    return number == failing ? ZR_ERR_IO : __real_zr_save_writer_finish(writer, file_p);
 }
 
 static uint64_t train(const toy_options_t *options) {
@@ -92,6 +94,27 @@ static void what_is_saved_is_of_its_step(void **state) {
         }
 }
 
+/* What one rank could not write is told of by its step, though the run has come further. */
+static void what_fails_is_named_by_its_step(void **state) {
+    toy_result_t result;
+    toy_options_t options = variant(1, 0);
+    (void)state;
+    options.save_to = saved;
+    options.save_step = SAVED_STEP;
+    options.save_goes_on = options.quiet = true;
+    n_wanted = options.n_ranks * (SAVED_STEP + 1);
+    atomic_store(&n_steps_done, 0);
+    atomic_store(&n_written, 0);
+    failing = 1;
+    toy_train(&options, &result);
+    failing = 0;
+    for (int r = 0; r < options.n_ranks; r++)
+        assert_int_equal(result.status[r], ZR_OK);
+    assert_true(strstr(result.last_error[0], "step 2 is not saved") != NULL ||
+                strstr(result.last_error[1], "step 2 is not saved") != NULL);
+    empty(saved);
+}
+
 /* A run that ends while one is written leaves it unfinished, and waits for its thread. */
 static void a_run_may_end_meanwhile(void **state) {
     toy_options_t options = variant(2, 2);
@@ -113,6 +136,7 @@ static void a_run_may_end_meanwhile(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_is_of_its_step),
+        cmocka_unit_test(what_fails_is_named_by_its_step),
         cmocka_unit_test(a_run_may_end_meanwhile),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

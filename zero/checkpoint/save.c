@@ -55,8 +55,9 @@ static bool is_fatal(zr_status_t status) {
     return status == ZR_ERR_COMM || status == ZR_ERR_DEVICE;
 }
 
-/* Every rank's status; ZR_OK when all are. It takes no memory, which a rank may not have. */
-static zr_status_t agree(zr_runtime_t *runtime, zr_status_t status) {
+/* Every rank's status of saving this step; ZR_OK when all are. It takes no memory, which a rank may
+ * not have. */
+static zr_status_t agree(zr_runtime_t *runtime, size_t step, zr_status_t status) {
     const double *all = NULL;
     if (is_fatal(status))
         return status;
@@ -67,8 +68,8 @@ static zr_status_t agree(zr_runtime_t *runtime, zr_status_t status) {
         zr_status_t other = (zr_status_t)(int)all[rank];
         if (other != ZR_OK)
             return zr_fail(&runtime->log, other,
-                           "step %zu is not saved, because rank %d could not: %s", runtime->n_steps,
-                           rank, zr_status_name(other));
+                           "step %zu is not saved, because rank %d could not: %s", step, rank,
+                           zr_status_name(other));
     }
     return ZR_OK;
 }
@@ -347,7 +348,7 @@ static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
         status = zr_save_find_room(runtime, &saving->slices, &copies);
     zr_saves_give_memory(runtime);
     if (status == ZR_OK)
-        status = agree(runtime, create_writer(saving));
+        status = agree(runtime, saving->step, create_writer(saving));
     if (status != ZR_OK)
         return status;
     double start = zr_rt_now(runtime);
@@ -366,7 +367,7 @@ zr_status_t zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t
     zr_status_t status = create(runtime, options, &saving);
     if (status == ZR_OK)
         status = make_folder(saving);
-    status = agree(runtime, status);
+    status = agree(runtime, runtime->n_steps, status);
     if (status == ZR_OK)
         status = begin(saving, options->goes_on);
     if (status == ZR_OK) {
@@ -396,7 +397,7 @@ static zr_status_t share_files(zr_saving_t *saving) {
     zr_status_t status = saving->status;
     if (status == ZR_OK)
         status = zr_rt_allocate_words(runtime, tensor, saving->n_words, &buffer);
-    status = agree(runtime, status);
+    status = agree(runtime, saving->step, status);
     if (status == ZR_OK) {
         note_file(saving);
         status = zr_rt_exchange_words(runtime, tensor, saving->words, saving->n_words, buffer,
@@ -410,7 +411,7 @@ static zr_status_t end(zr_saving_t *saving) {
     end_writing(saving);
     zr_status_t status = share_files(saving);
     if (status == ZR_OK)
-        status = agree(saving->runtime, publish(saving));
+        status = agree(saving->runtime, saving->step, publish(saving));
     if (status != ZR_OK)
         give_up(saving);
     return status;
