@@ -1,5 +1,5 @@
 /*
- * The control of ranks that are processes: each has a connection to the hub (hub.c), which is in
+ * The control of ranks that are processes: each has a connection to the hub (hub/), which is in
  * rank 0's. See control.h.
  *
  * A thread per process reads the connection, so that the end of a communicator is known at once,
@@ -18,7 +18,7 @@
 
 #include "kernels/kernels.h"
 #include "zero/comm/control.h"
-#include "zero/comm/hub.h"
+#include "zero/comm/hub/hub.h"
 
 enum {
     DEAD_MS = 1000,      /* for the end of a call that has failed, as the hub has it */

@@ -5,7 +5,7 @@
  * to come completes the meeting, and a rank that differs, gives up, leaves or does not come ends
  * the communicator with a reason that names it. Where the ranks are threads of one process, the
  * roll is in shared memory (control_memory.c); where they are processes, rank 0's process keeps
- * it (hub.c). What is decided, and how it is said, is the same.
+ * it (hub/). What is decided, and how it is said, is the same.
  *
  * Threads: externally locked; `is_dead` may be read without the lock, and `reason` after it.
  */

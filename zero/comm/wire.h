@@ -1,5 +1,5 @@
 /*
- * What goes over a connection between a rank and the hub (hub.c): frames, and the sockets below.
+ * What goes over a connection between a rank and the hub (hub/): frames, and the sockets below.
  *
  * A frame is a header and `length` bytes. Everything is checked by who receives it, since anybody
  * may connect to a port: the first frame proves to be a rank's by its magic number, lengths are

@@ -7,8 +7,8 @@
  * silence, whatever is not a rank. Then it answers their frames until all have gone. A rank whose
  * connection is lost, or who sends what is no message, ends all communicators that it is in.
  */
-#ifndef ZR_ZERO_COMM_HUB_H
-#define ZR_ZERO_COMM_HUB_H
+#ifndef ZR_ZERO_COMM_HUB_HUB_H
+#define ZR_ZERO_COMM_HUB_HUB_H
 
 #include "zero/comm/wire.h"
 

@@ -1,0 +1,137 @@
+/* See connection.h. */
+#include "zero/comm/hub/connection.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+void zr_connection_close(zr_connection_t *connection) {
+    if (connection->socket >= 0)
+        close(connection->socket);
+    free(connection->outbox.bytes);
+    connection->outbox = (zr_outbox_t){0};
+    connection->socket = -1;
+    connection->n_received = 0;
+}
+
+void zr_connection_open(zr_connection_t *connection, int socket, int rank) {
+    connection->socket = socket;
+    connection->rank = rank;
+    connection->is_closing = false;
+    connection->has_left = false;
+    connection->n_received = 0;
+    connection->outbox = (zr_outbox_t){0};
+}
+
+/* Room for so many bytes more. */
+static bool grow_outbox(zr_outbox_t *outbox, size_t length) {
+    if (outbox->sent > 0) {
+        memmove(outbox->bytes, outbox->bytes + outbox->sent, outbox->length - outbox->sent);
+        outbox->length -= outbox->sent;
+        outbox->sent = 0;
+    }
+    if (outbox->length + length <= outbox->capacity)
+        return true;
+    size_t capacity = 2 * (outbox->length + length);
+    char *bytes = realloc(outbox->bytes, capacity);
+    if (bytes == NULL)
+        return false;
+    outbox->bytes = bytes;
+    outbox->capacity = capacity;
+    return true;
+}
+
+bool zr_connection_flush(zr_connection_t *connection) {
+    zr_outbox_t *outbox = &connection->outbox;
+    while (outbox->sent < outbox->length) {
+        ssize_t n = send(connection->socket, outbox->bytes + outbox->sent,
+                         outbox->length - outbox->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return true;
+        if (n < 0 && errno != EINTR)
+            return false;
+        outbox->sent += n > 0 ? (size_t)n : 0;
+    }
+    if (connection->is_closing)
+        (void)shutdown(connection->socket, SHUT_WR);
+    return true;
+}
+
+void zr_connection_send_parts(zr_connection_t *connection, uint32_t kind, uint32_t group,
+                              const void *head, size_t head_length, const void *tail,
+                              size_t tail_length) {
+    zr_frame_t frame = {
+        .kind = kind, .group = group, .length = (uint32_t)(head_length + tail_length)};
+    zr_outbox_t *outbox = &connection->outbox;
+    if (connection->socket < 0)
+        return;
+    if (!grow_outbox(outbox, sizeof(frame) + head_length + tail_length)) {
+        (void)shutdown(connection->socket, SHUT_RDWR); /* it is told so by the loss */
+        return;
+    }
+    const void *parts[] = {&frame, head, tail};
+    size_t lengths[] = {sizeof(frame), head_length, tail_length};
+    for (int i = 0; i < 3; i++) {
+        if (lengths[i] > 0)
+            memcpy(outbox->bytes + outbox->length, parts[i], lengths[i]);
+        outbox->length += lengths[i];
+    }
+    (void)zr_connection_flush(connection);
+}
+
+void zr_connection_send(zr_connection_t *connection, uint32_t kind, uint32_t group,
+                        const void *data, size_t length) {
+    zr_connection_send_parts(connection, kind, group, data, length, NULL, 0);
+}
+
+void zr_connection_refuse(zr_connection_t *connection, const char *reason) {
+    zr_connection_send(connection, ZR_FRAME_REFUSED, 0, reason, strlen(reason) + 1);
+    connection->is_closing = true;
+    (void)zr_connection_flush(connection);
+}
+
+static bool has_length(const zr_frame_t *frame) {
+    switch (frame->kind) {
+    case ZR_FRAME_POST:
+        return frame->length == sizeof(zr_post_t);
+    case ZR_FRAME_MEET:
+        return frame->length == sizeof(int32_t);
+    case ZR_FRAME_KILL:
+        return frame->length > 0 && frame->length <= ZR_REASON_BYTES;
+    case ZR_FRAME_LEAVE:
+        return frame->length == 0;
+    case ZR_FRAME_HELLO:
+        return frame->length == sizeof(zr_hello_t);
+    default:
+        return false;
+    }
+}
+
+int zr_connection_receive(zr_connection_t *connection) {
+    size_t room = sizeof(connection->received) - connection->n_received;
+    ssize_t n =
+        recv(connection->socket, connection->received + connection->n_received, room, MSG_DONTWAIT);
+    if (n == 0)
+        return ECONNRESET;
+    if (n < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : errno;
+    connection->n_received += (size_t)n;
+    return 0;
+}
+
+int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *frame) {
+    if (connection->n_received < sizeof(*frame))
+        return 0;
+    memcpy(frame, connection->received, sizeof(*frame));
+    if (!has_length(frame))
+        return -1;
+    return connection->n_received >= sizeof(*frame) + frame->length;
+}
+
+void zr_connection_drop_frame(zr_connection_t *connection, const zr_frame_t *frame) {
+    size_t length = sizeof(*frame) + frame->length;
+    connection->n_received -= length;
+    memmove(connection->received, connection->received + length, connection->n_received);
+}

@@ -1,0 +1,251 @@
+/* See hub.h. One thread, one poll; nothing in it waits for a single rank. */
+#include "zero/comm/hub/hub.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "zero/comm/hub/hub_internal.h"
+
+enum {
+    STOP_MS = 5 * 1000, /* for ranks to go, once rank 0 has */
+    LOOK_MS = 100       /* how often time limits are looked at */
+};
+
+/* ---- what ranks say ---- */
+
+/* False: this is no message of a rank. */
+static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, void *data) {
+    zr_hub_group_t *group = zr_hub_group_find(hub, frame->group);
+    int rank = group != NULL ? zr_hub_group_rank(group, world_rank) : -1;
+    if (rank < 0 || group->is_gone[rank])
+        return frame->kind != ZR_FRAME_HELLO && group == NULL; /* of a group that has gone */
+    if (frame->kind == ZR_FRAME_POST) {
+        zr_post_t post;
+        memcpy(&post, data, sizeof(post));
+        if (post.payload_bytes > ZR_PAYLOAD_BYTES || group->has_arrived[rank])
+            return false;
+        zr_hub_meeting_take_post(hub, group, rank, &post);
+    } else if (frame->kind == ZR_FRAME_MEET) {
+        int32_t status;
+        memcpy(&status, data, sizeof(status));
+        if (group->has_arrived[rank])
+            return atomic_load(&group->roll->is_dead);
+        zr_hub_meeting_begin(hub, group, rank, false);
+        zr_hub_meeting_count_in(hub, group, rank, (zr_status_t)status);
+    } else if (frame->kind == ZR_FRAME_KILL) {
+        ((char *)data)[frame->length - 1] = '\0';
+        zr_roll_kill(group->roll, "%s", (const char *)data);
+        zr_hub_group_tell_end(hub, group);
+    } else if (frame->kind == ZR_FRAME_LEAVE) {
+        zr_roll_kill_for_leaving(group->roll, rank);
+        zr_hub_group_remove(hub, group, rank);
+        zr_hub_groups_forget(hub);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void serve_rank(zr_hub_t *hub, int rank) {
+    zr_connection_t *connection = &hub->ranks[rank];
+    zr_frame_t frame;
+    int error = zr_connection_receive(connection), found = 0;
+    while (error == 0 && connection->socket >= 0 &&
+           (found = zr_connection_next_frame(connection, &frame)) > 0) {
+        _Alignas(16) char data[ZR_WIRE_MOST_TO_HUB];
+        memcpy(data, connection->received + sizeof(frame), frame.length);
+        zr_connection_drop_frame(connection, &frame);
+        if (!take_frame(hub, rank, &frame, data))
+            found = -1;
+        if (found < 0)
+            break;
+    }
+    if (found < 0) {
+        zr_hub_lose_rank(hub, rank, "sent what is no message, and was cut off");
+    } else if (error != 0) {
+        char reason[128];
+        snprintf(reason, sizeof(reason), "is gone: its connection has ended (%s)",
+                 error == ECONNRESET ? "closed by its process or machine" : strerror(error));
+        zr_hub_lose_rank(hub, rank, reason);
+    }
+}
+
+/* ---- the thread ---- */
+
+static short events_of(const zr_connection_t *connection) {
+    bool has_more = connection->outbox.sent < connection->outbox.length;
+    return (short)(POLLIN | (has_more ? POLLOUT : 0));
+}
+
+static int fill_polled(zr_hub_t *hub) {
+    int n = 0;
+    hub->polled[n++] = (struct pollfd){.fd = hub->wake[0], .events = POLLIN};
+    hub->polled[n++] = (struct pollfd){.fd = hub->options.listener, .events = POLLIN};
+    for (int rank = 0; rank < hub->options.n_ranks; rank++)
+        hub->polled[n++] =
+            (struct pollfd){.fd = hub->ranks[rank].socket, .events = events_of(&hub->ranks[rank])};
+    for (int i = 0; i < ZR_HUB_MOST_STRANGERS; i++)
+        hub->polled[n++] = (struct pollfd){.fd = hub->strangers[i].socket,
+                                           .events = events_of(&hub->strangers[i])};
+    return n;
+}
+
+static void serve_connection(zr_hub_t *hub, zr_connection_t *connection,
+                             const struct pollfd *polled) {
+    if (connection->socket < 0 || connection->socket != polled->fd || polled->revents == 0)
+        return;
+    bool is_lost = (polled->revents & POLLOUT) != 0 && !zr_connection_flush(connection);
+    if (is_lost && connection->rank >= 0 && hub->is_gathered && !hub->is_failed)
+        zr_hub_lose_rank(hub, connection->rank, "is gone: nothing can be sent to it");
+    else if (is_lost)
+        zr_connection_close(connection);
+    else if ((polled->revents & (POLLIN | POLLHUP | POLLERR)) == 0)
+        return;
+    else if (connection->rank < 0 || connection->is_closing)
+        zr_hub_gathering_serve_stranger(hub, connection);
+    else if (hub->is_gathered)
+        serve_rank(hub, connection->rank);
+    else
+        zr_hub_gathering_serve_early_rank(connection);
+}
+
+static void serve(zr_hub_t *hub) {
+    int n_polled = fill_polled(hub);
+    if (poll(hub->polled, (nfds_t)n_polled, LOOK_MS) < 0)
+        return;
+    char byte;
+    if (hub->polled[0].revents != 0 && read(hub->wake[0], &byte, 1) < 0)
+        return; /* was read already */
+    if (hub->polled[1].revents != 0 && hub->options.listener >= 0)
+        zr_hub_gathering_accept(hub);
+    for (int rank = 0; rank < hub->options.n_ranks; rank++)
+        serve_connection(hub, &hub->ranks[rank], &hub->polled[2 + rank]);
+    for (int i = 0; i < ZR_HUB_MOST_STRANGERS; i++)
+        serve_connection(hub, &hub->strangers[i], &hub->polled[2 + hub->options.n_ranks + i]);
+}
+
+/* Whether there is nobody left, or no time for who is. */
+static bool is_over(zr_hub_t *hub) {
+    pthread_mutex_lock(&hub->lock);
+    bool is_stopping = hub->is_stopping;
+    pthread_mutex_unlock(&hub->lock);
+    if (!is_stopping)
+        return false;
+    if (hub->stop_until_ms == 0)
+        hub->stop_until_ms = zr_wire_now_ms() + (hub->has_failed ? ZR_HUB_DEAD_MS : STOP_MS);
+    if (zr_wire_now_ms() >= hub->stop_until_ms)
+        return true;
+    for (int rank = 0; rank < hub->options.n_ranks; rank++)
+        if (hub->ranks[rank].socket >= 0)
+            return false;
+    return true;
+}
+
+static void *hub_main(void *argument) {
+    zr_hub_t *hub = argument;
+    hub->gather_until_ms = zr_wire_now_ms() + hub->options.timeout_ms;
+    while (!is_over(hub)) {
+        serve(hub);
+        zr_hub_gathering_close_late(hub);
+        if (!hub->is_gathered)
+            zr_hub_gathering_look(hub);
+        else if (!hub->is_failed)
+            zr_hub_meetings_look(hub);
+    }
+    return NULL;
+}
+
+/* ---- start and stop ---- */
+
+static void free_hub(zr_hub_t *hub) {
+    for (int rank = 0; hub->ranks != NULL && rank < hub->options.n_ranks; rank++)
+        zr_connection_close(&hub->ranks[rank]);
+    for (int i = 0; hub->strangers != NULL && i < ZR_HUB_MOST_STRANGERS; i++)
+        zr_connection_close(&hub->strangers[i]);
+    while (hub->groups != NULL) {
+        zr_hub_group_t *group = hub->groups;
+        hub->groups = group->next;
+        zr_hub_group_free(group);
+    }
+    if (hub->options.listener >= 0)
+        close(hub->options.listener);
+    for (int i = 0; i < 2; i++)
+        if (hub->wake[i] >= 0)
+            close(hub->wake[i]);
+    free(hub->ranks);
+    free(hub->strangers);
+    free(hub->polled);
+    free(hub);
+}
+
+static void init_connections(zr_connection_t *connections, size_t n) {
+    for (size_t i = 0; connections != NULL && i < n; i++) {
+        connections[i].socket = -1;
+        connections[i].rank = -1;
+    }
+}
+
+/* What the thread needs, and rank 0's connection. */
+static bool prepare(zr_hub_t *hub, int *own_p) {
+    size_t n_ranks = (size_t)hub->options.n_ranks;
+    int pair[2];
+    hub->ranks = calloc(n_ranks, sizeof(*hub->ranks));
+    hub->strangers = calloc(ZR_HUB_MOST_STRANGERS, sizeof(*hub->strangers));
+    hub->polled = calloc(2 + n_ranks + ZR_HUB_MOST_STRANGERS, sizeof(*hub->polled));
+    init_connections(hub->ranks, n_ranks);
+    init_connections(hub->strangers, ZR_HUB_MOST_STRANGERS);
+    if (hub->ranks == NULL || hub->strangers == NULL || hub->polled == NULL ||
+        pipe2(hub->wake, O_CLOEXEC | O_NONBLOCK) != 0 ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+        return false;
+    zr_connection_open(&hub->ranks[0], pair[0], 0);
+    *own_p = pair[1];
+    return true;
+}
+
+zr_status_t zr_hub_start(const zr_hub_options_t *options, zr_hub_t **hub_p, int *own_p) {
+    zr_hub_t *hub = calloc(1, sizeof(*hub));
+    int own = -1;
+    if (hub == NULL) {
+        close(options->listener);
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for the meeting of %d ranks",
+                       options->n_ranks);
+    }
+    hub->options = *options;
+    hub->wake[0] = hub->wake[1] = -1;
+    if (!prepare(hub, &own) || pthread_mutex_init(&hub->lock, NULL) != 0)
+        goto err_free;
+    if (pthread_create(&hub->thread, NULL, hub_main, hub) == 0) {
+        *hub_p = hub;
+        *own_p = own;
+        return ZR_OK;
+    }
+    pthread_mutex_destroy(&hub->lock);
+err_free:
+    if (own >= 0)
+        close(own);
+    free_hub(hub);
+    return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for the meeting of %d ranks",
+                   options->n_ranks);
+}
+
+void zr_hub_stop(zr_hub_t **hub_pp) {
+    zr_hub_t *hub = *hub_pp;
+    if (hub == NULL)
+        return;
+    *hub_pp = NULL;
+    pthread_mutex_lock(&hub->lock);
+    hub->is_stopping = true;
+    pthread_mutex_unlock(&hub->lock);
+    ssize_t n = write(hub->wake[1], "", 1);
+    (void)n; /* it looks by itself, too, a little later */
+    pthread_join(hub->thread, NULL);
+    pthread_mutex_destroy(&hub->lock);
+    free_hub(hub);
+}

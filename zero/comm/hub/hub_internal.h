@@ -1,0 +1,102 @@
+/*
+ * What the parts of the hub share. Read them in this order:
+ *
+ *   hub.c         the thread: what connections bring, and to whom it goes; start and stop
+ *   connection.c  one connection: frames in and out
+ *   gathering.c   how ranks come, and what else connects
+ *   groups.c      communicators: members, and their end
+ *   meetings.c    the calls of a communicator's ranks: arrivals, outcomes, time limits
+ *
+ * Threads: all of it is the hub's thread's own, but for what has a lock beside it.
+ */
+#ifndef ZR_ZERO_COMM_HUB_HUB_INTERNAL_H
+#define ZR_ZERO_COMM_HUB_HUB_INTERNAL_H
+
+#include <poll.h>
+#include <pthread.h>
+
+#include "zero/comm/hub/connection.h"
+#include "zero/comm/hub/hub.h"
+
+enum {
+    ZR_HUB_MOST_STRANGERS = 64, /* connections that have not said who they are, at a time */
+    ZR_HUB_DEAD_MS =
+        1000 /* both for ranks to come to the end of a call that has failed, and to go */
+};
+
+/* A communicator. Ranks are its own; `world` has their numbers in the first one. */
+typedef struct zr_hub_group {
+    struct zr_hub_group *next;
+    uint32_t id;
+    bool is_told;      /* that it is dead */
+    bool is_first;     /* the meeting under way is the first of a call */
+    int64_t limit_ms;  /* of the meeting under way, when one has arrived */
+    int64_t until_ms;  /* likewise: when that is */
+    int waiting;       /* who was the first at it */
+    int *world;        /* [n_ranks] */
+    bool *has_arrived; /* [n_ranks] at the meeting under way */
+    bool *is_gone;     /* [n_ranks] connection lost, or left */
+    zr_roll_t *roll;
+} zr_hub_group_t;
+
+struct zr_hub {
+    zr_hub_options_t options;
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards is_stopping */
+    bool is_stopping;
+    int wake[2]; /* a pipe: is_stopping has changed */
+    /* the thread's own: */
+    bool is_gathered, is_failed;
+    bool has_failed; /* a communicator has, and its ranks know: who does not go may be stopped */
+    int64_t gather_until_ms, stop_until_ms;
+    int n_strange;
+    uint32_t n_groups; /* made so far: their ids */
+    zr_hub_group_t *groups;
+    zr_connection_t *ranks;     /* [n_ranks] */
+    zr_connection_t *strangers; /* [ZR_HUB_MOST_STRANGERS] */
+    struct pollfd *polled;      /* [2 + n_ranks + ZR_HUB_MOST_STRANGERS] */
+};
+
+/* ---- gathering.c ---- */
+
+/** Somebody has connected. */
+void zr_hub_gathering_accept(zr_hub_t *hub);
+/** A connection of no rank so far has sent something, or ended. */
+void zr_hub_gathering_serve_stranger(zr_hub_t *hub, zr_connection_t *stranger);
+/** A rank that goes while others are awaited may come again. */
+void zr_hub_gathering_serve_early_rank(zr_connection_t *connection);
+/** Close strangers whose time is up. */
+void zr_hub_gathering_close_late(zr_hub_t *hub);
+/** Whether all have come, or the time is up: then gathering ends. */
+void zr_hub_gathering_look(zr_hub_t *hub);
+
+/* ---- groups.c ---- */
+
+/** @param world  [n_ranks] their numbers in the first communicator; NULL: no memory */
+zr_hub_group_t *zr_hub_group_create(zr_hub_t *hub, int n_ranks, const int *world);
+/** The hub's list has forgotten it. */
+void zr_hub_group_free(zr_hub_group_t *group);
+zr_hub_group_t *zr_hub_group_find(zr_hub_t *hub, uint32_t id);
+/** A rank's number in a group, -1 where it is not in it. */
+int zr_hub_group_rank(const zr_hub_group_t *group, int world_rank);
+/** Tell the members of its end, once, where it has ended. */
+void zr_hub_group_tell_end(zr_hub_t *hub, zr_hub_group_t *group);
+/** A rank is not in a group any more, by its will or not. */
+void zr_hub_group_remove(zr_hub_t *hub, zr_hub_group_t *group, int rank);
+/** Forget groups that nobody is in. */
+void zr_hub_groups_forget(zr_hub_t *hub);
+/** A rank's connection has ended, for this reason where it was not to end. */
+void zr_hub_lose_rank(zr_hub_t *hub, int world_rank, const char *reason);
+
+/* ---- meetings.c ---- */
+
+/** A rank is about to arrive: where it is the first, the time of the others begins. */
+void zr_hub_meeting_begin(zr_hub_t *hub, zr_hub_group_t *group, int rank, bool is_first);
+/** The first meeting of a call: a rank says what it calls. */
+void zr_hub_meeting_take_post(zr_hub_t *hub, zr_hub_group_t *group, int rank, zr_post_t *post);
+/** A later meeting: who has gone is counted in for it. */
+void zr_hub_meeting_count_in(zr_hub_t *hub, zr_hub_group_t *group, int rank, zr_status_t status);
+/** Whether somebody comes too late to one: its communicator, or the meeting, ends. */
+void zr_hub_meetings_look(zr_hub_t *hub);
+
+#endif
