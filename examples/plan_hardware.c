@@ -56,8 +56,8 @@ static zr_status_t refuse(const char *which, struct dirent *const *entries, size
                        which);
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "--hardware %s: no machine of that name is described; allowed are %sa file "
-                   "(NAME.json or ./NAME) and this; the nearest is %s",
-                   which, list, args_nearest(which, names, n_names));
+                   "(NAME.json or ./NAME) and this%s",
+                   which, list, args_hint(args_nearest(which, names, n_names)).text);
 }
 
 /* By name, among the descriptions that are there. */

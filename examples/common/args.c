@@ -15,6 +15,12 @@
 
 /* Longer words than this are compared by their beginning. */
 #define LONGEST_WORD 63
+#define LEAST_PART 3 /* letters of a name, to be taken for it */
+#define MOST_OPTIONS 256
+
+static bool differ(char a, char b) {
+    return tolower((unsigned char)a) != tolower((unsigned char)b);
+}
 
 static size_t edit_distance(const char *a, const char *b) {
     size_t n = strnlen(b, LONGEST_WORD);
@@ -25,7 +31,7 @@ static size_t edit_distance(const char *a, const char *b) {
         size_t diagonal = row[0];
         row[0] = i;
         for (size_t j = 1; j <= n; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            size_t best = diagonal + differ(a[i - 1], b[j - 1]);
             diagonal = row[j];
             if (row[j] + 1 < best)
                 best = row[j] + 1;
@@ -37,11 +43,21 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[n];
 }
 
+/* How far a name is from a word, as likeness goes: a slip is one edit in three letters; a part of
+ * a name comes after all slips. SIZE_MAX: nothing alike. */
+static size_t unlikeness(const char *word, const char *name) {
+    size_t distance = edit_distance(word, name), length = strnlen(word, LONGEST_WORD);
+    if (distance <= (length + 2) / 3)
+        return distance;
+    return length >= LEAST_PART && strcasestr(name, word) != NULL ? LONGEST_WORD + distance
+                                                                  : SIZE_MAX;
+}
+
 const char *args_nearest(const char *word, const char *const *names, size_t n_names) {
     const char *nearest = NULL;
     size_t least = SIZE_MAX;
     for (size_t i = 0; i < n_names; i++) {
-        size_t distance = edit_distance(word, names[i]);
+        size_t distance = unlikeness(word, names[i]);
         if (distance < least) {
             least = distance;
             nearest = names[i];
@@ -50,23 +66,30 @@ const char *args_nearest(const char *word, const char *const *names, size_t n_na
     return nearest;
 }
 
+args_hint_t args_hint(const char *nearest) {
+    args_hint_t hint = {""};
+    if (nearest != NULL)
+        snprintf(hint.text, sizeof(hint.text), "; the nearest is %s", nearest);
+    return hint;
+}
+
 /* ---- the look-through ------------------------------------------------------------------- */
 
 static bool is_last(const struct argp_option *option) {
     return option->name == NULL && option->key == 0 && option->doc == NULL && option->group == 0;
 }
 
-static const char *nearest_option(const struct argp_option *options, const char *word) {
-    const char *nearest = "";
-    size_t least = SIZE_MAX;
-    for (const struct argp_option *o = options; !is_last(o); o++) {
-        size_t distance = o->name == NULL ? SIZE_MAX : edit_distance(word, o->name);
-        if (distance < least) {
-            least = distance;
-            nearest = o->name;
-        }
-    }
-    return nearest;
+/* "; the nearest is --name" */
+static args_hint_t hint_option(const struct argp_option *options, const char *word) {
+    const char *names[MOST_OPTIONS], *nearest;
+    char option[LONGEST_WORD + 3];
+    size_t n = 0;
+    for (const struct argp_option *o = options; !is_last(o) && n < MOST_OPTIONS; o++)
+        if (o->name != NULL)
+            names[n++] = o->name;
+    nearest = args_nearest(word, names, n);
+    snprintf(option, sizeof(option), "--%s", nearest != NULL ? nearest : "");
+    return args_hint(nearest != NULL ? option : NULL);
 }
 
 /* The option that `word` (of `length` characters) names, whole or by a unique beginning. */
@@ -91,9 +114,8 @@ static zr_status_t find_option(const struct argp_option *options, const char *wo
         size_t n = length < LONGEST_WORD ? length : LONGEST_WORD;
         memcpy(name, word, n);
         name[n] = '\0';
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "unknown option --%.*s; the nearest is --%s (--help lists all)", (int)length,
-                       word, nearest_option(options, name));
+        return zr_fail(log, ZR_ERR_ARGUMENT, "unknown option --%.*s%s (--help lists all)",
+                       (int)length, word, hint_option(options, name).text);
     }
     *option_p = found;
     return ZR_OK;
@@ -113,8 +135,8 @@ static zr_status_t find_short(const struct argp_option *options, const char *wor
             return ZR_OK;
         }
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "unknown option %s: options begin with two dashes; the nearest is --%s", word,
-                   nearest_option(options, word + 1));
+                   "unknown option %s: options begin with two dashes%s (--help lists all)", word,
+                   hint_option(options, word + 1).text);
 }
 
 /* A word that begins with a dash or two; *takes_next_p: the next one is its value. */
@@ -274,8 +296,8 @@ zr_status_t args_choice(const char *key, const char *value, const char *const *n
     const char *nearest = nearest_number(value, names, n_names);
     if (nearest == NULL)
         nearest = args_nearest(value, names, n_names);
-    return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %s; the nearest is %s", key, value,
-                   allowed, nearest);
+    return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %s%s", key, value, allowed,
+                   args_hint(nearest).text);
 }
 
 zr_status_t args_dtype(const char *key, const char *value, const zr_log_t *log,
@@ -370,10 +392,10 @@ static zr_status_t find_size_unit(const char *key, const char *value, const char
                        "%s %s: not a whole number; use a smaller unit: allowed are B, KiB, MiB, "
                        "GiB, TiB, kB, MB, GB, TB",
                        key, value);
-    return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "%s %s: unknown unit \"%s\"; allowed are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB; "
-                   "the nearest is %s",
-                   key, value, unit, args_nearest(unit, names + 2, N_SIZE_UNITS - 2));
+    return zr_fail(
+        log, ZR_ERR_ARGUMENT,
+        "%s %s: unknown unit \"%s\"; allowed are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB%s", key,
+        value, unit, args_hint(args_nearest(unit, names + 2, N_SIZE_UNITS - 2)).text);
 }
 
 zr_status_t args_size(const char *key, const char *value, const zr_log_t *log,

@@ -36,7 +36,7 @@ static bool asks_for(const char *word, const command_t *command) {
            (word[length] == '\0' || word[length] == '=');
 }
 
-/* The nearest of commands and options that may stand first. */
+/* With the nearest of commands and options that may stand first. */
 static int refuse(const program_t *program, const char *word, const zr_log_t *log) {
     enum { MOST = 64 };
     bool is_option = word[0] == '-';
@@ -47,10 +47,10 @@ static int refuse(const program_t *program, const char *word, const zr_log_t *lo
         if (program->commands[n]->option != NULL)
             options[n_options++] = program->commands[n]->option;
     }
-    zr_log_write(log, ZR_LOG_ERROR, "unknown %s %s; the nearest is %s (%s --help lists all)",
-                 is_option ? "option" : "command", word,
-                 is_option ? args_nearest(word, options, n_options) : args_nearest(word, names, n),
-                 program->name);
+    const char *nearest =
+        is_option ? args_nearest(word, options, n_options) : args_nearest(word, names, n);
+    zr_log_write(log, ZR_LOG_ERROR, "unknown %s %s%s (%s --help lists all)",
+                 is_option ? "option" : "command", word, args_hint(nearest).text, program->name);
     return COMMAND_BAD_INPUT;
 }
 

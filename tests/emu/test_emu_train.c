@@ -217,7 +217,7 @@ static void test_device(void **state) {
     assert_said("auto", "device: host (auto; device \"cuda\": no GPU can be used here");
     assert_ran(TINY "--steps 1 --device cuda", 2);
     assert_said("cuda", "--device cuda: not available here: device \"cuda\": no GPU");
-    assert_said("cuda", "the nearest is host");
+    assert_said("cuda", "allowed are auto, host");
     assert_string_equal(out, "");
     assert_int_equal(unsetenv("EMU_DEVICES"), 0);
 }

@@ -55,6 +55,8 @@ static void wrong_sizes(void **state) {
         {"MiB", "not a size"},
         {"1.5GiB", "not a whole number; use a smaller unit"},
         {"512MB!", "nearest is MB"},
+        {"512parsecs",
+         "unknown unit \"parsecs\"; allowed are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB\n"},
         {"512Mi", "nearest is MiB"},
         {"16777216TiB", "overflows"},
         {"18446744073709551615", "overflows"}, /* would mean: no budget */
@@ -123,6 +125,8 @@ static void choices(void **state) {
     assert_said("--stage 4: allowed are 0, 1, 2, 3, auto; the nearest is 3\n");
     assert_int_equal(args_choice("--dtype", "b16", dtypes, 2, &log, &choice), ZR_ERR_ARGUMENT);
     assert_said("--dtype b16: allowed are fp32, bf16; the nearest is bf16\n");
+    assert_int_equal(args_choice("--dtype", "float", dtypes, 2, &log, &choice), ZR_ERR_ARGUMENT);
+    assert_said("--dtype float: allowed are fp32, bf16\n");
 }
 
 static void nearest_name(void **state) {
@@ -131,6 +135,11 @@ static void nearest_name(void **state) {
     assert_string_equal(args_nearest("sage", names, 3), "stage");
     assert_string_equal(args_nearest("step", names, 3), "steps");
     assert_string_equal(args_nearest("eed", names, 3), "seed");
+    assert_string_equal(args_nearest("SEED", names, 3), "seed");
+    assert_string_equal(args_nearest("tag", names, 3), "stage"); /* a part of it */
+    assert_null(args_nearest("model", names, 3));
+    assert_null(args_nearest("a", names, 3));
+    assert_null(args_nearest("", names, 3));
     assert_null(args_nearest("x", names, 0));
 }
 
@@ -183,11 +192,12 @@ static void command_lines(void **state) {
         {"--sage 3", NULL, "unknown option --sage; the nearest is --stage"},
         {"--jsn", NULL, "unknown option --jsn; the nearest is --json"},
         {"--stages=3", NULL, "unknown option --stages; the nearest is --stage"},
+        {"--frobnicate 3", NULL, "unknown option --frobnicate (--help lists all)"},
         {"--grad 3", NULL, "option --grad is ambiguous: --grad-accum or --grad-clip?"},
         {"--stage", NULL, "option --stage needs a value: --stage 0|1|2|3"},
         {"-o", NULL, "option --output needs a value: --output PATH"},
         {"-opath", NULL, "unknown option -opath: options begin with two dashes"},
-        {"-s 3", NULL, "unknown option -s: options begin with two dashes"},
+        {"-s 3", NULL, "unknown option -s: options begin with two dashes (--help lists all)"},
         {"--json=yes", NULL, "option --json takes no value, but got \"yes\""},
         {"-stage 3", NULL,
          "unknown option -stage: options begin with two dashes; the nearest is "

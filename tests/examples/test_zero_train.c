@@ -60,7 +60,7 @@ static void bad_usage_and_input(void **state) {
         {TINY "--recompute units", {"--recompute units", "nearest is unit"}},
         {TINY "--reduce every", {"--reduce every", "auto, every-micro-batch"}},
         {TINY "--device gpu", {"--device gpu", "auto, host, cuda"}},
-        {TINY "--device cuda", {"--device cuda", "not available here", "nearest is host"}},
+        {TINY "--device cuda", {"--device cuda", "not available here", "allowed are auto, host"}},
         {TINY "--device cuda:1", {"--device cuda:1", "not available here"}},
         {TINY "--device-memory 12Mib7", {"--device-memory 12Mib7", "unknown unit"}},
         {TINY "--device-memory 99999999TiB", {"--device-memory 99999999TiB", "overflows"}},

@@ -214,7 +214,7 @@ static void test_without_gpu(void **state) {
     for (int i = 0; i < 4; i++) {
         snprintf(arguments, sizeof(arguments), "%s --device cuda", commands[i]);
         assert_bad_usage(arguments, "--device cuda: not available here: ");
-        assert_bad_usage(arguments, "allowed are auto, host; the nearest is host");
+        assert_bad_usage(arguments, "not available here");
     }
     assert_int_equal(unsetenv("EMU_DEVICES"), 0);
 }

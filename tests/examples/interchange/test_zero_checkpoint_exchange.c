@@ -264,8 +264,7 @@ static void test_refusals(void **state) {
     refuse("export", "export takes CHECKPOINT, which is missing");
     refuse("export c5", "-o PATH is missing");
     refuse("export absent -o x", "cannot read absent: No such file");
-    refuse("export c5 -o x --format gguf",
-           "--format gguf: allowed are safetensors, llm.c; the nearest is llm.c");
+    refuse("export c5 -o x --format gguf", "--format gguf: allowed are safetensors, llm.c");
     refuse("export c5 -o x --dtype fp8", "--dtype fp8: allowed are fp32, bf16, fp16");
     refuse("export c5 -o x --format llm.c --dtype fp16", "files of llm.c have fp32 or bf16");
     refuse("export c5 -o x --format llm.c --shard-size 1GB", "a model of llm.c is one file");
