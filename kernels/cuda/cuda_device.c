@@ -340,5 +340,6 @@ const zr_device_backend_t zr_cuda_backend = {
     .cast = zr_cuda_cast,
     .fill = zr_cuda_fill,
     .sum = zr_cuda_sum,
+    .spread = zr_cuda_spread,
     .nn = &zr_cuda_nn_backend,
 };

@@ -1,16 +1,5 @@
-/* Add, scale, cast, fill and the sum over ranks on CUDA: loops over packs, and their launches. */
+/* Add, scale, cast and fill on CUDA: loops over packs, and their launches. */
 #include "kernels/cuda/cuda_pack.cuh"
-
-/*
- * The sources are kernel arguments: 32764 bytes of them are possible since CUDA 12.1, 4096 before.
- * A launch copies them all, so few sources have a short list.
- */
-#define ZR_CUDA_FEW_SOURCES 16
-#if CUDART_VERSION >= 12010
-#define ZR_CUDA_MAX_SOURCES ZR_MAX_SUM_SOURCES
-#else
-#define ZR_CUDA_MAX_SOURCES 480
-#endif
 
 template <typename D, typename S>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
@@ -59,25 +48,6 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
         zr_store_pack(x, first, zr_pack_length(first, n_elems), wide, pack);
 }
 
-template <typename T, int CAPACITY> struct sum_sources_t { const T *source[CAPACITY]; };
-
-template <typename T, int CAPACITY>
-static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
-    sum_kernel(T *dst, sum_sources_t<T, CAPACITY> sources, int n_sources, size_t n_elems,
-               bool wide) {
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
-        int n = zr_pack_length(first, n_elems);
-        zr_pack_t sum = zr_load_pack(sources.source[0], first, n, wide);
-        for (int source = 1; source < n_sources; source++) {
-            zr_pack_t addend = zr_load_pack(sources.source[source], first, n, wide);
-#pragma unroll
-            for (int i = 0; i < ZR_PACK_ELEMS; i++)
-                sum.value[i] += addend.value[i];
-        }
-        zr_store_pack(dst, first, n, wide, sum);
-    }
-}
-
 /* ---- launches ---- */
 
 template <typename D, typename S>
@@ -92,19 +62,6 @@ static void launch_cast(cudaStream_t queue, void *dst, const void *src, size_t n
     ZR_CUDA_LAUNCH((cast_kernel<D, S>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
                    static_cast<D *>(dst), static_cast<const S *>(src), n_elems,
                    zr_is_wide(dst) && zr_is_wide(src));
-}
-
-template <typename T, int CAPACITY>
-static void launch_sum(cudaStream_t queue, void *dst, const void *const *sources, int n_sources,
-                       size_t n_elems) {
-    sum_sources_t<T, CAPACITY> list = {};
-    bool wide = zr_is_wide(dst);
-    for (int i = 0; i < n_sources; i++) {
-        list.source[i] = static_cast<const T *>(sources[i]);
-        wide = wide && zr_is_wide(sources[i]);
-    }
-    ZR_CUDA_LAUNCH((sum_kernel<T, CAPACITY>), zr_cuda_blocks(n_elems), ZR_CUDA_THREADS, 0, queue,
-                   static_cast<T *>(dst), list, n_sources, n_elems, wide);
 }
 
 zr_status_t zr_cuda_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
@@ -163,24 +120,4 @@ zr_status_t zr_cuda_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t 
         ZR_CUDA_LAUNCH((fill_kernel<zr_bf16_t>), blocks, ZR_CUDA_THREADS, 0, queue,
                        static_cast<zr_bf16_t *>(x), n_elems, value, zr_is_wide(x));
     return zr_cuda_launched(stream, "fill");
-}
-
-zr_status_t zr_cuda_sum(zr_stream_t *stream, void *dst, const void *const *sources, int n_sources,
-                        zr_dtype_t dtype, size_t n_elems) {
-    cudaStream_t queue = zr_cuda_queue(stream);
-    ZR_TRY(zr_cuda_enter(stream->device));
-    if (n_sources > ZR_CUDA_MAX_SOURCES)
-        return zr_fail(&stream->device->log, ZR_ERR_UNSUPPORTED,
-                       "sum: %d sources; on cuda, in this build, 1 to %d are possible", n_sources,
-                       ZR_CUDA_MAX_SOURCES);
-    bool few = n_sources <= ZR_CUDA_FEW_SOURCES;
-    if (dtype == ZR_DTYPE_F32 && few)
-        launch_sum<float, ZR_CUDA_FEW_SOURCES>(queue, dst, sources, n_sources, n_elems);
-    else if (dtype == ZR_DTYPE_F32)
-        launch_sum<float, ZR_CUDA_MAX_SOURCES>(queue, dst, sources, n_sources, n_elems);
-    else if (few)
-        launch_sum<zr_bf16_t, ZR_CUDA_FEW_SOURCES>(queue, dst, sources, n_sources, n_elems);
-    else
-        launch_sum<zr_bf16_t, ZR_CUDA_MAX_SOURCES>(queue, dst, sources, n_sources, n_elems);
-    return zr_cuda_launched(stream, "sum");
 }

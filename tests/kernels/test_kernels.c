@@ -545,7 +545,7 @@ static void test_sum_refusals(void **state) {
  * unless that is -1. Every third array begins where no cache line does. */
 static void check_spread(fixture_t *f, zr_dtype_t dtype, size_t n_elems, int n_sources, int n_dsts,
                          int source_dst) {
-    enum { MOST = 16 };
+    enum { MOST = 32 };
     array_t arrays[2 * MOST];
     const void *sources[MOST];
     void *dsts[MOST];
@@ -576,8 +576,9 @@ static void check_spread(fixture_t *f, zr_dtype_t dtype, size_t n_elems, int n_s
 }
 
 static void test_spread(void **state) {
-    const int counts[][3] = {{1, 1, -1}, {1, 3, -1}, {1, 2, 0},  {2, 1, -1}, {2, 2, 1},
-                             {3, 3, -1}, {4, 4, 2},  {5, 5, -1}, {8, 8, 7},  {13, 2, 0}};
+    const int counts[][3] = {{1, 1, -1}, {1, 3, -1}, {1, 2, 0},   {2, 1, -1},
+                             {2, 2, 1},  {3, 3, -1}, {4, 4, 2},   {5, 5, -1},
+                             {8, 8, 7},  {13, 2, 0}, {14, 12, 3}, {1, 26, -1}};
     for (size_t d = 0; d < 2; d++)
         for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
             for (size_t s = 0; s < N_SIZES; s++)
