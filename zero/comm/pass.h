@@ -1,0 +1,34 @@
+/*
+ * A rank's part in a collective whose tensors it can address on all ranks: those of threads, and of
+ * processes that have mapped each other's memory.
+ *
+ * Every rank moves its own part: it reads what that is made of, wherever it is, and writes it to
+ * every rank that wants it, directly, through the device of its own stream. So each byte is read
+ * once and written once, in large contiguous copies or sums, and no rank touches another's part.
+ * That all tensors stay where they are until all parts are made is the communicator's to see to.
+ *
+ * Threads: the rank's own.
+ */
+#ifndef ZR_ZERO_COMM_PASS_H
+#define ZR_ZERO_COMM_PASS_H
+
+#include "zero/comm/comm_backend.h"
+
+typedef struct zr_pass {
+    int rank, n_ranks;
+    /* [n_ranks] each: */
+    const void **sends; /* what the ranks send and receive in the call under way, as this process
+                           addresses it: filled by the communicator */
+    void **recvs;
+    const void **sources; /* of zr_kernel_spread */
+    void **dsts;
+} zr_pass_t;
+
+/** Bytes of the four arrays of so many ranks, to be at `arrays`. */
+size_t zr_pass_bytes(int n_ranks);
+void zr_pass_init(zr_pass_t *pass, void *arrays, int rank, int n_ranks);
+
+/** Queue this rank's part of the call on its stream: a collective with data, not a split. */
+ZR_NODISCARD zr_status_t zr_pass_make_part(zr_pass_t *pass, const zr_comm_call_t *call);
+
+#endif
