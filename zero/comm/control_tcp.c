@@ -3,8 +3,9 @@
  * rank 0's. See control.h.
  *
  * A thread per process reads the connection, so that the end of a communicator is known at once,
- * also while its rank waits for a device. A rank's own limit is a little longer than the hub's:
- * where the hub answers, its words name the ranks that are missing.
+ * also while its rank waits for a device; and tells the hub that the process is there (wire.h). The
+ * hub keeps the time limits, and its words name the ranks that are missing: who has asked it
+ * something waits until it answers, or is not heard any more.
  */
 #include <errno.h>
 #include <netdb.h>
@@ -21,8 +22,6 @@
 #include "zero/comm/hub/hub.h"
 
 enum {
-    DEAD_MS = 1000,      /* for the end of a call that has failed, as the hub has it */
-    GRACE_MS = 5000,     /* for the hub's word to come, beyond its limit */
     LAST_WORDS_MS = 2000 /* for the hub to close the connection, when all is said */
 };
 
@@ -37,7 +36,6 @@ typedef struct tcp_control {
     zr_outcome_t outcome;   /* the latest */
     unsigned n_outcomes;    /* read from the connection */
     unsigned n_awaited;     /* asked for: the rank's own */
-    bool is_on_host;        /* the call under way: the rank's own */
     zr_outcome_t split;     /* of the arrival before: the rank's own */
     unsigned char *payload; /* [n_ranks * ZR_PAYLOAD_BYTES] with the outcome */
     bool is_dead, has_left;
@@ -49,7 +47,9 @@ struct line {
     int socket, n_ranks, timeout_ms;
     zr_hub_t *hub; /* rank 0's, else NULL */
     pthread_t reader;
-    pthread_mutex_t lock; /* guards what follows, and sending */
+    zr_lived_t clock;          /* the reader's own, as are, in its time: */
+    int64_t heard_ms, beat_ms; /* when the hub was heard; when it is told of this side next */
+    pthread_mutex_t lock;      /* guards what follows, and sending */
     pthread_cond_t changed;
     tcp_control_t *controls;
     bool is_lost;
@@ -65,6 +65,12 @@ static void end_control(tcp_control_t *self, const char *reason, bool has_left) 
     self->has_left = has_left;
     self->is_dead = true;
     pthread_cond_broadcast(&self->line->changed);
+}
+
+static const char *words_for_loss(int error) {
+    if (error == ECONNRESET)
+        return "closed by its process or machine";
+    return error == ETIMEDOUT ? "it is not heard: " ZR_WIRE_SILENCE : strerror(error);
 }
 
 static void lose_line(line_t *line, const char *why) {
@@ -90,6 +96,8 @@ static tcp_control_t *find_control(line_t *line, uint32_t group) {
 /* False: this is no message of the hub. */
 static bool take_frame(line_t *line, const zr_frame_t *frame, const unsigned char *data) {
     tcp_control_t *control = find_control(line, frame->group);
+    if (frame->kind == ZR_FRAME_ALIVE)
+        return frame->length == 0;
     if (frame->kind == ZR_FRAME_END && frame->length == sizeof(zr_end_t)) {
         zr_end_t end;
         memcpy(&end, data, sizeof(end));
@@ -114,6 +122,35 @@ static bool take_frame(line_t *line, const zr_frame_t *frame, const unsigned cha
     return true;
 }
 
+static void beat(line_t *line) {
+    pthread_mutex_lock(&line->lock);
+    (void)zr_wire_send(line->socket, ZR_FRAME_ALIVE, 0, NULL, 0); /* a failure shows in reading */
+    pthread_mutex_unlock(&line->lock);
+}
+
+/* Receive exactly so many bytes, and beat meanwhile. 0; ECONNRESET; ETIMEDOUT: the hub is silent;
+ * another errno. */
+static int hear(line_t *line, void *data, size_t length) {
+    int beat_ms = zr_wire_beat_ms(line->timeout_ms);
+    for (size_t received = 0; received < length;) {
+        ssize_t n = zr_wire_receive_some(line->socket, (char *)data + received, length - received,
+                                         beat_ms / 2);
+        int64_t now = zr_wire_lived_ms(&line->clock);
+        if (n < 0)
+            return (int)-n;
+        received += (size_t)n;
+        if (n > 0)
+            line->heard_ms = now;
+        if (now - line->heard_ms >= zr_wire_silence_ms(line->timeout_ms))
+            return ETIMEDOUT;
+        if (now < line->beat_ms)
+            continue;
+        line->beat_ms = now + beat_ms;
+        beat(line);
+    }
+    return 0;
+}
+
 static void *reader_main(void *argument) {
     line_t *line = argument;
     size_t most = ZR_WIRE_MOST_FROM_HUB(line->n_ranks);
@@ -121,13 +158,13 @@ static void *reader_main(void *argument) {
     const char *why = data == NULL ? "no memory to read from it" : NULL;
     zr_frame_t frame;
     while (why == NULL) {
-        int error = zr_wire_receive(line->socket, &frame, sizeof(frame), INT64_MAX);
+        int error = hear(line, &frame, sizeof(frame));
         if (error == 0 && frame.length > most)
             why = "what comes from it is no message";
         else if (error == 0)
-            error = zr_wire_receive(line->socket, data, frame.length, INT64_MAX);
+            error = hear(line, data, frame.length);
         if (error != 0)
-            why = error == ECONNRESET ? "closed by its process or machine" : strerror(error);
+            why = words_for_loss(error);
         if (why != NULL)
             break;
         pthread_mutex_lock(&line->lock);
@@ -162,21 +199,15 @@ static void send_locked(tcp_control_t *self, zr_frame_kind_t kind, const void *d
 }
 
 /* Send what the hub answers with an outcome, and wait for it. */
-static zr_status_t ask(tcp_control_t *self, zr_frame_kind_t kind, const void *data, size_t length,
-                       int64_t limit_ms) {
+static zr_status_t ask(tcp_control_t *self, zr_frame_kind_t kind, const void *data, size_t length) {
     line_t *line = self->line;
-    struct timespec deadline = deadline_after(limit_ms + GRACE_MS);
     send_locked(self, kind, data, length);
     self->n_awaited++;
     while (self->n_outcomes != self->n_awaited) {
         /* In a later meeting the others may still need this rank: the hub answers in any case. */
         if (self->is_dead && (kind == ZR_FRAME_POST || line->is_lost))
             return ZR_ERR_COMM;
-        if (pthread_cond_timedwait(&line->changed, &line->lock, &deadline) == ETIMEDOUT &&
-            self->n_outcomes != self->n_awaited) {
-            end_control(self, "rank 0's process does not answer", false);
-            return ZR_ERR_COMM;
-        }
+        pthread_cond_wait(&line->changed, &line->lock);
     }
     return (zr_status_t)self->outcome.status;
 }
@@ -185,9 +216,8 @@ static zr_status_t tcp_arrive(zr_control_t *control, const zr_post_t *post, void
     tcp_control_t *self = (tcp_control_t *)control;
     pthread_mutex_lock(&self->line->lock);
     zr_status_t status = ZR_ERR_COMM;
-    self->is_on_host = strcmp(post->device, "host") == 0;
     if (!self->is_dead)
-        status = ask(self, ZR_FRAME_POST, post, sizeof(*post), self->line->timeout_ms);
+        status = ask(self, ZR_FRAME_POST, post, sizeof(*post));
     self->split = self->outcome;
     if (status != ZR_OK && post->collective != ZR_SPLIT)
         status = ZR_ERR_COMM;
@@ -203,10 +233,7 @@ static zr_status_t tcp_meet(zr_control_t *control, zr_status_t status) {
     tcp_control_t *self = (tcp_control_t *)control;
     int32_t brought = status;
     pthread_mutex_lock(&self->line->lock);
-    int64_t limit_ms = (self->is_on_host ? 1 : 2) * (int64_t)self->line->timeout_ms;
-    if (self->is_dead && self->is_on_host && limit_ms > DEAD_MS)
-        limit_ms = DEAD_MS;
-    zr_status_t outcome = ask(self, ZR_FRAME_MEET, &brought, sizeof(brought), limit_ms);
+    zr_status_t outcome = ask(self, ZR_FRAME_MEET, &brought, sizeof(brought));
     pthread_mutex_unlock(&self->line->lock);
     return outcome;
 }
@@ -407,22 +434,24 @@ static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const z
 
 /* Wait until all ranks have come. */
 static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log, line_t *line) {
-    int64_t until_ms = zr_wire_now_ms() + line->timeout_ms + GRACE_MS;
     char text[ZR_REASON_BYTES] = "";
-    zr_frame_t frame = {0};
-    int error = zr_wire_receive(line->socket, &frame, sizeof(frame), until_ms);
+    zr_frame_t frame = {.kind = ZR_FRAME_ALIVE};
+    int error = 0;
+    while (error == 0 && frame.kind == ZR_FRAME_ALIVE && frame.length == 0)
+        error = hear(line, &frame, sizeof(frame));
     if (error == 0 && frame.kind == ZR_FRAME_WELCOME && frame.length == 0)
         return ZR_OK;
     if (error == 0 && frame.kind == ZR_FRAME_REFUSED && frame.length <= sizeof(text)) {
-        error = zr_wire_receive(line->socket, text, frame.length, until_ms);
+        error = hear(line, text, frame.length);
         text[sizeof(text) - 1] = '\0';
         if (error == 0)
             return zr_fail(log, ZR_ERR_COMM, "%s", text);
     }
     return zr_fail(log, ZR_ERR_COMM,
-                   "%s:%d does not answer as rank 0 of this run would: %s; is another program "
-                   "there, or another version?",
-                   launch->host, launch->port, error != 0 ? strerror(error) : "no message of its");
+                   "%s:%d does not answer as rank 0 of this run would: %s; has its process ended, "
+                   "or is another program there, or another version?",
+                   launch->host, launch->port,
+                   error != 0 ? words_for_loss(error) : "no message of its");
 }
 
 /* The connection, and its reader, which finds the first communicator's control there. */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +18,24 @@ int64_t zr_wire_now_ms(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int64_t zr_wire_lived_ms(zr_lived_t *lived) {
+    enum { MOST_STEP_MS = 500 };
+    int64_t now = zr_wire_now_ms();
+    int64_t step_ms = lived->looked_ms != 0 ? now - lived->looked_ms : 0;
+    lived->looked_ms = now;
+    lived->lived_ms += step_ms < MOST_STEP_MS ? step_ms : MOST_STEP_MS;
+    return lived->lived_ms;
+}
+
+int zr_wire_silence_ms(int timeout_ms) {
+    int64_t silence_ms = (int64_t)timeout_ms * 3 / 5;
+    return silence_ms > 1000 ? (int)silence_ms : 1000;
+}
+
+int zr_wire_beat_ms(int timeout_ms) {
+    return zr_wire_silence_ms(timeout_ms) / 6;
 }
 
 /* Milliseconds that poll may wait. */
@@ -94,6 +113,8 @@ void zr_wire_guard(int socket, int timeout_ms) {
     (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &next_s, sizeof(next_s));
     (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &lost_ms, sizeof(lost_ms));
     (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof(yes));
+    struct timeval limit = {.tv_sec = lost_ms / 1000, .tv_usec = lost_ms % 1000 * 1000};
+    (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
 /* One attempt at one address. */
@@ -172,22 +193,28 @@ int zr_wire_send(int socket, uint32_t kind, uint32_t group, const void *data, si
     return error != 0 ? error : send_all(socket, data, length, 0);
 }
 
+ssize_t zr_wire_receive_some(int socket, void *data, size_t length, int wait_ms) {
+    struct pollfd ready = {.fd = socket, .events = POLLIN};
+    int n_ready = poll(&ready, 1, wait_ms);
+    if (n_ready <= 0)
+        return n_ready == 0 || errno == EINTR ? 0 : -errno;
+    ssize_t n = recv(socket, data, length, MSG_DONTWAIT);
+    if (n == 0)
+        return -ECONNRESET;
+    if (n < 0)
+        return errno == EINTR || errno == EAGAIN ? 0 : -errno;
+    return n;
+}
+
 int zr_wire_receive(int socket, void *data, size_t length, int64_t until_ms) {
     for (size_t received = 0; received < length;) {
-        struct pollfd ready = {.fd = socket, .events = POLLIN};
-        int n_ready = poll(&ready, 1, left_ms(until_ms));
-        if (n_ready < 0 && errno != EINTR)
-            return errno;
-        if (n_ready <= 0 && zr_wire_now_ms() >= until_ms)
+        ssize_t n = zr_wire_receive_some(socket, (char *)data + received, length - received,
+                                         left_ms(until_ms));
+        if (n < 0)
+            return (int)-n;
+        if (n == 0 && zr_wire_now_ms() >= until_ms)
             return ETIMEDOUT;
-        if (n_ready <= 0)
-            continue;
-        ssize_t n = recv(socket, (char *)data + received, length - received, 0);
-        if (n == 0)
-            return ECONNRESET;
-        if (n < 0 && errno != EINTR && errno != EAGAIN)
-            return errno;
-        received += n > 0 ? (size_t)n : 0;
+        received += (size_t)n;
     }
     return 0;
 }

@@ -10,10 +10,12 @@
 #ifndef ZR_ZERO_COMM_WIRE_H
 #define ZR_ZERO_COMM_WIRE_H
 
+#include <sys/types.h>
+
 #include "zero/comm/roll.h"
 
 #define ZR_WIRE_MAGIC 0x315A52454E49474Cu
-#define ZR_WIRE_VERSION 2u /* of these structures */
+#define ZR_WIRE_VERSION 3u /* of these structures */
 
 typedef enum zr_frame_kind {
     ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first */
@@ -24,7 +26,8 @@ typedef enum zr_frame_kind {
     ZR_FRAME_KILL = 6,    /* to the hub: text */
     ZR_FRAME_LEAVE = 7,   /* to the hub */
     ZR_FRAME_OUTCOME = 8, /* from the hub: zr_outcome_t, then what the posts carried */
-    ZR_FRAME_END = 9      /* from the hub: zr_end_t */
+    ZR_FRAME_END = 9,     /* from the hub: zr_end_t */
+    ZR_FRAME_ALIVE = 10   /* both ways, without a word: zr_wire_beat_ms */
 } zr_frame_kind_t;
 
 typedef struct zr_frame {
@@ -58,6 +61,29 @@ typedef struct zr_end {
 /** Milliseconds of a clock that only goes forward. */
 int64_t zr_wire_now_ms(void);
 
+/** Time as a thread lives it: while its process is stopped, or does not come to run, none passes.
+ */
+typedef struct zr_lived {
+    int64_t looked_ms; /* of zr_wire_now_ms; 0: never */
+    int64_t lived_ms;
+} zr_lived_t;
+
+/**
+ * Milliseconds lived, to be asked often: at most half a second is counted between two questions. So who
+ * goes on after having been stopped, with all others as a job is or alone, does not take its own
+ * silence for theirs.
+ */
+int64_t zr_wire_lived_ms(zr_lived_t *lived);
+
+/**
+ * Both sides of a connection say that they are there, from a thread that does nothing else, when
+ * this long has passed since they did; and a side that is not heard for the longer time is lost.
+ * So a process that is stopped is found, and one that computes for long is not taken for it.
+ */
+int zr_wire_beat_ms(int timeout_ms);
+int zr_wire_silence_ms(int timeout_ms); /* well within the time limit, and at least a second */
+#define ZR_WIRE_SILENCE "its process is stopped, or its machine or the way there is lost"
+
 /**
  * Listen on a port of all of this machine's addresses; port 0 takes a free one.
  *
@@ -81,12 +107,19 @@ void zr_wire_no_delay(int socket);
 /**
  * A connection whose other side does not answer, because its machine or the way there is lost,
  * ends by itself, with ETIMEDOUT or the like, well within the time limit. Of a process that is
- * stopped, the machine answers.
+ * stopped, the machine answers. Nor does sending block for longer: it fails with EAGAIN.
  */
 void zr_wire_guard(int socket, int timeout_ms);
 
 /** Send it all, on a blocking socket. @return 0 or an errno */
 int zr_wire_send(int socket, uint32_t kind, uint32_t group, const void *data, size_t length);
+
+/**
+ * Receive some bytes, if there are any within so many milliseconds.
+ *
+ * @return how many; 0: none came; otherwise -errno, ECONNRESET when the other side has closed
+ */
+ssize_t zr_wire_receive_some(int socket, void *data, size_t length, int wait_ms);
 
 /**
  * Receive exactly so many bytes, on a blocking socket.

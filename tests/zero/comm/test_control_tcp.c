@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -267,7 +269,7 @@ static void test_strangers(void **state) {
     assert_int_equal(frame.kind, ZR_FRAME_REFUSED);
     assert_true(frame.length < sizeof(text));
     assert_int_equal(zr_wire_receive(fd, text, frame.length, INT64_MAX), 0);
-    assert_non_null(strstr(text, "version 3 of the protocol"));
+    assert_non_null(strstr(text, "version 4 of the protocol"));
     close(fd);
     for (int i = 0; i < 100; i++) /* more than have a place, and silent */
         quiet[i] = connect_to(port);
@@ -290,6 +292,8 @@ static int join_by_hand(int rank, int n_ranks, int port) {
     int fd = connect_to(port);
     assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
     assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+    while (frame.kind == ZR_FRAME_ALIVE)
+        assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
     assert_int_equal(frame.kind, ZR_FRAME_WELCOME);
     return fd;
 }
@@ -347,20 +351,25 @@ static void test_members_that_break_the_rules(void **state) {
     }
 }
 
+/* One of two ranks, as a process that does nothing. */
+static pid_t fork_rank(int rank, int port, int timeout_ms) {
+    pid_t process = fork();
+    if (process != 0)
+        return process;
+    member_t self = {.launch = {.host = "localhost", .port = port, .rank = rank}};
+    self.launch.n_ranks = 2;
+    self.timeout_ms = timeout_ms;
+    join(&self);
+    for (;;)
+        pause();
+}
+
 /* A process that is killed is noticed at once, whatever the time limit is. */
 static void test_killed_process(void **state) {
     (void)state;
     for (int victim = 0; victim < 2; victim++) {
         int port = free_port();
-        pid_t process = fork();
-        if (process == 0) {
-            member_t self = {.launch = {.host = "localhost", .port = port, .rank = victim}};
-            self.launch.n_ranks = 2;
-            self.timeout_ms = LONG_MS;
-            join(&self);
-            for (;;)
-                pause();
-        }
+        pid_t process = fork_rank(victim, port, LONG_MS);
         member_t member;
         start(&member, 1 - victim, 2, port, LONG_MS);
         finish(&member, ZR_OK);
@@ -371,7 +380,68 @@ static void test_killed_process(void **state) {
     }
 }
 
-/* A rank that is there but does not come to the end of a call: the others are let go. */
+/* A process that is stopped is noticed by its silence, before the time limit. */
+static void test_stopped_process(void **state) {
+    (void)state;
+    for (int victim = 0; victim < 2; victim++) {
+        int port = free_port();
+        pid_t process = fork_rank(victim, port, 2000);
+        member_t member;
+        start(&member, 1 - victim, 2, port, 2000);
+        finish(&member, ZR_OK);
+        kill(process, SIGSTOP);
+        expect_end(&member, victim == 0 ? "the connection to rank 0 is lost (it is not heard: its "
+                                          "process is stopped"
+                                        : "rank 1 has not been heard for 1200 ms: its process is "
+                                          "stopped");
+        leave_all(&member, 1);
+        kill(process, SIGKILL);
+        waitpid(process, NULL, 0);
+    }
+}
+
+static void sleep_ms(int ms) {
+    struct timespec moment = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&moment, NULL);
+}
+
+/* Ranks that compute for long are there; and a job that is stopped as a whole goes on afterwards,
+ * however long that was. */
+static void test_long_silence_between_calls(void **state) {
+    (void)state;
+    int ready[2], status = 0;
+    char byte;
+    assert_int_equal(pipe(ready), 0);
+    pid_t process = fork();
+    if (process == 0) {
+        member_t members[2];
+        talk_t talks[2] = {{.member = &members[0]}, {.member = &members[1]}};
+        pthread_t thread;
+        start_all(members, 2, free_port(), 2000);
+        finish(&members[0], ZR_OK);
+        finish(&members[1], ZR_OK);
+        sleep_ms(1500);
+        (void)!write(ready[1], "", 1); /* now it is stopped for a while */
+        pthread_create(&thread, NULL, talk_main, &talks[1]);
+        sleep_ms(200);
+        (void)talk_main(&talks[0]);
+        pthread_join(thread, NULL);
+        leave_all(members, 2);
+        _exit(talks[0].is_right && talks[1].is_right ? 0 : 1);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    kill(process, SIGSTOP);
+    sleep_ms(2500);
+    kill(process, SIGCONT);
+    assert_int_equal(waitpid(process, &status, 0), process);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+/* A rank that is there but does not come to the end of a call: the others are let go. Where it
+ * comes after all, it is told. */
 static void test_rank_late_within_a_call(void **state) {
     (void)state;
     member_t member;
@@ -387,6 +457,19 @@ static void test_rank_late_within_a_call(void **state) {
     assert_non_null(reason);
     assert_non_null(strstr(reason, "rank 0 has waited 600 ms for rank 1 to come to the end of "
                                    "barrier \"x\" (call 1)"));
+    int32_t brought = ZR_OK;
+    zr_frame_t frame;
+    zr_outcome_t outcome = {0};
+    char data[sizeof(zr_end_t)];
+    assert_int_equal(zr_wire_send(fd, ZR_FRAME_MEET, 0, &brought, sizeof(brought)), 0);
+    while (outcome.status == ZR_OK) { /* that of its post comes first */
+        assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+        assert_in_range(frame.length, 0, sizeof(data));
+        assert_int_equal(zr_wire_receive(fd, data, frame.length, INT64_MAX), 0);
+        if (frame.kind == ZR_FRAME_OUTCOME)
+            memcpy(&outcome, data, sizeof(outcome));
+    }
+    assert_int_equal(outcome.status, ZR_ERR_COMM);
     close(fd);
     leave_all(&member, 1);
 }
@@ -450,7 +533,9 @@ static void test_environment(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed_process), /* first: no threads where it forks */
+        cmocka_unit_test(test_killed_process), /* first: no threads where they fork */
+        cmocka_unit_test(test_stopped_process),
+        cmocka_unit_test(test_long_silence_between_calls),
         cmocka_unit_test(test_agreement),
         cmocka_unit_test(test_missing_ranks),
         cmocka_unit_test(test_no_rank_0),

@@ -16,11 +16,12 @@ void zr_connection_close(zr_connection_t *connection) {
     connection->n_received = 0;
 }
 
-void zr_connection_open(zr_connection_t *connection, int socket, int rank) {
+void zr_connection_open(zr_connection_t *connection, int socket, int rank, int64_t now_ms) {
     connection->socket = socket;
     connection->rank = rank;
     connection->is_closing = false;
     connection->has_left = false;
+    connection->heard_ms = now_ms;
     connection->n_received = 0;
     connection->outbox = (zr_outbox_t){0};
 }
@@ -101,6 +102,7 @@ static bool has_length(const zr_frame_t *frame) {
     case ZR_FRAME_KILL:
         return frame->length > 0 && frame->length <= ZR_REASON_BYTES;
     case ZR_FRAME_LEAVE:
+    case ZR_FRAME_ALIVE:
         return frame->length == 0;
     case ZR_FRAME_HELLO:
         return frame->length == sizeof(zr_hello_t);
@@ -109,7 +111,7 @@ static bool has_length(const zr_frame_t *frame) {
     }
 }
 
-int zr_connection_receive(zr_connection_t *connection) {
+int zr_connection_receive(zr_connection_t *connection, int64_t now_ms) {
     size_t room = sizeof(connection->received) - connection->n_received;
     ssize_t n =
         recv(connection->socket, connection->received + connection->n_received, room, MSG_DONTWAIT);
@@ -118,6 +120,7 @@ int zr_connection_receive(zr_connection_t *connection) {
     if (n < 0)
         return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? 0 : errno;
     connection->n_received += (size_t)n;
+    connection->heard_ms = now_ms;
     return 0;
 }
 

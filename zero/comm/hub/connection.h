@@ -20,6 +20,7 @@ typedef struct zr_connection {
     int socket;       /* -1: closed */
     int rank;         /* -1: not said yet */
     int64_t until_ms; /* a stranger's time */
+    int64_t heard_ms; /* when something came from it; of the hub's time */
     bool is_closing;  /* when its outbox is empty */
     bool has_left;    /* the first communicator */
     zr_outbox_t outbox;
@@ -28,7 +29,7 @@ typedef struct zr_connection {
 } zr_connection_t;
 
 /** @param socket  the connection's from now on */
-void zr_connection_open(zr_connection_t *connection, int socket, int rank);
+void zr_connection_open(zr_connection_t *connection, int socket, int rank, int64_t now_ms);
 /** A closed one is fine. */
 void zr_connection_close(zr_connection_t *connection);
 
@@ -47,7 +48,7 @@ void zr_connection_refuse(zr_connection_t *connection, const char *reason);
 
 /** Read what there is. 0, or why the connection has ended: ECONNRESET when the other side closed.
  */
-int zr_connection_receive(zr_connection_t *connection);
+int zr_connection_receive(zr_connection_t *connection, int64_t now_ms);
 /** The first whole frame of what was received: 1, none yet: 0, no frame at all: -1. */
 int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *frame);
 /** Forget it, its data included. */

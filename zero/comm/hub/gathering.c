@@ -38,7 +38,7 @@ static void take_hello(zr_hub_t *hub, zr_connection_t *stranger, const zr_hello_
         snprintf(reason, sizeof(reason), "there is a rank %d already: two processes have RANK=%d",
                  rank, rank);
     if (reason[0] == '\0') {
-        zr_connection_open(&hub->ranks[rank], stranger->socket, rank);
+        zr_connection_open(&hub->ranks[rank], stranger->socket, rank, hub->now_ms);
         stranger->socket = -1;
         return;
     }
@@ -49,7 +49,7 @@ static void take_hello(zr_hub_t *hub, zr_connection_t *stranger, const zr_hello_
 void zr_hub_gathering_serve_stranger(zr_hub_t *hub, zr_connection_t *stranger) {
     zr_frame_t frame;
     zr_hello_t hello;
-    int error = zr_connection_receive(stranger);
+    int error = zr_connection_receive(stranger, hub->now_ms);
     if (stranger->is_closing) { /* all was said */
         stranger->n_received = 0;
         if (error != 0)
@@ -92,14 +92,14 @@ void zr_hub_gathering_accept(zr_hub_t *hub) {
     zr_wire_no_delay(socket);
     zr_wire_guard(socket, hub->options.timeout_ms);
     zr_connection_t *stranger = place_for_stranger(hub);
-    zr_connection_open(stranger, socket, -1);
-    stranger->until_ms = zr_wire_now_ms() + STRANGER_MS;
+    zr_connection_open(stranger, socket, -1, hub->now_ms);
+    stranger->until_ms = hub->now_ms + STRANGER_MS;
 }
 
 void zr_hub_gathering_close_late(zr_hub_t *hub) {
     for (int i = 0; i < ZR_HUB_MOST_STRANGERS; i++) {
         zr_connection_t *stranger = &hub->strangers[i];
-        if (stranger->socket < 0 || zr_wire_now_ms() < stranger->until_ms)
+        if (stranger->socket < 0 || hub->now_ms < stranger->until_ms)
             continue;
         if (!stranger->is_closing)
             warn_of_stranger(hub, "did not say who it is");
@@ -145,7 +145,7 @@ void zr_hub_gathering_look(zr_hub_t *hub) {
     int world[ZR_MAX_SUM_SOURCES] = {0};
     list_missing(hub, missing, sizeof(missing));
     if (missing[0] != '\0') {
-        if (zr_wire_now_ms() < hub->gather_until_ms)
+        if (hub->now_ms < hub->gather_until_ms)
             return;
         snprintf(reason, sizeof(reason), "after %d ms these ranks of %d have not come to %s: %s",
                  hub->options.timeout_ms, hub->options.n_ranks, hub->options.place, missing);
@@ -163,7 +163,12 @@ void zr_hub_gathering_look(zr_hub_t *hub) {
         zr_connection_send(&hub->ranks[rank], ZR_FRAME_WELCOME, 0, NULL, 0);
 }
 
-void zr_hub_gathering_serve_early_rank(zr_connection_t *connection) {
-    if (zr_connection_receive(connection) != 0 || connection->n_received > 0)
+void zr_hub_gathering_serve_early_rank(zr_hub_t *hub, zr_connection_t *connection) {
+    zr_frame_t frame;
+    int error = zr_connection_receive(connection, hub->now_ms), found = 0;
+    while (error == 0 && (found = zr_connection_next_frame(connection, &frame)) > 0 &&
+           frame.kind == ZR_FRAME_ALIVE)
+        zr_connection_drop_frame(connection, &frame);
+    if (error != 0 || found != 0)
         zr_connection_close(connection);
 }

@@ -19,12 +19,23 @@ enum {
 
 /* ---- what ranks say ---- */
 
+/* A rank that comes to the end of a call which has ended without it: it always has an answer. */
+static void answer_late_rank(zr_hub_t *hub, int world_rank, uint32_t group) {
+    zr_outcome_t outcome = {.status = ZR_ERR_COMM, .group = -1};
+    zr_connection_send(&hub->ranks[world_rank], ZR_FRAME_OUTCOME, group, &outcome, sizeof(outcome));
+}
+
 /* False: this is no message of a rank. */
 static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, void *data) {
+    if (frame->kind == ZR_FRAME_ALIVE || frame->kind == ZR_FRAME_HELLO)
+        return frame->kind == ZR_FRAME_ALIVE;
     zr_hub_group_t *group = zr_hub_group_find(hub, frame->group);
     int rank = group != NULL ? zr_hub_group_rank(group, world_rank) : -1;
-    if (rank < 0 || group->is_gone[rank])
-        return frame->kind != ZR_FRAME_HELLO && group == NULL; /* of a group that has gone */
+    if (rank < 0 || group->is_gone[rank]) { /* the group has gone, or on without it */
+        if (frame->kind == ZR_FRAME_MEET)
+            answer_late_rank(hub, world_rank, frame->group);
+        return true;
+    }
     if (frame->kind == ZR_FRAME_POST) {
         zr_post_t post;
         memcpy(&post, data, sizeof(post));
@@ -35,7 +46,7 @@ static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, v
         int32_t status;
         memcpy(&status, data, sizeof(status));
         if (group->has_arrived[rank])
-            return atomic_load(&group->roll->is_dead);
+            return false;
         zr_hub_meeting_begin(hub, group, rank, false);
         zr_hub_meeting_count_in(hub, group, rank, (zr_status_t)status);
     } else if (frame->kind == ZR_FRAME_KILL) {
@@ -55,7 +66,7 @@ static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, v
 static void serve_rank(zr_hub_t *hub, int rank) {
     zr_connection_t *connection = &hub->ranks[rank];
     zr_frame_t frame;
-    int error = zr_connection_receive(connection), found = 0;
+    int error = zr_connection_receive(connection, hub->now_ms), found = 0;
     while (error == 0 && connection->socket >= 0 &&
            (found = zr_connection_next_frame(connection, &frame)) > 0) {
         _Alignas(16) char data[ZR_WIRE_MOST_TO_HUB];
@@ -112,12 +123,14 @@ static void serve_connection(zr_hub_t *hub, zr_connection_t *connection,
     else if (hub->is_gathered)
         serve_rank(hub, connection->rank);
     else
-        zr_hub_gathering_serve_early_rank(connection);
+        zr_hub_gathering_serve_early_rank(hub, connection);
 }
 
 static void serve(zr_hub_t *hub) {
     int n_polled = fill_polled(hub);
-    if (poll(hub->polled, (nfds_t)n_polled, LOOK_MS) < 0)
+    int n_ready = poll(hub->polled, (nfds_t)n_polled, LOOK_MS);
+    hub->now_ms = zr_wire_lived_ms(&hub->clock);
+    if (n_ready < 0)
         return;
     char byte;
     if (hub->polled[0].revents != 0 && read(hub->wake[0], &byte, 1) < 0)
@@ -130,6 +143,33 @@ static void serve(zr_hub_t *hub) {
         serve_connection(hub, &hub->strangers[i], &hub->polled[2 + hub->options.n_ranks + i]);
 }
 
+/* Tell the ranks, at times, that it is there. */
+static void beat(zr_hub_t *hub) {
+    if (hub->now_ms < hub->beat_ms)
+        return;
+    hub->beat_ms = hub->now_ms + zr_wire_beat_ms(hub->options.timeout_ms);
+    for (int rank = 0; rank < hub->options.n_ranks; rank++)
+        if (!hub->ranks[rank].is_closing)
+            zr_connection_send(&hub->ranks[rank], ZR_FRAME_ALIVE, 0, NULL, 0);
+}
+
+/* A rank that does not say so is stopped, or out of reach. */
+static void look_for_silence(zr_hub_t *hub) {
+    int most_ms = zr_wire_silence_ms(hub->options.timeout_ms);
+    for (int rank = 0; rank < hub->options.n_ranks; rank++) {
+        zr_connection_t *connection = &hub->ranks[rank];
+        if (connection->socket < 0 || hub->now_ms - connection->heard_ms < most_ms)
+            continue;
+        char reason[160];
+        snprintf(reason, sizeof(reason), "has not been heard for %d ms: %s", most_ms,
+                 ZR_WIRE_SILENCE);
+        if (hub->is_gathered && !hub->is_failed)
+            zr_hub_lose_rank(hub, rank, reason);
+        else
+            zr_connection_close(connection);
+    }
+}
+
 /* Whether there is nobody left, or no time for who is. */
 static bool is_over(zr_hub_t *hub) {
     pthread_mutex_lock(&hub->lock);
@@ -138,8 +178,8 @@ static bool is_over(zr_hub_t *hub) {
     if (!is_stopping)
         return false;
     if (hub->stop_until_ms == 0)
-        hub->stop_until_ms = zr_wire_now_ms() + (hub->has_failed ? ZR_HUB_DEAD_MS : STOP_MS);
-    if (zr_wire_now_ms() >= hub->stop_until_ms)
+        hub->stop_until_ms = hub->now_ms + (hub->has_failed ? ZR_HUB_DEAD_MS : STOP_MS);
+    if (hub->now_ms >= hub->stop_until_ms)
         return true;
     for (int rank = 0; rank < hub->options.n_ranks; rank++)
         if (hub->ranks[rank].socket >= 0)
@@ -149,9 +189,12 @@ static bool is_over(zr_hub_t *hub) {
 
 static void *hub_main(void *argument) {
     zr_hub_t *hub = argument;
-    hub->gather_until_ms = zr_wire_now_ms() + hub->options.timeout_ms;
+    hub->now_ms = zr_wire_lived_ms(&hub->clock);
+    hub->gather_until_ms = hub->now_ms + hub->options.timeout_ms;
     while (!is_over(hub)) {
         serve(hub);
+        beat(hub);
+        look_for_silence(hub);
         zr_hub_gathering_close_late(hub);
         if (!hub->is_gathered)
             zr_hub_gathering_look(hub);
@@ -204,7 +247,7 @@ static bool prepare(zr_hub_t *hub, int *own_p) {
         pipe2(hub->wake, O_CLOEXEC | O_NONBLOCK) != 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
         return false;
-    zr_connection_open(&hub->ranks[0], pair[0], 0);
+    zr_connection_open(&hub->ranks[0], pair[0], 0, hub->now_ms);
     *own_p = pair[1];
     return true;
 }

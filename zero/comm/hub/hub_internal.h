@@ -48,6 +48,9 @@ struct zr_hub {
     /* the thread's own: */
     bool is_gathered, is_failed;
     bool has_failed; /* a communicator has, and its ranks know: who does not go may be stopped */
+    zr_lived_t clock;
+    int64_t now_ms;  /* its time, which is what it lives (wire.h) */
+    int64_t beat_ms; /* when ranks are told next that it is there */
     int64_t gather_until_ms, stop_until_ms;
     int n_strange;
     uint32_t n_groups; /* made so far: their ids */
@@ -63,8 +66,8 @@ struct zr_hub {
 void zr_hub_gathering_accept(zr_hub_t *hub);
 /** A connection of no rank so far has sent something, or ended. */
 void zr_hub_gathering_serve_stranger(zr_hub_t *hub, zr_connection_t *stranger);
-/** A rank that goes while others are awaited may come again. */
-void zr_hub_gathering_serve_early_rank(zr_connection_t *connection);
+/** A rank has said something while others are awaited, or gone: then it may come again. */
+void zr_hub_gathering_serve_early_rank(zr_hub_t *hub, zr_connection_t *connection);
 /** Close strangers whose time is up. */
 void zr_hub_gathering_close_late(zr_hub_t *hub);
 /** Whether all have come, or the time is up: then gathering ends. */

@@ -95,7 +95,7 @@ void zr_hub_meeting_begin(zr_hub_t *hub, zr_hub_group_t *group, int rank, bool i
     group->limit_ms = hub->options.timeout_ms * (waits ? (int64_t)2 : 1);
     if (!waits && atomic_load(&group->roll->is_dead) && group->limit_ms > ZR_HUB_DEAD_MS)
         group->limit_ms = ZR_HUB_DEAD_MS; /* who would come has been told */
-    group->until_ms = zr_wire_now_ms() + group->limit_ms;
+    group->until_ms = hub->now_ms + group->limit_ms;
     group->waiting = rank;
     group->is_first = is_first;
 }
@@ -140,9 +140,8 @@ static void end_late_meeting(zr_hub_t *hub, zr_hub_group_t *group) {
 }
 
 void zr_hub_meetings_look(zr_hub_t *hub) {
-    int64_t now = zr_wire_now_ms();
     for (zr_hub_group_t *group = hub->groups; group != NULL; group = group->next) {
-        if (group->roll->n_arrived == 0 || now < group->until_ms)
+        if (group->roll->n_arrived == 0 || hub->now_ms < group->until_ms)
             continue;
         if (!group->is_first) {
             end_late_meeting(hub, group);
