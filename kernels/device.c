@@ -252,17 +252,30 @@ zr_status_t zr_range_move(zr_device_t *device, zr_tier_t tier, void *from_base,
 
 /* ---- streams and events ------------------------------------------------------ */
 
-zr_status_t zr_stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
+typedef zr_status_t (*create_fn)(zr_device_t *device, const char *name, zr_stream_t **stream_p);
+
+static zr_status_t create_stream(zr_device_t *device, const char *name, create_fn create,
+                                 zr_stream_t **stream_p) {
     if (name == NULL || stream_p == NULL)
         return zr_fail(&device->log, ZR_ERR_ARGUMENT,
                        "creating a stream needs a name and a place for the result");
     zr_stream_t *stream = NULL;
-    ZR_TRY(device->backend->stream_create(device, name, &stream));
+    ZR_TRY(create(device, name, &stream));
     stream->device = device;
     stream->name = name;
     stream->cost = (zr_cost_t){0};
     *stream_p = stream;
     return ZR_OK;
+}
+
+zr_status_t zr_stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
+    return create_stream(device, name, device->backend->stream_create, stream_p);
+}
+
+zr_status_t zr_stream_create_beside(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
+    create_fn create = device->backend->stream_create_beside;
+    return create_stream(device, name, create != NULL ? create : device->backend->stream_create,
+                         stream_p);
 }
 
 void zr_stream_destroy(zr_stream_t **stream) {
@@ -274,6 +287,27 @@ void zr_stream_destroy(zr_stream_t **stream) {
 
 zr_device_t *zr_stream_device(const zr_stream_t *stream) {
     return stream->device;
+}
+
+bool zr_stream_is_synchronous(const zr_stream_t *stream) {
+    return stream->is_synchronous;
+}
+
+bool zr_stream_takes_calls(const zr_stream_t *stream) {
+    const zr_device_backend_t *backend = stream->device->backend;
+    return backend->stream_takes_calls != NULL && backend->stream_takes_calls(stream);
+}
+
+zr_status_t zr_stream_call(zr_stream_t *stream, zr_stream_fn fn, void *context) {
+    if (fn == NULL || !zr_stream_takes_calls(stream))
+        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
+                       "stream \"%s\": no function can be queued on it%s", stream->name,
+                       fn == NULL ? " (NULL)" : "");
+    return stream->device->backend->stream_call(stream, fn, context);
+}
+
+double zr_device_wait_seconds(const zr_device_t *device) {
+    return device->backend->wait_seconds != NULL ? device->backend->wait_seconds(device) : 0;
 }
 
 void *zr_stream_native(const zr_stream_t *stream) {

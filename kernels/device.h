@@ -43,6 +43,8 @@ typedef struct zr_device_options {
     int index;       /* which device of its kind, from 0 */
     int n_threads;   /* host: threads that share one kernel's work; 0 means all cores */
     const char *isa; /* host: "baseline", "avx2" or "avx512"; NULL means the best one here */
+    bool beside;     /* host, and sim of one: streams of zr_stream_create_beside have a thread each;
+                        without, they work in the calling thread, as all others do */
     const struct zr_hardware *hardware; /* sim: what it stands for (kernels/hardware.h), copied;
                                            NULL means zr_hardware_default() */
     struct zr_sim_clock *clock; /* sim: whose time it takes (kernels/simulation.h), borrowed until
@@ -53,7 +55,7 @@ typedef struct zr_device_info {
     const char *backend;      /* "host", "cuda", ...; static */
     char description[128];    /* model name, instruction set, threads: for people */
     bool host_addressable;    /* the CPU may read and write device memory itself */
-    bool synchronous;         /* work is done when the queueing call returns */
+    bool synchronous;         /* work is done when the queueing call returns, on every stream */
     size_t granule_bytes;     /* mapping unit of both tiers, a power of two */
     size_t memory_bytes;      /* device memory of the machine, not what is free */
     size_t host_memory_bytes; /* likewise of the host tier; 0: what the system says */
@@ -164,6 +166,20 @@ ZR_NODISCARD zr_status_t zr_stream_create(zr_device_t *device, const char *name,
                                           zr_stream_t **stream_p);
 void zr_stream_destroy(zr_stream_t **stream);
 
+/**
+ * Create a queue of work that runs beside the calling thread: as zr_stream_create where streams do
+ * that anyway. On a host device that was opened for it (zr_device_options_t.beside) copies, the
+ * runtime's kernels and functions (zr_stream_call) are queued for a thread of the stream's own; a
+ * transformer's kernels wait for their turn and run in the calling thread. All other streams of
+ * such a device work in the calling thread, which zr_stream_wait on them holds until the event has
+ * passed.
+ */
+ZR_NODISCARD zr_status_t zr_stream_create_beside(zr_device_t *device, const char *name,
+                                                 zr_stream_t **stream_p);
+
+/** Whether work is done when the call that queues it on this stream returns. */
+bool zr_stream_is_synchronous(const zr_stream_t *stream);
+
 /** The device of a stream. */
 zr_device_t *zr_stream_device(const zr_stream_t *stream);
 
@@ -172,8 +188,10 @@ zr_device_t *zr_stream_device(const zr_stream_t *stream);
  * queued on it. Say what each costs with zr_stream_launched (kernels.h).
  *
  * @return "cuda": a cudaStream_t, whose device the caller makes the current one. NULL: the device
- *         has none. Where zr_device_info says that it is synchronous, the caller does its work
- *         itself, since all that was queued is done; a simulated device has nothing to compute
+ *         has none. Where the stream is synchronous (zr_stream_is_synchronous), the caller does its
+ *         work itself, since all that was queued is done; on one of a host device that has a thread
+ *         of its own it queues a function (zr_stream_call); a simulated device has nothing to
+ *         compute
  *
  * Ownership: the stream's.
  */
@@ -185,6 +203,30 @@ void *zr_stream_native(const zr_stream_t *stream);
  * @return ZR_OK; ZR_ERR_DEVICE when some of it failed: the log names the work
  */
 ZR_NODISCARD zr_status_t zr_stream_synchronize(zr_stream_t *stream);
+
+/** Whether functions can be queued on a stream: one of a host device, with a thread of its own. */
+bool zr_stream_takes_calls(const zr_stream_t *stream);
+
+/**
+ * What such a thread calls when the stream has come so far. It may wait for what other processes
+ * do. `stream` is for its own use, until it returns: what it queues there is done when the call
+ * returns, on the threads of the device where they have nothing else to do.
+ */
+typedef void (*zr_stream_fn)(void *context, zr_stream_t *stream);
+
+/**
+ * Queue a function.
+ *
+ * @param context  handed to it, once; nobody frees it
+ * @return ZR_OK; ZR_ERR_ARGUMENT where the stream takes none; ZR_ERR_MEMORY: it is not called
+ */
+ZR_NODISCARD zr_status_t zr_stream_call(zr_stream_t *stream, zr_stream_fn fn, void *context);
+
+/**
+ * Seconds that the device's thread was held by events and streams that had not passed: on a host
+ * device with streams beside it, and a simulated one. 0 on any other, which does not count them.
+ */
+double zr_device_wait_seconds(const zr_device_t *device);
 
 /** Create an event; one that was never recorded counts as passed. */
 ZR_NODISCARD zr_status_t zr_event_create(zr_device_t *device, zr_event_t **event_p);

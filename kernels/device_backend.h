@@ -49,8 +49,17 @@ typedef struct zr_device_backend {
     zr_status_t (*range_move)(zr_device_t *device, zr_tier_t tier, void *from, void *to,
                               size_t size_bytes);
 
-    /* Streams and events: first member is a zr_stream or zr_event, which device.c fills. */
+    /* Streams and events: first member is a zr_stream or zr_event, which device.c fills, but for
+     * is_synchronous. */
     zr_status_t (*stream_create)(zr_device_t *device, const char *name, zr_stream_t **stream_p);
+    /* Optional. See zr_stream_create_beside; NULL: as stream_create. */
+    zr_status_t (*stream_create_beside)(zr_device_t *device, const char *name,
+                                        zr_stream_t **stream_p);
+    /* Optional, both or none. See zr_stream_call; NULL: no stream takes calls. */
+    bool (*stream_takes_calls)(const zr_stream_t *stream);
+    zr_status_t (*stream_call)(zr_stream_t *stream, zr_stream_fn fn, void *context);
+    /* Optional. See zr_device_wait_seconds; NULL: 0. */
+    double (*wait_seconds)(const zr_device_t *device);
     void (*stream_destroy)(zr_stream_t *stream);
     zr_status_t (*stream_synchronize)(zr_stream_t *stream);
     zr_status_t (*event_create)(zr_device_t *device, zr_event_t **event_p);
@@ -104,7 +113,8 @@ struct zr_device {
 struct zr_stream {
     zr_device_t *device;
     const char *name;
-    zr_cost_t cost; /* queued so far */
+    zr_cost_t cost;      /* queued so far */
+    bool is_synchronous; /* work is done when its call returns */
 };
 
 struct zr_event {

@@ -1,7 +1,8 @@
 /*
  * The host device: memory of the process, and streams that run each piece of work
- * before the queueing call returns. It is the reference for all others, and the
- * one to copy when writing a new one.
+ * before the queueing call returns, but for those that are asked to run beside it
+ * (host_beside.h). It is the reference for all others, and the one to copy when
+ * writing a new one.
  *
  * Both tiers are the process's memory. A reserved range is inaccessible pages;
  * mapping makes granules accessible, and unmapping puts fresh inaccessible pages
@@ -17,7 +18,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kernels/host/host_beside.h"
 #include "kernels/host/host_device.h"
+#include "kernels/host/host_queued.h"
 #include "kernels/nn/host/host_nn.h"
 
 #define ZR_HOST_MAX_THREADS 1024
@@ -31,7 +34,8 @@
 
 void zr_host_parallel_for(zr_device_t *device, size_t n_tasks,
                           void (*task)(void *context, size_t index), void *context) {
-    zr_host_pool_run(((zr_host_device_t *)device)->pool, n_tasks, task, context);
+    const zr_host_device_t *host = (const zr_host_device_t *)device;
+    zr_host_pool_run(host->pool, host->is_beside, n_tasks, task, context);
 }
 
 /* Cores that this process may use, which a container or taskset makes fewer than there are. */
@@ -91,7 +95,7 @@ static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **d
     }
     zr_device_info_t *info = &host->base.info;
     info->host_addressable = true;
-    info->synchronous = true;
+    info->synchronous = !options->beside;
     info->computes_on_host = true;
     info->granule_bytes = (size_t)sysconf(_SC_PAGESIZE);
     info->memory_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
@@ -239,63 +243,6 @@ static zr_status_t host_range_move(zr_device_t *device, zr_tier_t tier, void *fr
     return ZR_ERR_UNSUPPORTED;
 }
 
-/* ---- streams and events: all work is done when its call returns -------------------- */
-
-static zr_status_t host_stream_create(zr_device_t *device, const char *name,
-                                      zr_stream_t **stream_p) {
-    zr_stream_t *stream = calloc(1, sizeof(*stream));
-    if (stream == NULL)
-        return zr_fail(&device->log, ZR_ERR_MEMORY, "stream \"%s\": no memory (%zu bytes)", name,
-                       sizeof(*stream));
-    *stream_p = stream;
-    return ZR_OK;
-}
-
-static void host_stream_destroy(zr_stream_t *stream) {
-    free(stream);
-}
-
-static zr_status_t host_stream_synchronize(zr_stream_t *stream) {
-    (void)stream;
-    return ZR_OK;
-}
-
-static zr_status_t host_event_create(zr_device_t *device, zr_event_t **event_p) {
-    zr_event_t *event = calloc(1, sizeof(*event));
-    if (event == NULL)
-        return zr_fail(&device->log, ZR_ERR_MEMORY, "no memory for an event (%zu bytes)",
-                       sizeof(*event));
-    *event_p = event;
-    return ZR_OK;
-}
-
-static void host_event_destroy(zr_event_t *event) {
-    free(event);
-}
-
-static zr_status_t host_event_record(zr_event_t *event, zr_stream_t *stream) {
-    (void)event;
-    (void)stream;
-    return ZR_OK;
-}
-
-static zr_status_t host_stream_wait(zr_stream_t *stream, zr_event_t *event) {
-    (void)stream;
-    (void)event;
-    return ZR_OK;
-}
-
-static zr_status_t host_event_synchronize(zr_event_t *event) {
-    (void)event;
-    return ZR_OK;
-}
-
-static zr_status_t host_event_query(zr_event_t *event, bool *passed_p) {
-    (void)event;
-    *passed_p = true;
-    return ZR_OK;
-}
-
 const zr_device_backend_t zr_host_backend = {
     .name = "host",
     .open = host_open,
@@ -305,23 +252,27 @@ const zr_device_backend_t zr_host_backend = {
     .range_map = host_range_map,
     .range_unmap = host_range_unmap,
     .range_move = host_range_move,
-    .stream_create = host_stream_create,
-    .stream_destroy = host_stream_destroy,
-    .stream_synchronize = host_stream_synchronize,
-    .event_create = host_event_create,
-    .event_destroy = host_event_destroy,
-    .event_record = host_event_record,
-    .stream_wait = host_stream_wait,
-    .event_synchronize = host_event_synchronize,
-    .event_query = host_event_query,
-    .copy_async = zr_host_copy_async,
-    .adamw = zr_host_adamw,
-    .sum_of_squares = zr_host_sum_of_squares,
-    .add = zr_host_add,
-    .scale = zr_host_scale,
-    .cast = zr_host_cast,
-    .fill = zr_host_fill,
-    .sum = zr_host_sum,
-    .spread = zr_host_spread,
+    .stream_create = zr_host_stream_create,
+    .stream_create_beside = zr_host_stream_create_beside,
+    .stream_takes_calls = zr_host_stream_takes_calls,
+    .stream_call = zr_host_stream_call,
+    .wait_seconds = zr_host_wait_seconds,
+    .stream_destroy = zr_host_stream_destroy,
+    .stream_synchronize = zr_host_stream_synchronize,
+    .event_create = zr_host_event_create,
+    .event_destroy = zr_host_event_destroy,
+    .event_record = zr_host_event_record,
+    .stream_wait = zr_host_stream_wait,
+    .event_synchronize = zr_host_event_synchronize,
+    .event_query = zr_host_event_query,
+    .copy_async = zr_host_queue_copy,
+    .adamw = zr_host_queue_adamw,
+    .sum_of_squares = zr_host_queue_sum_of_squares,
+    .add = zr_host_queue_add,
+    .scale = zr_host_queue_scale,
+    .cast = zr_host_queue_cast,
+    .fill = zr_host_queue_fill,
+    .sum = zr_host_queue_sum,
+    .spread = zr_host_queue_spread,
     .nn = &zr_host_nn_backend,
 };

@@ -18,6 +18,7 @@
 #define ZR_SPIN_ROUNDS 500
 
 struct zr_host_pool {
+    pthread_mutex_t turn; /* whose job it is; taken before the mutex */
     pthread_mutex_t mutex;
     pthread_cond_t work;     /* a job was opened, or the end has come */
     pthread_cond_t finished; /* n_inside became 0 */
@@ -94,15 +95,16 @@ static void *worker_main(void *argument) {
     }
 }
 
-void zr_host_pool_run(zr_host_pool_t *pool, size_t n_tasks,
-                      void (*task)(void *context, size_t index), void *context) {
-    if (pool->n_started == 0 || n_tasks <= 1) {
-        for (size_t i = 0; i < n_tasks; i++)
-            task(context, i);
-        return;
-    }
+static void run_alone(size_t n_tasks, void (*task)(void *context, size_t index), void *context) {
+    for (size_t i = 0; i < n_tasks; i++)
+        task(context, i);
+}
+
+/* The caller's turn. */
+static void run_together(zr_host_pool_t *pool, size_t n_tasks,
+                         void (*task)(void *context, size_t index), void *context) {
     pthread_mutex_lock(&pool->mutex);
-    assert(!pool->open && pool->n_inside == 0); /* one caller at a time, and not from a task */
+    assert(!pool->open && pool->n_inside == 0); /* not from a task */
     pool->task = task;
     pool->context = context;
     pool->n_tasks = n_tasks;
@@ -127,6 +129,21 @@ void zr_host_pool_run(zr_host_pool_t *pool, size_t n_tasks,
     pthread_mutex_unlock(&pool->mutex);
 }
 
+void zr_host_pool_run(zr_host_pool_t *pool, bool is_beside, size_t n_tasks,
+                      void (*task)(void *context, size_t index), void *context) {
+    bool is_alone = pool->n_started == 0 || n_tasks <= 1;
+    if (!is_alone && is_beside)
+        is_alone = pthread_mutex_trylock(&pool->turn) != 0;
+    else if (!is_alone)
+        pthread_mutex_lock(&pool->turn);
+    if (is_alone) {
+        run_alone(n_tasks, task, context);
+        return;
+    }
+    run_together(pool, n_tasks, task, context);
+    pthread_mutex_unlock(&pool->turn);
+}
+
 static void stop_threads(zr_host_pool_t *pool) {
     pthread_mutex_lock(&pool->mutex);
     pool->ending = true;
@@ -143,6 +160,7 @@ void zr_host_pool_destroy(zr_host_pool_t **pool) {
     pthread_cond_destroy(&(*pool)->finished);
     pthread_cond_destroy(&(*pool)->work);
     pthread_mutex_destroy(&(*pool)->mutex);
+    pthread_mutex_destroy(&(*pool)->turn);
     free((*pool)->threads);
     free(*pool);
     *pool = NULL;
@@ -153,6 +171,7 @@ zr_status_t zr_host_pool_create(const zr_log_t *log, int n_threads, zr_host_pool
     if (pool == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "host device: no memory for a pool (%zu bytes)",
                        sizeof(*pool));
+    pthread_mutex_init(&pool->turn, NULL);
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->finished, NULL);

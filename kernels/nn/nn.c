@@ -28,6 +28,13 @@ static zr_status_t find_backend(const zr_device_t *device, const char *kernel,
     return ZR_OK;
 }
 
+/* For a call on a stream. One beside the calling thread does not queue these: they wait here. */
+static zr_status_t find_backend_of(zr_stream_t *stream, const char *kernel,
+                                   const zr_nn_backend_t **backend_p) {
+    ZR_TRY(find_backend(stream->device, kernel, backend_p));
+    return zr_stream_takes_calls(stream) ? zr_stream_synchronize(stream) : ZR_OK;
+}
+
 static zr_status_t check_dtype(nn_call_t call, const char *what, zr_dtype_t dtype) {
     if (dtype != ZR_DTYPE_F32 && dtype != ZR_DTYPE_BF16)
         return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: %s are %s; only fp32 and bf16 are possible",
@@ -152,7 +159,7 @@ zr_status_t zr_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args,
                          zr_nn_workspace_t workspace) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "matmul"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_matmul(call, args));
     if (args->m == 0 || args->n == 0)
         return ZR_OK;
@@ -180,7 +187,7 @@ zr_status_t zr_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *args,
                             zr_nn_workspace_t workspace) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "bias_grad"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_dtypes(call, args->activation_dtype, args->param_dtype));
     ZR_TRY(check_product(call, "dy", args->n_rows, args->n_columns));
     if (args->n_columns == 0)
@@ -205,7 +212,7 @@ zr_cost_t zr_nn_layernorm_cost(const zr_nn_layernorm_t *args) {
 zr_status_t zr_nn_layernorm(zr_stream_t *stream, const zr_nn_layernorm_t *args) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "layernorm"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_dtypes(call, args->activation_dtype, args->param_dtype));
     ZR_TRY(check_product(call, "x", args->n_rows, args->channels));
     if (args->n_rows == 0 || args->channels == 0)
@@ -240,7 +247,7 @@ zr_status_t zr_nn_layernorm_backward(zr_stream_t *stream, const zr_nn_layernorm_
                                      zr_nn_workspace_t workspace) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "layernorm_backward"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_dtypes(call, args->activation_dtype, args->param_dtype));
     ZR_TRY(check_product(call, "x", args->n_rows, args->channels));
     if (args->channels == 0)
@@ -266,7 +273,7 @@ zr_status_t zr_nn_gelu(zr_stream_t *stream, void *y, const void *x, zr_dtype_t a
                        size_t n_elems) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "gelu"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_dtype(call, "activations", activation_dtype));
     ZR_TRY(check_product(call, "x", n_elems, 1));
     if (n_elems == 0)
@@ -284,7 +291,7 @@ zr_status_t zr_nn_gelu_backward(zr_stream_t *stream, void *dx, const void *dy, c
                                 zr_dtype_t activation_dtype, size_t n_elems) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "gelu_backward"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_dtype(call, "activations", activation_dtype));
     ZR_TRY(check_product(call, "x", n_elems, 1));
     if (n_elems == 0)
@@ -343,7 +350,7 @@ zr_status_t zr_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
                             zr_nn_workspace_t workspace) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "attention"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_dtype(call, "activations", args->activation_dtype));
     ZR_TRY(check_attention_sizes(call, args->batch, args->seq, args->heads, args->head_size));
     if (args->batch == 0 || args->seq == 0 || args->heads == 0 || args->head_size == 0)
@@ -370,7 +377,7 @@ zr_status_t zr_nn_attention_backward(zr_stream_t *stream, const zr_nn_attention_
                                      zr_nn_workspace_t workspace) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "attention_backward"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_dtype(call, "activations", args->activation_dtype));
     ZR_TRY(check_attention_sizes(call, args->batch, args->seq, args->heads, args->head_size));
     if (args->batch == 0 || args->seq == 0 || args->heads == 0 || args->head_size == 0)
@@ -428,7 +435,7 @@ static zr_status_t check_embedding_sizes(nn_call_t call, size_t batch, size_t se
 zr_status_t zr_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *args) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "embedding"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_dtypes(call, args->activation_dtype, args->param_dtype));
     ZR_TRY(check_embedding_sizes(call, args->batch, args->seq, args->channels, args->vocab,
                                  args->n_positions));
@@ -455,7 +462,7 @@ zr_status_t zr_nn_embedding_backward(zr_stream_t *stream, const zr_nn_embedding_
                                      zr_nn_workspace_t workspace) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "embedding_backward"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_dtypes(call, args->activation_dtype, args->param_dtype));
     ZR_TRY(check_embedding_sizes(call, args->batch, args->seq, args->channels, args->vocab,
                                  args->n_positions));
@@ -536,7 +543,7 @@ zr_status_t zr_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args,
                           zr_nn_workspace_t workspace) {
     const zr_nn_backend_t *backend = NULL;
     nn_call_t call = {&stream->device->log, "lm_head"};
-    ZR_TRY(find_backend(stream->device, call.kernel, &backend));
+    ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_lm_head(call, args));
     ZR_TRY(check_workspace(call, workspace, zr_nn_lm_head_workspace_bytes(stream->device, args)));
     ZR_TRY(backend->lm_head(stream, args, workspace.data));

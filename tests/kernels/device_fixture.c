@@ -5,8 +5,11 @@
 
 #define ARENA_BYTES ((size_t)96 << 20)
 
+static bool is_beside;
+
 const char *fixture_device_name(int argc, char **argv) {
-    return argc > 1 ? argv[1] : "host";
+    is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
+    return argc > 1 && !is_beside ? argv[1] : "host";
 }
 
 int fixture_probe(const char *device_name) {
@@ -35,9 +38,10 @@ zr_log_t fixture_log(fixture_t *fixture) {
 
 void fixture_open(fixture_t *fixture, const char *device_name, int n_threads, const char *isa) {
     memset(fixture, 0, sizeof(*fixture));
-    zr_device_options_t options = {.log = fixture_log(fixture), .n_threads = n_threads, .isa = isa};
+    zr_device_options_t options = {
+        .log = fixture_log(fixture), .n_threads = n_threads, .isa = isa, .beside = is_beside};
     assert_int_equal(zr_device_open(device_name, &options, &fixture->device), ZR_OK);
-    assert_int_equal(zr_stream_create(fixture->device, "test", &fixture->stream), ZR_OK);
+    assert_int_equal(zr_stream_create_beside(fixture->device, "test", &fixture->stream), ZR_OK);
     size_t granule = zr_device_info(fixture->device)->granule_bytes;
     fixture->arena_bytes = (ARENA_BYTES + granule - 1) / granule * granule;
     void *arena = NULL;

@@ -315,12 +315,14 @@ static void test_close_releases_ranges(void **state) {
 
 /* ---- streams and events ------------------------------------------------------------ */
 
-static void test_events_order_streams(void **state) {
-    fixture_t *f = *state;
+typedef zr_status_t (*create_stream_fn)(zr_device_t *device, const char *name,
+                                        zr_stream_t **stream_p);
+
+static void check_order(fixture_t *f, create_stream_fn create_second) {
     enum { n_elems = 100003, n_rounds = 20 };
     zr_stream_t *second = NULL;
     zr_event_t *produced = NULL, *consumed = NULL;
-    assert_int_equal(zr_stream_create(f->device, "second", &second), ZR_OK);
+    assert_int_equal(create_second(f->device, "second", &second), ZR_OK);
     assert_int_equal(zr_event_create(f->device, &produced), ZR_OK);
     assert_int_equal(zr_event_create(f->device, &consumed), ZR_OK);
     fixture_reset(f);
@@ -348,6 +350,11 @@ static void test_events_order_streams(void **state) {
     zr_event_destroy(&consumed);
     zr_stream_destroy(&second);
     assert_null(second);
+}
+
+static void test_events_order_streams(void **state) {
+    check_order(*state, zr_stream_create);
+    check_order(*state, zr_stream_create_beside);
 }
 
 static void test_events(void **state) {
