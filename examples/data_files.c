@@ -64,7 +64,8 @@ static zr_status_t list_folder(data_files_t *files, const char *path, char ***na
     size_t n_names = 0, capacity = 0;
     DIR *folder = opendir(path);
     if (folder == NULL)
-        return zr_fail(&files->log, ZR_ERR_IO, "cannot open folder %s: %s", path, strerror(errno));
+        return zr_fail(&files->log, ZR_ERR_IO, "--data %s: cannot open the folder: %s", path,
+                       strerror(errno));
     for (;;) {
         errno = 0;
         const struct dirent *entry = readdir(folder);
@@ -92,8 +93,8 @@ static zr_status_t list_folder(data_files_t *files, const char *path, char ***na
         names[n_names++] = name;
     }
     if (errno != 0)
-        status =
-            zr_fail(&files->log, ZR_ERR_IO, "cannot list folder %s: %s", path, strerror(errno));
+        status = zr_fail(&files->log, ZR_ERR_IO, "--data %s: cannot list the folder: %s", path,
+                         strerror(errno));
 done:
     closedir(folder);
     if (status != ZR_OK) {
@@ -125,15 +126,16 @@ static bool is_inside(const walk_t *walk, const struct stat *info) {
 static zr_status_t add_path(data_files_t *files, const char *path, const walk_t *outer) {
     struct stat info;
     if (stat(path, &info) != 0)
-        return zr_fail(&files->log, ZR_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+        return zr_fail(&files->log, ZR_ERR_IO, "--data %s: cannot read it: %s", path,
+                       strerror(errno));
     if (S_ISREG(info.st_mode)) {
         if (info.st_size == 0 && outer == NULL)
-            return zr_fail(&files->log, ZR_ERR_FORMAT, "%s is empty", path);
+            return zr_fail(&files->log, ZR_ERR_FORMAT, "--data %s: is empty", path);
         return append_file(files, path, &info);
     }
     if (!S_ISDIR(info.st_mode))
         return zr_fail(&files->log, ZR_ERR_FORMAT,
-                       "%s is neither a regular file nor a folder; give data as files", path);
+                       "--data %s: neither a regular file nor a folder; give data as files", path);
     if (is_inside(outer, &info))
         return ZR_OK;
     walk_t walk = {.outer = outer,
@@ -141,8 +143,8 @@ static zr_status_t add_path(data_files_t *files, const char *path, const walk_t 
                    .device = info.st_dev,
                    .inode = info.st_ino};
     if (walk.depth > DEEPEST)
-        return zr_fail(&files->log, ZR_ERR_FORMAT, "%s: more than %d folders inside each other",
-                       path, DEEPEST);
+        return zr_fail(&files->log, ZR_ERR_FORMAT,
+                       "--data %s: more than %d folders inside each other", path, DEEPEST);
     char **names = NULL;
     size_t n_names = 0;
     ZR_TRY(list_folder(files, path, &names, &n_names));
@@ -159,7 +161,7 @@ zr_status_t data_files_add(data_files_t *files, const char *path) {
         return zr_fail(&files->log, ZR_ERR_ARGUMENT, "--data \"\": allowed are files and folders");
     ZR_TRY(add_path(files, path, NULL));
     if (files->n_files == n_before)
-        return zr_fail(&files->log, ZR_ERR_FORMAT, "folder %s holds no files", path);
+        return zr_fail(&files->log, ZR_ERR_FORMAT, "--data %s: the folder holds no files", path);
     return ZR_OK;
 }
 
@@ -192,13 +194,15 @@ static zr_status_t read_bytes(const data_files_t *files, const data_file_t *file
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return zr_fail(&files->log, ZR_ERR_IO, "cannot read %zu bytes at offset %zu of %s: %s",
-                           n, offset, file->path, strerror(errno));
-        if (got == 0)
             return zr_fail(&files->log, ZR_ERR_IO,
-                           "%s ends at byte %zu, but had %zu bytes when it was opened: it was "
-                           "truncated meanwhile",
-                           file->path, offset + done, file->size_bytes);
+                           "--data %s: cannot read %zu bytes at offset %zu: %s", file->path, n,
+                           offset, strerror(errno));
+        if (got == 0)
+            return zr_fail(
+                &files->log, ZR_ERR_IO,
+                "--data %s: ends at byte %zu, but had %zu bytes when it was opened: it was "
+                "truncated meanwhile",
+                file->path, offset + done, file->size_bytes);
         done += (size_t)got;
     }
     return ZR_OK;
@@ -208,7 +212,8 @@ static zr_status_t open_file(const data_files_t *files, const data_file_t *file,
                              int *descriptor_p) {
     int descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
     if (descriptor < 0)
-        return zr_fail(&files->log, ZR_ERR_IO, "cannot open %s: %s", file->path, strerror(errno));
+        return zr_fail(&files->log, ZR_ERR_IO, "--data %s: cannot open it: %s", file->path,
+                       strerror(errno));
     *descriptor_p = descriptor;
     return ZR_OK;
 }
@@ -224,19 +229,21 @@ static zr_status_t check_header(const data_files_t *files, data_file_t *file,
                                 const uint32_t *header) {
     int32_t version = (int32_t)le32toh(header[1]), n_tokens = (int32_t)le32toh(header[2]);
     if (version != VERSION)
-        return zr_fail(&files->log, ZR_ERR_FORMAT,
-                       "%s: token file of version %d; version %d (uint16 tokens) can be read",
-                       file->path, version, VERSION);
+        return zr_fail(
+            &files->log, ZR_ERR_FORMAT,
+            "--data %s: token file of version %d; version %d (uint16 tokens) can be read",
+            file->path, version, VERSION);
     if (n_tokens <= 0)
-        return zr_fail(&files->log, ZR_ERR_FORMAT, "%s: the header says %d tokens: it is empty",
-                       file->path, n_tokens);
+        return zr_fail(&files->log, ZR_ERR_FORMAT,
+                       "--data %s: the header says %d tokens: it is empty", file->path, n_tokens);
     size_t expected = HEADER_BYTES + 2 * (size_t)n_tokens;
     if (file->size_bytes != expected)
-        return zr_fail(&files->log, ZR_ERR_FORMAT,
-                       "%s: %s: the header says %d tokens, which makes %zu bytes, but the file "
-                       "has %zu",
-                       file->path, file->size_bytes < expected ? "truncated" : "too long", n_tokens,
-                       expected, file->size_bytes);
+        return zr_fail(
+            &files->log, ZR_ERR_FORMAT,
+            "--data %s: %s: the header says %d tokens, which makes %zu bytes, but the file "
+            "has %zu",
+            file->path, file->size_bytes < expected ? "truncated" : "too long", n_tokens, expected,
+            file->size_bytes);
     file->kind = DATA_TOKENS;
     file->n_tokens = (size_t)n_tokens;
     return ZR_OK;
@@ -253,17 +260,19 @@ static zr_status_t check_file(const data_files_t *files, data_file_t *file) {
     ZR_TRY(status);
     if (n >= sizeof(header[0]) && le32toh(header[0]) == MAGIC) {
         if (file->size_bytes < HEADER_BYTES)
-            return zr_fail(&files->log, ZR_ERR_FORMAT,
-                           "%s: truncated: a token file has a header of %d bytes, but the file "
-                           "has %zu",
-                           file->path, HEADER_BYTES, file->size_bytes);
+            return zr_fail(
+                &files->log, ZR_ERR_FORMAT,
+                "--data %s: truncated: a token file has a header of %d bytes, but the file "
+                "has %zu",
+                file->path, HEADER_BYTES, file->size_bytes);
         return check_header(files, file, header);
     }
     if (file->size_bytes > 0 && ends_with(file->path, ".bin"))
-        return zr_fail(&files->log, ZR_ERR_FORMAT,
-                       "%s: is named like a token file, but its first four bytes are %u and not "
-                       "the magic number %d; rename it to train on its bytes",
-                       file->path, le32toh(header[0]), MAGIC);
+        return zr_fail(
+            &files->log, ZR_ERR_FORMAT,
+            "--data %s: is named like a token file, but its first four bytes are %u and not "
+            "the magic number %d; rename it to train on its bytes",
+            file->path, le32toh(header[0]), MAGIC);
     file->kind = DATA_TEXT;
     file->n_tokens = file->size_bytes;
     return ZR_OK;
@@ -319,13 +328,14 @@ zr_status_t data_files_check(data_files_t *files) {
             first = file;
         if (file->kind != first->kind) {
             const data_file_t *text = file->kind == DATA_TEXT ? file : first;
-            return zr_fail(&files->log, ZR_ERR_FORMAT,
-                           "text and token files cannot be mixed: %s is text, %s has tokens",
-                           text->path, text == file ? first->path : file->path);
+            return zr_fail(
+                &files->log, ZR_ERR_FORMAT,
+                "--data: text and token files cannot be mixed: %s is text, %s has tokens",
+                text->path, text == file ? first->path : file->path);
         }
     }
     if (files->n_tokens == 0)
-        return zr_fail(&files->log, ZR_ERR_FORMAT, "the data is empty: %zu files, 0 bytes (%s)",
+        return zr_fail(&files->log, ZR_ERR_FORMAT, "--data: it is empty: %zu files, 0 bytes (%s)",
                        files->n_files, files->files[0].path);
     files->kind = first->kind;
     return ZR_OK;
@@ -381,10 +391,11 @@ static zr_status_t read_tokens(const data_cursor_t *cursor, size_t first, size_t
         tokens[i] = width == 1 ? bytes[i] : bytes[2 * i] | bytes[2 * i + 1] << 8;
     for (size_t i = 0; i < n; i++) {
         if ((size_t)tokens[i] >= vocab)
-            return zr_fail(&cursor->files->log, ZR_ERR_ARGUMENT,
-                           "%s: token %zu is %d, outside the vocabulary of %zu (0 to %zu); give "
-                           "the model vocab=%d or more",
-                           file->path, first + i, tokens[i], vocab, vocab - 1, tokens[i] + 1);
+            return zr_fail(
+                &cursor->files->log, ZR_ERR_ARGUMENT,
+                "--data %s: token %zu is %d, outside the vocabulary of %zu (0 to %zu); give "
+                "the model vocab=%d or more",
+                file->path, first + i, tokens[i], vocab, vocab - 1, tokens[i] + 1);
     }
     return ZR_OK;
 }

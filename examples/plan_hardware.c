@@ -5,16 +5,20 @@
 #include "examples/plan_hardware.h"
 
 #include <dirent.h>
+#include <jansson.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "examples/common/args.h"
+#include "examples/common/files.h"
+#include "examples/common/messages.h"
 #include "examples/this_machine.h"
 
 #define ENDING ".json"
 #define MOST_NAMES 256
+#define NOT_MEASURED "not measured" /* how zero-bench begins the source of what it left */
 
 static bool ends_in_json(const char *name) {
     size_t n = strlen(name), ending = strlen(ENDING);
@@ -32,6 +36,10 @@ static void find_folder(char folder[PATH_MAX]) {
     char *end = strrchr(program, '/');
     if (end != NULL)
         snprintf(folder, PATH_MAX, "%.*s/../share/libzero/hardware", (int)(end - program), program);
+}
+
+static bool is_file(const char *which) {
+    return strchr(which, '/') != NULL || ends_in_json(which);
 }
 
 /* Names are checked before they become paths. */
@@ -60,6 +68,12 @@ static zr_status_t refuse(const char *which, struct dirent *const *entries, size
                    which, list, args_hint(args_nearest(which, names, n_names)).text);
 }
 
+zr_status_t plan_hardware_read(const char *path, const zr_log_t *log, zr_hardware_t *hardware_p) {
+    files_log_t named = {*log, "--hardware"};
+    zr_log_t file_log = files_log(&named);
+    return zr_hardware_read_json(path, &file_log, hardware_p);
+}
+
 /* By name, among the descriptions that are there. */
 static zr_status_t find_named(const char *which, const zr_log_t *log, zr_hardware_t *hardware_p) {
     char folder[PATH_MAX], path[PATH_MAX + 300] = "";
@@ -74,7 +88,7 @@ static zr_status_t find_named(const char *which, const zr_log_t *log, zr_hardwar
             snprintf(path, sizeof(path), "%s/%s" ENDING, folder, name);
     }
     zr_status_t status = path[0] == '\0' ? refuse(which, entries, n_entries, log)
-                                         : zr_hardware_read_json(path, log, hardware_p);
+                                         : plan_hardware_read(path, log, hardware_p);
     for (size_t i = 0; i < n_entries; i++)
         free(entries[i]);
     free(entries);
@@ -85,7 +99,38 @@ zr_status_t plan_hardware_find(const char *which, const train_options_t *options
                                const zr_log_t *log, zr_hardware_t *hardware_p) {
     if (strcmp(which, "this") == 0)
         return this_machine_describe(options, log, hardware_p);
-    if (strchr(which, '/') != NULL || ends_in_json(which))
-        return zr_hardware_read_json(which, log, hardware_p);
+    if (is_file(which))
+        return plan_hardware_read(which, log, hardware_p);
     return find_named(which, log, hardware_p);
+}
+
+int plan_hardware_ranks(const zr_hardware_t *hardware) {
+    return hardware->ranks_per_node < TRAIN_MOST_RANKS ? hardware->ranks_per_node
+                                                       : TRAIN_MOST_RANKS;
+}
+
+/* ---- what a description does not know -------------------------------------------------------- */
+
+static bool was_left(const char *path, const char *figure) {
+    json_t *root = json_load_file(path, 0, NULL);
+    const char *source =
+        json_string_value(json_object_get(json_object_get(root, "sources"), figure));
+    bool was = source != NULL && strncmp(source, NOT_MEASURED, strlen(NOT_MEASURED)) == 0;
+    json_decref(root);
+    return was;
+}
+
+void plan_hardware_warn(const char *which, const zr_hardware_t *hardware, int n_ranks,
+                        const zr_log_t *log) {
+    int n_on_node = hardware->ranks_per_node;
+    if (n_ranks <= n_on_node || !is_file(which) || !was_left(which, "between_nodes.bytes_per_s"))
+        return;
+    zr_log_write(
+        log, ZR_LOG_WARNING,
+        "--hardware %s: it is of %d rank%s on one machine; %d ranks are planned on %d such "
+        "machines, and what is sent between them at %.3g GB/s, which was not measured: "
+        "times are guesses; write between_nodes as it is there, or, for ranks of one "
+        "machine, measure with zero-bench --save-hardware FILE --ranks %d",
+        which, n_on_node, messages_plural((size_t)n_on_node), n_ranks,
+        (n_ranks - 1) / n_on_node + 1, 1e-9 * hardware->between_nodes.bytes_per_s, n_ranks);
 }

@@ -18,4 +18,25 @@
 ZR_NODISCARD zr_status_t plan_hardware_find(const char *which, const train_options_t *options,
                                             const zr_log_t *log, zr_hardware_t *hardware_p);
 
+/** What --help says of --ranks, where plan_hardware_ranks is the default. */
+#define PLAN_RANKS_DOC                                                                             \
+    "ranks, over as many nodes as the hardware needs for them (default: one for each device of a " \
+    "described machine; of this one, 1)"
+
+/** As many ranks as one machine has, and --ranks allows. */
+int plan_hardware_ranks(const zr_hardware_t *hardware);
+
+/** Read a description; messages begin with --hardware. */
+ZR_NODISCARD zr_status_t plan_hardware_read(const char *path, const zr_log_t *log,
+                                            zr_hardware_t *hardware_p);
+
+/**
+ * Warn where so many ranks are more machines than a description's network was measured on.
+ *
+ * @param which     as of plan_hardware_find
+ * @param hardware  what it found
+ */
+void plan_hardware_warn(const char *which, const zr_hardware_t *hardware, int n_ranks,
+                        const zr_log_t *log);
+
 #endif

@@ -9,6 +9,7 @@
 
 #include "examples/common/device.h"
 #include "examples/common/messages.h"
+#include "examples/plan_hardware.h"
 #include "examples/train_files.h"
 #include "examples/train_launch.h"
 
@@ -102,7 +103,7 @@ static zr_status_t take_rates(const train_options_t *options, const zr_log_t *lo
     *hardware = zr_hardware_default();
     return options->hardware_path == NULL
                ? ZR_OK
-               : zr_hardware_read_json(options->hardware_path, log, hardware);
+               : plan_hardware_read(options->hardware_path, log, hardware);
 }
 
 /* They have to be those of such a device, and are a share of so many ranks and threads. */

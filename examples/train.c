@@ -21,7 +21,7 @@
 #include "examples/train_launch.h"
 #include "examples/train_report.h"
 
-typedef struct run {
+typedef struct zero_train {
     const train_options_t *options;
     zr_log_t log;
     messages_t *messages;
@@ -791,7 +791,9 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
     return status;
 }
 
-static zr_status_t open_inputs(run_t *run, train_result_t *result) {
+/* ---- what is read and written ----------------------------------------------------------- */
+
+static zr_status_t open_inputs(run_t *run) {
     const train_options_t *o = run->options;
     ZR_TRY(device_choose(o->device, &run->log, &run->device));
     data_options_t options = {.paths = o->data_paths,
@@ -802,20 +804,18 @@ static zr_status_t open_inputs(run_t *run, train_result_t *result) {
                               .seed = o->seed,
                               .log = run->log};
     ZR_TRY(data_open(&options, &run->data));
-    result->data_kind = data_kind(run->data);
-    result->n_data_files = data_n_files(run->data);
-    result->n_data_tokens = data_n_tokens(run->data);
-    result->n_data_windows = data_n_windows(run->data);
-    result->n_data_duplicates = data_n_duplicates(run->data);
     ZR_TRY(train_files_check(o, run->data, &run->log));
-    ZR_TRY(train_checkpoint_open(o, run->data, &run->log, &run->start));
-    if (o->log_path == NULL)
+    return train_checkpoint_open(o, run->data, &run->log, &run->start);
+}
+
+static zr_status_t open_log(run_t *run) {
+    const char *path = run->options->log_path;
+    if (path == NULL)
         return ZR_OK;
-    run->log_file = fopen(o->log_path, "w");
-    if (run->log_file == NULL)
-        return zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", o->log_path,
-                       strerror(errno));
-    return ZR_OK;
+    run->log_file = fopen(path, "w");
+    return run->log_file != NULL
+               ? ZR_OK
+               : zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", path, strerror(errno));
 }
 
 static zr_status_t close_log(run_t *run, zr_status_t status) {
@@ -838,35 +838,83 @@ static void say_interrupted(const train_options_t *options, const train_result_t
                      result->n_steps, options->steps, options->checkpoint.dir);
 }
 
-zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
-                           messages_t *messages, train_result_t *result_p) {
-    run_t run = {.options = options,
-                 .log = *log,
-                 .messages = options->quiet ? NULL : messages,
-                 .n_device_threads =
-                     device_threads(options->n_threads, train_launch_n_sharing(options)),
-                 .n_wanted = SIZE_MAX};
-    train_result_t result = {.n_threads = (size_t)run.n_device_threads, .data_kind = "none"};
-    zr_status_t status = ZR_OK;
-    if (pthread_mutex_init(&run.lock, NULL) != 0) {
-        status = zr_fail(log, ZR_ERR_MEMORY, "no memory for a lock");
-    } else {
-        status = open_inputs(&run, &result);
-        result.bad_input = is_about_input(status) || status == ZR_ERR_IO;
-        if (status == ZR_OK)
-            status = close_log(&run, run_ranks(&run, &result));
-        else
-            status = close_log(&run, status);
-        train_checkpoint_close(&run.start);
-        data_close(&run.data);
-        pthread_mutex_destroy(&run.lock);
+/* ---- a run ------------------------------------------------------------------------------ */
+
+zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
+                            zero_train_t **train_p) {
+    run_t *run = calloc(1, sizeof(*run));
+    if (run == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a run");
+    run->options = options;
+    run->log = *log;
+    if (pthread_mutex_init(&run->lock, NULL) != 0) {
+        free(run);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a lock");
     }
-    if (run.messages != NULL)
-        messages_end_progress(run.messages);
+    zr_status_t status = open_inputs(run);
+    if (status != ZR_OK)
+        zero_train_close(&run);
+    else
+        *train_p = run;
+    return status;
+}
+
+void zero_train_close(zero_train_t **train) {
+    run_t *run = *train;
+    if (run == NULL)
+        return;
+    train_checkpoint_close(&run->start);
+    data_close(&run->data);
+    pthread_mutex_destroy(&run->lock);
+    free(run);
+    *train = NULL;
+}
+
+/* Before anything is made. */
+static bool is_bad_input(zr_status_t status) {
+    return is_about_input(status) || status == ZR_ERR_IO;
+}
+
+train_result_t zero_train_failed(zr_status_t status) {
+    return (train_result_t){
+        .status = status, .bad_input = is_bad_input(status), .data_kind = "none"};
+}
+
+zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_t *result_p) {
+    const train_options_t *options = run->options;
+    train_result_t result = {.data_kind = data_kind(run->data),
+                             .n_data_files = data_n_files(run->data),
+                             .n_data_tokens = data_n_tokens(run->data),
+                             .n_data_windows = data_n_windows(run->data),
+                             .n_data_duplicates = data_n_duplicates(run->data)};
+    run->messages = options->quiet ? NULL : messages;
+    run->n_device_threads = device_threads(options->n_threads, train_launch_n_sharing(options));
+    run->n_wanted = SIZE_MAX;
+    result.n_threads = (size_t)run->n_device_threads;
+    zr_status_t status = train_files_check(options, run->data, &run->log);
+    if (status == ZR_OK)
+        status = open_log(run);
+    result.bad_input = is_bad_input(status);
+    if (status == ZR_OK)
+        status = close_log(run, run_ranks(run, &result));
+    if (run->messages != NULL)
+        messages_end_progress(run->messages);
     result.interrupted = status == ZR_OK && result.n_steps < options->steps;
     if (result.interrupted)
-        say_interrupted(options, &result, log);
+        say_interrupted(options, &result, &run->log);
     result.status = status;
     *result_p = result;
+    return status;
+}
+
+zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
+                           messages_t *messages, train_result_t *result_p) {
+    zero_train_t *run = NULL;
+    zr_status_t status = zero_train_open(options, log, &run);
+    if (status == ZR_OK)
+        status = zero_train_go(run, messages, result_p);
+    else
+        *result_p = zero_train_failed(status);
+    zero_train_close(&run);
     return status;
 }

@@ -162,8 +162,26 @@ typedef struct train_result {
     train_delays_t slowest; /* of that rank, in those steps: all but the first */
 } train_result_t;
 
+/** A run whose inputs are open. */
+typedef struct zero_train zero_train_t;
+
 /**
- * Train. Everything that was made is gone when it returns, also after an error, and all
+ * Open what the run reads: data, and the checkpoint that it goes on from. What it will write can be
+ * written.
+ *
+ * @param options  borrowed until zero_train_close; placements may be changed until zero_train_go
+ * @return ZR_OK; else what zero_train_failed makes a result of: logged
+ */
+ZR_NODISCARD zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
+                                         zero_train_t **train_p);
+/** The result of a run whose inputs could not be opened. */
+train_result_t zero_train_failed(zr_status_t status);
+/** Train, once: see zero_train_run. */
+zr_status_t zero_train_go(zero_train_t *train, messages_t *messages, train_result_t *result_p);
+void zero_train_close(zero_train_t **train);
+
+/**
+ * All of these. Everything that was made is gone when it returns, also after an error, and all
  * threads have ended. May be called again, and by several threads at a time.
  *
  * @param options   resolved; borrowed for the call

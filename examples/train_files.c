@@ -16,9 +16,10 @@
 static zr_status_t check_not_read(const train_options_t *options, const data_t *data,
                                   const char *option, const char *path, const zr_log_t *log) {
     const char *inputs[][2] = {{"--config", options->config_path},
+                               {"--hardware", options->hardware_path},
                                {"--io-settings", options->io_settings_path}};
     const char *input = data_has_file(data, path) ? "--data" : NULL;
-    for (size_t i = 0; i < 2 && input == NULL; i++)
+    for (size_t i = 0; i < sizeof(inputs) / sizeof(inputs[0]) && input == NULL; i++)
         if (inputs[i][1] != NULL && files_are_same(path, inputs[i][1]))
             input = inputs[i][0];
     if (input == NULL)
@@ -54,11 +55,17 @@ zr_status_t train_files_snapshot_path(const train_options_t *options, int rank, 
     return ZR_OK;
 }
 
+static zr_status_t check_log(const train_options_t *options, const data_t *data,
+                             const zr_log_t *log) {
+    ZR_TRY(check_not_read(options, data, "--log", options->log_path, log));
+    return files_check_writable("--log", options->log_path, log);
+}
+
 static zr_status_t check_outputs(const train_options_t *options, const data_t *data,
                                  const zr_log_t *log) {
     int n_snapshots = options->memory_snapshot_path == NULL ? 0 : options->n_ranks;
     if (options->log_path != NULL)
-        ZR_TRY(check_not_read(options, data, "--log", options->log_path, log));
+        ZR_TRY(check_log(options, data, log));
     for (int i = 0; i < n_snapshots; i++) {
         char *path = NULL;
         ZR_TRY(train_files_snapshot_path(options, i, log, &path));

@@ -9,8 +9,8 @@
 #include "examples/train_options.h"
 
 /**
- * Check --log and --memory-snapshot: neither is read by this run, they are not one file, and the
- * second can be written (the first is opened at once); and the folders for NVMe: files can be made
+ * Check --log and --memory-snapshot: neither is read by this run, they are not one file, and
+ * both can be written; and the folders for NVMe: files can be made
  * in them. What is there stays as it is.
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO; ZR_ERR_MEMORY. What is wrong has been logged.

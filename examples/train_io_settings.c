@@ -127,7 +127,8 @@ zr_status_t train_io_settings_read(const char *path, bool keep_paths, const zr_l
     json_error_t error;
     FILE *file = fopen(path, "rb");
     if (file == NULL)
-        return zr_fail(log, ZR_ERR_IO, "cannot read --io-settings %s: %s", path, strerror(errno));
+        return zr_fail(log, ZR_ERR_IO, "--io-settings %s: cannot read it: %s", path,
+                       strerror(errno));
     json_t *object = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
     fclose(file);
     if (object == NULL)

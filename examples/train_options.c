@@ -14,9 +14,9 @@
 
 #include "examples/common/args.h"
 #include "examples/common/device.h"
+#include "examples/common/files.h"
 
 #define DEFAULT_MODEL "layers=4,channels=256,heads=4,seq=256,vocab=256"
-#define MOST_RANKS 1024
 #define MOST_THREADS 1024
 #define MOST_COUNT ((size_t)1 << 40) /* of steps, sequences, tokens */
 #define MOST_TIMEOUT_SECONDS 86400
@@ -342,7 +342,7 @@ static zr_status_t set_min_lr_ratio(parsing_t *p, const char *value) {
 
 static zr_status_t set_ranks(parsing_t *p, const char *value) {
     size_t n_ranks = 0;
-    ZR_TRY(args_count("--ranks", value, 1, MOST_RANKS, p->log, &n_ranks));
+    ZR_TRY(args_count("--ranks", value, 1, TRAIN_MOST_RANKS, p->log, &n_ranks));
     p->options->n_ranks = (int)n_ranks;
     return ZR_OK;
 }
@@ -991,7 +991,9 @@ static zr_status_t parse_over_config(int argc, char **argv, const zr_log_t *log,
     *options = train_options_default();
     options->data_paths = data_paths;
     memcpy(nvme->paths, given.paths, sizeof(nvme->paths));
-    ZR_TRY(zr_config_read_json(path, log, &options->config));
+    files_log_t named = {*log, "--config"};
+    zr_log_t file_log = files_log(&named);
+    ZR_TRY(zr_config_read_json(path, &file_log, &options->config));
     if (nvme->paths[0] != '\0')
         options->nvme_paths_from = TRAIN_PATHS_OF_CONFIG;
     if (given.paths[0] != '\0')

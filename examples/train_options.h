@@ -11,6 +11,8 @@
 #include "examples/gpt.h"
 #include "zero/zero.h"
 
+#define TRAIN_MOST_RANKS 1024
+
 /** Who named the folders of --nvme-path. */
 typedef enum train_paths_from {
     TRAIN_PATHS_OF_NOBODY = 0,

@@ -8,6 +8,7 @@
 #include "examples/common/signals.h"
 #include "examples/train.h"
 #include "examples/train_auto.h"
+#include "examples/train_launch.h"
 #include "examples/train_plan.h"
 #include "examples/train_report.h"
 
@@ -46,29 +47,32 @@ static int report(const train_options_t *options, const train_result_t *result,
 }
 
 /* What is said of a run says what had been foretold of it. */
-static void plan_and_run(const train_options_t *options, messages_t *messages, const zr_log_t *log,
-                         train_result_t *result_p) {
-    bool is_told = options->json || !options->quiet;
+static void plan_and_run(zero_train_t *run, const train_options_t *options, messages_t *messages,
+                         const zr_log_t *log, train_result_t *result_p) {
+    bool is_first = train_launch_first(options) == 0;
     train_plan_t plan = {0};
-    if (is_told)
+    if (is_first)
         train_plan_make(options, &plan);
     train_plan_warn(&plan, options, log);
-    zero_train_run(options, log, messages, result_p);
+    zero_train_go(run, messages, result_p);
     result_p->planned = train_plan_of(&plan, result_p);
-    if (is_told && !plan.is_made && result_p->status == ZR_OK)
+    if (is_first && !plan.is_made && result_p->status == ZR_OK)
         zr_log_write(log, ZR_LOG_WARNING, "the run was not planned: %s", plan.message);
 }
 
 static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
     train_result_t result;
+    zero_train_t *run = NULL;
     log.level = options->quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
     options->stop = signals_watch();
-    zr_status_t status = train_auto_is_wanted(options) ? train_auto_place(options, &log) : ZR_OK;
+    zr_status_t status = zero_train_open(options, &log, &run);
+    if (status == ZR_OK && train_auto_is_wanted(options))
+        status = train_auto_place(options, &log);
     if (status == ZR_OK)
-        plan_and_run(options, messages, &log, &result);
+        plan_and_run(run, options, messages, &log, &result);
     else
-        result = (train_result_t){
-            .status = status, .bad_input = status != ZR_ERR_BUDGET, .data_kind = "none"};
+        result = zero_train_failed(status);
+    zero_train_close(&run);
     return report(options, &result, messages, &log);
 }
 

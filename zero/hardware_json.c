@@ -205,12 +205,12 @@ static zr_status_t load(const char *path, const zr_log_t *log, json_t **root_p) 
     json_error_t error;
     FILE *file = fopen(path, "r");
     if (file == NULL)
-        return zr_fail(log, ZR_ERR_IO, "cannot read %s: %s", path, strerror(errno));
+        return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(errno));
     json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
     bool has_failed = ferror(file) != 0;
     fclose(file);
     if (root == NULL && has_failed)
-        return zr_fail(log, ZR_ERR_IO, "cannot read %s: %s", path, strerror(EIO));
+        return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(EIO));
     if (root == NULL)
         return zr_fail(log, ZR_ERR_FORMAT, "%s: line %d, column %d: %s", path, error.line,
                        error.column, error.text);

@@ -56,6 +56,19 @@ zr_status_t files_check_writable(const char *option, const char *path, const zr_
                : zr_fail(log, ZR_ERR_IO, "cannot write %s %s: %s", option, path, strerror(errno));
 }
 
+static void say(void *context, zr_log_level_t level, int rank, const char *message) {
+    const files_log_t *own = context;
+    zr_log_t log = zr_log_with_rank(&own->log, rank);
+    zr_log_write(&log, level, "%s %s", own->option, message);
+}
+
+zr_log_t files_log(const files_log_t *own) {
+    zr_log_t log = own->log;
+    log.sink = say;
+    log.context = (void *)(uintptr_t)own;
+    return log;
+}
+
 /* A file without a name, as the store will make them; 0 or what is wrong. */
 static int try_file_in(const char *folder) {
     int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);

@@ -19,6 +19,15 @@ bool files_are_same(const char *a, const char *b);
 ZR_NODISCARD zr_status_t files_check_writable(const char *option, const char *path,
                                               const zr_log_t *log);
 
+/** The log of a reader whose messages begin with its file's name: they begin with the option. */
+typedef struct files_log {
+    zr_log_t log;       /* where they go; its sink is called */
+    const char *option; /* as the user wrote it: "--config" */
+} files_log_t;
+
+/** To be handed to the reader; good for as long as `own` is. */
+zr_log_t files_log(const files_log_t *own);
+
 /** Why no files can be made in a folder, as the store makes them; NULL: they can. The text is good
  * until the thread's next call of strerror. */
 const char *files_refuse_folder(const char *path);

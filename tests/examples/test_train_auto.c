@@ -200,6 +200,12 @@ static void what_cannot_be_is_said(void **state) {
     assert_said("elements", "--state-in-host");
     assert_ran(MODEL AUTO_PARAMS "--offload-param-ratio 0.5", 2);
     assert_said("a ratio of parameters", "--offload-param-ratio");
+    assert_ran(MODEL AUTO "--data nowhere", 2); /* said before anything is planned */
+    assert_said("data that are not there", "--data nowhere: cannot read it");
+    assert_null(strstr(err, "auto: "));
+    assert_ran(MODEL AUTO "--log nowhere/log", 2);
+    assert_said("a folder that is not there", "cannot write --log nowhere/log");
+    assert_null(strstr(err, "auto: "));
     assert_ran(MODEL AUTO "--nvme-path drive,nowhere", 2);
     assert_said("a folder that is not there", "--nvme-path nowhere: No such file");
 }

@@ -57,6 +57,16 @@ static void interrupted_runs_report(void **state) {
     assert_int_equal(access("lives.rank1.csv", R_OK), 0);
 }
 
+/* Warnings are no chatter: whatever is asked to be left out, they are there, before it begins. */
+static void quiet_runs_are_warned(void **state) {
+    (void)state;
+    pid_t child = start("--model gpt3-175b --seq 16 --data text --quiet --steps 1");
+    wait_for(child, "the system may end the run without a word");
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_true(WIFSIGNALED(end(child)));
+    assert_string_equal(out, "");
+}
+
 /* The same steps, told to be no more: nothing of the run was left half done. */
 static void an_interrupted_run_has_whole_steps(void **state) {
     char arguments[512];
@@ -133,6 +143,7 @@ static void a_run_that_trains_nothing_says_so(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(interrupted_runs_report),
+        cmocka_unit_test(quiet_runs_are_warned),
         cmocka_unit_test(an_interrupted_run_has_whole_steps),
         cmocka_unit_test(a_second_signal_ends_at_once),
         cmocka_unit_test(a_run_that_went_astray_says_so),
