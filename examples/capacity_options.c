@@ -91,7 +91,7 @@ static const struct argp_option own[] = {
 };
 
 static const shared_option_t shared[] = {
-    {"ranks", 2, "ranks, over as many nodes as the hardware needs for them (default 1)"},
+    {"ranks", 2, PLAN_RANKS_DOC},
     {"dtype", 2, "of parameters and gradients: fp32 or bf16 (default bf16)"},
     {"micro-batch", 2, NULL},
     {"grad-accum", 2, NULL},
@@ -447,13 +447,19 @@ static zr_status_t check_files(const capacity_options_t *o, const zr_log_t *log)
     return ZR_OK;
 }
 
+static const capacity_sweep_t *find_sweep(const capacity_options_t *o, capacity_axis_t axis) {
+    for (size_t i = 0; i < o->n_sweeps; i++)
+        if (o->sweeps[i].axis == axis)
+            return &o->sweeps[i];
+    return NULL;
+}
+
 /* A run without a budget is refused nothing, until the machine has no more. */
 static const char *find_open_budget(const parsing_t *p) {
     const capacity_options_t *o = p->options;
     for (int axis = CAPACITY_DEVICE_MEMORY; axis < CAPACITY_N_AXES; axis++) {
-        bool is_given = p->fixed[axis] || (axis == CAPACITY_NVME_CAPACITY && !o->has_drives);
-        for (size_t i = 0; i < o->n_sweeps; i++)
-            is_given |= o->sweeps[i].axis == (capacity_axis_t)axis;
+        bool is_given = p->fixed[axis] || (axis == CAPACITY_NVME_CAPACITY && !o->has_drives) ||
+                        find_sweep(o, (capacity_axis_t)axis) != NULL;
         if (!is_given)
             return capacity_axis_name((capacity_axis_t)axis);
     }
@@ -545,6 +551,24 @@ static train_options_t default_run(void) {
     return run;
 }
 
+/* Of described machines first, as they say how many ranks there are. */
+static zr_status_t find_hardware(parsing_t *p) {
+    capacity_options_t *o = p->options;
+    const capacity_sweep_t *sweep = find_sweep(o, CAPACITY_RANKS);
+    size_t most = 0;
+    o->ranks_open = !o->is_this && !p->fixed[CAPACITY_RANKS] && sweep == NULL;
+    if (o->is_this)
+        return ZR_OK;
+    ZR_TRY(plan_hardware_find(o->hardware_name, &o->run, p->log, &o->hardware));
+    if (o->ranks_open)
+        o->run.n_ranks = plan_hardware_ranks(&o->hardware);
+    for (size_t i = 0; sweep != NULL && i < sweep->n_values; i++)
+        most = sweep->values[i] > most ? sweep->values[i] : most;
+    plan_hardware_warn(o->hardware_name, &o->hardware, sweep != NULL ? (int)most : o->run.n_ranks,
+                       p->log);
+    return ZR_OK;
+}
+
 static zr_status_t finish(parsing_t *p) {
     capacity_options_t *o = p->options;
     zr_nvme_options_t *nvme = &o->run.config.nvme;
@@ -556,6 +580,7 @@ static zr_status_t finish(parsing_t *p) {
     if (o->verify_steps > 0)
         o->run.steps = o->verify_steps;
     ZR_TRY(check(o, p));
+    ZR_TRY(find_hardware(p));
     return resolve(o, p->log);
 }
 

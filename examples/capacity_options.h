@@ -49,6 +49,8 @@ typedef struct capacity_options {
     capacity_family_t family;
     const char *hardware_name; /* as written */
     bool is_this;              /* the hardware is this machine */
+    bool ranks_open;           /* as many as a described machine has; of this one, one */
+    zr_hardware_t hardware;    /* a described machine */
     bool has_drives;           /* something may be planned for them */
 
     /* What is tried in all ways, unless it was given. */

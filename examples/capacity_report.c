@@ -303,7 +303,10 @@ void capacity_report_table(const capacity_options_t *options, const capacity_res
     fprintf(file, "; %zu tokens, sequences of %zu; %s, micro-batch %zu, accumulation %zu\n",
             options->family.vocab, options->family.seq, zr_dtype_name(run->config.dtype),
             run->config.micro_batch, run->config.grad_accum);
-    fprintf(file, "hardware  %s\n", results->hardware);
+    fprintf(file, "hardware  %s%s\n", results->hardware,
+            options->ranks_open && run->n_ranks > 1
+                ? " (a rank for each device; --ranks and --sweep plan others)"
+                : "");
     if (options->is_this)
         fprintf(file, "          (its memory is this machine's; its rates are not measured, and "
                       "planned times only compare)\n");

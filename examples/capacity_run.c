@@ -12,7 +12,7 @@
 #include "examples/capacity_search.h"
 #include "examples/capacity_state.h"
 #include "examples/capacity_verify.h"
-#include "examples/plan_hardware.h"
+#include "examples/this_machine.h"
 
 #define MOST_PLACES 40 /* of all stages */
 #define BAR_WIDTH 24
@@ -89,7 +89,9 @@ static zr_status_t make_case(const running_t *running, size_t index, capacity_ca
         set_axis(&case_p->run, sweep->axis, sweep->values[index % sweep->n_values]);
         index /= sweep->n_values;
     }
-    return plan_hardware_find(o->hardware_name, &case_p->run, running->log, &case_p->hardware);
+    case_p->hardware = o->hardware;
+    return o->is_this ? this_machine_describe(&case_p->run, running->log, &case_p->hardware)
+                      : ZR_OK;
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */

@@ -55,11 +55,19 @@ static void add_given(const plan_options_t *options, const plan_row_t *row, bool
     }
 }
 
-static bool is_model_given(const plan_options_t *options) {
+static bool is_given(const plan_options_t *options, const char *name) {
     for (size_t i = 0; i < options->n_given; i++)
-        if (strcmp(options->given[i].name, "model") == 0)
+        if (strcmp(options->given[i].name, name) == 0)
             return true;
     return false;
+}
+
+/* What has a default of the plan's own, or is to be seen. */
+static void add_defaults(const plan_options_t *options, plan_words_t *words) {
+    if (!is_given(options, "model"))
+        plan_words_add(words, " --model %s", options->run.model);
+    if (!is_given(options, "ranks") && options->run.n_ranks > 1)
+        plan_words_add(words, " --ranks %d", options->run.n_ranks);
 }
 
 void plan_command_options(const plan_options_t *options, const plan_row_t *row,
@@ -76,8 +84,7 @@ void plan_command_options(const plan_options_t *options, const plan_row_t *row,
         plan_words_add(words, " --nvme-path %s", drives_of(options));
     plan_words_add(words, " --recompute %s --micro-batch %zu", row->recompute ? "unit" : "none",
                    row->micro_batch);
-    if (!is_model_given(options))
-        plan_words_add(words, " --model %s", options->run.model);
+    add_defaults(options, words);
     add_given(options, row, false, words);
 }
 
@@ -86,8 +93,7 @@ void plan_command_beside_file(const plan_options_t *options, const plan_row_t *r
     const zr_offload_options_t *state = &row->config.offload_optimizer;
     bool file_has_drives = row->optimizer == ZR_OFFLOAD_NVME || row->params == ZR_OFFLOAD_NVME;
     plan_words_add(words, "--recompute %s", row->recompute ? "unit" : "none");
-    if (!is_model_given(options))
-        plan_words_add(words, " --model %s", options->run.model);
+    add_defaults(options, words);
     if (state->device == ZR_OFFLOAD_NVME && state->max_in_cpu_elems > 0)
         plan_words_add(words, " --state-in-host %zu", state->max_in_cpu_elems);
     plan_words_moves(&options->run, row, words);

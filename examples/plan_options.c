@@ -12,6 +12,7 @@
 #include "examples/common/gnuplot.h"
 #include "examples/plan_hardware.h"
 #include "examples/shared_options.h"
+#include "examples/this_machine.h"
 
 enum { KEY_HARDWARE = SHARED_OPTIONS_FIRST_KEY, KEY_PLOT };
 
@@ -20,7 +21,7 @@ static const shared_option_t shared[] = {
     {"model", 1, NULL},
     {"seq", 1, NULL},
     {"freeze", 1, NULL},
-    {"ranks", 2, "ranks, over as many nodes as the hardware needs for them (default 1)"},
+    {"ranks", 2, PLAN_RANKS_DOC},
     {"dtype", 2, NULL},
     {"grad-accum", 2, NULL},
     {"reduce", 2, NULL},
@@ -131,6 +132,8 @@ static void note_given(plan_options_t *o, const char *name, const char *value) {
         }
     if (is_of_plan(name))
         return;
+    if (strcmp(name, "ranks") == 0)
+        o->ranks_open = false;
     while (i < o->n_given && strcmp(o->given[i].name, name) != 0)
         i++;
     o->given[i] = (plan_given_t){name, value};
@@ -206,7 +209,9 @@ static zr_status_t read_config(plan_options_t *o, const char *path, const zr_log
     const zr_config_t own = *config;
     config->stage = -1;
     config->offload_optimizer.device = config->offload_param.device = (zr_offload_device_t)-1;
-    ZR_TRY(zr_config_read_json(path, log, config));
+    files_log_t named = {*log, "--config"};
+    zr_log_t file_log = files_log(&named);
+    ZR_TRY(zr_config_read_json(path, &file_log, config));
     o->stage_open = config->stage < 0;
     o->optimizer_open = (int)config->offload_optimizer.device < 0;
     o->params_open = (int)config->offload_param.device < 0;
@@ -258,9 +263,21 @@ static zr_status_t resolve(plan_options_t *o, const zr_log_t *log) {
     return status;
 }
 
+/* Of described machines first, as they say how many ranks there are. */
+static zr_status_t find_hardware(plan_options_t *o, const zr_log_t *log) {
+    if (o->is_this)
+        return ZR_OK;
+    ZR_TRY(plan_hardware_find(o->hardware_name, &o->run, log, &o->hardware));
+    if (o->ranks_open)
+        o->run.n_ranks = plan_hardware_ranks(&o->hardware);
+    plan_hardware_warn(o->hardware_name, &o->hardware, o->run.n_ranks, log);
+    return ZR_OK;
+}
+
 static plan_options_t default_options(void) {
     return (plan_options_t){.run = train_options_default(),
                             .hardware_name = "this",
+                            .ranks_open = true,
                             .stage_open = true,
                             .optimizer_open = true,
                             .params_open = true,
@@ -293,8 +310,10 @@ zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
     if (!options.run.help && !options.run.version) {
         options.is_this = strcmp(options.hardware_name, "this") == 0;
         ZR_TRY(check(&options, &parsing));
+        ZR_TRY(find_hardware(&options, log));
         ZR_TRY(resolve(&options, log));
-        ZR_TRY(plan_hardware_find(options.hardware_name, &options.run, log, &options.hardware));
+        if (options.is_this)
+            ZR_TRY(this_machine_describe(&options.run, log, &options.hardware));
     }
     *options_p = options;
     return ZR_OK;

@@ -21,6 +21,8 @@ typedef struct plan_options {
     const char *hardware_name; /* as written */
     bool is_this;              /* the hardware is this machine */
 
+    bool ranks_open; /* as many as a described machine has; of this one, one */
+
     const char *plot_path; /* of a picture; NULL: none */
 
     /* What is tried in all ways. */

@@ -292,6 +292,10 @@ void plan_report_table(const plan_options_t *options, const plan_rows_t *rows, F
             messages_plural((size_t)run->n_ranks));
     if (n_nodes > 1)
         fprintf(file, " on %d nodes", n_nodes);
+    if (run->n_ranks < n_on_node)
+        fprintf(file, ", each with the share of one of %d", n_on_node);
+    if (options->ranks_open && run->n_ranks > 1)
+        fprintf(file, " (one for each device; --ranks plans others)");
     fprintf(file, "\n");
     if (options->is_this)
         fprintf(file, "          (its memory is this machine's; its rates are not measured, and "

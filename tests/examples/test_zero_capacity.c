@@ -514,9 +514,15 @@ static void described_hardware_is_planned_for(void **state) {
                                    0);
     json_t *point = json_array_get(json_object_get(object, "points"), 0);
     assert_null(json_object_get(point, "proof"));
+    assert_true(number(point, "ranks", NULL) == 1);
     double states = number(at(point, "largest", "bytes"), "states", NULL);
     double device = number(at(point, "largest", "bytes"), "budget", "device");
     assert_true(states > 0.9 * device && states < device);
+    json_decref(object);
+    object =
+        capacity_json("--hardware 8x-a100-80g --stage 1 --offload-optimizer none --layers 2", 0);
+    point = json_array_get(json_object_get(object, "points"), 0);
+    assert_true(number(point, "ranks", NULL) == 8); /* it has eight */
     json_decref(object);
 }
 
@@ -528,7 +534,8 @@ static void bad_input_is_refused(void **state) {
                          {"--verify steps=2 --device-memory 1MiB", "without --host-memory"},
                          {BUDGETS "--verify steps=2 --nvme-path .", "without --nvme-capacity"},
                          {"--hardware h200 --verify steps=2", "only described"},
-                         {"--hardware none-such", "none-such"},
+                         {"--hardware none-such", "--hardware none-such"},
+                         {"--hardware none-such.json", "--hardware none-such.json: cannot read"},
                          {"--hardware h200 --device host", "--hardware this"},
                          {"--layers 2 --channels 64", "nothing is left to grow"},
                          {"--channels 100", "multiple of the head size"},

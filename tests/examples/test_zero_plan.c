@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 
 #include "tests/examples/run_plan.h"
+#include "zero/zero.h"
 
 #define MODEL "--model layers=2,channels=64,heads=2,seq=16,vocab=256 --sub-group 4096 "
 
@@ -364,7 +365,7 @@ static void files_keep_plans_to_what_they_give(void **state) {
     assert_int_equal(n_plans_of(offload, "", "offload_param_ratio", 0.5), 1);
     write_file("given.json", "{\"stage\": 2}", 12);
     assert_int_equal(plan(MODEL "--config given.json"), 2);
-    assert_said("given.json", "given.json: ");
+    assert_said("given.json", "--config given.json: ");
 }
 
 /* A schedule of a file stays, with what it leaves to the run's steps. */
@@ -396,7 +397,7 @@ static void hardware_is_found(void **state) {
     struct {
         const char *arguments, *part;
     } const refused[] = {{"--hardware 8x-h200", "8x-h100"},
-                         {"--hardware ./none.json", "none.json"},
+                         {"--hardware ./none.json", "--hardware ./none.json: cannot read it"},
                          {"--hardware h200 --device host", "--hardware this"},
                          {"--hardwar h200 --stge 1", "--stage"},
                          {"--stage 1 --offload-params cpu", "--stage 3"},
@@ -416,6 +417,56 @@ static void hardware_is_found(void **state) {
     assert_non_null(strstr(out, "--hardware"));
     assert_int_equal(plan("--version"), 0);
     assert_int_equal(strncmp(out, "zero-plan ", 10), 0);
+}
+
+/* Two ranks were measured on one machine, and what lies between machines was not. */
+static void write_measured(const char *path) {
+    zr_hardware_t hardware = zr_hardware_default();
+    const char *sources[128] = {NULL};
+    size_t n_figures = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n_figures);
+    assert_true(n_figures <= sizeof(sources) / sizeof(sources[0]));
+    for (size_t i = 0; i < n_figures; i++)
+        if (strncmp(figures[i].name, "between_nodes.", 14) == 0)
+            sources[i] = "not measured: there is one machine; a value of the order of a server's";
+    hardware.ranks_per_node = 2;
+    assert_int_equal(zr_hardware_write_json(&hardware, sources, path, NULL), ZR_OK);
+}
+
+static double n_ranks_of(const char *arguments) {
+    char with_model[512];
+    snprintf(with_model, sizeof(with_model), MODEL "--stage 1 --micro-batch 1 %s", arguments);
+    json_t *planned = plan_json(with_model, 0);
+    double n_ranks = number(planned, "ranks", NULL);
+    snprintf(with_model, sizeof(with_model), "--ranks %.0f", n_ranks);
+    assert_true(n_ranks == 1 || strstr(text(json_object_get(planned, "recommended"), "options"),
+                                       with_model) != NULL);
+    json_decref(planned);
+    return n_ranks;
+}
+
+/* As many as a description has, unless it is said; and what nobody has measured is. */
+static void ranks_of_descriptions(void **state) {
+    (void)state;
+    write_measured("two.json");
+    assert_true(n_ranks_of("") == 1);
+    assert_true(n_ranks_of("--hardware 8x-a100-80g") == 8);
+    assert_true(n_ranks_of("--hardware 8x-a100-80g --ranks 3") == 3);
+    assert_true(n_ranks_of("--hardware two.json") == 2);
+    assert_string_equal(err, "");
+    assert_true(n_ranks_of("--hardware two.json --ranks 1") == 1);
+    assert_string_equal(err, "");
+    assert_true(n_ranks_of("--hardware two.json --ranks 5") == 5);
+    assert_said("more ranks", "--hardware two.json: it is of 2 ranks on one machine; 5 ranks are "
+                              "planned on 3 such machines, and what is sent between them at 1 "
+                              "GB/s, which was not measured");
+    assert_true(n_ranks_of("--hardware 8x-a100-80g --ranks 64") == 64); /* it is described */
+    assert_string_equal(err, "");
+    assert_int_equal(plan(MODEL "--hardware 8x-a100-80g --stage 1 --micro-batch 1"), 0);
+    assert_non_null(
+        strstr(out, "8 x A100-80G, 8 ranks (one for each device; --ranks plans others)"));
+    assert_int_equal(plan(MODEL "--hardware 8x-a100-80g --ranks 3 --stage 1 --micro-batch 1"), 0);
+    assert_non_null(strstr(out, "8 x A100-80G, 3 ranks, each with the share of one of 8\n"));
 }
 
 /* One plan of GPT-3 13B on 64 nodes. */
@@ -479,6 +530,7 @@ int main(void) {
         cmocka_unit_test(pictures_are_drawn),
         cmocka_unit_test(a_picture_needs_gnuplot),
         cmocka_unit_test(hardware_is_found),
+        cmocka_unit_test(ranks_of_descriptions),
         cmocka_unit_test(collectives_are_as_asked_for),
         cmocka_unit_test(planning_is_cheap),
     };
