@@ -5,7 +5,8 @@
  *   emu_streams.cc  devices, streams, events, copies, failures
  *   emu_kernels.cc  a kernel's blocks and threads
  *   emu_cublaslt.cc matrix products
- *   emu_nccl.cc     NCCL
+ *   emu_nccl.cc     NCCL: calls, and gates in streams
+ *   emu_nccl_meeting.cc  where its ranks meet
  */
 #ifndef ZR_TESTS_EMU_EMU_INTERNAL_H
 #define ZR_TESTS_EMU_EMU_INTERNAL_H
@@ -68,6 +69,9 @@ size_t n_live_blas(); /* handles, and descriptions of matrices and products */
 cudaError_t queue_gate(cudaStream_t stream, const char *call, std::function<bool()> is_open);
 /* Something has changed that a gate may depend on. */
 void note_change();
+/* From now on streams go on now and then although nobody of this process waits, as those of a GPU
+ * do, and gates are asked again without a change: others may depend on them, or they on others. */
+void set_streams_run_alone(bool run_alone);
 int device_of(cudaStream_t stream);
 /* Work of the device has failed. */
 void fail_device(int device, cudaError_t error);

@@ -1,11 +1,11 @@
 /*
- * NCCL of the emulation, for ranks that are threads of one process.
+ * NCCL of the emulation, for ranks that are threads of one process or processes of one machine.
  *
  * What a rank launches (a collective, or all sends and receives of a group) is a gate in its
- * stream. The gate opens when every part of it has met its counterpart: the same collective of all
- * ranks, or the peer's receive or send, each at the head of its stream. Data moves when the last
- * of those that belong together arrives, so that a rank that goes on may overwrite what it sent. A
- * rank that does not come leaves the others hanging, until somebody aborts.
+ * stream. At the head of the stream its parts are posted where the ranks meet. A rank gives its
+ * data when all counterparts have come to the heads of theirs, and takes theirs once it is there;
+ * the gate opens when all has been given and taken, so that a rank that goes on may overwrite what
+ * it sent. A rank that does not come leaves the others hanging, until somebody aborts.
  *
  * Communicators are non-blocking: a call says "in progress", and nothing is in the stream before
  * ncclCommGetAsyncError has been asked until it says otherwise.
@@ -13,6 +13,7 @@
 #include <nccl.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
@@ -22,23 +23,23 @@
 
 #include "kernels/dtype.h"
 #include "tests/emu/emu_internal.h"
+#include "tests/emu/emu_nccl_meeting.h"
+
+using namespace emu;
 
 namespace {
 
-enum kind_t { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, SEND, RECV };
 const char *const kind_names[] = {"ncclAllGather", "ncclReduceScatter", "ncclAllReduce",
                                   "ncclBroadcast", "ncclSend",          "ncclRecv"};
 
-/* One call of one rank. */
-struct part_t {
-    kind_t kind;
+/* One call of one rank, and how far it is. */
+struct call_t {
+    part_t part;
     const void *send;
     void *recv;
-    size_t count;
-    ncclDataType_t type;
-    int peer;        /* or root */
-    uint64_t number; /* of the rank's collectives, or of its sends or receives with the peer */
-    bool is_done = false;
+    enum { QUEUED, POSTED, GIVEN, DONE } stage = QUEUED;
+    int post = -1;
+    std::vector<int> posts = {}; /* of all ranks, of a collective that all have come to */
 };
 
 /* What one rank queues as one piece. */
@@ -46,23 +47,15 @@ struct launch_t {
     ncclComm_t comm;
     int device;
     cudaStream_t stream;
-    std::vector<part_t> parts;
-    bool has_arrived = false;
+    std::vector<call_t> calls;
     bool is_aborted = false;
-};
-
-/* The ranks of one unique id. */
-struct clique_t {
-    std::vector<ncclComm_t> comms;
-    int n_joined = 0;
-    bool is_refused = false; /* two ranks on one device */
 };
 
 } // namespace
 
 struct ncclComm {
-    std::shared_ptr<clique_t> clique;
-    int rank = 0, device = 0;
+    meeting_t meeting;
+    int rank = 0, n_ranks = 0, device = 0;
     bool is_finalized = false;
     uint64_t n_collectives = 0;
     std::map<std::pair<int, int>, uint64_t> n_paired; /* by kind and peer */
@@ -76,9 +69,7 @@ namespace emu {
 namespace {
 
 struct nccl_t {
-    std::map<uint64_t, std::shared_ptr<clique_t>> cliques;
     std::vector<ncclComm_t> comms;
-    uint64_t n_ids = 0;
     size_t n_aborted = 0;
     bool is_stalled = false;
     std::map<int, int> failures; /* of a rank */
@@ -91,7 +82,7 @@ thread_local int group_depth = 0;
 thread_local int next_failure = 0;
 thread_local std::vector<std::shared_ptr<launch_t>> grouped;
 
-size_t size_of(ncclDataType_t type) {
+size_t size_of(int type) {
     switch (type) {
     case ncclUint8:
         return 1;
@@ -108,14 +99,16 @@ size_t size_of(ncclDataType_t type) {
 
 /* ---- data ---- */
 
-typedef std::vector<unsigned char> bytes_t;
-
-void fetch(const launch_t &launch, const void *from, size_t size, bytes_t &bytes) {
-    bytes.resize(size);
+/* From a device to a post. */
+void fetch(const launch_t &launch, const void *from, size_t size, unsigned char *bytes) {
+    if (size > meeting_t::most_bytes) {
+        misuse("%zu bytes of one rank in one collective: at most %zu", size, meeting_t::most_bytes);
+        abort();
+    }
     if (size == 0)
         return;
     if (!may_access(launch.device, from, size, true) ||
-        !run_guarded(launch.device, [&] { memcpy(bytes.data(), from, size); }))
+        !run_guarded(launch.device, [&] { memcpy(bytes, from, size); }))
         fail_device(launch.device, cudaErrorIllegalAddress);
 }
 
@@ -128,7 +121,7 @@ void put(const launch_t &launch, void *to, const unsigned char *bytes, size_t si
 }
 
 /* sum += other, rounded after every addition: NCCL's way, in an order of our choice. */
-void add(bytes_t &sum, const bytes_t &other, ncclDataType_t type) {
+void add(std::vector<unsigned char> &sum, const unsigned char *other, int type) {
     for (size_t i = 0; i < sum.size(); i += size_of(type)) {
         if (type == ncclFloat32) {
             float a, b;
@@ -146,116 +139,153 @@ void add(bytes_t &sum, const bytes_t &other, ncclDataType_t type) {
     }
 }
 
-/* A collective of all ranks, by rank: each with its launch. */
-typedef std::vector<std::pair<launch_t *, part_t *>> together_t;
+/* What this rank sends in a collective. */
+size_t sent_bytes(const launch_t &launch, const part_t &part) {
+    size_t bytes = part.count * size_of(part.type);
+    if (part.kind == BROADCAST && part.peer != launch.comm->rank)
+        return 0;
+    return part.kind == REDUCE_SCATTER ? bytes * (size_t)launch.comm->n_ranks : bytes;
+}
 
-void move_collective(const together_t &ranks) {
-    const part_t &first = *ranks[0].second;
-    size_t n = ranks.size(), bytes = first.count * size_of(first.type);
-    std::vector<bytes_t> sent(n);
-    size_t sent_bytes = first.kind == REDUCE_SCATTER ? bytes * n : bytes;
-    for (size_t r = 0; r < n; r++)
-        fetch(*ranks[r].first, ranks[r].second->send, sent_bytes, sent[r]);
-    bytes_t sum = sent[n - 1]; /* not rank order: who relies on it is to be seen */
-    if (first.kind == REDUCE_SCATTER || first.kind == ALL_REDUCE)
-        for (size_t r = 0; r + 1 < n; r++)
-            add(sum, sent[r], first.type);
-    for (size_t r = 0; r < n; r++) {
-        const launch_t &launch = *ranks[r].first;
-        char *recv = (char *)ranks[r].second->recv;
-        if (first.kind == ALL_GATHER)
-            for (size_t s = 0; s < n; s++)
-                put(launch, recv + s * bytes, sent[s].data(), bytes);
-        else if (first.kind == REDUCE_SCATTER)
-            put(launch, recv, &sum[r * bytes], bytes);
-        else if (first.kind == ALL_REDUCE)
-            put(launch, recv, sum.data(), bytes);
-        else
-            put(launch, recv, sent[(size_t)first.peer].data(), bytes);
-        ranks[r].second->is_done = true;
-    }
+/* The ranks' data in a block of `bytes` at `offset`, added; not in rank order: who relies on it is
+ * to be seen. */
+std::vector<unsigned char> sum_of(const launch_t &launch, const call_t &call, size_t offset,
+                                  size_t bytes) {
+    const meeting_t &meeting = launch.comm->meeting;
+    size_t last = call.posts.size() - 1;
+    const unsigned char *from = meeting.data_of((int)last, call.posts[last]) + offset;
+    std::vector<unsigned char> sum(from, from + bytes);
+    for (size_t rank = 0; rank < last; rank++)
+        add(sum, meeting.data_of((int)rank, call.posts[rank]) + offset, call.part.type);
+    return sum;
+}
+
+/* A collective whose data is all there: this rank's result. */
+void take_result(const launch_t &launch, const call_t &call) {
+    const meeting_t &meeting = launch.comm->meeting;
+    const part_t &part = call.part;
+    size_t bytes = part.count * size_of(part.type);
+    char *recv = (char *)call.recv;
+    if (part.kind == ALL_GATHER)
+        for (size_t rank = 0; rank < call.posts.size(); rank++)
+            put(launch, recv + rank * bytes, meeting.data_of((int)rank, call.posts[rank]), bytes);
+    else if (part.kind == REDUCE_SCATTER)
+        put(launch, recv, sum_of(launch, call, (size_t)launch.comm->rank * bytes, bytes).data(),
+            bytes);
+    else if (part.kind == ALL_REDUCE)
+        put(launch, recv, sum_of(launch, call, 0, bytes).data(), bytes);
+    else
+        put(launch, recv, meeting.data_of(part.peer, call.posts[(size_t)part.peer]), bytes);
 }
 
 /* ---- counterparts ---- */
 
-/* A rank's part of this kind and number (and peer, of a pair) that has arrived. */
-std::pair<launch_t *, part_t *> find_part(ncclComm_t comm, bool is_pair, kind_t kind, int peer,
-                                          uint64_t number) {
-    for (auto &launch : comm->launches)
-        for (part_t &part : launch->parts)
-            if (launch->has_arrived && part.number == number && (part.kind >= SEND) == is_pair &&
-                (!is_pair || (part.kind == kind && part.peer == peer)))
-                return {launch.get(), &part};
-    return {NULL, NULL};
+/* Whether all ranks are in the same collective; one that is not where rank 0 is reports it. */
+bool fits(const launch_t &launch, const call_t &call) {
+    const part_t &first = launch.comm->meeting.part_of(0, call.posts[0]);
+    bool all_fit = true;
+    for (int rank = 1; rank < launch.comm->n_ranks; rank++) {
+        const part_t &part = launch.comm->meeting.part_of(rank, call.posts[(size_t)rank]);
+        if (part.kind == first.kind && part.count == first.count && part.type == first.type &&
+            part.peer == first.peer)
+            continue;
+        all_fit = false;
+        if (rank == launch.comm->rank)
+            misuse("rank %d is in %s of %zu elements of type %d, rank 0 in %s of %zu of type %d",
+                   rank, kind_names[part.kind], part.count, part.type, kind_names[first.kind],
+                   first.count, first.type);
+    }
+    return all_fit;
 }
 
-void meet_peer(launch_t &launch, part_t &part) {
-    ncclComm_t peer = launch.comm->clique->comms[(size_t)part.peer];
-    if (peer == NULL)
-        return;
-    auto found =
-        find_part(peer, true, part.kind == SEND ? RECV : SEND, launch.comm->rank, part.number);
-    if (found.second == NULL)
-        return;
-    launch_t &sender = part.kind == SEND ? launch : *found.first;
-    launch_t &receiver = part.kind == SEND ? *found.first : launch;
-    part_t &send = part.kind == SEND ? part : *found.second;
-    part_t &recv = part.kind == SEND ? *found.second : part;
+/* Go on with a collective, as far as the other ranks are. False: it is where it was. */
+bool advance_collective(launch_t &launch, call_t &call) {
+    meeting_t &meeting = launch.comm->meeting;
+    int n_ranks = launch.comm->n_ranks;
+    std::vector<int> posts;
+    if (call.stage == call_t::GIVEN) {
+        for (int rank = 0; rank < n_ranks; rank++)
+            if (!meeting.is_given(rank, call.posts[(size_t)rank]))
+                return false;
+        if (fits(launch, call))
+            take_result(launch, call);
+        for (int rank = 0; rank < n_ranks; rank++)
+            meeting.take(rank, call.posts[(size_t)rank]);
+        call.stage = call_t::DONE;
+        return true;
+    }
+    for (int rank = 0; rank < n_ranks; rank++) {
+        posts.push_back(meeting.find(rank, call.part.kind, 0, call.part.number));
+        if (posts.back() < 0)
+            return false;
+    }
+    call.posts = posts;
+    fetch(launch, call.send, sent_bytes(launch, call.part),
+          meeting.data_of(launch.comm->rank, call.post));
+    meeting.give(call.post, n_ranks);
+    call.stage = call_t::GIVEN;
+    return true;
+}
+
+/* The peer's receive has come: give what it wants. */
+void give_to_peer(launch_t &launch, call_t &call, int found) {
+    meeting_t &meeting = launch.comm->meeting;
+    const part_t &send = call.part, &recv = meeting.part_of(send.peer, found);
     if (send.count != recv.count || send.type != recv.type)
         misuse("ncclSend of %zu elements of type %d from rank %d meets ncclRecv of %zu of type %d "
                "on rank %d",
-               send.count, send.type, sender.comm->rank, recv.count, recv.type,
-               receiver.comm->rank);
-    bytes_t bytes;
-    fetch(sender, send.send, std::min(send.count, recv.count) * size_of(send.type), bytes);
-    put(receiver, recv.recv, bytes.data(), bytes.size());
-    send.is_done = recv.is_done = true;
+               send.count, send.type, launch.comm->rank, recv.count, recv.type, send.peer);
+    fetch(launch, call.send, std::min(send.count, recv.count) * size_of(send.type),
+          meeting.data_of(launch.comm->rank, call.post));
+    meeting.give(call.post, 1);
 }
 
-void meet_all(launch_t &launch, part_t &part) {
-    together_t together;
-    for (ncclComm_t comm : launch.comm->clique->comms) {
-        auto found = comm != NULL ? find_part(comm, false, part.kind, 0, part.number)
-                                  : std::pair<launch_t *, part_t *>{};
-        if (found.second == NULL)
-            return;
-        together.push_back(found);
-    }
-    bool fits = true;
-    for (auto &[other, theirs] : together) {
-        if (theirs->kind == part.kind && theirs->count == part.count && theirs->type == part.type &&
-            theirs->peer == part.peer)
-            continue;
-        misuse("rank %d is in %s of %zu elements of type %d, rank %d in %s of %zu of type %d",
-               launch.comm->rank, kind_names[part.kind], part.count, part.type, other->comm->rank,
-               kind_names[theirs->kind], theirs->count, theirs->type);
-        fits = false;
-    }
-    if (fits)
-        move_collective(together);
-    for (auto &[other, theirs] : together)
-        theirs->is_done = true;
+void take_from_peer(launch_t &launch, call_t &call, int found) {
+    meeting_t &meeting = launch.comm->meeting;
+    const part_t &recv = call.part, &send = meeting.part_of(recv.peer, found);
+    put(launch, call.recv, meeting.data_of(recv.peer, found),
+        std::min(send.count, recv.count) * size_of(recv.type));
+    meeting.take(recv.peer, found);
+    meeting.withdraw(call.post);
+}
+
+bool advance_pair(launch_t &launch, call_t &call) {
+    meeting_t &meeting = launch.comm->meeting;
+    bool is_send = call.part.kind == SEND;
+    int found =
+        meeting.find(call.part.peer, is_send ? RECV : SEND, launch.comm->rank, call.part.number);
+    if (found < 0 || (!is_send && !meeting.is_given(call.part.peer, found)))
+        return false;
+    if (is_send)
+        give_to_peer(launch, call, found);
+    else
+        take_from_peer(launch, call, found);
+    call.stage = call_t::DONE;
+    return true;
 }
 
 bool is_done(const launch_t &launch) {
-    return launch.is_aborted || std::all_of(launch.parts.begin(), launch.parts.end(),
-                                            [](const part_t &part) { return part.is_done; });
+    return launch.is_aborted ||
+           std::all_of(launch.calls.begin(), launch.calls.end(),
+                       [](const call_t &call) { return call.stage == call_t::DONE; });
 }
 
 /* The launch is at the head of its stream: whether it lets the stream pass. */
 bool is_open(const std::shared_ptr<launch_t> &launch) {
-    if (!launch->has_arrived && !launch->is_aborted) {
-        launch->has_arrived = true;
-        for (part_t &part : launch->parts) {
-            if (part.is_done)
-                continue;
-            if (part.kind >= SEND)
-                meet_peer(*launch, part);
-            else
-                meet_all(*launch, part);
+    bool has_changed = false;
+    for (call_t &call : launch->calls) {
+        if (launch->is_aborted || call.stage == call_t::DONE)
+            continue;
+        if (call.stage == call_t::QUEUED) {
+            call.post = launch->comm->meeting.post(call.part);
+            call.stage = call_t::POSTED;
+            has_changed = true;
         }
-        note_change();
+        has_changed |= call.part.kind >= SEND ? advance_pair(*launch, call)
+                                              : advance_collective(*launch, call);
     }
+    if (has_changed)
+        note_change();
     return is_done(*launch);
 }
 
@@ -309,36 +339,42 @@ launch_t &launch_of(ncclComm_t comm, cudaStream_t stream) {
     return *grouped.back();
 }
 
-ncclResult_t call(ncclComm_t comm, cudaStream_t stream, part_t part) {
+ncclResult_t queue_call(ncclComm_t comm, cudaStream_t stream, call_t call) {
     std::lock_guard<std::mutex> lock(mutex);
+    part_t &part = call.part;
     if (next_failure != 0)
         return (ncclResult_t)std::exchange(next_failure, 0);
     if (int failure = failure_to_return(kind_names[part.kind]))
         return (ncclResult_t)failure;
     if (!is_comm(comm, kind_names[part.kind]))
         return ncclInvalidArgument;
-    int n_ranks = (int)comm->clique->comms.size();
-    if (comm->n_polls > 0 || comm->clique->n_joined < n_ranks || comm->is_finalized) {
+    if (comm->n_polls > 0 || !comm->meeting.are_all_here() || comm->is_finalized) {
         misuse("%s on rank %d, whose communicator is %s", kind_names[part.kind], comm->rank,
                comm->is_finalized ? "finalized" : "in progress");
         return ncclInvalidUsage;
     }
-    if (size_of(part.type) == 0 || part.peer < 0 || part.peer >= n_ranks ||
+    if (size_of(part.type) == 0 || part.peer < 0 || part.peer >= comm->n_ranks ||
         device_of(stream) != comm->device)
         return ncclInvalidArgument;
     part.number =
         part.kind >= SEND ? comm->n_paired[{part.kind, part.peer}]++ : comm->n_collectives++;
-    launch_of(comm, stream).parts.push_back(part);
+    launch_of(comm, stream).calls.push_back(call);
     if (group_depth == 0)
         end_group();
     return ncclInProgress;
 }
 
-/* Take it from its clique and free it. */
+/* Streams have to go on by themselves where another process waits for what they hold. */
+void note_strangers() {
+    set_streams_run_alone(std::any_of(nccl.comms.begin(), nccl.comms.end(), [](ncclComm_t comm) {
+        return comm->meeting.has_strangers();
+    }));
+}
+
 void remove(ncclComm_t comm) {
-    comm->clique->comms[(size_t)comm->rank] = NULL;
     nccl.comms.erase(std::find(nccl.comms.begin(), nccl.comms.end(), comm));
     delete comm;
+    note_strangers();
     note_change();
 }
 
@@ -349,8 +385,6 @@ size_t n_live_comms() {
 }
 
 } // namespace emu
-
-using namespace emu;
 
 #define ENTER                                                                                      \
     std::lock_guard<std::mutex> lock(emu::mutex);                                                  \
@@ -382,42 +416,30 @@ ncclResult_t ncclGetVersion(int *version) {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     ENTER;
-    memset(id, 0x5e, sizeof(*id));
-    nccl.n_ids++;
-    memcpy(id->internal, &nccl.n_ids, sizeof(nccl.n_ids));
+    std::string name;
+    memset(id, 0, sizeof(*id));
+    if (!meeting_t::make(name))
+        return ncclSystemError;
+    strncpy(id->internal, name.c_str(), sizeof(id->internal) - 1);
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm_p, int n_ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config) {
     ENTER;
-    uint64_t number;
-    memcpy(&number, id.internal, sizeof(number));
+    id.internal[sizeof(id.internal) - 1] = '\0';
+    auto comm = std::make_unique<ncclComm>();
     if (config == NULL || config->size != sizeof(*config) || config->magic != 0xcafebeef ||
-        config->blocking != 0 || number == 0 || number > nccl.n_ids || rank < 0 ||
-        rank >= n_ranks) {
-        misuse("ncclCommInitRankConfig: rank %d of %d, unique id %llu, or a bad configuration",
-               rank, n_ranks, (unsigned long long)number);
+        config->blocking != 0 || !comm->meeting.open(id.internal) ||
+        !comm->meeting.join(rank, n_ranks, current_device())) {
+        misuse("ncclCommInitRankConfig: rank %d of %d, unique id \"%s\", or a bad configuration",
+               rank, n_ranks, id.internal);
         return ncclInvalidArgument;
     }
-    auto &clique = nccl.cliques[number];
-    if (clique == nullptr) {
-        clique = std::make_shared<clique_t>();
-        clique->comms.resize((size_t)n_ranks);
-    }
-    if (clique->comms.size() != (size_t)n_ranks || clique->comms[(size_t)rank] != NULL) {
-        misuse("ncclCommInitRankConfig: rank %d of %d, where there are %zu", rank, n_ranks,
-               clique->comms.size());
-        return ncclInvalidArgument;
-    }
-    for (ncclComm_t other : clique->comms)
-        clique->is_refused |= other != NULL && other->device == current_device();
-    nccl.comms.push_back(*comm_p = new ncclComm{});
-    (*comm_p)->clique = clique;
-    (*comm_p)->rank = rank;
-    (*comm_p)->device = current_device();
-    clique->comms[(size_t)rank] = *comm_p;
-    clique->n_joined++;
+    comm->rank = rank;
+    comm->n_ranks = n_ranks;
+    comm->device = current_device();
+    nccl.comms.push_back(*comm_p = comm.release());
     note_change();
     return ncclInProgress;
 }
@@ -429,16 +451,18 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error) {
     auto failure = nccl.failures.find(comm->rank);
     if (failure != nccl.failures.end())
         *error = (ncclResult_t)failure->second;
-    else if (comm->clique->is_refused)
+    else if (comm->meeting.has_refused())
         *error = ncclInvalidUsage;
-    else if (nccl.is_stalled || comm->clique->n_joined < (int)comm->clique->comms.size())
+    else if (nccl.is_stalled || !comm->meeting.are_all_here())
         *error = ncclInProgress;
     else if (comm->n_polls > 0 && --comm->n_polls > 0)
         *error = ncclInProgress;
     else
         *error = ncclSuccess;
-    if (*error == ncclSuccess)
+    if (*error == ncclSuccess) {
+        note_strangers();
         settle(comm);
+    }
     return ncclSuccess;
 }
 
@@ -500,32 +524,32 @@ ncclResult_t ncclGroupEnd(void) {
 
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
-    return emu::call(comm, stream, {ALL_GATHER, send, recv, count, type, 0, 0});
+    return queue_call(comm, stream, {{ALL_GATHER, 0, 0, count, type}, send, recv});
 }
 
 ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type,
                                ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
-    return emu::call(comm, stream, {REDUCE_SCATTER, send, recv, count, type, 0, 0});
+    return queue_call(comm, stream, {{REDUCE_SCATTER, 0, 0, count, type}, send, recv});
 }
 
 ncclResult_t ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type,
                            ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
-    return emu::call(comm, stream, {ALL_REDUCE, send, recv, count, type, 0, 0});
+    return queue_call(comm, stream, {{ALL_REDUCE, 0, 0, count, type}, send, recv});
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream) {
-    return emu::call(comm, stream, {BROADCAST, send, recv, count, type, root, 0});
+    return queue_call(comm, stream, {{BROADCAST, root, 0, count, type}, send, recv});
 }
 
 ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-    return emu::call(comm, stream, {SEND, send, NULL, count, type, peer, 0});
+    return queue_call(comm, stream, {{SEND, peer, 0, count, type}, send, NULL});
 }
 
 ncclResult_t ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    return emu::call(comm, stream, {RECV, NULL, recv, count, type, peer, 0});
+    return queue_call(comm, stream, {{RECV, peer, 0, count, type}, NULL, recv});
 }
 
 /* ---- for tests ---- */

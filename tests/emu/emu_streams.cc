@@ -12,11 +12,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
 #include <set>
+#include <thread>
 
 #include "tests/emu/emu_internal.h"
 
@@ -58,6 +60,7 @@ struct machine_t {
     size_t n_misuses = 0;
     uint64_t draws = options.seed;
     bool ignores_waits = false;
+    bool streams_run_alone = false, has_runner = false; /* a thread that makes them */
     std::map<std::pair<int, const void *>, size_t>
         shared_bytes; /* asked for, by device and kernel */
     struct {
@@ -157,8 +160,10 @@ static void wait_at_gate() {
         abort();
     }
     uint64_t seen = n_changes;
-    while (n_changes == seen)
+    while (n_changes == seen && !machine.streams_run_alone)
         gate_changed.wait(mutex);
+    if (n_changes == seen)
+        gate_changed.wait_for(mutex, std::chrono::microseconds(200)); /* for another process */
 }
 
 static void run_first(cudaStream_t stream) {
@@ -222,6 +227,28 @@ static void run_some(unsigned rarity) {
     cudaStream_t next;
     for (unsigned i = 1 + draw(16); i > 0 && (next = draw_ready(NULL)) != NULL; i--)
         run_first(next);
+}
+
+/* Ends when nobody needs it any more. */
+static void run_alone() {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (machine.streams_run_alone) {
+        run_some(1);
+        lock.unlock();
+        usleep(1000);
+        lock.lock();
+    }
+    machine.has_runner = false;
+}
+
+void set_streams_run_alone(bool wanted) {
+    if (wanted == machine.streams_run_alone)
+        return;
+    if (wanted && !machine.has_runner)
+        std::thread(run_alone).detach();
+    machine.has_runner |= wanted;
+    machine.streams_run_alone = wanted;
+    note_change();
 }
 
 static bool is_stream(cudaStream_t stream, const char *call) {

@@ -1,10 +1,22 @@
 /*
- * The communicators' conformance suite on nccl: every rank has an emulated GPU of its own.
+ * The communicators' conformance suite on nccl: every rank has an emulated GPU of its own. Ranks
+ * are threads, threads that agree over TCP ("tcp"), or processes ("processes"), of which one may be
+ * killed.
  */
 #include <nccl.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
 
 #include "tests/emu/emu.h"
 #include "tests/zero/comm/free_port.h"
@@ -57,6 +69,23 @@ static zr_status_t create_over_tcp(int n_ranks, const zr_comm_options_t *options
     return status;
 }
 
+/* A process that is a rank. */
+static int port;
+
+static void prepare(void) {
+    port = free_port();
+}
+
+static zr_status_t create_rank(int rank, int n_ranks, const zr_comm_options_t *options,
+                               zr_comm_t **comm_p) {
+    zr_launch_t launch = {.host = "127.0.0.1", .port = port, .rank = rank, .n_ranks = n_ranks};
+    n_ranks_now = n_ranks;
+    n_opened = rank;
+    if (n_ranks == 1)
+        return zr_comm_create_nccl_threads(1, options, comm_p); /* it needs nobody */
+    return zr_comm_create_nccl(&launch, options, comm_p);
+}
+
 static zr_status_t open_device(zr_device_t **device_p) {
     zr_device_options_t options = zr_device_options_default();
     options.index = n_opened++;
@@ -70,6 +99,79 @@ static void fail_copy(zr_stream_t *stream) {
         emu_fail_call("cudaMemcpyAsync", 1, cudaErrorInvalidValue);
     else
         emu_nccl_fail_next(ncclUnhandledCudaError);
+}
+
+/* ---- a process that is killed ---------------------------------------------------------------- */
+
+enum { N_PROCESSES = 4, VICTIM = 2 };
+
+static void keep_errors(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)rank;
+    size_t length = strlen(context);
+    if (level == ZR_LOG_ERROR)
+        snprintf((char *)context + length, 1024 - length, "%s\n", message);
+}
+
+/* One rank. The victim has agreed to a call with the others, and dies before its device is there:
+ * theirs hang in it until the watch ends them. */
+static bool outlive(int rank) {
+    char errors[1024] = "";
+    zr_message_t message = {"h.3 parameters", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    zr_comm_options_t options = zr_comm_options_default();
+    rank_t self = {.rank = rank, .n_ranks = N_PROCESSES, .suite = NULL};
+    options.log = (zr_log_t){.sink = keep_errors, .context = errors, .level = ZR_LOG_ERROR};
+    void *buffer = NULL;
+    if (create_rank(rank, N_PROCESSES, &options, &self.comm) != ZR_OK ||
+        open_device(&self.device) != ZR_OK ||
+        zr_stream_create(self.device, "comm", &self.stream) != ZR_OK)
+        return false;
+    size_t size_bytes = zr_device_info(self.device)->granule_bytes;
+    if (zr_range_reserve(self.device, ZR_TIER_DEVICE, size_bytes, &buffer) != ZR_OK ||
+        zr_range_map(self.device, ZR_TIER_DEVICE, buffer, 0, size_bytes) != ZR_OK)
+        return false;
+    bool is_right = true;
+    for (int i = 0; i < 2; i++) {
+        if (rank == VICTIM && i == 1)
+            emu_nccl_lose_launch(rank, 1);
+        is_right = is_right && zr_comm_all_gather(self.comm, &message, (char *)buffer + 400 * rank,
+                                                  buffer, 100, self.stream) == ZR_OK;
+        if (i == 0)
+            is_right = is_right && zr_stream_synchronize(self.stream) == ZR_OK;
+    }
+    if (rank == VICTIM)
+        (void)raise(SIGKILL);
+    is_right = is_right && zr_stream_synchronize(self.stream) == ZR_OK &&
+               zr_comm_check(self.comm) == ZR_ERR_COMM &&
+               strstr(errors, "rank 2 is gone: its connection has ended") != NULL &&
+               emu_nccl_n_aborted() == 1;
+    if (!is_right)
+        print_error("rank %d: %zu aborted; it logged: %s\n", rank, emu_nccl_n_aborted(), errors);
+    zr_comm_destroy(&self.comm);
+    zr_stream_destroy(&self.stream);
+    zr_range_release(self.device, ZR_TIER_DEVICE, &buffer, size_bytes);
+    zr_device_close(&self.device);
+    return is_right;
+}
+
+static void test_killed_rank(void **state) {
+    (void)state;
+    pid_t children[N_PROCESSES];
+    prepare();
+    fflush(NULL);
+    for (int rank = 0; rank < N_PROCESSES; rank++) {
+        children[rank] = fork();
+        if (children[rank] == 0)
+            exit(outlive(rank) ? 0 : 1);
+        assert_true(children[rank] > 0);
+    }
+    for (int rank = 0; rank < N_PROCESSES; rank++) {
+        int status = 0;
+        assert_int_equal(waitpid(children[rank], &status, 0), children[rank]);
+        if (rank == VICTIM)
+            assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        else
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -86,6 +188,14 @@ int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "tcp") == 0) {
         suite.name = "nccl on emulated GPUs, over TCP";
         suite.create = create_over_tcp;
+    }
+    if (argc > 1 && strcmp(argv[1], "processes") == 0) {
+        const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_rank)};
+        suite.name = "nccl on emulated GPUs, processes";
+        suite.create_rank = create_rank;
+        suite.prepare = prepare;
+        int failed = run_comm_suite(&suite);
+        return failed + cmocka_run_group_tests(tests, NULL, NULL);
     }
     return run_comm_suite(&suite);
 }

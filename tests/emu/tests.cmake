@@ -9,7 +9,7 @@ set(EMU_NCCL_SOURCES ${CMAKE_SOURCE_DIR}/zero/comm/nccl/comm_nccl.c
                      ${CMAKE_SOURCE_DIR}/zero/comm/nccl/nccl_link.c emu/emu_nccl_library.c)
 add_library(zero_emu OBJECT EXCLUDE_FROM_ALL
             emu/emu_cublaslt.cc emu/emu_kernels.cc emu/emu_memory.cc emu/emu_nccl.cc
-            emu/emu_streams.cc emu/backends.c ${EMU_CUDA_SOURCES} ${EMU_KERNELS} ${EMU_NCCL_SOURCES})
+            emu/emu_nccl_meeting.cc emu/emu_streams.cc emu/backends.c ${EMU_CUDA_SOURCES} ${EMU_KERNELS} ${EMU_NCCL_SOURCES})
 set_source_files_properties(${EMU_KERNELS} PROPERTIES LANGUAGE CXX)
 target_include_directories(zero_emu BEFORE PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
 # Few blocks, so that loops over the grid and over blocks of elements are seen to go on.
@@ -93,6 +93,8 @@ endif()
 zr_add_emu_test(test_emu_comm_nccl emu/test_emu_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
 add_test(NAME test_emu_comm_nccl_tcp COMMAND test_emu_comm_nccl tcp)
 zr_test_properties(test_emu_comm_nccl_tcp NO_SANITIZERS)
+add_test(NAME test_emu_comm_nccl_processes COMMAND test_emu_comm_nccl processes)
+zr_test_properties(test_emu_comm_nccl_processes NO_SANITIZERS)
 zr_add_emu_test(test_emu_nccl emu/test_emu_nccl.c zero/comm/comm_cases.c zero/comm/ranks.c
                 LABELS asan)
 zr_add_emu_test(test_emu_comm_threads emu/test_emu_comm_threads.c ${COMM_SUITE} NO_SANITIZERS)

@@ -197,9 +197,9 @@ static void run_as_threads(const test_run_t *run) {
 static void run_as_rank(const test_run_t *run, int rank) {
     rank_t *self = fill_rank(run, rank);
     zr_comm_t *comm = NULL;
-    open_rank(self);
     if (run->suite->create_rank(rank, run->n_ranks, &run->options, &comm) != ZR_OK)
         note_failure(self, __FILE__, __LINE__, "the communicator is made");
+    open_rank(self); /* which device may depend on the rank */
     self->comm = comm;
     run_rank(self);
     close_rank(self);
