@@ -255,6 +255,46 @@ static void test_even_groups(void **state) {
     run(state, LONG_MS, even_groups, NULL);
 }
 
+/* As hybrid sharding does: sums within rows, of those the sums across, and back to the row. */
+static void sum_over_all(rank_t *self, zr_comm_t *near, zr_comm_t *across, char *buffer,
+                         size_t n_elems) {
+    zr_message_t message = {"h.3 gradients", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    char *own = buffer + (size_t)zr_comm_rank(near) * n_elems * sizeof(float);
+    CHECK(self,
+          zr_comm_reduce_scatter(near, &message, buffer, own, n_elems, self->stream) == ZR_OK);
+    CHECK(self, zr_comm_all_reduce(across, &message, own, n_elems, self->stream) == ZR_OK);
+    CHECK(self, zr_comm_all_gather(near, &message, own, buffer, n_elems, self->stream) == ZR_OK);
+}
+
+/* Both kinds of groups, in one stream that nobody waits for in between. */
+static void groups_in_turn(rank_t *self) {
+    enum { N_TURNS = 4, N_ELEMS = 1001 };
+    int size = self->n_ranks % 4 == 0 ? self->n_ranks / 2 : self->n_ranks % 2 == 0 ? 2 : 1;
+    size_t n_elems = (size_t)size * N_ELEMS;
+    zr_comm_t *near = NULL, *across = NULL;
+    CHECK(self, zr_comm_split_evenly(self->comm, ZR_GROUPS_NEAR, size, &near) == ZR_OK);
+    CHECK(self, zr_comm_split_evenly(self->comm, ZR_GROUPS_ACROSS, size, &across) == ZR_OK);
+    float *values = host_take(self, n_elems * sizeof(*values));
+    char *buffer = device_take(self, n_elems * sizeof(*values));
+    for (size_t i = 0; i < n_elems; i++)
+        values[i] = (float)(self->rank + (int)(i % 7));
+    upload(self, buffer, values, n_elems * sizeof(*values));
+    for (int turn = 0; turn < N_TURNS && self->failure[0] == '\0'; turn++)
+        sum_over_all(self, near, across, buffer, N_ELEMS);
+    download(self, values, buffer, n_elems * sizeof(*values));
+    CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    CHECK(self, zr_comm_check(near) == ZR_OK && zr_comm_check(across) == ZR_OK);
+    int n = self->n_ranks, others = n * n * n;
+    for (size_t i = 0; i < n_elems && has_data(self) && !self->suite->is_alone; i++)
+        CHECK(self, values[i] == (float)(others * (n * (n - 1) / 2 + n * (int)(i % 7))));
+    zr_comm_destroy(&near);
+    zr_comm_destroy(&across);
+}
+
+static void test_groups_in_turn(void **state) {
+    run(state, LONG_MS, groups_in_turn, NULL);
+}
+
 /* A group that ends leaves its parent alive, and the other way round. */
 static void ends_apart(rank_t *self) {
     zr_comm_t *group = NULL, *other = NULL;
@@ -684,6 +724,7 @@ static const struct {
     {"groups and parent", test_groups_and_parent, false},
     {"split without rank 0", test_split_without_rank_0, false},
     {"even groups", test_even_groups, false},
+    {"groups in turn", test_groups_in_turn, false},
     {"ends apart", test_ends_apart, false},
     {"differing ranks", test_differing_ranks, true},
     {"differing long names", test_differing_long_names, true},
