@@ -1034,6 +1034,8 @@ zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
         return status;
     }
     *options_p = options;
+    if (options.device == options.launched_device) /* which goes with this function */
+        options_p->device = options_p->launched_device;
     return ZR_OK;
 }
 

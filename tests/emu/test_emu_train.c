@@ -13,7 +13,7 @@
 #include <math.h>
 
 #define ZERO_TRAIN ZERO_TRAIN_EMU
-#include "tests/examples/run_train.h"
+#include "tests/examples/run_ranks.h"
 
 enum { N_STEPS = 4 };
 
@@ -30,12 +30,13 @@ static int prepare(void **state) {
     return make_folder();
 }
 
-/* The losses of all steps and the weights that they ended in. */
-static run_t train(const char *device, const char *arguments) {
+/* Of what was run with --json last: the losses of all steps and the weights that they ended in. */
+static run_t read_run(const char *arguments) {
     run_t run = {.hash = ""};
-    char command[1024], line[4096];
-    snprintf(command, sizeof(command), RUN "--json --device %s %s", device, arguments);
-    json_t *object = run_json(command, 0);
+    char line[4096];
+    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    if (object == NULL)
+        fail_msg("%s: no JSON: %s", arguments, out);
     strncpy(run.hash, text(object, "weights_xxh3"), sizeof(run.hash) - 1);
     json_decref(object);
     FILE *log = fopen("log", "r");
@@ -49,6 +50,23 @@ static run_t train(const char *device, const char *arguments) {
     }
     assert_int_equal(fclose(log), 0);
     return run;
+}
+
+static run_t train(const char *device, const char *arguments) {
+    char command[1024];
+    snprintf(command, sizeof(command), RUN "--json --device %s %s", device, arguments);
+    assert_ran(command, 0);
+    return read_run(arguments);
+}
+
+/* With ranks that are processes, of which rank 0 alone has a log. */
+static run_t train_processes(int n_ranks, const char *arguments) {
+    char command[1024];
+    snprintf(command, sizeof(command), RUN "--json --device cuda %s", arguments);
+    int code = run_by_hand(n_ranks, command);
+    if (code != 0)
+        fail_msg("%s: exit %d: %s", arguments, code, err);
+    return read_run(arguments);
 }
 
 static void assert_near(const char *arguments, const run_t *cuda, const run_t *host,
@@ -102,6 +120,34 @@ static void test_nccl(void **state) {
         run_t nccl = train("cuda:0", arguments);
         assert_same_weights(arguments, &nccl, &shared);
     }
+    assert_int_equal(unsetenv("EMU_DEVICES"), 0);
+}
+
+/* The same with processes, which are ranks of NCCL because they have GPUs. */
+static void test_nccl_processes(void **state) {
+    (void)state;
+    char arguments[256];
+    assert_int_equal(setenv("EMU_DEVICES", "4", 1), 0);
+    for (int n_ranks = 2; n_ranks <= 4; n_ranks += 2) {
+        snprintf(arguments, sizeof(arguments), "--dtype bf16 --stage 3 --ranks %d", n_ranks);
+        run_t shared = train("cuda:0", arguments);
+        run_t processes = train_processes(n_ranks, "--dtype bf16 --stage 3");
+        assert_same_weights("--stage 3, processes", &processes, &shared);
+        processes = train_processes(n_ranks, "--dtype bf16 --stage 1 --comm nccl");
+        assert_same_weights("--stage 1, processes", &processes, &shared);
+        read_file("err.1", err, sizeof(err));
+        assert_not_said("processes", "emulation:");
+    }
+    assert_int_equal(unsetenv("EMU_DEVICES"), 0);
+}
+
+/* What the victim had queued never comes: the others' devices hang in it, until their watch ends
+ * them. */
+static void test_killed_process(void **state) {
+    (void)state;
+    assert_int_equal(setenv("EMU_DEVICES", "3", 1), 0);
+    kill_rank(TINY "--device cuda --threads 1 --steps 1000000 --stage 3 --dtype bf16");
+    assert_not_said("a killed rank", "emulation:");
     assert_int_equal(unsetenv("EMU_DEVICES"), 0);
 }
 
@@ -224,9 +270,10 @@ static void test_device(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages),   cmocka_unit_test(test_placements),
-        cmocka_unit_test(test_variants), cmocka_unit_test(test_device),
-        cmocka_unit_test(test_nccl),     cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_stages),         cmocka_unit_test(test_placements),
+        cmocka_unit_test(test_variants),       cmocka_unit_test(test_device),
+        cmocka_unit_test(test_nccl),           cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_nccl_processes), cmocka_unit_test(test_killed_process),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

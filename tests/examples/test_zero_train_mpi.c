@@ -10,7 +10,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "tests/examples/run_train.h"
+#include "tests/examples/run_ranks.h"
 #include "tests/zero/comm/free_port.h"
 
 /* The number of threads is in the bits of matrix products. */
@@ -22,28 +22,6 @@
 static int prepare(void **state) {
     (void)state;
     return make_folder();
-}
-
-/* Run a command of the shell; its exit status. */
-static int run_shell(const char *command) {
-    int status = system(command);
-    read_file("out", out, sizeof(out));
-    read_file("err", err, sizeof(err));
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-/* Ranks that are started by hand: their output is in out and err, out.1 and err.1, ... */
-static int run_by_hand(int n_ranks, const char *arguments) {
-    char command[4096];
-    snprintf(
-        command, sizeof(command),
-        "export WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d; rank=1; "
-        "while [ $rank -lt %d ]; do "
-        "RANK=$rank LOCAL_RANK=$rank '%s' %s >out.$rank 2>err.$rank & rank=$((rank + 1)); done; "
-        "RANK=0 LOCAL_RANK=0 '%s' %s >out 2>err; code=$?; wait; exit $code",
-        n_ranks, free_port(), n_ranks, ZERO_TRAIN, arguments, ZERO_TRAIN, arguments);
-    return run_shell(command);
 }
 
 static int run_by_mpirun(int n_ranks, const char *arguments) {
@@ -139,25 +117,9 @@ static void by_mpich_as_threads(void **state) {
     assert_same_hash(run_by_mpich, 3, SAME "--stage 3 " OFFLOAD, expected);
 }
 
-/* Rank 1 is killed once steps are made; rank 0 says so, and fails. */
 static void killed_rank(void **state) {
     (void)state;
-    char command[4096];
-    snprintf(command, sizeof(command),
-             "export WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d; rm -f log; "
-             "A='" TINY "--device host --threads 1 --steps 1000000 --stage 3'; "
-             "RANK=1 LOCAL_RANK=1 '%s' $A 2>err.1 & victim=$!; "
-             "RANK=2 LOCAL_RANK=2 '%s' $A 2>err.2 & other=$!; "
-             "RANK=0 LOCAL_RANK=0 '%s' $A --log log >out 2>err & first=$!; "
-             "until [ -s log ]; do kill -0 $first || exit 9; done; kill -KILL $victim; "
-             "wait $other; [ $? -eq 1 ] || exit 8; wait $first",
-             free_port(), ZERO_TRAIN, ZERO_TRAIN, ZERO_TRAIN);
-    assert_int_equal(run_shell(command), 1);
-    assert_said("a killed rank", "rank 1");
-    assert_said("a killed rank", "error: rank 0: ");
-    read_file("err.2", err, sizeof(err));
-    assert_said("a killed rank", "error: rank 2: ");
-    assert_said("a killed rank", "rank 1");
+    kill_rank(TINY "--device host --threads 1 --steps 1000000 --stage 3");
 }
 
 /* Rank 1 has other options than ranks 0 and 2; all end, and know in what. */
