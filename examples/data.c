@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include <xxhash.h>
+
 #include "examples/data_files.h"
 
 /* Micro-batches that are read ahead, the one in use included. */
@@ -24,6 +26,10 @@
 /* Tokens up to which the whole data is checked before the run, not only what is read. */
 #define CHECK_FIRST_TOKENS ((size_t)1 << 29)
 #define CHECK_TOKENS ((size_t)1 << 16)
+/* Tokens up to which all of the data is hashed, and the blocks that stand for more. */
+#define HASH_WHOLE_TOKENS ((size_t)1 << 25)
+#define HASH_BLOCKS ((size_t)256)
+#define HASH_BLOCK_TOKENS ((size_t)1 << 14)
 
 struct data {
     data_files_t files;
@@ -37,25 +43,51 @@ struct data {
 
 /* ---- opening ---------------------------------------------------------------------------- */
 
-/* Find a token outside the vocabulary now, rather than when its window comes. */
-static zr_status_t check_tokens(const data_t *data) {
-    size_t n_tokens = data->files.n_tokens;
-    if (data->vocab >= data_files_largest_vocab(&data->files) || n_tokens > CHECK_FIRST_TOKENS)
-        return ZR_OK;
+/* Blocks of the row, and where each begins. */
+typedef struct blocks {
+    size_t n, n_tokens; /* the last one may have less */
+    size_t (*begin)(const data_t *data, size_t block);
+} blocks_t;
+
+/* Read and check blocks; their hash, in order, goes on from *hash_p, which may be NULL. */
+static zr_status_t read_blocks(const data_t *data, const blocks_t *blocks, uint64_t *hash_p) {
     zr_status_t status = ZR_OK;
     data_cursor_t cursor = data_cursor_make(&data->files);
-    unsigned char *bytes = malloc(2 * CHECK_TOKENS);
-    int32_t *tokens = malloc(CHECK_TOKENS * sizeof(*tokens));
+    unsigned char *bytes = malloc(2 * blocks->n_tokens);
+    int32_t *tokens = malloc(blocks->n_tokens * sizeof(*tokens));
     if (bytes == NULL || tokens == NULL)
         status = zr_fail(&data->files.log, ZR_ERR_MEMORY, "no memory to check the data");
-    for (size_t i = 0; i < n_tokens && status == ZR_OK; i += CHECK_TOKENS) {
-        size_t n = n_tokens - i < CHECK_TOKENS ? n_tokens - i : CHECK_TOKENS;
-        status = data_cursor_read(&cursor, i, n, data->vocab, bytes, tokens);
+    for (size_t i = 0; i < blocks->n && status == ZR_OK; i++) {
+        size_t first = blocks->begin(data, i), left = data->files.n_tokens - first;
+        size_t n = left < blocks->n_tokens ? left : blocks->n_tokens;
+        status = data_cursor_read(&cursor, first, n, data->vocab, bytes, tokens);
+        if (status == ZR_OK && hash_p != NULL)
+            *hash_p = XXH3_64bits_withSeed(tokens, n * sizeof(*tokens), *hash_p);
     }
     data_cursor_close(&cursor);
     free(tokens);
     free(bytes);
     return status;
+}
+
+static size_t begin_of_all(const data_t *data, size_t block) {
+    (void)data;
+    return block * CHECK_TOKENS;
+}
+
+static blocks_t all_blocks(const data_t *data) {
+    return (blocks_t){.n = (data->files.n_tokens - 1) / CHECK_TOKENS + 1,
+                      .n_tokens = CHECK_TOKENS,
+                      .begin = begin_of_all};
+}
+
+/* Find a token outside the vocabulary now, rather than when its window comes. */
+static zr_status_t check_tokens(const data_t *data) {
+    blocks_t all = all_blocks(data);
+    if (data->vocab >= data_files_largest_vocab(&data->files) ||
+        data->files.n_tokens > CHECK_FIRST_TOKENS)
+        return ZR_OK;
+    return read_blocks(data, &all, NULL);
 }
 
 static zr_status_t cut_windows(data_t *data) {
@@ -171,6 +203,31 @@ size_t data_window(const data_t *data, uint64_t index) {
         window = permute(window, data->half_bits, key);
     while (window >= data->n_windows);
     return (size_t)window;
+}
+
+/* ---- comparing -------------------------------------------------------------------------- */
+
+/* The row in equal parts, with a block at a place of each that is the same in every process; the
+ * first and the last are at the row's ends. */
+static size_t begin_of_sample(const data_t *data, size_t block) {
+    size_t part = data->files.n_tokens / HASH_BLOCKS;
+    if (block == 0 || block == HASH_BLOCKS - 1)
+        return block == 0 ? 0 : data->files.n_tokens - HASH_BLOCK_TOKENS;
+    return block * part + (size_t)(mix(block * GOLDEN_RATIO) % (part - HASH_BLOCK_TOKENS + 1));
+}
+
+bool data_is_hashed_whole(const data_t *data) {
+    return data->files.n_tokens <= HASH_WHOLE_TOKENS;
+}
+
+zr_status_t data_hash(const data_t *data, uint64_t *hash_p) {
+    blocks_t blocks = {.n = HASH_BLOCKS, .n_tokens = HASH_BLOCK_TOKENS, .begin = begin_of_sample};
+    uint64_t hash = data->files.n_tokens;
+    if (data_is_hashed_whole(data))
+        blocks = all_blocks(data);
+    ZR_TRY(read_blocks(data, &blocks, &hash));
+    *hash_p = hash;
+    return ZR_OK;
 }
 
 /* ---- the lengths ------------------------------------------------------------------------ */

@@ -62,6 +62,16 @@ size_t data_n_duplicates(const data_t *data);
 /** "text" or "tokens"; static. */
 const char *data_kind(const data_t *data);
 
+/**
+ * What tells data from other data: XXH3 of all tokens, or, of more than 33554432 of them, of 256
+ * blocks of 16384, spread over the row at places that only its length decides. Other tokens outside
+ * of those are then not seen. How the row is cut into files, and their names, are not in it.
+ *
+ * @return ZR_OK; as data_reader_next where a file cannot be read; ZR_ERR_MEMORY; logged
+ */
+ZR_NODISCARD zr_status_t data_hash(const data_t *data, uint64_t *hash_p);
+bool data_is_hashed_whole(const data_t *data);
+
 /** Which window is sequence `index` of the run, counted from 0 over all ranks and steps. */
 size_t data_window(const data_t *data, uint64_t index);
 

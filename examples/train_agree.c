@@ -31,6 +31,15 @@ static const char *on_off(bool is_on) {
     return is_on ? "on" : "off";
 }
 
+static void agree_on_data(agreement_t *a, const data_t *data) {
+    uint64_t hash = 0;
+    if (a->status == ZR_OK)
+        a->status = data_hash(data, &hash);
+    agree(a, "--data of %zu tokens of kind %s in %zu windows, %s has hash %016" PRIx64,
+          data_n_tokens(data), data_kind(data), data_n_windows(data),
+          data_is_hashed_whole(data) ? "which" : "a sample of which", hash);
+}
+
 static void agree_on_model_and_data(agreement_t *a, const train_options_t *o, const data_t *data) {
     gpt_size_t sizes[GPT_N_SIZES];
     char model[256] = "";
@@ -42,8 +51,7 @@ static void agree_on_model_and_data(agreement_t *a, const train_options_t *o, co
     agree(a, "--seq %zu", o->seq);
     agree(a, "--seq-min %zu", o->seq_min);
     agree(a, "--freeze %s", o->freeze != NULL ? o->freeze : "nothing");
-    agree(a, "--data of %zu tokens of kind %s in %zu windows", data_n_tokens(data), data_kind(data),
-          data_n_windows(data));
+    agree_on_data(a, data);
     agree(a, "--seed %" PRIu64, o->seed);
 }
 

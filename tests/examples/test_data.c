@@ -388,6 +388,59 @@ static void sequences_are_cut(void **state) {
     data_close(&data);
 }
 
+/* ---- comparing -------------------------------------------------------------------------- */
+
+static uint64_t hash_of(const char *name) {
+    uint64_t hash = 0;
+    data_t *data = open_one(name, 10, 256, 1);
+    assert_int_equal(data_hash(data, &hash), ZR_OK);
+    data_close(&data);
+    return hash;
+}
+
+static void change_byte(const char *name, off_t offset, char value) {
+    FILE *file = fopen(path_of(name), "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseeko(file, offset, SEEK_SET), 0);
+    assert_int_equal(fwrite(&value, 1, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Of a little data every token counts, and nothing else; of much, some all over it. */
+static void hash_tells_data_apart(void **state) {
+    enum { SMALL = 200000, LARGE = 40 << 20 };
+    static char bytes[SMALL];
+    (void)state;
+    for (size_t i = 0; i < SMALL; i++)
+        bytes[i] = (char)(i * i % 127);
+    write_file("compared", bytes, SMALL);
+    assert_int_equal(mkdir(path_of("cut"), 0700), 0);
+    write_file("cut/a", bytes, 70001);
+    write_file("cut/b", bytes + 70001, SMALL - 70001);
+    uint64_t hash = hash_of("compared");
+    assert_int_equal(hash_of("cut"), hash);
+    for (int i = 0; i < 20; i++) {
+        off_t offset = (off_t)i * (SMALL - 1) / 19;
+        change_byte("compared", offset, 127);
+        assert_int_not_equal(hash_of("compared"), hash);
+        change_byte("compared", offset, bytes[offset]);
+    }
+    assert_int_equal(hash_of("compared"), hash);
+    write_file("large", "", 0);
+    assert_int_equal(truncate(path_of("large"), LARGE), 0);
+    hash = hash_of("large");
+    assert_int_equal(hash_of("large"), hash);
+    for (int i = 0; i < 2; i++) {
+        change_byte("large", i * (off_t)(LARGE - 1), 1);
+        assert_int_not_equal(hash_of("large"), hash);
+        change_byte("large", i * (off_t)(LARGE - 1), 0);
+    }
+    for (int i = 0; i < 400; i++) /* among those at the blocks' places are none of the ends */
+        change_byte("large", (off_t)(i + 1) * 100003, 1);
+    assert_int_not_equal(hash_of("large"), hash);
+    assert_int_equal(unlink(path_of("large")), 0);
+}
+
 /* ---- the reader ------------------------------------------------------------------------- */
 
 static void reader_ends(void **state) {
@@ -509,6 +562,7 @@ int main(void) {
         cmocka_unit_test(order_goes_on),
         cmocka_unit_test(lengths_are_uniform),
         cmocka_unit_test(sequences_are_cut),
+        cmocka_unit_test(hash_tells_data_apart),
         cmocka_unit_test(reader_ends),
         cmocka_unit_test(refused_files),
         cmocka_unit_test(refused_tokens),
