@@ -29,6 +29,7 @@ typedef struct zero_train {
     FILE *log_file;
     train_start_t start;
     device_choice_t device;
+    struct rank *ranks; /* [train_launch_n_here]: there, and not yet run, or being run; owned */
     int n_device_threads;
     atomic_size_t n_wanted; /* steps until all ranks end, once options->stop was seen */
 
@@ -701,16 +702,40 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     }
 }
 
-static zr_status_t create_comms(const run_t *run, rank_t *ranks) {
+/* The ranks that are here, with their communicators: those of other processes have come then. */
+static zr_status_t create_ranks(run_t *run) {
     int n_here = train_launch_n_here(run->options);
     zr_comm_t **comms = calloc((size_t)n_here, sizeof(zr_comm_t *));
-    if (comms == NULL)
-        return zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_here);
-    zr_status_t status = train_launch_comms(run->options, &run->log, comms);
-    for (int i = 0; i < n_here && status == ZR_OK; i++)
-        ranks[i].comm = comms[i];
+    run->ranks = calloc((size_t)n_here, sizeof(*run->ranks));
+    zr_status_t status = comms != NULL && run->ranks != NULL
+                             ? train_launch_comms(run->options, &run->log, comms)
+                             : zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_here);
+    for (int i = 0; i < n_here && run->ranks != NULL; i++) {
+        rank_t *rank = &run->ranks[i];
+        rank->run = run;
+        rank->number = train_launch_first(run->options) + i;
+        rank->log = zr_log_with_rank(&run->log, rank->number);
+        rank->comm = status == ZR_OK ? comms[i] : NULL;
+    }
     free(comms);
     return status;
+}
+
+/* What is left of them. Those that have not run tell others why. */
+static void free_ranks(run_t *run) {
+    const messages_t *messages = messages_of(&run->log);
+    const char *error = messages != NULL ? messages_first_error(messages) : "";
+    if (run->ranks == NULL)
+        return;
+    for (int i = 0; i < train_launch_n_here(run->options); i++) {
+        if (run->ranks[i].comm != NULL)
+            zr_comm_abort(run->ranks[i].comm, *error != '\0' ? error : "it does not train");
+        zr_comm_destroy(&run->ranks[i].comm);
+    }
+    free(run->ranks[0].step_tokens_per_s);
+    free(run->ranks[0].delays);
+    free(run->ranks[0].step_seconds);
+    free(run->ranks);
 }
 
 /* Start all ranks and wait for their end. Those that could not be started fail here. */
@@ -767,26 +792,10 @@ static zr_status_t save_snapshots(const run_t *run, rank_t *ranks) {
 }
 
 static zr_status_t run_ranks(run_t *run, train_result_t *result) {
-    int n_ranks = train_launch_n_here(run->options);
-    rank_t *ranks = calloc((size_t)n_ranks, sizeof(*ranks));
-    if (ranks == NULL)
-        return zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_ranks);
-    for (int i = 0; i < n_ranks; i++) {
-        ranks[i].run = run;
-        ranks[i].number = train_launch_first(run->options) + i;
-        ranks[i].log = zr_log_with_rank(&run->log, ranks[i].number);
-    }
-    zr_status_t status = create_comms(run, ranks);
-    if (status == ZR_OK) {
-        run_threads(run, ranks);
-        zr_status_t saved = save_snapshots(run, ranks);
-        status = run->status != ZR_OK ? run->status : saved;
-        add_up(ranks, run->options, result);
-    }
-    free(ranks[0].step_tokens_per_s);
-    free(ranks[0].delays);
-    free(ranks[0].step_seconds);
-    free(ranks);
+    run_threads(run, run->ranks);
+    zr_status_t saved = save_snapshots(run, run->ranks);
+    zr_status_t status = run->status != ZR_OK ? run->status : saved;
+    add_up(run->ranks, run->options, result);
     result->bad_input = is_about_input(status) && !run->drive_failed;
     return status;
 }
@@ -795,7 +804,6 @@ static zr_status_t run_ranks(run_t *run, train_result_t *result) {
 
 static zr_status_t open_inputs(run_t *run) {
     const train_options_t *o = run->options;
-    ZR_TRY(device_choose(o->device, &run->log, &run->device));
     data_options_t options = {.paths = o->data_paths,
                               .n_paths = o->n_data_paths,
                               .seq = o->seq,
@@ -851,7 +859,11 @@ zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
         free(run);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for a lock");
     }
-    zr_status_t status = open_inputs(run);
+    zr_status_t status = device_choose(options->device, &run->log, &run->device);
+    if (status == ZR_OK)
+        status = create_ranks(run);
+    if (status == ZR_OK)
+        status = open_inputs(run);
     if (status != ZR_OK)
         zero_train_close(&run);
     else
@@ -863,6 +875,7 @@ void zero_train_close(zero_train_t **train) {
     run_t *run = *train;
     if (run == NULL)
         return;
+    free_ranks(run);
     train_checkpoint_close(&run->start);
     data_close(&run->data);
     pthread_mutex_destroy(&run->lock);

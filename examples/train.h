@@ -167,7 +167,8 @@ typedef struct zero_train zero_train_t;
 
 /**
  * Open what the run reads: data, and the checkpoint that it goes on from. What it will write can be
- * written.
+ * written. Ranks that are processes find each other before that, so that what happens to one from
+ * then on is known to the others at once.
  *
  * @param options  borrowed until zero_train_close; placements may be changed until zero_train_go
  * @return ZR_OK; else what zero_train_failed makes a result of: logged

@@ -156,10 +156,29 @@ static void different_options(void **state) {
                       " --model layers=2");
     write_file("other", "another text, which is shorter than the one of the others", 57);
     assert_difference("", "", "--data other", "rank 1 has --data of ");
+    assert_said("--data other", "tokens of kind text in ");
+    write_file("one", "the same number of bytes, and not one bit more: 0123456789 abcde", 64);
+    write_file("two", "the same number of bytes, and not one bit more: 0123456789 abcdf", 64);
+    assert_difference("", "--data one", "--data two", "windows, which has hash ");
     assert_difference("", "--checkpoint-dir a", "--checkpoint-dir b",
                       "rank 1 has --checkpoint-dir b, rank 0 has --checkpoint-dir a");
     assert_difference("", "", "--checkpoint-dir a",
                       "rank 1 has --checkpoint-dir a, rank 0 has no --checkpoint-dir");
+}
+
+/* What a rank lacks before it trains, the others hear from it at once. */
+static void rank_without_data(void **state) {
+    (void)state;
+    char command[4096];
+    snprintf(command, sizeof(command),
+             "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d; "
+             "A='" TINY "--device host --threads 1'; "
+             "RANK=1 LOCAL_RANK=1 '%s' $A --data nowhere 2>err.1 & other=$!; "
+             "RANK=0 LOCAL_RANK=0 '%s' $A >out 2>err; [ $? -eq 1 ] || exit 9; wait $other",
+             free_port(), ZERO_TRAIN, ZERO_TRAIN);
+    assert_int_equal(run_shell(command), 2);
+    assert_said("no data", "rank 1 gave up: ");
+    assert_said("no data", "nowhere");
 }
 
 static void refusals(void **state) {
@@ -195,9 +214,13 @@ static void without_module(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand_as_threads),  cmocka_unit_test(by_mpirun_as_threads),
-        cmocka_unit_test(by_mpich_as_threads), cmocka_unit_test(killed_rank),
-        cmocka_unit_test(different_options),   cmocka_unit_test(refusals),
+        cmocka_unit_test(by_hand_as_threads),
+        cmocka_unit_test(by_mpirun_as_threads),
+        cmocka_unit_test(by_mpich_as_threads),
+        cmocka_unit_test(killed_rank),
+        cmocka_unit_test(different_options),
+        cmocka_unit_test(rank_without_data),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(without_module),
     };
     return cmocka_run_group_tests(tests, prepare, clean);

@@ -153,6 +153,20 @@ static void test_agreement(void **state) {
     }
 }
 
+static int connect_to(int port) {
+    int fd = -1;
+    const char *detail;
+    assert_int_equal(zr_wire_connect("localhost", port, zr_wire_now_ms() + LONG_MS, &fd, &detail),
+                     0);
+    return fd;
+}
+
+/* Wait until the hub has said something, as it does to ranks. */
+static void await_word(int fd) {
+    zr_frame_t frame;
+    assert_int_equal(zr_wire_receive(fd, &frame, sizeof(frame), INT64_MAX), 0);
+}
+
 /* ---- ranks that are missing, too many, or of another run ---- */
 
 static void test_missing_ranks(void **state) {
@@ -168,6 +182,38 @@ static void test_missing_ranks(void **state) {
              "after 300 ms these ranks of 5 have not come to localhost:%d: 1, 2, 4", port);
     assert_true(has_logged(&members[0], words));
     assert_true(has_logged(&members[3], words));
+}
+
+/* One that was there and is gone is not waited for as long as one that has not come; soon enough,
+ * it may come again. */
+static void test_ranks_gone_early(void **state) {
+    (void)state;
+    member_t members[3];
+    zr_hello_t hello = {
+        .magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION, .rank = 1, .n_ranks = 3};
+    int port = free_port();
+    for (int again = 1; again >= 0; again--) {
+        start(&members[0], 0, 3, port, LONG_MS);
+        int fd = connect_to(port);
+        assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+        await_word(fd); /* it was there */
+        close(fd);
+        if (again)
+            start(&members[1], 1, 3, port, LONG_MS);
+        start(&members[2], 2, 3, port, LONG_MS);
+        if (again) {
+            for (int i = 0; i < 3; i++)
+                finish(&members[i], ZR_OK);
+            leave_all(members, 3);
+            continue;
+        }
+        for (int i = 0; i < 3; i += 2) {
+            finish(&members[i], ZR_ERR_COMM);
+            assert_true(has_logged(&members[i], "rank 1 is gone: its process or connection has "
+                                                "ended before all had come to localhost:"));
+            assert_true(has_logged(&members[i], "missing of 3 ranks: 1"));
+        }
+    }
 }
 
 static void test_no_rank_0(void **state) {
@@ -216,14 +262,6 @@ static void test_ranks_that_do_not_fit(void **state) {
 }
 
 /* ---- what is no rank ---- */
-
-static int connect_to(int port) {
-    int fd = -1;
-    const char *detail;
-    assert_int_equal(zr_wire_connect("localhost", port, zr_wire_now_ms() + LONG_MS, &fd, &detail),
-                     0);
-    return fd;
-}
 
 /* Whether the other side closes. */
 static bool is_cut_off(int fd) {
@@ -538,6 +576,7 @@ int main(void) {
         cmocka_unit_test(test_long_silence_between_calls),
         cmocka_unit_test(test_agreement),
         cmocka_unit_test(test_missing_ranks),
+        cmocka_unit_test(test_ranks_gone_early),
         cmocka_unit_test(test_no_rank_0),
         cmocka_unit_test(test_port_in_use),
         cmocka_unit_test(test_ranks_that_do_not_fit),

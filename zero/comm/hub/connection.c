@@ -20,6 +20,7 @@ void zr_connection_open(zr_connection_t *connection, int socket, int rank, int64
     connection->socket = socket;
     connection->rank = rank;
     connection->is_closing = false;
+    connection->back_until_ms = 0;
     connection->has_left = false;
     connection->heard_ms = now_ms;
     connection->n_received = 0;

@@ -9,6 +9,7 @@
 
 enum {
     STRANGER_MS = 10 * 1000,  /* how long a connection may take to say who it is */
+    BACK_MS = 3000,           /* for a rank that was there to come again, started anew */
     MOST_STRANGE_WARNINGS = 5 /* then it is known */
 };
 
@@ -40,6 +41,7 @@ static void take_hello(zr_hub_t *hub, zr_connection_t *stranger, const zr_hello_
     if (reason[0] == '\0') {
         zr_connection_open(&hub->ranks[rank], stranger->socket, rank, hub->now_ms);
         stranger->socket = -1;
+        zr_connection_send(&hub->ranks[rank], ZR_FRAME_ALIVE, 0, NULL, 0);
         return;
     }
     zr_log_write(&hub->options.log, ZR_LOG_WARNING, "%s: refused: %s", hub->options.place, reason);
@@ -107,6 +109,17 @@ void zr_hub_gathering_close_late(zr_hub_t *hub) {
     }
 }
 
+/* A rank that has come and gone, and not come back in time; -1: there is none. */
+static int find_gone(const zr_hub_t *hub) {
+    for (int rank = 0; rank < hub->options.n_ranks; rank++) {
+        const zr_connection_t *connection = &hub->ranks[rank];
+        if (connection->socket < 0 && connection->back_until_ms != 0 &&
+            hub->now_ms >= connection->back_until_ms)
+            return rank;
+    }
+    return -1;
+}
+
 /* The ranks that have not come, named. */
 static void list_missing(const zr_hub_t *hub, char *text, size_t text_bytes) {
     enum { MOST_NAMED = 16 };
@@ -145,11 +158,18 @@ void zr_hub_gathering_look(zr_hub_t *hub) {
     int world[ZR_MAX_SUM_SOURCES] = {0};
     list_missing(hub, missing, sizeof(missing));
     if (missing[0] != '\0') {
-        if (hub->now_ms < hub->gather_until_ms)
-            return;
-        snprintf(reason, sizeof(reason), "after %d ms these ranks of %d have not come to %s: %s",
-                 hub->options.timeout_ms, hub->options.n_ranks, hub->options.place, missing);
-        fail_gathering(hub, reason);
+        int gone = find_gone(hub);
+        if (gone >= 0)
+            snprintf(reason, sizeof(reason),
+                     "rank %d is gone: its process or connection has ended before all had come to "
+                     "%s; missing of %d ranks: %s",
+                     gone, hub->options.place, hub->options.n_ranks, missing);
+        else
+            snprintf(reason, sizeof(reason),
+                     "after %d ms these ranks of %d have not come to %s: %s",
+                     hub->options.timeout_ms, hub->options.n_ranks, hub->options.place, missing);
+        if (gone >= 0 || hub->now_ms >= hub->gather_until_ms)
+            fail_gathering(hub, reason);
         return;
     }
     for (int rank = 0; rank < hub->options.n_ranks; rank++)
@@ -163,6 +183,11 @@ void zr_hub_gathering_look(zr_hub_t *hub) {
         zr_connection_send(&hub->ranks[rank], ZR_FRAME_WELCOME, 0, NULL, 0);
 }
 
+void zr_hub_gathering_lose_early_rank(zr_hub_t *hub, zr_connection_t *connection) {
+    zr_connection_close(connection);
+    connection->back_until_ms = hub->now_ms + BACK_MS;
+}
+
 void zr_hub_gathering_serve_early_rank(zr_hub_t *hub, zr_connection_t *connection) {
     zr_frame_t frame;
     int error = zr_connection_receive(connection, hub->now_ms), found = 0;
@@ -170,5 +195,5 @@ void zr_hub_gathering_serve_early_rank(zr_hub_t *hub, zr_connection_t *connectio
            frame.kind == ZR_FRAME_ALIVE)
         zr_connection_drop_frame(connection, &frame);
     if (error != 0 || found != 0)
-        zr_connection_close(connection);
+        zr_hub_gathering_lose_early_rank(hub, connection);
 }

@@ -166,7 +166,7 @@ static void look_for_silence(zr_hub_t *hub) {
         if (hub->is_gathered && !hub->is_failed)
             zr_hub_lose_rank(hub, rank, reason);
         else
-            zr_connection_close(connection);
+            zr_hub_gathering_lose_early_rank(hub, connection);
     }
 }
 

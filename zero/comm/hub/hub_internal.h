@@ -66,8 +66,10 @@ struct zr_hub {
 void zr_hub_gathering_accept(zr_hub_t *hub);
 /** A connection of no rank so far has sent something, or ended. */
 void zr_hub_gathering_serve_stranger(zr_hub_t *hub, zr_connection_t *stranger);
-/** A rank has said something while others are awaited, or gone: then it may come again. */
+/** A rank has said something while others are awaited, or gone. */
 void zr_hub_gathering_serve_early_rank(zr_hub_t *hub, zr_connection_t *connection);
+/** It has gone: it may come again, soon. */
+void zr_hub_gathering_lose_early_rank(zr_hub_t *hub, zr_connection_t *connection);
 /** Close strangers whose time is up. */
 void zr_hub_gathering_close_late(zr_hub_t *hub);
 /** Whether all have come, or the time is up: then gathering ends. */
