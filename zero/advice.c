@@ -13,11 +13,11 @@ static bool moves_gradients(const zr_config_t *config) {
     return config->stage >= 2 && config->offload_optimizer.gradients == ZR_OFFLOAD_CPU;
 }
 
-static void advise_device(const zr_config_t *config, int n_ranks, zr_allocator_advice_t *advice) {
+static void advise_device(const zr_config_t *config, int n_shards, zr_allocator_advice_t *advice) {
     static const char *const stages[] = {"--stage 1, 2 or 3", "--stage 2 or 3", "--stage 3",
                                          "more --ranks"};
     const char **by_tag = advice->by_tag[ZR_TIER_DEVICE];
-    bool shards = n_ranks > 1 || config->stage == 3; /* a lone rank's shard is the whole */
+    bool shards = n_shards > 1 || config->stage == 3; /* a lone rank's shard is the whole */
     advice->budget[ZR_TIER_DEVICE] = "a larger --device-memory";
     advice->any[ZR_TIER_DEVICE] =
         shards ? stages[config->stage] : "--stage 3 with --offload-params cpu or nvme";
@@ -75,9 +75,9 @@ static void advise_host(const zr_config_t *config, zr_allocator_advice_t *advice
     by_tag[ZR_TAG_STAGING] = advise_staging(config);
 }
 
-zr_allocator_advice_t zr_rt_advice(const zr_config_t *config, int n_ranks) {
+zr_allocator_advice_t zr_rt_advice(const zr_config_t *config, int n_shards) {
     zr_allocator_advice_t advice = {.any = {NULL}};
-    advise_device(config, n_ranks, &advice);
+    advise_device(config, n_shards, &advice);
     advise_host(config, &advice);
     return advice;
 }

@@ -23,6 +23,7 @@ zr_config_t zr_config_default(void) {
         .prefetch_elems = 50000000,
         .max_live_elems = 1000000000,
         .sub_group_elems = 1000000000,
+        .shard_group_size = -1,
         .overlap_comm = true,
         .check_overflow = true,
         .device_memory_bytes = ZR_CONFIG_NO_BUDGET,
@@ -85,7 +86,19 @@ static zr_status_t check_keyed_fields(const zr_config_t *config, const zr_log_t 
     return status;
 }
 
-/** The fields that only code and options set. */
+/** Groups are of equal size. */
+static zr_status_t refuse_group_size(int size, int n_ranks, const zr_log_t *log) {
+    int nearest = size < n_ranks ? size : n_ranks;
+    while (n_ranks % nearest != 0)
+        nearest--;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "configuration: shard_group_size (zero_optimization.mics_shard_size, "
+                   "--shard-group-size) is %d, has to divide the %d ranks; the nearest below that "
+                   "does is %d",
+                   size, n_ranks, nearest);
+}
+
+/** The fields that code and options set, or that depend on the ranks. */
 static zr_status_t check_other_fields(const zr_config_t *config, int n_ranks, const zr_log_t *log) {
     zr_status_t status = ZR_OK;
     if (n_ranks < 1)
@@ -100,6 +113,8 @@ static zr_status_t check_other_fields(const zr_config_t *config, int n_ranks, co
                                     "configuration: reduce is %d, has to be ZR_REDUCE_AUTO or "
                                     "ZR_REDUCE_EVERY_MICRO_BATCH",
                                     (int)config->reduce));
+    if (config->shard_group_size > 0 && n_ranks > 0 && n_ranks % config->shard_group_size != 0)
+        keep_first(&status, refuse_group_size(config->shard_group_size, n_ranks, log));
     return status;
 }
 
@@ -322,6 +337,10 @@ static zr_status_t resolve_batch(zr_config_t *config, size_t n_ranks, const zr_l
     if (!config->micro_batch)
         config->micro_batch = 1;
     return multiply_batch(config, n_ranks, log);
+}
+
+int zr_config_n_shards(const zr_config_t *config, int n_ranks) {
+    return config->shard_group_size > 0 ? config->shard_group_size : n_ranks;
 }
 
 zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *log) {

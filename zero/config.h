@@ -126,6 +126,9 @@ typedef struct zr_config {
                                parameters; > 0 */
     size_t sub_group_elems; /* update at most so many parameters at a time; > 0, and where
                                the optimizer is offloaded at least 1024 */
+    int shard_group_size;   /* ranks that share one copy of what is sharded: groups of so many in
+                               order of rank hold the same (hybrid sharding); has to divide the
+                               ranks; -1: all of them */
     bool overlap_comm;      /* gathers and reductions on a stream of their own */
     bool check_overflow;    /* a step whose norm is not finite is skipped; false: it ends the run,
                                and without clipping the host updates units while backward of
@@ -146,7 +149,8 @@ typedef struct zr_config {
 
 /**
  * Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
- * decay, no clipping, constant rate, prefetch of 50,000,000 elements, overlap, no budgets, nothing
+ * decay, no clipping, constant rate, prefetch of 50,000,000 elements, one group of all ranks,
+ * overlap, no budgets, nothing
  * offloaded (ratio 1, gradients with it, 4 buffers; of parameters ratio 1, 5 buffers of 4194304,
  * none in host memory; requests of 512 KiB, 32 at once, checksums), progress every 10 steps. The
  * schedule's other fields are DeepSpeed's defaults: whoever sets a kind sets steps too.
@@ -198,6 +202,9 @@ ZR_NODISCARD zr_status_t zr_config_write_json(const zr_config_t *config, const z
  *         logged)
  */
 ZR_NODISCARD zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *log);
+
+/** Shards that each flat buffer is cut into: ranks of a group. `config` is resolved. */
+int zr_config_n_shards(const zr_config_t *config, int n_ranks);
 
 /**
  * Learning rate of a step, counted from 0. `config` is resolved.

@@ -125,6 +125,8 @@ static bool holds(zr_key_range_t range, double value) {
         return value >= 0 && value <= 1;
     case ZR_RANGE_BETA:
         return value >= 0 && value < 1;
+    case ZR_RANGE_GROUP:
+        return value == -1 || value >= 1;
     }
     return false;
 }
@@ -151,6 +153,8 @@ const char *zr_key_range_text(zr_key_range_t range) {
         return "from 0 to 1";
     case ZR_RANGE_BETA:
         return "at least 0 and less than 1";
+    case ZR_RANGE_GROUP:
+        return "1 or more, or -1";
     }
     return "";
 }

@@ -51,7 +51,8 @@ typedef enum zr_key_range {
     ZR_RANGE_NOT_NEGATIVE,
     ZR_RANGE_POSITIVE,
     ZR_RANGE_FRACTION, /* 0 to 1 */
-    ZR_RANGE_BETA      /* 0 to 1, not 1 */
+    ZR_RANGE_BETA,     /* 0 to 1, not 1 */
+    ZR_RANGE_GROUP     /* -1, or 1 and more */
 } zr_key_range_t;
 
 /** A string that a key may be; names are compared without case. */

@@ -65,7 +65,6 @@ static const char muon_note[] = "belongs to Muon; remove the key";
 static const char range_test_note[] = "belongs to LRRangeTest";
 static const char one_cycle_note[] = "belongs to OneCycle";
 static const char quantize_note[] = "nothing is sent or stored quantized";
-static const char replica_note[] = "shards lie over all ranks";
 static const char offload_param_note[] = "write the section offload_param";
 static const char offload_old_note[] = "write the section offload_optimizer";
 static const char super_offload_note[] = "belongs to super_offload";
@@ -468,11 +467,16 @@ static const zr_config_key_t keys[] = {
      .flags = AUTO,
      .note = "the layout is libzero's own and its padding is reported; remove the key"},
     {"zero_optimization.zero_hpz_partition_size", ZR_KEY_INTEGER, ZR_KEY_FIXED, .usual = "1",
-     .flags = AUTO, .only = "1", .note = replica_note},
-    {"zero_optimization.mics_shard_size", ZR_KEY_INTEGER, ZR_KEY_FIXED, .usual = "-1",
-     .flags = AUTO, .only = "-1", .note = replica_note},
+     .flags = AUTO, .only = "1",
+     .note = "gathered parameters have no second shards; mics_shard_size keeps gathers in a group"},
+    {"zero_optimization.mics_shard_size", ZR_KEY_INTEGER, ZR_KEY_FIELD, .usual = "-1",
+     .flags = AUTO,
+     .note = "ranks that share one copy of what is sharded, at any stage; -1: all of them",
+     .range = ZR_RANGE_GROUP, .field = "shard_group_size",
+     .offset = offsetof(zr_config_t, shard_group_size), .store = ZR_STORE_INT},
     {"zero_optimization.mics_hierarchical_params_gather", ZR_KEY_BOOL, ZR_KEY_FIXED,
-     .usual = "false", .flags = AUTO, .only = "false", .note = replica_note},
+     .usual = "false", .flags = AUTO, .only = "false",
+     .note = "gathers stay in their group, in one step"},
     {"zero_optimization.zero_quantized_weights", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
      .flags = AUTO, .only = "false", .note = quantize_note},
     {"zero_optimization.zero_quantized_nontrainable_weights", ZR_KEY_BOOL, ZR_KEY_FIXED,

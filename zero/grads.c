@@ -5,6 +5,9 @@
  * full gradients: what earlier micro-batches left is added to it there, part by part, its norm is
  * taken, and the parts go where they are kept. On a device whose memory the CPU cannot touch that
  * happens on the stream that brings gradients down, beside the next collectives.
+ *
+ * Where there are several groups of ranks (sharding.h) a shard meets those of the other groups once
+ * per step, when it holds its own group's sum of all micro-batches.
  */
 #include "zero/grads.h"
 
@@ -76,44 +79,59 @@ static zr_message_t message_of(const zr_unit_t *unit) {
 
 /* This rank's slice of the full gradients. */
 static void *own_slice(const zr_unit_t *unit) {
-    size_t first = (size_t)unit->runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
-    return zr_rt_at(unit->runtime, unit->grad_full, first);
+    const zr_runtime_t *runtime = unit->runtime;
+    return zr_rt_at(runtime, unit->grad_full,
+                    zr_rt_own_first(runtime, &unit->flat[FLAT_TRAINABLE]));
 }
 
 static zr_status_t reduce_scatter(zr_unit_t *unit, void *target) {
     zr_runtime_t *runtime = unit->runtime;
     zr_message_t message = message_of(unit);
-    return zr_comm_reduce_scatter(runtime->comm, &message, unit->grad_full, target,
+    return zr_comm_reduce_scatter(runtime->sharding.group, &message, unit->grad_full, target,
                                   unit->flat[FLAT_TRAINABLE].shard_elems, runtime->transfer);
+}
+
+/* Add up what the groups have summed for a shard. In the last micro-batch, so once per step. */
+static zr_status_t add_replicas(zr_unit_t *unit, void *shard) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_message_t message = message_of(unit);
+    if (runtime->sharding.replicas == NULL || !zr_rt_is_last_micro_batch(runtime))
+        return ZR_OK;
+    return zr_comm_all_reduce(runtime->sharding.replicas, &message, shard,
+                              unit->flat[FLAT_TRAINABLE].shard_elems, runtime->transfer);
+}
+
+/* Stage 0: the shards together are the full gradients. */
+static zr_status_t gather_grads(zr_unit_t *unit, const void *shard) {
+    zr_runtime_t *runtime = unit->runtime;
+    zr_message_t message = message_of(unit);
+    return zr_comm_all_gather(runtime->sharding.group, &message, shard, unit->grad_full,
+                              unit->flat[FLAT_TRAINABLE].shard_elems, runtime->transfer);
 }
 
 /* Stages 0 and 1, once per step, in place: the sum of everything, or of this rank's slice. */
 static zr_status_t reduce_in_place(zr_unit_t *unit) {
     zr_runtime_t *runtime = unit->runtime;
     zr_message_t message = message_of(unit);
-    if (runtime->config.stage != 0)
-        return reduce_scatter(unit, own_slice(unit));
-    return zr_comm_all_reduce(runtime->comm, &message, unit->grad_full,
-                              unit->flat[FLAT_TRAINABLE].padded_elems, runtime->transfer);
+    bool is_one_group = runtime->sharding.replicas == NULL;
+    if (runtime->config.stage == 0 && is_one_group)
+        return zr_comm_all_reduce(runtime->sharding.group, &message, unit->grad_full,
+                                  unit->flat[FLAT_TRAINABLE].padded_elems, runtime->transfer);
+    ZR_TRY(reduce_scatter(unit, own_slice(unit)));
+    ZR_TRY(add_replicas(unit, own_slice(unit)));
+    return runtime->config.stage == 0 ? gather_grads(unit, own_slice(unit)) : ZR_OK;
 }
 
 /* In every micro-batch: to the shard, or in place, which nobody needs after, and then added. */
 static zr_status_t reduce_to_shard(zr_unit_t *unit) {
     zr_runtime_t *runtime = unit->runtime;
     zr_dtype_t dtype = runtime->config.dtype;
-    if (runtime->micro_batch == 1)
-        return reduce_scatter(unit, unit->grad_shard);
-    ZR_TRY(reduce_scatter(unit, own_slice(unit)));
-    return zr_kernel_add(runtime->transfer, unit->grad_shard, dtype, own_slice(unit), dtype,
-                         unit->flat[FLAT_TRAINABLE].shard_elems);
-}
-
-/* Stage 0 with sums in every micro-batch: the shards together are the full gradients. */
-static zr_status_t gather_grads(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
-    zr_message_t message = message_of(unit);
-    return zr_comm_all_gather(runtime->comm, &message, unit->grad_shard, unit->grad_full,
-                              unit->flat[FLAT_TRAINABLE].shard_elems, runtime->transfer);
+    bool is_first = runtime->micro_batch == 1;
+    ZR_TRY(reduce_scatter(unit, is_first ? unit->grad_shard : own_slice(unit)));
+    if (!is_first)
+        ZR_TRY(zr_kernel_add(runtime->transfer, unit->grad_shard, dtype, own_slice(unit), dtype,
+                             unit->flat[FLAT_TRAINABLE].shard_elems));
+    return add_replicas(unit, unit->grad_shard);
 }
 
 /* ---- a shard in pieces ----------------------------------------------------------------------- */
@@ -175,10 +193,17 @@ static zr_status_t add_all_kept(zr_unit_t *unit) {
 
 static zr_status_t queue_norm(zr_unit_t *unit, zr_stream_t *stream, const void *grads) {
     zr_runtime_t *runtime = unit->runtime;
-    double *own = runtime->norms_device + (size_t)runtime->rank * runtime->n_units;
+    double *own = runtime->norms_device + (size_t)runtime->sharding.rank * runtime->n_units;
     return zr_kernel_sum_of_squares(stream, grads, runtime->config.dtype,
                                     unit->flat[FLAT_TRAINABLE].shard_elems, own + unit->index,
                                     runtime->norm_workspace);
+}
+
+static zr_status_t order_pieces(zr_runtime_t *runtime, zr_stream_t *earlier, zr_stream_t *later) {
+    if (earlier == later)
+        return ZR_OK;
+    ZR_TRY(zr_event_record(runtime->state.grads_reduced, earlier));
+    return zr_stream_wait(later, runtime->state.grads_reduced);
 }
 
 static zr_status_t reduce_to_pieces(zr_unit_t *unit) {
@@ -186,12 +211,14 @@ static zr_status_t reduce_to_pieces(zr_unit_t *unit) {
     const zr_placement_t *placement = &runtime->state.placement;
     zr_stream_t *stream = pieces_stream(runtime);
     ZR_TRY(reduce_scatter(unit, own_slice(unit)));
-    if (stream != runtime->transfer) {
-        ZR_TRY(zr_event_record(runtime->state.grads_reduced, runtime->transfer));
-        ZR_TRY(zr_stream_wait(stream, runtime->state.grads_reduced));
-    }
+    ZR_TRY(order_pieces(runtime, runtime->transfer, stream));
     if (runtime->micro_batch > 1)
         ZR_TRY(add_all_kept(unit));
+    if (runtime->sharding.replicas != NULL && zr_rt_is_last_micro_batch(runtime)) {
+        ZR_TRY(order_pieces(runtime, stream, runtime->transfer));
+        ZR_TRY(add_replicas(unit, own_slice(unit)));
+        ZR_TRY(order_pieces(runtime, runtime->transfer, stream));
+    }
     if (zr_rt_is_last_micro_batch(runtime))
         ZR_TRY(queue_norm(unit, stream, own_slice(unit)));
     size_t end = placement->first_piece[unit->index + 1];
@@ -207,8 +234,9 @@ static zr_status_t reduce_every(zr_unit_t *unit) {
     if (unit->grads_are_split)
         return reduce_to_pieces(unit);
     ZR_TRY(reduce_to_shard(unit));
-    return runtime->config.stage == 0 && zr_rt_is_last_micro_batch(runtime) ? gather_grads(unit)
-                                                                            : ZR_OK;
+    if (runtime->config.stage != 0 || !zr_rt_is_last_micro_batch(runtime))
+        return ZR_OK;
+    return gather_grads(unit, unit->grad_shard);
 }
 
 zr_status_t zr_grads_reduce(zr_unit_t *unit) {

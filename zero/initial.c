@@ -94,7 +94,7 @@ zr_status_t zr_initial_place(zr_unit_t *unit, int kind) {
     const zr_flat_t *flat = &unit->flat[kind];
     bool full = zr_rt_keeps_full_params(runtime);
     chunk_t chunk = {.unit = unit, .kind = kind};
-    chunk.own_first = full ? 0 : (size_t)runtime->rank * flat->shard_elems;
+    chunk.own_first = full ? 0 : zr_rt_own_first(runtime, flat);
     size_t end = chunk.own_first + (full ? flat->padded_elems : flat->shard_elems);
     size_t most = zr_rt_has_data(runtime) ? ZR_STAGING_ELEMS : SIZE_MAX;
     for (chunk.first = chunk.own_first; chunk.first < end; chunk.first += chunk.n_elems) {

@@ -30,7 +30,7 @@ static zr_status_t stage_piece(zr_unit_t *unit, int kind, size_t first, size_t n
     if (kind == FLAT_TRAINABLE)
         return zr_state_read(unit, first, n_elems, runtime->staging_device);
     bool full = zr_rt_keeps_full_params(runtime);
-    size_t own_first = full ? 0 : (size_t)runtime->rank * unit->flat[kind].shard_elems;
+    size_t own_first = full ? 0 : zr_rt_own_first(runtime, &unit->flat[kind]);
     if (zr_rt_is_offloaded(unit, kind))
         return stage_offloaded(unit, kind, first - own_first, n_elems, values);
     return zr_kernel_cast(runtime->compute, runtime->staging_device, ZR_DTYPE_F32,
@@ -41,7 +41,7 @@ static zr_status_t stage_piece(zr_unit_t *unit, int kind, size_t first, size_t n
 static bool is_local(const zr_unit_t *unit, int kind) {
     const zr_runtime_t *runtime = unit->runtime;
     if (kind == FLAT_TRAINABLE)
-        return runtime->config.stage == 0 || runtime->n_ranks == 1;
+        return runtime->config.stage == 0 || runtime->sharding.n_shards == 1;
     return zr_rt_keeps_full_params(runtime);
 }
 
@@ -49,8 +49,8 @@ static zr_status_t broadcast_staging(zr_unit_t *unit, size_t n_elems, int owner)
     zr_runtime_t *runtime = unit->runtime;
     zr_message_t message = {unit->params_tensor, ZR_DTYPE_F32, ZR_TRAFFIC_CONTROL};
     ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
-    ZR_TRY(zr_comm_broadcast(runtime->comm, &message, runtime->staging_device, n_elems, owner,
-                             runtime->transfer));
+    ZR_TRY(zr_comm_broadcast(runtime->sharding.group, &message, runtime->staging_device, n_elems,
+                             owner, runtime->transfer));
     return zr_rt_order(runtime, runtime->transfer, runtime->compute);
 }
 
@@ -59,14 +59,14 @@ static zr_status_t read_piece(zr_unit_t *unit, int kind, size_t first, size_t n_
     zr_runtime_t *runtime = unit->runtime;
     int owner = (int)(first / unit->flat[kind].shard_elems);
     bool local = is_local(unit, kind);
-    if (local || owner == runtime->rank)
+    if (local || owner == runtime->sharding.rank)
         ZR_TRY(stage_piece(unit, kind, first, n_elems, values));
     if (!local)
         ZR_TRY(broadcast_staging(unit, n_elems, owner));
     ZR_TRY(zr_copy_async(runtime->compute, values, runtime->staging_device, n_elems * sizeof(float),
                          ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(runtime->compute));
-    return zr_comm_check(runtime->comm);
+    return zr_sharding_check(&runtime->sharding);
 }
 
 static size_t piece_length(const zr_unit_t *unit, int kind, size_t first, size_t n_left) {
@@ -107,61 +107,6 @@ zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float
     return zr_rt_note(runtime, read_param(param, first, n_elems, values));
 }
 
-/* ---- hash ---- */
-
-/* Exponents of all ones: infinities and NaN. */
-static size_t count_non_finite(const float *values, size_t n_elems) {
-    size_t n = 0;
-    for (size_t i = 0; i < n_elems; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof(bits));
-        n += (bits & 0x7f800000u) == 0x7f800000u;
-    }
-    return n;
-}
-
-static zr_status_t look_at_params(zr_runtime_t *runtime, XXH3_state_t *state, size_t *n_p) {
-    *n_p = 0;
-    for (size_t i = 0; i < runtime->n_params; i++) {
-        zr_param_t *param = runtime->params[i];
-        for (size_t first = 0; first < param->layout.n_elems; first += ZR_STAGING_ELEMS) {
-            size_t n_left = param->layout.n_elems - first;
-            size_t n_elems = n_left < ZR_STAGING_ELEMS ? n_left : ZR_STAGING_ELEMS;
-            ZR_TRY(read_param(param, first, n_elems, runtime->staging_host));
-            XXH3_64bits_update(state, runtime->staging_host, n_elems * sizeof(float));
-            *n_p += count_non_finite(runtime->staging_host, n_elems);
-        }
-    }
-    return ZR_OK;
-}
-
-zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p) {
-    ZR_TRY(check_outside(runtime, "zr_runtime_weights"));
-    if (!zr_rt_has_data(runtime))
-        return zr_fail(&runtime->log, ZR_ERR_UNSUPPORTED,
-                       "the weights have no hash: device \"%s\" simulates, and holds none",
-                       zr_device_info(runtime->device)->backend);
-    XXH3_state_t *state = XXH3_createState();
-    if (state == NULL)
-        return zr_rt_note(
-            runtime, zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for a hash"));
-    XXH3_64bits_reset(state);
-    size_t n_non_finite = 0;
-    zr_status_t status = look_at_params(runtime, state, &n_non_finite);
-    if (status == ZR_OK)
-        *weights_p =
-            (zr_weights_t){.xxh3 = XXH3_64bits_digest(state), .n_non_finite = n_non_finite};
-    XXH3_freeState(state);
-    return zr_rt_note(runtime, status);
-}
-
-zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p) {
-    zr_weights_t weights;
-    ZR_TRY(zr_runtime_weights(runtime, &weights));
-    *hash_p = weights.xxh3;
-    return ZR_OK;
-}
-
 /* ---- what ranks tell each other ---- */
 
 static zr_status_t share(zr_runtime_t *runtime, const double *values, size_t n_values) {
@@ -170,7 +115,8 @@ static zr_status_t share(zr_runtime_t *runtime, const double *values, size_t n_v
     memcpy(host + own, values, n_values * sizeof(double));
     ZR_TRY(zr_copy_async(runtime->compute, device + own, host + own, n_values * sizeof(double),
                          ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_rt_gather_control(runtime, "shared values", ZR_DTYPE_F64, device, n_values));
+    ZR_TRY(zr_rt_gather_control(runtime, runtime->comm, "shared values", ZR_DTYPE_F64, device,
+                                n_values));
     ZR_TRY(zr_copy_async(runtime->compute, host, device, n_all * sizeof(double),
                          ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(runtime->compute));
@@ -203,5 +149,78 @@ zr_status_t zr_runtime_average(zr_runtime_t *runtime, double value, double *aver
     for (int rank = 0; rank < runtime->n_ranks; rank++)
         sum += all[rank];
     *average_p = sum / runtime->n_ranks;
+    return ZR_OK;
+}
+
+/* ---- hash ---- */
+
+/* Exponents of all ones: infinities and NaN. */
+static size_t count_non_finite(const float *values, size_t n_elems) {
+    size_t n = 0;
+    for (size_t i = 0; i < n_elems; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof(bits));
+        n += (bits & 0x7f800000u) == 0x7f800000u;
+    }
+    return n;
+}
+
+static zr_status_t look_at_params(zr_runtime_t *runtime, XXH3_state_t *state, size_t *n_p) {
+    *n_p = 0;
+    for (size_t i = 0; i < runtime->n_params; i++) {
+        zr_param_t *param = runtime->params[i];
+        for (size_t first = 0; first < param->layout.n_elems; first += ZR_STAGING_ELEMS) {
+            size_t n_left = param->layout.n_elems - first;
+            size_t n_elems = n_left < ZR_STAGING_ELEMS ? n_left : ZR_STAGING_ELEMS;
+            ZR_TRY(read_param(param, first, n_elems, runtime->staging_host));
+            XXH3_64bits_update(state, runtime->staging_host, n_elems * sizeof(float));
+            *n_p += count_non_finite(runtime->staging_host, n_elems);
+        }
+    }
+    return ZR_OK;
+}
+
+/* Groups hold the same, each its own copy. */
+static zr_status_t check_replicas(zr_runtime_t *runtime, uint64_t xxh3) {
+    const double words[2] = {(double)(uint32_t)xxh3, (double)(uint32_t)(xxh3 >> 32)};
+    if (runtime->sharding.n_groups == 1)
+        return ZR_OK;
+    ZR_TRY(share(runtime, words, 2));
+    const double *all = runtime->scalars_host;
+    for (int rank = 1; rank < runtime->n_ranks; rank++)
+        if (all[2 * rank] != all[0] || all[2 * rank + 1] != all[1])
+            return zr_fail(&runtime->log, ZR_ERR_STATE,
+                           "rank %d has other weights than rank 0: the copies of the model that "
+                           "groups of %d ranks hold have come apart; go on from a checkpoint",
+                           rank, runtime->sharding.n_shards);
+    return ZR_OK;
+}
+
+zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p) {
+    ZR_TRY(check_outside(runtime, "zr_runtime_weights"));
+    if (!zr_rt_has_data(runtime))
+        return zr_fail(&runtime->log, ZR_ERR_UNSUPPORTED,
+                       "the weights have no hash: device \"%s\" simulates, and holds none",
+                       zr_device_info(runtime->device)->backend);
+    XXH3_state_t *state = XXH3_createState();
+    if (state == NULL)
+        return zr_rt_note(
+            runtime, zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for a hash"));
+    XXH3_64bits_reset(state);
+    size_t n_non_finite = 0;
+    zr_status_t status = look_at_params(runtime, state, &n_non_finite);
+    if (status == ZR_OK)
+        *weights_p =
+            (zr_weights_t){.xxh3 = XXH3_64bits_digest(state), .n_non_finite = n_non_finite};
+    XXH3_freeState(state);
+    if (status == ZR_OK)
+        status = check_replicas(runtime, weights_p->xxh3);
+    return zr_rt_note(runtime, status);
+}
+
+zr_status_t zr_runtime_weights_xxh3(zr_runtime_t *runtime, uint64_t *hash_p) {
+    zr_weights_t weights;
+    ZR_TRY(zr_runtime_weights(runtime, &weights));
+    *hash_p = weights.xxh3;
     return ZR_OK;
 }

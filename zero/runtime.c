@@ -50,12 +50,12 @@ zr_status_t zr_rt_order(zr_runtime_t *runtime, zr_stream_t *earlier, zr_stream_t
     return zr_stream_wait(later, runtime->order);
 }
 
-zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char *tensor, zr_dtype_t dtype,
-                                 void *all, size_t n_elems) {
+zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, zr_comm_t *comm, const char *tensor,
+                                 zr_dtype_t dtype, void *all, size_t n_elems) {
     zr_message_t message = {tensor, dtype, ZR_TRAFFIC_CONTROL};
-    char *own = (char *)all + (size_t)runtime->rank * n_elems * zr_dtype_size(dtype);
+    char *own = (char *)all + (size_t)zr_comm_rank(comm) * n_elems * zr_dtype_size(dtype);
     ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
-    ZR_TRY(zr_comm_all_gather(runtime->comm, &message, own, all, n_elems, runtime->transfer));
+    ZR_TRY(zr_comm_all_gather(comm, &message, own, all, n_elems, runtime->transfer));
     return zr_rt_order(runtime, runtime->transfer, runtime->compute);
 }
 
@@ -64,11 +64,11 @@ zr_status_t zr_rt_exchange_words(zr_runtime_t *runtime, const char *tensor, cons
     size_t own_bytes = n_words * sizeof(*words);
     char *own = (char *)buffer + own_bytes * (size_t)runtime->rank;
     ZR_TRY(zr_copy_async(runtime->compute, own, words, own_bytes, ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_rt_gather_control(runtime, tensor, ZR_DTYPE_U8, buffer, own_bytes));
+    ZR_TRY(zr_rt_gather_control(runtime, runtime->comm, tensor, ZR_DTYPE_U8, buffer, own_bytes));
     ZR_TRY(zr_copy_async(runtime->compute, all, buffer, own_bytes * (size_t)runtime->n_ranks,
                          ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(runtime->compute));
-    return zr_comm_check(runtime->comm);
+    return zr_sharding_check(&runtime->sharding);
 }
 
 zr_status_t zr_rt_allocate_words(zr_runtime_t *runtime, const char *tensor, size_t n_words,
@@ -146,7 +146,7 @@ static zr_status_t create_parts(zr_runtime_t *runtime) {
     options.log = runtime->log;
     options.budget_bytes[ZR_TIER_DEVICE] = runtime->config.device_memory_bytes;
     options.budget_bytes[ZR_TIER_HOST] = runtime->config.host_memory_bytes;
-    options.advice = zr_rt_advice(&runtime->config, runtime->n_ranks);
+    options.advice = zr_rt_advice(&runtime->config, runtime->sharding.n_shards);
     ZR_TRY(zr_allocator_create(runtime->device, &options, &runtime->allocator));
     ZR_TRY(create_streams(runtime));
     zr_group_t group = {
@@ -172,12 +172,14 @@ zr_status_t zr_runtime_create(const zr_config_t *config, zr_comm_t *comm, zr_dev
     runtime->log = own_log;
     runtime->rank = zr_comm_rank(comm);
     runtime->n_ranks = zr_comm_n_ranks(comm);
-    zr_status_t status = create_parts(runtime);
+    zr_status_t status = zr_sharding_create(comm, config->shard_group_size, &runtime->sharding);
+    if (status == ZR_OK)
+        status = create_parts(runtime);
     if (status != ZR_OK) {
         zr_runtime_destroy(&runtime);
         return status;
     }
-    zr_comm_set_allocator(comm, runtime->allocator);
+    zr_sharding_set_allocator(&runtime->sharding, runtime->allocator);
     *runtime_p = runtime;
     return ZR_OK;
 }
@@ -247,7 +249,8 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     if (runtime->transfer != runtime->compute)
         zr_stream_destroy(&runtime->transfer);
     zr_stream_destroy(&runtime->compute);
-    zr_comm_set_allocator(runtime->comm, NULL);
+    zr_sharding_set_allocator(&runtime->sharding, NULL);
+    zr_sharding_destroy(&runtime->sharding);
     zr_allocator_destroy(&runtime->allocator);
     for (int i = 0; i < runtime->n_groups; i++)
         free((char *)runtime->groups[i].name);
@@ -393,8 +396,8 @@ static zr_status_t lay_out_unit(zr_unit_t *unit) {
         layouts[i] = &unit->params[i]->layout;
     zr_status_t status = ZR_OK;
     for (int kind = 0; kind < N_FLATS && status == ZR_OK; kind++)
-        status = zr_flat_build(layouts, unit->n_params, kind == FLAT_FROZEN, runtime->n_ranks,
-                               &unit->flat[kind]);
+        status = zr_flat_build(layouts, unit->n_params, kind == FLAT_FROZEN,
+                               runtime->sharding.n_shards, &unit->flat[kind]);
     free(layouts);
     if (status == ZR_ERR_MEMORY)
         return out_of_memory(runtime, "a layout");
@@ -431,6 +434,7 @@ static void hash_model(const zr_runtime_t *runtime, XXH3_state_t *state) {
 static void hash_config(const zr_config_t *config, XXH3_state_t *state) {
     double numbers[] = {config->stage,
                         config->dtype,
+                        config->shard_group_size,
                         (double)config->micro_batch,
                         (double)config->grad_accum,
                         config->reduce,
@@ -523,8 +527,8 @@ static zr_status_t allocate_norms(zr_runtime_t *runtime) {
             zr_sum_of_squares_workspace_bytes(runtime->units[i]->flat[FLAT_TRAINABLE].shard_elems);
         workspace_bytes = need > workspace_bytes ? need : workspace_bytes;
     }
-    size_t n_ranks = (size_t)runtime->n_ranks;
-    size_t n_norms = n_ranks * runtime->n_units, n_scalars = n_ranks * ZR_MAX_SHARED_VALUES;
+    size_t n_ranks = (size_t)runtime->n_ranks, n_shards = (size_t)runtime->sharding.n_shards;
+    size_t n_norms = n_shards * runtime->n_units, n_scalars = n_ranks * ZR_MAX_SHARED_VALUES;
     runtime->norms_host = calloc(n_norms + 1, sizeof(double));
     runtime->scalars_host = calloc(n_scalars, sizeof(double));
     runtime->reduced = calloc(runtime->n_units + 1, sizeof(zr_unit_t *));
@@ -660,9 +664,22 @@ void zr_runtime_model_size(const zr_runtime_t *runtime, zr_model_size_t *size_p)
     *size_p = size;
 }
 
+void zr_runtime_comm_statistics(const zr_runtime_t *runtime, zr_level_t level,
+                                zr_comm_statistics_t *statistics_p) {
+    const zr_sharding_t *sharding = &runtime->sharding;
+    const zr_comm_t *comm = sharding->all;
+    if (level != ZR_LEVEL_ALL)
+        comm = level == ZR_LEVEL_REPLICAS         ? sharding->replicas
+               : sharding->group == sharding->all ? NULL
+                                                  : sharding->group;
+    *statistics_p = (zr_comm_statistics_t){.wait_seconds = 0};
+    if (comm != NULL)
+        zr_comm_statistics(comm, statistics_p);
+}
+
 void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p) {
     zr_comm_statistics_t comm;
-    zr_comm_statistics(runtime->comm, &comm);
+    zr_sharding_statistics(&runtime->sharding, &comm);
     const double *io_seconds = runtime->state.update_wait_seconds;
     *time_p =
         (zr_runtime_time_t){.comm_seconds = comm.move_seconds,

@@ -226,8 +226,9 @@ typedef struct zr_weights {
     size_t n_non_finite; /* elements that are infinite or NaN: training has gone astray */
 } zr_weights_t;
 
-/** Look at all parameters in one pass. Collective; the same on every rank. Outside micro-batches
- * only. ZR_ERR_UNSUPPORTED on a device that stores nothing. */
+/** Look at all parameters in one pass. Collective; the same on every rank, or else ZR_ERR_STATE
+ * where groups of ranks should hold copies of each other. Outside micro-batches only.
+ * ZR_ERR_UNSUPPORTED on a device that stores nothing. */
 ZR_NODISCARD zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p);
 
 /**
@@ -268,6 +269,19 @@ typedef struct zr_model_size {
     size_t largest_unit_padded_elems; /* trainable and frozen of one unit */
 } zr_model_size_t;
 void zr_runtime_model_size(const zr_runtime_t *runtime, zr_model_size_t *size_p);
+
+/** Traffic by how far it goes. With one group of ranks (config's shard_group_size) all is of ALL.
+ */
+typedef enum zr_level {
+    ZR_LEVEL_ALL = 0,     /* among all ranks */
+    ZR_LEVEL_GROUP = 1,   /* within groups: gathers, and sums of each group */
+    ZR_LEVEL_REPLICAS = 2 /* between groups: sums of their sums */
+} zr_level_t;
+#define ZR_N_LEVELS 3
+
+/** What this rank has sent at a level since the runtime was created (ALL: its communicator). */
+void zr_runtime_comm_statistics(const zr_runtime_t *runtime, zr_level_t level,
+                                zr_comm_statistics_t *statistics_p);
 
 typedef struct zr_runtime_time {
     double comm_seconds;      /* moving data in collectives */

@@ -19,6 +19,7 @@
 #include "zero/nvme.h"
 #include "zero/params.h"
 #include "zero/runtime.h"
+#include "zero/sharding.h"
 #include "zero/state.h"
 
 enum { FLAT_TRAINABLE = 0, FLAT_FROZEN = 1, N_FLATS = 2 };
@@ -90,7 +91,8 @@ typedef struct zr_saves {
 
 struct zr_runtime {
     zr_config_t config;
-    zr_comm_t *comm;
+    zr_comm_t *comm; /* of every rank: control, agreement */
+    zr_sharding_t sharding;
     zr_device_t *device;
     zr_log_t log;
     zr_allocator_t *allocator;
@@ -125,7 +127,7 @@ struct zr_runtime {
     zr_unit_t **reduced; /* [n_reduced] in the last micro-batch, in order; of [n_units] */
     size_t n_reduced;
 
-    double *norms_device; /* [n_ranks][n_units]: partial sums of squares */
+    double *norms_device; /* [n_shards][n_units]: partial sums of squares */
     double *norms_host;
     void *norm_workspace;
     double *scalars_device; /* [n_ranks * ZR_MAX_SHARED_VALUES]: zr_runtime_share */
@@ -150,7 +152,7 @@ struct zr_runtime {
 /* ---- small helpers ---- */
 
 /** What to try when memory runs out, of a configuration that has been checked; static strings. */
-zr_allocator_advice_t zr_rt_advice(const zr_config_t *config, int n_ranks);
+zr_allocator_advice_t zr_rt_advice(const zr_config_t *config, int n_shards);
 
 /** Bytes of n elements of the parameters' dtype. */
 static inline size_t zr_rt_bytes(const zr_runtime_t *runtime, size_t n_elems) {
@@ -162,7 +164,8 @@ static inline bool zr_rt_offloads_params(const zr_runtime_t *runtime) {
 }
 
 static inline bool zr_rt_keeps_full_params(const zr_runtime_t *runtime) {
-    return runtime->config.stage < 3 || (runtime->n_ranks == 1 && !zr_rt_offloads_params(runtime));
+    return runtime->config.stage < 3 ||
+           (runtime->sharding.n_shards == 1 && !zr_rt_offloads_params(runtime));
 }
 
 /** Whether this rank's shard of a flat buffer lives elsewhere than on the device. */
@@ -174,7 +177,7 @@ static inline bool zr_rt_is_offloaded(const zr_unit_t *unit, int kind) {
 static inline bool zr_rt_keeps_full(const zr_unit_t *unit, int kind) {
     const zr_runtime_t *runtime = unit->runtime;
     return zr_rt_keeps_full_params(runtime) ||
-           (runtime->n_ranks == 1 && !zr_rt_is_offloaded(unit, kind));
+           (runtime->sharding.n_shards == 1 && !zr_rt_is_offloaded(unit, kind));
 }
 
 /** Whether memory holds what is put there, so that the CPU may touch what it can address. */
@@ -217,6 +220,11 @@ static inline bool zr_rt_is_last_micro_batch(const zr_runtime_t *runtime) {
     return runtime->micro_batch == runtime->config.grad_accum;
 }
 
+/** Where this rank's shard of a flat buffer begins. */
+static inline size_t zr_rt_own_first(const zr_runtime_t *runtime, const zr_flat_t *flat) {
+    return (size_t)runtime->sharding.rank * flat->shard_elems;
+}
+
 /** The slice of a unit's trainable flat buffer whose state and update are this rank's. */
 typedef struct zr_state_range {
     size_t first;
@@ -228,7 +236,7 @@ static inline zr_state_range_t zr_rt_state_range(const zr_unit_t *unit) {
     const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
     if (runtime->config.stage == 0)
         return (zr_state_range_t){0, flat->padded_elems};
-    return (zr_state_range_t){(size_t)runtime->rank * flat->shard_elems, flat->shard_elems};
+    return (zr_state_range_t){zr_rt_own_first(runtime, flat), flat->shard_elems};
 }
 
 static inline void *zr_rt_at(const zr_runtime_t *runtime, void *base, size_t elem) {
@@ -266,15 +274,17 @@ ZR_NODISCARD zr_status_t zr_initial_place(zr_unit_t *unit, int kind);
 ZR_NODISCARD zr_status_t zr_unit_drop_gathered(zr_unit_t *unit);
 
 /**
- * Every rank's own part of `all`, to all ranks, ordered behind and before the compute stream's
- * work. Collectives are queued on the transfer stream alone, so that they run in one order on
- * every rank.
+ * Every rank's own part of `all`, to all ranks of a communicator, ordered behind and before the
+ * compute stream's work. Collectives are queued on the transfer stream alone, so that they run in
+ * one order on every rank.
  *
- * @param all     [n_ranks * n_elems] on the device; this rank's part is there
+ * @param comm    one of the runtime's
+ * @param all     [its ranks * n_elems] on the device; this rank's part is there
  * @param tensor  for messages
  */
-ZR_NODISCARD zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, const char *tensor,
-                                              zr_dtype_t dtype, void *all, size_t n_elems);
+ZR_NODISCARD zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, zr_comm_t *comm,
+                                              const char *tensor, zr_dtype_t dtype, void *all,
+                                              size_t n_elems);
 
 /**
  * Words of every rank, to all ranks, and wait for them. Where nothing is stored, `all` stays as it

@@ -32,7 +32,7 @@ typedef struct piece_work {
 
 static void *device_params(const zr_unit_t *unit, size_t first) {
     const zr_runtime_t *runtime = unit->runtime;
-    size_t shard_first = (size_t)runtime->rank * unit->flat[FLAT_TRAINABLE].shard_elems;
+    size_t shard_first = zr_rt_own_first(runtime, &unit->flat[FLAT_TRAINABLE]);
     size_t own_first = zr_rt_keeps_full_params(runtime) ? 0 : shard_first;
     if (zr_rt_is_offloaded(unit, FLAT_TRAINABLE))
         return NULL;

@@ -2,9 +2,9 @@
  * The end of a step: global norm, clip, update where the state lives (state_update.c), publish.
  *
  * The norm has one fixed order at every stage: each rank squares and adds the slices that are
- * its shards, unit by unit (also at stage 0, where it holds everything), all ranks exchange
- * these partial sums, and each adds them by rank, then unit, in double. Reading the sum back
- * is the one place where a step waits for the device.
+ * its shards, unit by unit (also at stage 0, where it holds everything), the ranks of a group
+ * exchange these partial sums, and each adds them by rank, then unit, in double. Reading the sum
+ * back is the one place where a step waits for the device.
  */
 #include "zero/runtime_internal.h"
 
@@ -13,17 +13,17 @@
 static zr_status_t queue_norms(zr_runtime_t *runtime) {
     for (size_t i = 0; i < runtime->n_units; i++)
         ZR_TRY(zr_grads_queue_norm(runtime->units[i]));
-    return zr_rt_gather_control(runtime, "gradient norm", ZR_DTYPE_F64, runtime->norms_device,
-                                runtime->n_units);
+    return zr_rt_gather_control(runtime, runtime->sharding.group, "gradient norm", ZR_DTYPE_F64,
+                                runtime->norms_device, runtime->n_units);
 }
 
 static zr_status_t global_norm(zr_runtime_t *runtime, double *norm_p) {
     ZR_TRY(queue_norms(runtime));
-    size_t n_norms = (size_t)runtime->n_ranks * runtime->n_units;
+    size_t n_norms = (size_t)runtime->sharding.n_shards * runtime->n_units;
     ZR_TRY(zr_copy_async(runtime->compute, runtime->norms_host, runtime->norms_device,
                          n_norms * sizeof(double), ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(runtime->compute));
-    ZR_TRY(zr_comm_check(runtime->comm));
+    ZR_TRY(zr_sharding_check(&runtime->sharding));
     double sum = 0;
     for (size_t i = 0; i < n_norms; i++)
         sum += runtime->norms_host[i];
@@ -54,8 +54,8 @@ static zr_status_t publish_unit(zr_unit_t *unit) {
     ZR_TRY(zr_state_order_params(runtime, runtime->transfer));
     zr_message_t message = {unit->params_tensor, runtime->config.dtype, ZR_TRAFFIC_MODEL};
     void *full = unit->data[FLAT_TRAINABLE].own;
-    void *own = zr_rt_at(runtime, full, (size_t)runtime->rank * flat->shard_elems);
-    return zr_comm_all_gather(runtime->comm, &message, own, full, flat->shard_elems,
+    void *own = zr_rt_at(runtime, full, zr_rt_own_first(runtime, flat));
+    return zr_comm_all_gather(runtime->sharding.group, &message, own, full, flat->shard_elems,
                               runtime->transfer);
 }
 

@@ -35,10 +35,10 @@ static zr_status_t gather_flat(zr_unit_t *unit, int kind) {
     zr_message_t message = params_message(unit);
     void *own = data->own;
     if (zr_rt_is_offloaded(unit, kind)) {
-        own = zr_rt_at(runtime, data->full, (size_t)runtime->rank * flat->shard_elems);
+        own = zr_rt_at(runtime, data->full, zr_rt_own_first(runtime, flat));
         ZR_TRY(zr_params_fetch(unit, kind, own));
     }
-    return zr_comm_all_gather(runtime->comm, &message, own, data->full, flat->shard_elems,
+    return zr_comm_all_gather(runtime->sharding.group, &message, own, data->full, flat->shard_elems,
                               runtime->transfer);
 }
 

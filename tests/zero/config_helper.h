@@ -74,6 +74,7 @@ static inline bool configs_equal(const zr_config_t *a, const zr_config_t *b) {
            a->schedule.warmup_min_ratio == b->schedule.warmup_min_ratio &&
            a->schedule.cos_min_ratio == b->schedule.cos_min_ratio &&
            a->prefetch_elems == b->prefetch_elems && a->overlap_comm == b->overlap_comm &&
+           a->shard_group_size == b->shard_group_size &&
            a->device_memory_bytes == b->device_memory_bytes &&
            a->host_memory_bytes == b->host_memory_bytes &&
            a->wall_clock_breakdown == b->wall_clock_breakdown &&

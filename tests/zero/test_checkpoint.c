@@ -54,6 +54,8 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
     options.expect_saves = (flags & 32) != 0;
     config->offload_optimizer.update_on = flags & 8192 ? ZR_UPDATE_ON_DEVICE : ZR_UPDATE_ON_HOST;
     config->offload_param.buffer_elems = 5000;
+    if (n_ranks % 2 == 0 && (flags & 1024) != 0)
+        config->shard_group_size = n_ranks / 2; /* two groups, of which each saves a part */
     config->nvme.store = "uring";
     snprintf(config->nvme.paths, sizeof(config->nvme.paths), "%s", folder);
     return options;
@@ -167,11 +169,9 @@ static void save_some(int stage, int n_ranks, unsigned flags) {
     train(&options, &result);
 }
 
-/* Where every rank has all of it, each saves about as much: none has nothing. */
-static void all_ranks_save(void **state) {
-    (void)state;
-    save_some(0, 3, 0);
-    for (int rank = 0; rank < 3; rank++) {
+/* Where every rank has all of it, or every group, each saves about as much: none has nothing. */
+static void expect_files_of_all(int n_ranks) {
+    for (int rank = 0; rank < n_ranks; rank++) {
         char path[128];
         snprintf(path, sizeof(path), "%s/step-%08d/rank-%05d.data", saved, SAVED_STEP, rank);
         assert_int_equal(access(path, R_OK), 0);
@@ -179,14 +179,23 @@ static void all_ranks_save(void **state) {
     empty(saved);
 }
 
+static void all_ranks_save(void **state) {
+    (void)state;
+    save_some(0, 3, 0);
+    expect_files_of_all(3);
+    save_some(3, 4, 0x400);
+    expect_files_of_all(4);
+}
+
 static void any_ranks_load_what_any_have_saved(void **state) {
     static const int ranks[] = {1, 2, 3, 8};
     static const struct {
         int stage, n_ranks;
         unsigned flags;
-    } savers[] = {{3, 4, 0x20 | 0x400}, {0, 3, 2}, {2, 2, 0x80 | 0x10 | 0x40}, {1, 1, 2 | 4}};
+    } savers[] = {
+        {3, 4, 0x20}, {3, 4, 0x420}, {0, 3, 2}, {2, 2, 0x80 | 0x10 | 0x40}, {1, 1, 2 | 4}};
     (void)state;
-    for (size_t s = 0; s < 4; s++) {
+    for (size_t s = 0; s < 5; s++) {
         size_t n_elems = 0;
         unsigned of_model = savers[s].flags & 6; /* frozen, tied */
         save_some(savers[s].stage, savers[s].n_ranks, savers[s].flags);

@@ -225,6 +225,9 @@ static void set_stage(zr_config_t *c) {
 static void set_overlap(zr_config_t *c) {
     c->overlap_comm = false;
 }
+static void set_group_size(zr_config_t *c) {
+    c->shard_group_size = 8;
+}
 static void set_overflow(zr_config_t *c) {
     c->check_overflow = false;
 }
@@ -306,6 +309,7 @@ static const change_t changes[] = {
     {"bf16.check_grad_overflow", "false", set_overflow},
     {"zero_optimization.stage", "3", set_stage},
     {"zero_optimization.overlap_comm", "false", set_overlap},
+    {"zero_optimization.mics_shard_size", "8", set_group_size},
     {"zero_optimization.stage3_prefetch_bucket_size", "5e8", set_prefetch},
     {"zero_optimization.sub_group_size", "1000", set_sub_group},
     {"zero_optimization.stage3_max_live_parameters", "2e6", set_max_live},
@@ -364,7 +368,9 @@ static void test_supported_keys_have_their_range(void **state) {
         const zr_config_key_t *key = &keys[i];
         if (key->action != ZR_KEY_FIELD || key->choices || key->type == ZR_KEY_BOOL)
             continue;
-        const char *value = key->type == ZR_KEY_PAIR ? "[0.9, -1]" : "-1";
+        const char *value = key->type == ZR_KEY_PAIR       ? "[0.9, -1]"
+                            : key->range == ZR_RANGE_GROUP ? "0"
+                                                           : "-1";
         expect(key, value, ZR_ERR_ARGUMENT, key->path);
         expect(key, value, ZR_ERR_ARGUMENT, zr_key_range_text(key->range));
         if (key->range == ZR_RANGE_POSITIVE)

@@ -71,6 +71,7 @@ static zr_config_t choose(uint64_t seed) {
     config.adamw.weight_decay = (double) throw(&dice, 3) / 10;
     config.sub_group_elems = throw(&dice, 2) ? 1000000000 : (size_t)4096 << throw(&dice, 8);
     config.overlap_comm = throw(&dice, 2);
+    config.shard_group_size = throw(&dice, 2) ? -1 : 1 + (int) throw(&dice, 2);
     config.check_overflow = throw(&dice, 2);
     config.wall_clock_breakdown = throw(&dice, 2);
     config.steps_per_print = 1 + throw(&dice, 20);

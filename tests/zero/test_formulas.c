@@ -69,6 +69,10 @@ static void states_follow_the_table(void **state) {
             }
 }
 
+static int n_shards_of(const toy_options_t *options) {
+    return zr_config_n_shards(&options->config, options->n_ranks);
+}
+
 typedef struct traffic {
     uint64_t all_gather;
     uint64_t reduce_scatter;
@@ -77,14 +81,16 @@ typedef struct traffic {
 
 /* Elements sent per rank and step: the design's formulas, with what the options add. */
 static traffic_t expected_traffic(const toy_options_t *options, const toy_result_t *result) {
-    uint64_t n = (uint64_t)options->n_ranks;
+    uint64_t n = (uint64_t)n_shards_of(options);
     uint64_t k = options->config.grad_accum;
     uint64_t trainable = result->size.trainable_padded_elems * (n - 1) / n;
     uint64_t all = trainable + result->size.frozen_padded_elems * (n - 1) / n;
     bool every = options->config.reduce == ZR_REDUCE_EVERY_MICRO_BATCH && k > 1;
+    bool in_parts = every || (int)n < options->n_ranks;
     switch (options->config.stage) {
     case 0:
-        return every ? (traffic_t){trainable, k * trainable, 0} : (traffic_t){0, 0, 2 * trainable};
+        return in_parts ? (traffic_t){trainable, every ? k * trainable : trainable, 0}
+                        : (traffic_t){0, 0, 2 * trainable};
     case 1:
         return (traffic_t){trainable, every ? k * trainable : trainable, 0};
     case 2:
@@ -94,11 +100,27 @@ static traffic_t expected_traffic(const toy_options_t *options, const toy_result
     }
 }
 
+/* Between groups: each shard's sum, once per step; nothing else, and among all ranks nothing. */
+static void expect_replicas(const toy_options_t *options, const toy_result_t *result,
+                            uint64_t steps) {
+    uint64_t n = (uint64_t)n_shards_of(options), n_groups = (uint64_t)options->n_ranks / n;
+    uint64_t shard = result->size.trainable_padded_elems / n;
+    const zr_comm_count_t *across = result->traffic[ZR_LEVEL_REPLICAS].count[ZR_TRAFFIC_MODEL];
+    const zr_comm_count_t *all = result->traffic[ZR_LEVEL_ALL].count[ZR_TRAFFIC_MODEL];
+    for (int i = 0; i < ZR_N_COLLECTIVES; i++) {
+        uint64_t expected = i == ZR_ALL_REDUCE ? steps * 2 * shard * (n_groups - 1) / n_groups : 0;
+        assert_int_equal(across[i].elems_sent, expected);
+        assert_true(n_groups == 1 || all[i].n_calls == 0);
+    }
+}
+
 static void expect_traffic(const toy_options_t *options) {
     toy_result_t result;
     run(options, &result);
     traffic_t expected = expected_traffic(options, &result);
-    const zr_comm_count_t *count = result.traffic.count[ZR_TRAFFIC_MODEL];
+    bool is_hybrid = n_shards_of(options) < options->n_ranks;
+    const zr_comm_statistics_t *own = &result.traffic[is_hybrid ? ZR_LEVEL_GROUP : ZR_LEVEL_ALL];
+    const zr_comm_count_t *count = own->count[ZR_TRAFFIC_MODEL];
     uint64_t steps = options->n_steps;
     uint64_t width = zr_dtype_size(options->config.dtype);
     assert_int_equal(count[ZR_ALL_GATHER].elems_sent, steps * expected.all_gather);
@@ -110,8 +132,9 @@ static void expect_traffic(const toy_options_t *options) {
                      width * count[ZR_REDUCE_SCATTER].elems_sent);
     assert_int_equal(count[ZR_ALL_REDUCE].bytes_sent, width * count[ZR_ALL_REDUCE].elems_sent);
     /* The norm: one double per unit, to every other rank. */
-    assert_int_equal(result.traffic.count[ZR_TRAFFIC_CONTROL][ZR_ALL_GATHER].elems_sent,
-                     steps * result.size.n_units * (uint64_t)(options->n_ranks - 1));
+    assert_int_equal(own->count[ZR_TRAFFIC_CONTROL][ZR_ALL_GATHER].elems_sent,
+                     steps * result.size.n_units * (uint64_t)(n_shards_of(options) - 1));
+    expect_replicas(options, &result, steps);
 }
 
 static void traffic_follows_the_formulas(void **state) {
@@ -130,6 +153,22 @@ static void traffic_follows_the_formulas(void **state) {
             }
 }
 
+static void traffic_of_groups_follows_them_too(void **state) {
+    (void)state;
+    const int shapes[][2] = {{2, 1}, {4, 1}, {4, 2}, {4, 4}, {8, 2}, {8, 4}};
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (int flags = 0; flags < 8; flags++) {
+                toy_options_t options = toy_options_default(stage, shapes[i][0]);
+                options.config.shard_group_size = shapes[i][1];
+                options.n_steps = 2;
+                options.frozen = (flags & 1) != 0;
+                options.config.grad_accum = flags & 2 ? 3 : 1;
+                options.config.reduce = flags & 4 ? ZR_REDUCE_EVERY_MICRO_BATCH : ZR_REDUCE_AUTO;
+                expect_traffic(&options);
+            }
+}
+
 static void reuse_saves_a_gather_and_costs_memory(void **state) {
     (void)state;
     toy_options_t options = toy_options_default(3, 4);
@@ -138,7 +177,8 @@ static void reuse_saves_a_gather_and_costs_memory(void **state) {
     options.n_steps = 1;
     run(&options, &result);
     uint64_t all = result.size.trainable_padded_elems;
-    const zr_comm_count_t *gathers = &result.traffic.count[ZR_TRAFFIC_MODEL][ZR_ALL_GATHER];
+    const zr_comm_count_t *gathers =
+        &result.traffic[ZR_LEVEL_ALL].count[ZR_TRAFFIC_MODEL][ZR_ALL_GATHER];
     const zr_byte_count_t *gathered = &result.device_memory.by_tag[ZR_TAG_GATHERED_PARAMETERS];
     uint64_t recorded = 2 * all * 3 / 4; /* the first micro-batch only records */
     assert_int_equal(gathers->elems_sent, recorded);
@@ -173,6 +213,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(states_follow_the_table),
         cmocka_unit_test(traffic_follows_the_formulas),
+        cmocka_unit_test(traffic_of_groups_follows_them_too),
         cmocka_unit_test(reuse_saves_a_gather_and_costs_memory),
         cmocka_unit_test(a_budget_is_hard),
     };

@@ -55,13 +55,14 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
     options.n_steps = 3;
     options.spoil = flags % 3 != 0;
     options.config.plan_memory = flags % 5 != 0;
+    options.config.shard_group_size = n_ranks == 4 ? 2 : -1;
     return options;
 }
 
 static void late_streams_change_nothing(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++)
-        for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
+        for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
             for (unsigned flags = 0; flags < 64; flags += is_slow() ? 13 : 3) {
                 toy_options_t options = variant(stage, n_ranks, flags);
                 uint64_t reference = hash_of(&options);
@@ -77,11 +78,11 @@ static void late_streams_with_offload(void **state) {
     (void)state;
     unsigned flags = 0;
     for (int stage = 0; stage <= 3; stage++)
-        for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
+        for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
             for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
                 for (int is_part = 0; is_part < 2; is_part++) {
                     flags = (flags + 13) % 64;
-                    bool keeps_grads = n_ranks % 2 != 0;
+                    bool keeps_grads = n_ranks != 2;
                     toy_options_t options = variant(stage, n_ranks, flags);
                     options.config.grad_accum = keeps_grads ? 2 : options.config.grad_accum;
                     uint64_t reference = hash_of(&options);

@@ -45,8 +45,13 @@ static toy_options_t variant(int n_ranks, zr_dtype_t dtype, unsigned flags) {
     options.config.prefetch_elems = flags & 32 ? 0 : 50000000;
     options.reorder_step = flags & 64 ? 1 : -1;
     options.evaluate = (flags & 128) != 0;
+    options.config.shard_group_size = n_ranks == 4 && flags % 3 != 0 ? 2 : -1;
     options.n_steps = 3;
     return options;
+}
+
+static size_t n_shards_of(const toy_options_t *options) {
+    return (size_t)zr_config_n_shards(&options->config, options->n_ranks);
 }
 
 static void offload(toy_options_t *options, zr_offload_device_t device, size_t buffer_elems) {
@@ -111,11 +116,11 @@ static void how_it_is_moved_changes_nothing(void **state) {
 
 /* What stays on the device, by the report and by the allocator. */
 static void expect_fraction(const toy_options_t *options, const toy_result_t *result) {
-    size_t elem_bytes = zr_dtype_size(options->config.dtype), n_ranks = (size_t)options->n_ranks;
+    size_t elem_bytes = zr_dtype_size(options->config.dtype), n_shards = n_shards_of(options);
     double ratio = options->config.offload_param.ratio;
     size_t all = (result->size.trainable_padded_elems + result->size.frozen_padded_elems) /
-                 n_ranks * elem_bytes;
-    size_t largest = result->size.largest_unit_padded_elems / n_ranks * elem_bytes;
+                 n_shards * elem_bytes;
+    size_t largest = result->size.largest_unit_padded_elems / n_shards * elem_bytes;
     const zr_params_report_t *report = &result->offload[0].params;
     bool is_cpu = options->config.offload_param.device == ZR_OFFLOAD_CPU;
     size_t down = report->bytes[is_cpu ? ZR_TIER_HOST : ZR_TIER_NVME];
@@ -129,7 +134,7 @@ static void expect_fraction(const toy_options_t *options, const toy_result_t *re
     assert_int_equal(report->copied_up_bytes, n_gathers * down);
     assert_int_equal(report->gathers.bytes, is_cpu ? 0 : n_gathers * down);
     assert_int_equal(report->has_store, !is_cpu && down > 0);
-    if (ratio == 0 && n_ranks == 1) /* nothing is gathered beside what is there */
+    if (ratio == 0 && n_shards == 1) /* nothing is gathered beside what is there */
         assert_int_equal(result->device_memory.by_tag[ZR_TAG_GATHERED_PARAMETERS].peak, 0);
 }
 
@@ -179,9 +184,9 @@ static void expect_traffic(const toy_options_t *options, uint64_t n_updates) {
     toy_result_t result;
     train(options, &result);
     uint64_t elem_bytes = zr_dtype_size(options->config.dtype);
-    uint64_t n_ranks = (uint64_t)options->n_ranks;
-    uint64_t trainable = result.size.trainable_padded_elems / n_ranks * elem_bytes;
-    uint64_t all = trainable + result.size.frozen_padded_elems / n_ranks * elem_bytes;
+    uint64_t n_shards = n_shards_of(options);
+    uint64_t trainable = result.size.trainable_padded_elems / n_shards * elem_bytes;
+    uint64_t all = trainable + result.size.frozen_padded_elems / n_shards * elem_bytes;
     uint64_t n_gathers = 2 * options->config.grad_accum * options->n_steps;
     for (int r = 0; r < options->n_ranks; r++) {
         const zr_params_report_t *report = &result.offload[r].params;
@@ -297,7 +302,7 @@ static void shards_are_where_they_should_be(void **state) {
             train(&options, &result);
             const zr_params_report_t *report = &result.offload[0].params;
             size_t all = (result.size.trainable_padded_elems + result.size.frozen_padded_elems) /
-                         (size_t)options.n_ranks * sizeof(float);
+                         n_shards_of(&options) * sizeof(float);
             bool is_cpu = device == ZR_OFFLOAD_CPU;
             assert_int_equal(report->bytes[is_cpu ? ZR_TIER_HOST : ZR_TIER_NVME], all);
             assert_int_equal(result.device_memory.by_tag[ZR_TAG_PARAMETERS].peak, 0);

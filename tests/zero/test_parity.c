@@ -93,6 +93,62 @@ static void accumulation_agrees_in_pairs(void **state) {
             }
 }
 
+/* Groups of ranks: the stages agree, and of one rank each, or of all, with one group. */
+static void groups_agree(void **state) {
+    static const int shapes[][2] = {{2, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 4}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i += (size_t)ranks_step)
+        for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
+            for (unsigned flags = 0; flags < 16; flags += 2 + flags_step) {
+                toy_options_t options = variant(shapes[i][0], (zr_dtype_t)dtype, flags);
+                options.config.shard_group_size = shapes[i][1];
+                options.n_steps = 3;
+                expect_same(&options, 0, 3, "groups");
+                options.config.grad_accum = 2;
+                expect_same(&options, 0, 1, "groups, accumulation");
+                expect_same(&options, 2, 3, "groups, accumulation");
+                options.config.reduce = ZR_REDUCE_EVERY_MICRO_BATCH;
+                expect_same(&options, 0, 3, "groups, accumulation, every micro-batch");
+            }
+}
+
+/* Sums of one rank each, or of all ranks, are sums in rank order. What a norm adds up does depend
+ * on the shards, so nothing is clipped. */
+static void the_two_ends_of_grouping_are_one_group(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (unsigned flags = 0; flags < 16; flags += 2) {
+            toy_options_t options = variant(4, flags & 4 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, flags);
+            options.config.stage = stage;
+            uint64_t reference = hash_of(&options);
+            options.config.shard_group_size = 1;
+            assert_true(hash_of(&options) == reference);
+            options.config.shard_group_size = 4;
+            assert_true(hash_of(&options) == reference);
+            options.config.shard_group_size = 2;
+            assert_true(hash_of(&options) != reference); /* another order of sums */
+        }
+}
+
+/* Rounding apart, a model trained in groups is the one trained in one. */
+static void groups_train_the_same_model(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        toy_options_t options = variant(8, ZR_DTYPE_F32, 1);
+        toy_result_t whole, grouped;
+        options.device_name = device_name;
+        options.config.stage = stage;
+        toy_train(&options, &whole);
+        options.config.shard_group_size = 4;
+        toy_train(&options, &grouped);
+        assert_float_equal((float)whole.step.gradient_norm, (float)grouped.step.gradient_norm,
+                           1e-5f * (float)whole.step.gradient_norm);
+        for (int i = 0; i < TOY_N_SAMPLES; i++)
+            for (int elem = 0; elem < TOY_SAMPLE_ELEMS; elem++)
+                assert_float_equal(whole.sample[i][elem], grouped.sample[i][elem], 1e-5f);
+    }
+}
+
 static void how_it_is_done_changes_nothing(void **state) {
     (void)state;
     toy_options_t options = variant(3, ZR_DTYPE_BF16, 7);
@@ -165,6 +221,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_stages_agree),
         cmocka_unit_test(accumulation_agrees_in_pairs),
+        cmocka_unit_test(groups_agree),
+        cmocka_unit_test(the_two_ends_of_grouping_are_one_group),
+        cmocka_unit_test(groups_train_the_same_model),
         cmocka_unit_test(how_it_is_done_changes_nothing),
         cmocka_unit_test(one_ulp_is_noticed),
         cmocka_unit_test(options_matter),

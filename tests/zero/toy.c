@@ -486,15 +486,18 @@ static zr_status_t average_twice(rank_state_t *state) {
 }
 
 static zr_status_t train(rank_state_t *state) {
-    zr_comm_statistics_t before, after;
+    zr_comm_statistics_t before[ZR_N_LEVELS], after[ZR_N_LEVELS];
     ZR_TRY(build(state));
-    zr_comm_statistics(state->comm, &before);
+    for (int level = 0; level < ZR_N_LEVELS; level++)
+        zr_runtime_comm_statistics(state->runtime, (zr_level_t)level, &before[level]);
     ZR_TRY(steps(state));
-    zr_comm_statistics(state->comm, &after);
-    subtract(&after, &before);
+    for (int level = 0; level < ZR_N_LEVELS; level++) {
+        zr_runtime_comm_statistics(state->runtime, (zr_level_t)level, &after[level]);
+        subtract(&after[level], &before[level]);
+    }
     zr_runtime_offload(state->runtime, &state->result->offload[state->rank]);
     if (state->rank == 0) {
-        state->result->traffic = after;
+        memcpy(state->result->traffic, after, sizeof(after));
         zr_allocator_statistics(zr_runtime_allocator(state->runtime), ZR_TIER_DEVICE,
                                 &state->result->device_memory);
         zr_allocator_statistics(zr_runtime_allocator(state->runtime), ZR_TIER_HOST,

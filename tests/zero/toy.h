@@ -61,7 +61,7 @@ typedef struct toy_result {
     zr_tier_statistics_t host_memory;
     zr_offload_report_t offload[TEST_MAX_RANKS]; /* of every rank, after the steps */
     zr_replay_statistics_t replay;
-    zr_comm_statistics_t traffic;                  /* of the steps alone, without commit and hash */
+    zr_comm_statistics_t traffic[ZR_N_LEVELS];     /* of the steps alone, without commit and hash */
     float sample[TOY_N_SAMPLES][TOY_SAMPLE_ELEMS]; /* first elements of toy_samples */
 } toy_result_t;
 

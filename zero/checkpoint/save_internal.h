@@ -23,7 +23,8 @@ static inline uint64_t zr_slice_bytes(const zr_slice_t *slice) {
 
 /* Who saves what: a function of the layout, the same on every rank. */
 typedef struct zr_slices {
-    int *owners; /* [n_units * N_FLATS] of a row that every rank has as a whole; -1: each its own */
+    int *owners; /* [n_units * N_FLATS]: the first rank that saves of a row; what is sharded, it and
+                    those behind it of its group */
     size_t chunk_bytes; /* at whose multiples groups begin */
 } zr_slices_t;
 

@@ -1,6 +1,7 @@
 /*
- * Which rank saves what. What is sharded, each rank saves of its own; what every rank has as a
- * whole, one of them saves, whichever has least to save so far, so that all write about as much.
+ * Which rank saves what. What is sharded, each rank saves of its own, and of several groups that
+ * have the same, the ranks of one; what every rank has as a whole, one of them saves. Whichever
+ * have least to save so far, so that all write about as much.
  */
 #include "zero/checkpoint/save_internal.h"
 
@@ -22,9 +23,15 @@ static size_t elem_bytes(const zr_unit_t *unit, int kind) {
     return zr_dtype_size(unit->runtime->config.dtype);
 }
 
-static int least_loaded(const uint64_t *loads, int n_ranks) {
+/* How many ranks, one behind the other, save a row together. */
+static int n_savers(const zr_unit_t *unit, int kind) {
+    return is_whole(unit, kind) ? 1 : unit->runtime->sharding.n_shards;
+}
+
+/* The first of so many ranks that have least to save. */
+static int least_loaded(const uint64_t *loads, int n_ranks, int n_together) {
     int least = 0;
-    for (int rank = 1; rank < n_ranks; rank++)
+    for (int rank = n_together; rank < n_ranks; rank += n_together)
         least = loads[rank] < loads[least] ? rank : least;
     return least;
 }
@@ -32,12 +39,11 @@ static int least_loaded(const uint64_t *loads, int n_ranks) {
 static void choose_owners(const zr_runtime_t *runtime, uint64_t *loads, int *owners) {
     for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
         const zr_unit_t *unit = runtime->units[i / N_FLATS];
-        int kind = (int)(i % N_FLATS);
-        owners[i] = -1;
-        if (!is_whole(unit, kind) || unit->flat[kind].padded_elems == 0)
-            continue;
-        owners[i] = least_loaded(loads, runtime->n_ranks);
-        loads[owners[i]] += unit->flat[kind].padded_elems * elem_bytes(unit, kind);
+        int kind = (int)(i % N_FLATS), n_together = n_savers(unit, kind);
+        size_t row_bytes = unit->flat[kind].padded_elems * elem_bytes(unit, kind);
+        owners[i] = least_loaded(loads, runtime->n_ranks, n_together);
+        for (int rank = owners[i]; rank < owners[i] + n_together; rank++)
+            loads[rank] += row_bytes / (size_t)n_together;
     }
 }
 
@@ -82,13 +88,14 @@ void zr_slices_clear(zr_slices_t *slices) {
 bool zr_slices_find(const zr_slices_t *slices, const zr_unit_t *unit, int kind, int rank,
                     zr_slice_t *slice_p) {
     const zr_flat_t *flat = &unit->flat[kind];
-    int owner = slices->owners[unit->index * N_FLATS + (size_t)kind];
-    if (flat->padded_elems == 0 || (owner >= 0 && owner != rank))
+    int place = rank - slices->owners[unit->index * N_FLATS + (size_t)kind];
+    if (flat->padded_elems == 0 || place < 0 || place >= n_savers(unit, kind))
         return false;
-    zr_slice_t slice = {.n_elems = owner >= 0 ? flat->padded_elems : flat->shard_elems,
+    bool whole = is_whole(unit, kind);
+    zr_slice_t slice = {.first = (size_t)place * flat->shard_elems,
+                        .n_elems = whole ? flat->padded_elems : flat->shard_elems,
                         .n_arrays = 1,
                         .dtype = unit->runtime->config.dtype};
-    slice.first = owner >= 0 ? 0 : (size_t)rank * flat->shard_elems;
     slice.group_elems = slice.n_elems;
     if (kind == FLAT_TRAINABLE) {
         slice.group_elems = group_elems(unit);
