@@ -224,26 +224,40 @@ ZR_INLINE void sum_loop(const zr_spread_t *args, const bool *is_streamed, zr_dty
         sum_sources(args, is_streamed, 4, dtype, first, n_elems);
 }
 
-/* One source: bytes. What is streamed goes to all such places line by line. */
+/* As many bytes, whole lines, go to one place and then to the next, from the first cache: with a
+ * line to each in turn, copies to three places took 1.7 times as long. */
+#define ZR_COPY_RUN_BYTES ((size_t)8 * ZR_LINE_BYTES)
+
+ZR_INLINE void stream_lines(char *dst, const char *source, size_t size_bytes) {
+    for (size_t i = 0; i < size_bytes; i += ZR_LINE_BYTES)
+        stream_line(dst + i, source + i);
+}
+
+/* Whole lines from `begin` on, to all places that are streamed. */
+ZR_INLINE void stream_run(const zr_spread_t *args, const bool *is_streamed, size_t begin,
+                          size_t run_bytes) {
+    const char *source = (const char *)args->sources[0] + begin;
+    for (int d = 0; d < args->n_dsts; d++)
+        if (is_streamed[d])
+            stream_lines((char *)args->dsts[d] + begin, source, run_bytes);
+}
+
+/* One source: bytes. Places that are not streamed get all of them at once. */
 static void copy_loop(const zr_spread_t *args, const bool *is_streamed, size_t first,
                       size_t n_elems) {
     size_t elem_bytes = zr_dtype_size(args->dtype), size_bytes = n_elems * elem_bytes;
     size_t offset = first * elem_bytes, n_lines_bytes = size_bytes - size_bytes % ZR_LINE_BYTES;
     const char *source = (const char *)args->sources[0] + offset;
-    bool streams = false;
+    size_t done = 0;
+    for (; n_lines_bytes - done >= ZR_COPY_RUN_BYTES; done += ZR_COPY_RUN_BYTES)
+        stream_run(args, is_streamed, offset + done, ZR_COPY_RUN_BYTES);
+    stream_run(args, is_streamed, offset + done, n_lines_bytes - done);
     for (int d = 0; d < args->n_dsts; d++) {
-        streams = streams || is_streamed[d];
-        if (!is_streamed[d] && args->dsts[d] != args->sources[0])
-            memcpy((char *)args->dsts[d] + offset, source, size_bytes);
+        char *dst = (char *)args->dsts[d] + offset;
+        size_t begin = is_streamed[d] ? n_lines_bytes : 0;
+        if (args->dsts[d] != args->sources[0])
+            memcpy(dst + begin, source + begin, size_bytes - begin);
     }
-    for (size_t i = 0; streams && i < n_lines_bytes; i += ZR_LINE_BYTES)
-        for (int d = 0; d < args->n_dsts; d++)
-            if (is_streamed[d])
-                stream_line((char *)args->dsts[d] + offset + i, source + i);
-    for (int d = 0; streams && d < args->n_dsts; d++)
-        if (is_streamed[d])
-            memcpy((char *)args->dsts[d] + offset + n_lines_bytes, source + n_lines_bytes,
-                   size_bytes - n_lines_bytes);
 }
 
 static void spread(const zr_spread_t *args, const bool *is_streamed, size_t first, size_t n_elems) {
