@@ -76,6 +76,7 @@ static zr_status_t create_device(rank_t *rank) {
     options.log = rank->log;
     options.n_threads = rank->run->n_device_threads;
     options.index = rank->run->device.index;
+    options.shares_memory = rank->run->options->is_launched;
     if (rank->run->options->use_nccl && !rank->run->options->is_launched)
         options.index += rank->number; /* a GPU each */
     ZR_TRY(zr_device_open(rank->run->device.name, &options, &rank->device));

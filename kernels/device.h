@@ -45,6 +45,10 @@ typedef struct zr_device_options {
     const char *isa; /* host: "baseline", "avx2" or "avx512"; NULL means the best one here */
     bool beside;     /* host, and sim of one: streams of zr_stream_create_beside have a thread each;
                         without, they work in the calling thread, as all others do */
+    bool shares_memory; /* host: other processes of this user may map its memory, where the system
+                           gives huge pages to that: for ranks that are processes of one machine
+                           (zr_comm_create_mpi). Memory that is mapped when the process forks is
+                           not in the child */
     const struct zr_hardware *hardware; /* sim: what it stands for (kernels/hardware.h), copied;
                                            NULL means zr_hardware_default() */
     struct zr_sim_clock *clock; /* sim: whose time it takes (kernels/simulation.h), borrowed until
@@ -60,6 +64,7 @@ typedef struct zr_device_info {
     size_t memory_bytes;      /* device memory of the machine, not what is free */
     size_t host_memory_bytes; /* likewise of the host tier; 0: what the system says */
     int n_threads;            /* host: threads in use; otherwise 0 */
+    bool shares_memory;       /* host: as was asked for, and could be had */
     int cuda_major;           /* cuda: major compute capability; otherwise 0 */
     bool computes_on_host;    /* its kernels work on memory of the host tier, and on any other */
     bool stores_nothing; /* simulated: there is no memory behind addresses of either tier. Touching

@@ -346,6 +346,7 @@ static zr_status_t set_up(rank_t *rank) {
     snprintf(name, sizeof(name), rank->is_host ? "%s" : "%s:%d", o->comm->device,
              zr_comm_rank(rank->comm));
     on_options.device = name;
+    on_options.shares_memory = o->comm->is_launched;
     on_options.n_threads = rank->is_host ? (size_t)o->n_threads : 0;
     ZR_TRY(on_device_open(&on_options, &rank->on));
     snprintf(rank->device_text, sizeof(rank->device_text), "%s",

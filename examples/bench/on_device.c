@@ -44,6 +44,7 @@ zr_status_t on_device_open(const on_device_options_t *options, on_device_t *on) 
     device_options.index = choice.index;
     device_options.n_threads = (int)options->n_threads;
     device_options.isa = options->isa;
+    device_options.shares_memory = options->shares_memory;
     ZR_TRY(zr_device_open(choice.name, &device_options, &on->device));
     return zr_stream_create(on->device, "bench", &on->stream);
 }

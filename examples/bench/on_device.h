@@ -16,6 +16,7 @@ typedef struct on_device_options {
     const char *device; /* as written */
     size_t n_threads;   /* of the host; 0: all cores */
     const char *isa;    /* of the host; NULL: the best one */
+    bool shares_memory; /* with other processes, where it can */
     double seconds;     /* measure for about so long */
     const zr_log_t *log;
 } on_device_options_t;

@@ -7,7 +7,8 @@
  * Both tiers are the process's memory. A reserved range is inaccessible pages;
  * mapping makes granules accessible, and unmapping puts fresh inaccessible pages
  * over them, which gives both the memory and the system's promise of it back.
- * Moving takes pages and promise along (mremap).
+ * Moving takes pages and promise along (mremap). Where other processes are to map the memory, it
+ * lies in a file instead (host_share.h).
  */
 #include <errno.h>
 #include <sched.h>
@@ -32,6 +33,10 @@
 
 /* ---- the device ---------------------------------------------------------------- */
 
+static zr_host_share_t *share_of(zr_device_t *device) {
+    return ((zr_host_device_t *)device)->share;
+}
+
 void zr_host_parallel_for(zr_device_t *device, size_t n_tasks,
                           void (*task)(void *context, size_t index), void *context) {
     const zr_host_device_t *host = (const zr_host_device_t *)device;
@@ -50,6 +55,7 @@ static int count_cores(void) {
 static void host_close(zr_device_t *device) {
     zr_host_device_t *host = (zr_host_device_t *)device;
     zr_host_pool_destroy(&host->pool);
+    zr_host_share_destroy(&host->share);
     free(host);
 }
 
@@ -79,6 +85,18 @@ static void describe(const zr_host_device_t *host, char *text, size_t text_bytes
              n_threads == 1 ? "" : "s");
 }
 
+/* What cannot be shared is private, which is slower for those who would map it, and right. */
+static void share_memory(zr_host_device_t *host, const zr_log_t *log) {
+    char why[512] = "";
+    host->share = zr_host_share_create(host->base.info.memory_bytes, why, sizeof(why));
+    host->base.info.shares_memory = host->share != NULL;
+    if (host->share == NULL)
+        zr_log_write(log, ZR_LOG_INFO,
+                     "host device: its memory cannot be mapped by other processes: %s; ranks of "
+                     "this machine copy it through the kernel, which is slower (docs/clusters.md)",
+                     why);
+}
+
 static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **device_p) {
     ZR_TRY(check_options(options));
     zr_host_device_t *host = calloc(1, sizeof(*host));
@@ -101,6 +119,8 @@ static zr_status_t host_open(const zr_device_options_t *options, zr_device_t **d
     info->memory_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     info->n_threads = n_threads;
     describe(host, info->description, sizeof(info->description));
+    if (options->shares_memory)
+        share_memory(host, &options->log);
     *device_p = &host->base;
     return ZR_OK;
 }
@@ -132,35 +152,53 @@ static void *reserve_pages(void *address, size_t size_bytes) {
 #define ZR_PLACES 31 /* a prime number */
 #define ZR_PLACE_BYTES ((size_t)2 << 20)
 
-static size_t bytes_to_place(const void *pages) {
-    return ((uintptr_t)pages >> ZR_ALIKE_BITS) % ZR_PLACES * ZR_PLACE_BYTES;
+void *zr_host_reserve_apart(size_t size_bytes) {
+    size_t spare_bytes = ZR_PLACES * ZR_PLACE_BYTES;
+    if (size_bytes > SIZE_MAX - spare_bytes) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    char *pages = reserve_pages(NULL, size_bytes + spare_bytes);
+    if (pages == MAP_FAILED)
+        return MAP_FAILED;
+    size_t before_bytes = (0 - (uintptr_t)pages) % ZR_PLACE_BYTES;
+    before_bytes += ((uintptr_t)pages >> ZR_ALIKE_BITS) % ZR_PLACES * ZR_PLACE_BYTES;
+    char *base = pages + before_bytes;
+    if (before_bytes > 0)
+        munmap(pages, before_bytes);
+    if (before_bytes < spare_bytes)
+        munmap(base + size_bytes, spare_bytes - before_bytes);
+    return base;
 }
 
 static zr_status_t host_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_bytes,
                                       void **base_p) {
-    size_t most_bytes = (ZR_PLACES - 1) * ZR_PLACE_BYTES;
-    void *pages = MAP_FAILED;
-    if (size_bytes <= SIZE_MAX - most_bytes)
-        pages = reserve_pages(NULL, size_bytes + most_bytes);
-    if (pages == MAP_FAILED) {
-        zr_log_write(&device->log, ZR_LOG_INFO, "%s memory: no range of %zu bytes of addresses: %s",
-                     zr_tier_name(tier), size_bytes, strerror(errno));
-        return ZR_ERR_BUDGET;
+    zr_host_share_t *share = share_of(device);
+    int error = 0;
+    if (share != NULL) {
+        error = zr_host_share_reserve(share, size_bytes, base_p);
+    } else {
+        void *base = zr_host_reserve_apart(size_bytes);
+        error = base == MAP_FAILED ? errno : 0;
+        *base_p = error == 0 ? base : *base_p;
     }
-    size_t before_bytes = bytes_to_place(pages);
-    char *base = (char *)pages + before_bytes;
-    if (before_bytes > 0)
-        munmap(pages, before_bytes);
-    if (before_bytes < most_bytes)
-        munmap(base + size_bytes, most_bytes - before_bytes);
-    *base_p = base;
-    return ZR_OK;
+    if (error == 0)
+        return ZR_OK;
+    zr_log_write(&device->log, ZR_LOG_INFO, "%s memory: no range of %zu bytes of addresses: %s",
+                 zr_tier_name(tier), size_bytes, strerror(error));
+    return ZR_ERR_BUDGET;
 }
 
 static void host_range_release(zr_device_t *device, zr_tier_t tier, void *base, size_t size_bytes) {
-    if (munmap(base, size_bytes) != 0)
+    zr_host_share_t *share = share_of(device);
+    int error = 0;
+    if (share != NULL)
+        error = zr_host_share_release(share, base, size_bytes);
+    else if (munmap(base, size_bytes) != 0)
+        error = errno;
+    if (error != 0)
         zr_log_write(&device->log, ZR_LOG_ERROR, "%s memory: releasing %zu bytes at %p: %s",
-                     zr_tier_name(tier), size_bytes, base, strerror(errno));
+                     zr_tier_name(tier), size_bytes, base, strerror(error));
 }
 
 /* Fresh inaccessible pages over [address, address + size_bytes); errno or 0. */
@@ -168,13 +206,22 @@ static int put_nothing_behind(void *address, size_t size_bytes) {
     return reserve_pages(address, size_bytes) == MAP_FAILED ? errno : 0;
 }
 
-static zr_status_t host_range_map(zr_device_t *device, zr_tier_t tier, void *base,
-                                  size_t offset_bytes, size_t size_bytes) {
-    char *address = (char *)base + offset_bytes;
+static int map_private(void *address, size_t size_bytes) {
     if (mprotect(address, size_bytes, PROT_READ | PROT_WRITE) == 0)
-        return ZR_OK;
+        return 0;
     int error = errno;
     put_nothing_behind(address, size_bytes); /* some pages may have been made accessible */
+    return error;
+}
+
+static zr_status_t host_range_map(zr_device_t *device, zr_tier_t tier, void *base,
+                                  size_t offset_bytes, size_t size_bytes) {
+    zr_host_share_t *share = share_of(device);
+    char *address = (char *)base + offset_bytes;
+    int error = share != NULL ? zr_host_share_map(share, address, size_bytes)
+                              : map_private(address, size_bytes);
+    if (error == 0)
+        return ZR_OK;
     if (error != ENOMEM)
         return zr_fail(&device->log, ZR_ERR_DEVICE, "%s memory: mapping %zu bytes: %s",
                        zr_tier_name(tier), size_bytes, strerror(error));
@@ -185,7 +232,10 @@ static zr_status_t host_range_map(zr_device_t *device, zr_tier_t tier, void *bas
 
 static zr_status_t host_range_unmap(zr_device_t *device, zr_tier_t tier, void *base,
                                     size_t offset_bytes, size_t size_bytes) {
-    int error = put_nothing_behind((char *)base + offset_bytes, size_bytes);
+    zr_host_share_t *share = share_of(device);
+    char *address = (char *)base + offset_bytes;
+    int error = share != NULL ? zr_host_share_unmap(share, address, size_bytes)
+                              : put_nothing_behind(address, size_bytes);
     if (error != 0)
         return zr_fail(&device->log, error == ENOMEM ? ZR_ERR_BUDGET : ZR_ERR_DEVICE,
                        "%s memory: giving back %zu bytes at offset %zu: %s", zr_tier_name(tier),
@@ -227,17 +277,25 @@ static int move_in_pieces(char *from, char *to, size_t size_bytes, size_t granul
     return error;
 }
 
-/* A huge page stays one where it has the same place in the new one; else it becomes small ones. */
-static zr_status_t host_range_move(zr_device_t *device, zr_tier_t tier, void *from, void *to,
-                                   size_t size_bytes) {
-    int error = move_in_pieces(from, to, size_bytes, device->info.granule_bytes);
+/* No system or tool knows all of this: without it, memory is unmapped and mapped. The source is
+ * accessible in any case, though what has been moved so far is lost with the destination. A huge
+ * page stays one where it has the same place in the new one; else it becomes small ones. */
+static int move_private(char *from, char *to, size_t size_bytes, size_t granule_bytes) {
+    int error = move_in_pieces(from, to, size_bytes, granule_bytes);
     if (error == 0)
         error = put_nothing_behind(from, size_bytes);
+    if (error != 0)
+        put_nothing_behind(to, size_bytes);
+    return error;
+}
+
+static zr_status_t host_range_move(zr_device_t *device, zr_tier_t tier, void *from, void *to,
+                                   size_t size_bytes) {
+    zr_host_share_t *share = share_of(device);
+    int error = share != NULL ? zr_host_share_move(share, from, to, size_bytes)
+                              : move_private(from, to, size_bytes, device->info.granule_bytes);
     if (error == 0)
         return ZR_OK;
-    /* No system or tool knows all of this: without it, memory is unmapped and mapped. The source
-     * is accessible in any case, though what has been moved so far is lost with the destination. */
-    put_nothing_behind(to, size_bytes);
     zr_log_write(&device->log, ZR_LOG_DEBUG, "%s memory: moving %zu bytes: %s", zr_tier_name(tier),
                  size_bytes, strerror(error));
     return ZR_ERR_UNSUPPORTED;

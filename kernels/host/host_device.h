@@ -7,6 +7,7 @@
 #include "kernels/device_backend.h"
 #include "kernels/host/host_isa.h"
 #include "kernels/host/host_pool.h"
+#include "kernels/host/host_share.h"
 
 typedef struct zr_host_device {
     zr_device_t base;
@@ -14,6 +15,7 @@ typedef struct zr_host_device {
     const zr_host_isa_t *isa;
     bool is_beside;      /* the view of a stream that has a thread */
     double wait_seconds; /* of the device's thread, for such streams */
+    zr_host_share_t *share; /* NULL: its memory is private */
 } zr_host_device_t;
 
 /* Entries of the backend's table that share work among threads (host_kernels.c). */

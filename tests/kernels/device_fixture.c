@@ -12,9 +12,17 @@ const char *fixture_device_name(int argc, char **argv) {
     return argc > 1 && !is_beside ? argv[1] : "host";
 }
 
+const char *fixture_backend(const char *device_name) {
+    return strcmp(device_name, "shared") == 0 ? "host" : device_name;
+}
+
 int fixture_probe(const char *device_name) {
     zr_device_t *device = NULL;
-    zr_status_t status = zr_device_open(device_name, NULL, &device);
+    zr_device_options_t options = zr_device_options_default();
+    options.shares_memory = strcmp(device_name, "shared") == 0;
+    zr_status_t status = zr_device_open(fixture_backend(device_name), &options, &device);
+    if (status == ZR_OK && options.shares_memory && !zr_device_info(device)->shares_memory)
+        status = ZR_ERR_UNSUPPORTED;
     zr_device_close(&device);
     if (status == ZR_ERR_UNSUPPORTED || status == ZR_ERR_DEVICE) {
         printf("skipped: no device \"%s\" here\n", device_name);
@@ -40,7 +48,9 @@ void fixture_open(fixture_t *fixture, const char *device_name, int n_threads, co
     memset(fixture, 0, sizeof(*fixture));
     zr_device_options_t options = {
         .log = fixture_log(fixture), .n_threads = n_threads, .isa = isa, .beside = is_beside};
-    assert_int_equal(zr_device_open(device_name, &options, &fixture->device), ZR_OK);
+    options.shares_memory = strcmp(device_name, "shared") == 0;
+    assert_int_equal(zr_device_open(fixture_backend(device_name), &options, &fixture->device),
+                     ZR_OK);
     assert_int_equal(zr_stream_create_beside(fixture->device, "test", &fixture->stream), ZR_OK);
     size_t granule = zr_device_info(fixture->device)->granule_bytes;
     fixture->arena_bytes = (ARENA_BYTES + granule - 1) / granule * granule;

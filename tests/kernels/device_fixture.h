@@ -25,9 +25,12 @@ typedef struct fixture {
     char last_error[4096];
 } fixture_t;
 
-/** The device to test: the program's first argument, otherwise "host"; "beside" is the host, with
- * the fixture's stream beside the calling thread. */
+/** The device to test: the program's first argument, otherwise "host". "beside" is the host, with
+ * the fixture's stream beside the calling thread; "shared", with memory that other processes may
+ * map. */
 const char *fixture_device_name(int argc, char **argv);
+/** Its name for zr_device_open. */
+const char *fixture_backend(const char *device_name);
 /** 0, or FIXTURE_SKIPPED, having said why, when this build or machine has no such device. */
 int fixture_probe(const char *device_name);
 

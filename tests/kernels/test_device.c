@@ -31,13 +31,13 @@ static bool has_data(const fixture_t *f) {
 static void test_info(void **state) {
     fixture_t *f = *state;
     const zr_device_info_t *info = zr_device_info(f->device);
-    assert_string_equal(info->backend, device_name);
+    assert_string_equal(info->backend, fixture_backend(device_name));
     assert_true(strlen(info->description) > 0);
     assert_true(info->granule_bytes > 0);
     assert_int_equal(info->granule_bytes & (info->granule_bytes - 1), 0);
     assert_true(info->memory_bytes >= f->arena_bytes);
     if (!info->stores_nothing)
-        assert_int_equal(info->n_threads, strcmp(device_name, "host") == 0 ? 2 : 0);
+        assert_int_equal(info->n_threads, strcmp(info->backend, "host") == 0 ? 2 : 0);
     assert_ptr_equal(zr_device_log(f->device)->context, f);
     assert_ptr_equal(zr_stream_device(f->stream), f->device);
     assert_string_equal(zr_tier_name(ZR_TIER_DEVICE), "device");
@@ -55,9 +55,11 @@ static void test_open_refusals(void **state) {
     assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open(NULL, &options, &device));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open("host", &options, NULL));
     options.index = -1;
-    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open(device_name, &options, &device));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_device_open(fixture_backend(device_name), &options, &device));
     options.index = 1 << 20;
-    assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open(device_name, &options, &device));
+    assert_refused(f, ZR_ERR_ARGUMENT,
+                   zr_device_open(fixture_backend(device_name), &options, &device));
     options.index = 0;
     options.n_threads = -1;
     assert_refused(f, ZR_ERR_ARGUMENT, zr_device_open("host", &options, &device));

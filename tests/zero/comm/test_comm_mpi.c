@@ -40,6 +40,7 @@ static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm
 static zr_status_t open_device(zr_device_t **device_p) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 1;
+    options.shares_memory = true;
     return zr_device_open("host", &options, device_p);
 }
 
@@ -57,8 +58,14 @@ static void test_large_tensors(void **state) {
     run_ranks(&suite, world.n_ranks, 60000, large_tensors, NULL);
 }
 
+static void test_moved_memory(void **state) {
+    (void)state;
+    run_ranks(&suite, world.n_ranks, 60000, moved_memory, NULL);
+}
+
 static int run_cases(int ranks_of_a_machine) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_large_tensors)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_large_tensors),
+                                       cmocka_unit_test(test_moved_memory)};
     machine_ranks = ranks_of_a_machine;
     int failed = ranks_of_a_machine == 0 || world.n_ranks <= 5 ? run_comm_suite(&suite) : 0;
     return failed + cmocka_run_group_tests(tests, NULL, NULL);

@@ -41,6 +41,20 @@ static zr_status_t open_device(zr_device_t **device_p) {
     return zr_device_open("host", &options, device_p);
 }
 
+/* As launched programs open it: ranks map each other's memory where the system lets them. */
+static zr_status_t open_shared_device(zr_device_t **device_p) {
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 1;
+    options.shares_memory = true;
+    return zr_device_open("host", &options, device_p);
+}
+
+/* Of several ranks, that whose process number is odd has private memory, as had they other
+ * systems. */
+static zr_status_t open_mixed_device(zr_device_t **device_p) {
+    return getpid() % 2 ? open_device(device_p) : open_shared_device(device_p);
+}
+
 static zr_status_t open_wide_device(zr_device_t **device_p) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 3;
@@ -110,9 +124,41 @@ static void test_other_device(void **state) {
     suite.open_device = open_device;
 }
 
+static void test_moved_memory(void **state) {
+    (void)state;
+    run_ranks(&suite, 3, 60000, moved_memory, NULL);
+    suite.open_device = open_shared_device;
+    run_ranks(&suite, 2, 60000, moved_memory, NULL);
+    run_ranks(&suite, 5, 60000, moved_memory, NULL);
+    run_ranks(&suite, 3, 60000, large_tensors, NULL);
+    suite.open_device = open_mixed_device;
+    run_ranks(&suite, 4, 60000, moved_memory, NULL);
+    suite.open_device = open_device;
+}
+
 /* ---- a process that is killed ---------------------------------------------------------------- */
 
 enum { N_PROCESSES = 3, VICTIM = 2 };
+
+/* When the victim ends: between two calls; when others are in the second; or in that itself. */
+typedef enum moment { BETWEEN, LATE, INSIDE, N_MOMENTS } moment_t;
+
+static bool dies_in_kernels;
+
+/* The linker sends the communicators' calls here (--wrap). */
+zr_status_t __real_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
+                                    const void *const *sources, int n_sources, zr_dtype_t dtype,
+                                    size_t n_elems);
+zr_status_t __wrap_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
+                                    const void *const *sources, int n_sources, zr_dtype_t dtype,
+                                    size_t n_elems);
+zr_status_t __wrap_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
+                                    const void *const *sources, int n_sources, zr_dtype_t dtype,
+                                    size_t n_elems) {
+    if (dies_in_kernels)
+        (void)raise(SIGKILL);
+    return __real_zr_kernel_spread(stream, dsts, n_dsts, sources, n_sources, dtype, n_elems);
+}
 
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
     (void)rank;
@@ -120,29 +166,34 @@ static void keep_error(void *context, zr_log_level_t level, int rank, const char
         snprintf(context, 512, "%s", message);
 }
 
-/* A rank: the last one is killed between two calls, or while others are in the second. The first
- * error has to name it and the call. */
-static bool outlive(int rank, bool is_late) {
-    static float buffer[100];
+/* A rank: the last one is killed. The first error has to name it and the call. */
+static bool outlive(int rank, moment_t moment) {
     char error[512] = "";
     zr_message_t message = {"h.3 gradients", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
     zr_comm_options_t options = zr_comm_options_default();
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
     zr_comm_t *comm = NULL;
+    void *range = NULL;
     options.log = (zr_log_t){.sink = keep_error, .context = error, .level = ZR_LOG_ERROR};
-    if (create_rank(rank, N_PROCESSES, &options, &comm) != ZR_OK || open_device(&device) != ZR_OK ||
-        zr_stream_create(device, "comm", &stream) != ZR_OK ||
-        zr_comm_all_reduce(comm, &message, buffer, 100, stream) != ZR_OK)
+    if (create_rank(rank, N_PROCESSES, &options, &comm) != ZR_OK ||
+        open_shared_device(&device) != ZR_OK || zr_stream_create(device, "comm", &stream) != ZR_OK)
         return false;
-    if (rank == VICTIM) {
-        if (is_late)
+    size_t granule = zr_device_info(device)->granule_bytes;
+    if (zr_range_reserve(device, ZR_TIER_DEVICE, granule, &range) != ZR_OK ||
+        zr_range_map(device, ZR_TIER_DEVICE, range, 0, granule) != ZR_OK ||
+        zr_comm_all_reduce(comm, &message, range, 100, stream) != ZR_OK)
+        return false;
+    dies_in_kernels = rank == VICTIM && moment == INSIDE && zr_device_info(device)->shares_memory;
+    if (rank == VICTIM && !dies_in_kernels) {
+        if (moment == LATE)
             (void)usleep(100000);
         (void)raise(SIGKILL);
     }
-    zr_status_t status = zr_comm_all_reduce(comm, &message, buffer, 100, stream);
+    zr_status_t status = zr_comm_all_reduce(comm, &message, range, 100, stream);
     zr_comm_destroy(&comm);
     zr_stream_destroy(&stream);
+    zr_range_release(device, ZR_TIER_DEVICE, &range, granule);
     zr_device_close(&device);
     return status == ZR_ERR_COMM &&
            strstr(error, "all_reduce of \"h.3 gradients\" (fp32, 100 elements, model, call 2)") &&
@@ -151,14 +202,14 @@ static bool outlive(int rank, bool is_late) {
 
 static void test_killed_rank(void **state) {
     (void)state;
-    for (int is_late = 0; is_late < 2; is_late++) {
+    for (moment_t moment = BETWEEN; moment < N_MOMENTS; moment++) {
         pid_t children[N_PROCESSES];
         prepare();
         fflush(NULL);
         for (int rank = 0; rank < N_PROCESSES; rank++) {
             children[rank] = fork();
             if (children[rank] == 0)
-                _exit(outlive(rank, is_late) ? 0 : 1);
+                _exit(outlive(rank, moment) ? 0 : 1);
             assert_true(children[rank] > 0);
         }
         for (int rank = 0; rank < N_PROCESSES; rank++) {
@@ -172,18 +223,21 @@ static void test_killed_rank(void **state) {
     }
 }
 
-/* With an argument: the suite alone, with ranks as on several machines. */
+/* With an argument: the suite alone, with memory that ranks map, or as on several machines. */
 int main(int argc, char **argv) {
-    (void)argv;
+    if (argc > 1 && strcmp(argv[1], "shared") == 0) {
+        suite.name = "mpi, processes on host that share memory";
+        suite.open_device = open_shared_device;
+        return run_comm_suite(&suite);
+    }
     if (argc > 1) {
         suite.name = "mpi, processes as on two machines";
         suite.create_rank = create_apart;
         return run_comm_suite(&suite);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_large_tensors),
-        cmocka_unit_test(test_several_machines),
-        cmocka_unit_test(test_other_device),
+        cmocka_unit_test(test_large_tensors), cmocka_unit_test(test_several_machines),
+        cmocka_unit_test(test_moved_memory),  cmocka_unit_test(test_other_device),
         cmocka_unit_test(test_killed_rank),
     };
     int failed = run_comm_suite(&suite);

@@ -28,6 +28,8 @@
 #include "zero/comm/mpi/links.h"
 #include "zero/comm/mpi/machines.h"
 #include "zero/comm/mpi/mpi_site.h"
+#include "zero/comm/mpi/views.h"
+#include "zero/comm/pass.h"
 
 enum {
     ALL_PIECES_BYTES = 1 << 20,   /* of neighbours' pieces that are summed together: a cache */
@@ -40,7 +42,9 @@ enum {
 
 /* What a rank shows to the others in each call. */
 typedef struct peer {
-    uint64_t send, recv;
+    uint64_t send, recv;             /* addresses in its process */
+    uint64_t send_place, recv_place; /* for views; ZR_NOWHERE */
+    uint64_t file_bytes;             /* of its device's memory file; 0: none */
 } peer_t;
 
 typedef struct introduction {
@@ -59,6 +63,8 @@ typedef struct mpi_comm {
     int n_groups;        /* split from it so far */
     bool is_known;       /* who is where: since the first call with data */
     zr_machines_t machines;
+    bool has_views; /* all neighbours, and there are no other ranks, have mapped each other */
+    zr_pass_t pass;
     size_t piece_bytes; /* of a source, in a sum */
     char *pieces;       /* [2, or 1 on one machine][n_ranks][piece_bytes]; NULL until there
                            is a sum */
@@ -71,6 +77,8 @@ typedef struct mpi_comm {
     zr_card_t *cards;
     const void **sources;
     int *arrays; /* of machines */
+    zr_view_t *views;
+    uint64_t *file_bytes; /* as all ranks have followed them */
 } mpi_comm_t;
 
 static zr_status_t refuse(mpi_comm_t *self, const zr_comm_call_t *call) {
@@ -144,21 +152,72 @@ static zr_status_t get_to_know(mpi_comm_t *self) {
         zr_machines_fill(&self->machines, self->arrays, self->base.rank, n_ranks, self->cards,
                          true);
     self->piece_bytes = choose_piece_bytes(self);
+    self->has_views = self->machines.n_machines == 1;
+    for (int rank = 0; rank < n_ranks; rank++)
+        self->has_views = self->has_views && self->cards[rank].file.descriptor >= 0;
     self->is_known = true;
     return connect_machines(self);
+}
+
+static bool is_view_current(const mpi_comm_t *self, int rank) {
+    return rank == self->base.rank || self->views[rank].size_bytes == self->peers[rank].file_bytes;
+}
+
+/* Map what neighbours have reserved since the call before. All ranks know when there is something
+ * to be mapped; whether all can is agreed on. */
+static zr_status_t follow_views(mpi_comm_t *self) {
+    int n_ranks = self->base.n_ranks, rank = 0, error = 0;
+    bool are_current = true;
+    for (int other = 0; other < n_ranks; other++)
+        are_current = are_current && self->peers[other].file_bytes == self->file_bytes[other];
+    if (!self->has_views || are_current)
+        return ZR_OK;
+    for (rank = 0; rank < n_ranks && error == 0; rank++)
+        if (!is_view_current(self, rank))
+            error =
+                zr_views_open(&self->views[rank], &self->cards[rank], self->peers[rank].file_bytes);
+    if (error != 0)
+        zr_log_write(&self->base.options.log, ZR_LOG_WARNING,
+                     "communicator \"mpi\": the memory of rank %d cannot be mapped (%s): it is "
+                     "copied through the kernel, which is slower",
+                     rank - 1, strerror(error));
+    zr_status_t outcome =
+        zr_control_meet(self->control, &self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
+    for (int other = 0; other < n_ranks; other++)
+        self->file_bytes[other] = self->peers[other].file_bytes;
+    self->has_views = outcome == ZR_OK;
+    if (outcome == ZR_ERR_UNSUPPORTED)
+        zr_views_close(self->views, n_ranks);
+    return outcome == ZR_ERR_UNSUPPORTED ? ZR_OK : outcome;
+}
+
+/* What this rank sends and receives, and where it is. */
+static peer_t show_tensors(const mpi_comm_t *self, const zr_comm_call_t *call) {
+    peer_t own = {.send = (uint64_t)(uintptr_t)call->send, .recv = (uint64_t)(uintptr_t)call->recv};
+    size_t part_bytes = call->n_elems * zr_dtype_size(call->message.dtype);
+    size_t whole_bytes = part_bytes * (size_t)self->base.n_ranks;
+    if (call->stream == NULL)
+        return own;
+    zr_device_t *device = zr_stream_device(call->stream);
+    own.file_bytes = zr_host_shared_file(device).size_bytes;
+    own.send_place = zr_views_place(
+        device, call->send, call->collective == ZR_REDUCE_SCATTER ? whole_bytes : part_bytes);
+    own.recv_place = zr_views_place(device, call->recv,
+                                    call->collective == ZR_ALL_GATHER ? whole_bytes : part_bytes);
+    return own;
 }
 
 /* The first meeting of a call; of the first with data, the one where ranks get to know each other.
  */
 static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
-    introduction_t own = {
-        .peer = {.send = (uint64_t)(uintptr_t)call->send, .recv = (uint64_t)(uintptr_t)call->recv}};
-    if (self->is_known || call->stream == NULL)
-        return zr_control_arrive(self->control, &self->base, call, &own.peer, sizeof(own.peer),
-                                 self->peers);
+    introduction_t own = {.peer = show_tensors(self, call)};
+    if (self->is_known || call->stream == NULL) {
+        ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own.peer, sizeof(own.peer),
+                                 self->peers));
+        return follow_views(self) == ZR_OK ? ZR_OK : refuse(self, call);
+    }
     zr_card_fill(&own.card, &self->proof, self->control->origin_rank,
-                 self->base.options.machine_ranks,
-                 zr_device_info(zr_stream_device(call->stream))->n_threads);
+                 self->base.options.machine_ranks, zr_stream_device(call->stream));
     zr_links_destroy(&self->links); /* of a call before, which failed */
     if (self->site == NULL)
         self->links = zr_links_create(self->control, self->base.options.timeout_ms, &own.place);
@@ -166,9 +225,36 @@ static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
                              self->introductions));
     for (int rank = 0; rank < self->base.n_ranks; rank++)
         self->peers[rank] = self->introductions[rank].peer;
-    if (get_to_know(self) != ZR_OK)
+    if (get_to_know(self) != ZR_OK || follow_views(self) != ZR_OK)
         return refuse(self, call);
     return ZR_OK;
+}
+
+/* ---- memory that is mapped ----------------------------------------------------------------------
+ */
+
+/* Whether what others touch of every rank's tensors is in their views: as every rank sees it. */
+static bool is_in_views(const mpi_comm_t *self, const zr_comm_call_t *call) {
+    bool is_in = self->has_views;
+    for (int rank = 0; rank < self->base.n_ranks; rank++) {
+        const peer_t *peer = &self->peers[rank];
+        is_in = is_in && (call->collective == ZR_ALL_GATHER || peer->send_place != ZR_NOWHERE) &&
+                (call->collective == ZR_REDUCE_SCATTER || peer->recv_place != ZR_NOWHERE);
+    }
+    return is_in;
+}
+
+/* The one step of such a call. Nobody waits in it, so that a rank that has died in it is met, or
+ * missed, at its end, and what it has left behind stays as long as it is mapped. */
+static zr_status_t move_in_views(mpi_comm_t *self, const zr_comm_call_t *call) {
+    for (int rank = 0; rank < self->base.n_ranks; rank++) {
+        const peer_t *peer = &self->peers[rank];
+        self->pass.sends[rank] = zr_views_tensor(&self->views[rank], peer->send_place);
+        self->pass.recvs[rank] = zr_views_tensor(&self->views[rank], peer->recv_place);
+    }
+    self->pass.sends[self->base.rank] = call->send;
+    self->pass.recvs[self->base.rank] = call->recv;
+    return zr_pass_make_part(&self->pass, call);
 }
 
 /* ---- neighbours ---------------------------------------------------------------------------------
@@ -491,6 +577,11 @@ static zr_status_t run_steps(zr_comm_t *comm, const zr_comm_call_t *call, const 
     if (comm->n_ranks == 1)
         return run_alone(self, call);
     ZR_TRY(arrive(self, call));
+    static const step_fn in_views[] = {move_in_views};
+    if (is_in_views(self, call)) {
+        steps = in_views;
+        n_steps = 1;
+    }
     bool has_receivers = self->machines.n_machines > 1 && self->machines.most_members > 1;
     for (int i = 0; i < n_steps; i++) {
         if (steps[i] == take_from_receivers && !has_receivers)
@@ -544,6 +635,7 @@ static void mpi_destroy(zr_comm_t *comm) {
     zr_control_destroy(&self->control);
     zr_mpi_site_leave(self->site, is_dead && !is_nested);
     zr_links_destroy(&self->links);
+    zr_views_close(self->views, self->base.n_ranks);
     free(self->transfers);
     free(self->pieces);
     free(self);
@@ -559,9 +651,12 @@ static size_t rounded(size_t size_bytes) {
 static mpi_comm_t *create_comm(const zr_comm_options_t *options, zr_control_t *control,
                                zr_mpi_site_t *site) {
     size_t n_ranks = (size_t)control->n_ranks;
-    size_t sizes[] = {rounded(sizeof(mpi_comm_t)),       rounded(n_ranks * sizeof(introduction_t)),
-                      rounded(n_ranks * sizeof(peer_t)), rounded(n_ranks * sizeof(zr_card_t)),
-                      rounded(n_ranks * sizeof(void *)), zr_machines_bytes(control->n_ranks)};
+    size_t sizes[] = {
+        rounded(sizeof(mpi_comm_t)),          rounded(n_ranks * sizeof(introduction_t)),
+        rounded(n_ranks * sizeof(peer_t)),    rounded(n_ranks * sizeof(zr_card_t)),
+        rounded(n_ranks * sizeof(void *)),    rounded(zr_machines_bytes(control->n_ranks)),
+        rounded(n_ranks * sizeof(zr_view_t)), rounded(zr_pass_bytes(control->n_ranks)),
+        rounded(n_ranks * sizeof(uint64_t))};
     size_t all_bytes = 0;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         all_bytes += sizes[i];
@@ -574,6 +669,9 @@ static mpi_comm_t *create_comm(const zr_comm_options_t *options, zr_control_t *c
     self->cards = (zr_card_t *)(memory += sizes[2]);
     self->sources = (const void **)(memory += sizes[3]);
     self->arrays = (int *)(memory += sizes[4]);
+    self->views = (zr_view_t *)(memory += sizes[5]);
+    zr_pass_init(&self->pass, memory += sizes[6], control->rank, control->n_ranks);
+    self->file_bytes = (uint64_t *)(memory += sizes[7]);
     zr_comm_options_t own = *options;
     own.log = zr_log_with_rank(&options->log, control->origin_rank);
     zr_comm_init(&self->base, &mpi_backend, &own, control->rank, control->n_ranks);

@@ -29,12 +29,13 @@ static uint64_t identify_machine(uint64_t otherwise) {
 }
 
 void zr_card_fill(zr_card_t *card, const uint64_t *proof, int origin_rank, int machine_ranks,
-                  int n_threads) {
+                  zr_device_t *device) {
     *card = (zr_card_t){.proof_address = (uint64_t)(uintptr_t)proof,
                         .proof = *proof,
                         .pid = getpid(),
                         .origin_rank = origin_rank,
-                        .n_threads = n_threads};
+                        .n_threads = zr_device_info(device)->n_threads,
+                        .file = zr_host_shared_file(device)};
     card->machine = identify_machine(*proof);
     if (machine_ranks > 0)
         card->machine = (uint64_t)(origin_rank / machine_ranks);

@@ -11,6 +11,7 @@
 #ifndef ZR_ZERO_COMM_MPI_MACHINES_H
 #define ZR_ZERO_COMM_MPI_MACHINES_H
 
+#include "kernels/host/host_share.h"
 #include "zero/comm/control.h"
 
 /** What a rank shows of itself to all others, once. */
@@ -23,6 +24,7 @@ typedef struct zr_card {
     int32_t origin_rank; /* in the first communicator, and so in MPI's world */
     int32_t n_threads;   /* of its device */
     int32_t reserved;
+    zr_host_file_t file; /* of its device's memory */
 } zr_card_t;
 
 typedef struct zr_machines {
@@ -43,7 +45,7 @@ typedef struct zr_machines {
  * @param machine_ranks  0, or ranks that are taken for one machine's, by their number
  */
 void zr_card_fill(zr_card_t *card, const uint64_t *proof, int origin_rank, int machine_ranks,
-                  int n_threads);
+                  zr_device_t *device);
 
 /** Bytes of the four arrays of so many ranks, to be at `arrays`. */
 size_t zr_machines_bytes(int n_ranks);
