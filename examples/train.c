@@ -508,6 +508,14 @@ static zr_status_t train_and_finish(rank_t *rank) {
     return status;
 }
 
+/* What this process has said of it, where others cannot see that. */
+static const char *why_it_fails(const run_t *run, const char *otherwise) {
+    const messages_t *messages = messages_of(&run->log);
+    const char *error =
+        messages != NULL && run->options->is_launched ? messages_first_error(messages) : "";
+    return *error != '\0' ? error : otherwise;
+}
+
 static void *run_rank(void *argument) {
     rank_t *rank = argument;
     zr_status_t status = create_rank(rank);
@@ -515,7 +523,7 @@ static void *run_rank(void *argument) {
         status = train_and_finish(rank);
     if (status != ZR_OK) {
         note_failure(rank->run, status);
-        zr_comm_abort(rank->comm, zr_status_name(status));
+        zr_comm_abort(rank->comm, why_it_fails(rank->run, zr_status_name(status)));
     }
     destroy_rank(rank);
     return NULL;
@@ -724,13 +732,11 @@ static zr_status_t create_ranks(run_t *run) {
 
 /* What is left of them. Those that have not run tell others why. */
 static void free_ranks(run_t *run) {
-    const messages_t *messages = messages_of(&run->log);
-    const char *error = messages != NULL ? messages_first_error(messages) : "";
     if (run->ranks == NULL)
         return;
     for (int i = 0; i < train_launch_n_here(run->options); i++) {
         if (run->ranks[i].comm != NULL)
-            zr_comm_abort(run->ranks[i].comm, *error != '\0' ? error : "it does not train");
+            zr_comm_abort(run->ranks[i].comm, why_it_fails(run, "it does not train"));
         zr_comm_destroy(&run->ranks[i].comm);
     }
     free(run->ranks[0].step_tokens_per_s);
