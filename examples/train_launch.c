@@ -54,12 +54,6 @@ static zr_status_t choose_comm(train_options_t *options, const zr_log_t *log) {
                        "--device %s: %d processes are a rank each, for which NCCL is needed, and "
                        "this build was made without; on the host there is --comm mpi",
                        options->device, options->launch.n_ranks);
-    if (options->launch.by_mpi)
-        return zr_fail(log, ZR_ERR_UNSUPPORTED,
-                       "--device %s: processes with a GPU each find rank 0 by WORLD_SIZE, RANK, "
-                       "LOCAL_RANK, MASTER_ADDR and MASTER_PORT, which mpirun and srun do not set; "
-                       "docs/clusters.md has a line that does",
-                       options->device);
     return ZR_OK;
 }
 

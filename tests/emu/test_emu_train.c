@@ -141,6 +141,27 @@ static void test_nccl_processes(void **state) {
     assert_int_equal(unsetenv("EMU_DEVICES"), 0);
 }
 
+/* Started by mpirun, and so without a word of where rank 0 is: MPI tells it. */
+static void test_nccl_by_mpirun(void **state) {
+    (void)state;
+    char command[2048];
+    if (ZR_MPIRUN[0] == '\0') {
+        print_message("this build is without MPI, or mpirun is not found\n");
+        skip();
+    }
+    assert_int_equal(setenv("EMU_DEVICES", "2", 1), 0);
+    run_t shared = train("cuda:0", "--dtype bf16 --stage 3 --ranks 2");
+    snprintf(command, sizeof(command), "exec >out 2>err; %s -n 2 '%s' %s", ZR_MPIRUN, ZERO_TRAIN,
+             RUN "--json --device cuda --dtype bf16 --stage 3");
+    int code = run_shell(command);
+    if (code != 0)
+        fail_msg("mpirun: exit %d: %s", code, err);
+    run_t processes = read_run("mpirun");
+    assert_same_weights("mpirun", &processes, &shared);
+    assert_not_said("mpirun", "emulation:");
+    assert_int_equal(unsetenv("EMU_DEVICES"), 0);
+}
+
 /* What the victim had queued never comes: the others' devices hang in it, until their watch ends
  * them. */
 static void test_killed_process(void **state) {
@@ -273,7 +294,8 @@ int main(void) {
         cmocka_unit_test(test_stages),         cmocka_unit_test(test_placements),
         cmocka_unit_test(test_variants),       cmocka_unit_test(test_device),
         cmocka_unit_test(test_nccl),           cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_nccl_processes), cmocka_unit_test(test_killed_process),
+        cmocka_unit_test(test_nccl_processes), cmocka_unit_test(test_nccl_by_mpirun),
+        cmocka_unit_test(test_killed_process),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

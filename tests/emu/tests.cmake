@@ -77,7 +77,9 @@ if(TARGET zero-train)
   target_link_libraries(zero-train-emu PRIVATE zero_train_core)
   set_target_properties(zero-train-emu PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   zr_add_test(emu/test_emu_train.c NO_SANITIZERS)
-  target_compile_definitions(test_emu_train PRIVATE ZERO_TRAIN_EMU="$<TARGET_FILE:zero-train-emu>")
+  target_compile_definitions(test_emu_train PRIVATE ZERO_TRAIN_EMU="$<TARGET_FILE:zero-train-emu>"
+                                                    ZR_MPIRUN="${ZR_TEST_MPIRUN}")
+  set_tests_properties(test_emu_train PROPERTIES ENVIRONMENT "${ZR_TEST_MPI_ENVIRONMENT}")
   add_dependencies(test_emu_train zero-train-emu)
 endif()
 # zero-bench likewise: that its commands run there, and their fields add up; times say nothing.

@@ -123,9 +123,10 @@ ZR_NODISCARD zr_status_t zr_comm_create_nccl_threads(int n_ranks, const zr_comm_
  * Rank 0 listens at the launch's port; what is not a rank is closed with a warning. The connections
  * stay: over them ranks agree on each call, as threads do in memory. A rank whose process ends,
  * by whatever cause, ends the calls of all others. That of rank 0 has to stay to the end: when its
- * last communicator is destroyed, it waits a few seconds for the others.
+ * last communicator is destroyed, it waits a few seconds for the others. Where MPI's launcher has
+ * started the ranks, MPI tells them where rank 0 listens: as for zr_comm_create_mpi, it is begun.
  *
- * @param launch  of zr_launch_from_environment, or filled by hand
+ * @param launch  of zr_launch_from_environment, or filled by hand; one rank is fine
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_UNSUPPORTED as above; ZR_ERR_MEMORY; ZR_ERR_COMM when
  *         ranks are missing, twice there, or of another program: the log names them
  */

@@ -17,6 +17,11 @@ bool zr_control_is_dead(zr_control_t *control) {
     return control->backend->death(control, NULL) != NULL;
 }
 
+bool zr_control_has_failed(zr_control_t *control) {
+    bool has_left = false;
+    return control->backend->death(control, &has_left) != NULL && !has_left;
+}
+
 void zr_control_describe_rank(const zr_control_t *control, char *text, size_t text_bytes) {
     if (control->is_nested)
         snprintf(text, text_bytes, "rank %d of its group (rank %d of all)", control->rank,

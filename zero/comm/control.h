@@ -115,6 +115,8 @@ ZR_NODISCARD zr_status_t zr_control_arrive(zr_control_t *control, zr_comm_t *com
 zr_status_t zr_control_meet(zr_control_t *control, zr_comm_t *comm, zr_status_t status);
 
 bool zr_control_is_dead(zr_control_t *control);
+/** Whether it is dead otherwise than because a rank has left: what was queued is given up, too. */
+bool zr_control_has_failed(zr_control_t *control);
 
 /** Log a call's end by the communicator's. Always ZR_ERR_COMM. */
 zr_status_t zr_control_refuse(zr_control_t *control, const zr_comm_t *comm,

@@ -629,11 +629,9 @@ static void mpi_abort(zr_comm_t *comm, const char *reason) {
 
 static void mpi_destroy(zr_comm_t *comm) {
     mpi_comm_t *self = (mpi_comm_t *)comm;
-    bool has_left = false;
-    bool is_dead = self->control->backend->death(self->control, &has_left) != NULL && !has_left;
-    bool is_nested = self->control->is_nested;
+    bool is_dead = zr_control_has_failed(self->control) && !self->control->is_nested;
     zr_control_destroy(&self->control);
-    zr_mpi_site_leave(self->site, is_dead && !is_nested);
+    zr_mpi_site_leave(self->site, is_dead);
     zr_links_destroy(&self->links);
     zr_views_close(self->views, self->base.n_ranks);
     free(self->transfers);
@@ -698,20 +696,6 @@ static zr_status_t mpi_split(zr_comm_t *comm, const zr_comm_call_t *call) {
     return zr_control_split(self->control, comm, call, adopt);
 }
 
-/* The rank's place among the others, and its site where MPI's launcher has started it. */
-static zr_status_t find_others(const zr_launch_t *launch, const zr_comm_options_t *options,
-                               zr_mpi_site_t **site_p, zr_control_t **control_p) {
-    zr_log_t log = zr_log_with_rank(&options->log, launch->rank);
-    if (launch->n_ranks == 1) {
-        if (zr_control_create_memory(1, options->timeout_ms, control_p) == ZR_OK)
-            return ZR_OK;
-        return zr_fail(&log, ZR_ERR_MEMORY, "communicator: no memory for the state of a rank");
-    }
-    if (launch->by_mpi)
-        return zr_mpi_site_open(launch, &log, options->timeout_ms, site_p, control_p);
-    return zr_control_create_tcp(launch, &log, options->timeout_ms, control_p);
-}
-
 zr_status_t zr_comm_create_mpi(const zr_launch_t *launch, const zr_comm_options_t *options,
                                zr_comm_t **comm_p) {
     zr_comm_options_t defaults = zr_comm_options_default();
@@ -731,7 +715,8 @@ zr_status_t zr_comm_create_mpi(const zr_launch_t *launch, const zr_comm_options_
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
                        "communicator \"mpi\": rank %d; the ranks are 0 to %d", launch->rank,
                        launch->n_ranks - 1);
-    ZR_TRY(find_others(launch, options, &site, &control));
+    zr_log_t log = zr_log_with_rank(&options->log, launch->rank);
+    ZR_TRY(zr_mpi_site_find_ranks(launch, &log, options->timeout_ms, &site, &control));
     mpi_comm_t *self = create_comm(options, control, site);
     if (self == NULL) {
         zr_control_destroy(&control);

@@ -79,13 +79,12 @@ static zr_status_t find_module(const zr_log_t *log, const zr_mpi_module_t **modu
     for (const char *const *name = module_names(); *name != NULL; name++)
         if ((*module_p = load_module(*name, error, sizeof(error))) != NULL)
             return ZR_OK;
-    return zr_fail(
-        log, ZR_ERR_UNSUPPORTED,
-        "communicator \"mpi\": this process was started by MPI's launcher, and no module "
-        "for MPI is here (%s; in this build MPI is %s). Install Open MPI "
-        "(libopenmpi-dev) and build again; or start the ranks by hand "
-        "with WORLD_SIZE and its like (docs/clusters.md), or as threads with --ranks",
-        error, ZR_MPI_REASON);
+    return zr_fail(log, ZR_ERR_UNSUPPORTED,
+                   "this process was started by MPI's launcher, and no module "
+                   "for MPI is here (%s; in this build MPI is %s). Install Open MPI "
+                   "(libopenmpi-dev) and build again; or start the ranks by hand "
+                   "with WORLD_SIZE and its like (docs/clusters.md), or as threads with --ranks",
+                   error, ZR_MPI_REASON);
 }
 
 /* ---- rank 0's place ---------------------------------------------------------------------------
@@ -184,7 +183,7 @@ static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
     zr_status_t status =
         launch.rank == 0 ? listen_for_ranks(log, &own, &socket) : ZR_OK; /* the others wait */
     if (!module->gather(&own, sizeof(own), all, timeout_ms, error) && status == ZR_OK)
-        status = zr_fail(log, ZR_ERR_COMM, "communicator \"mpi\": %s", error);
+        status = zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
     launch.port = all[0].port;
     snprintf(launch.host, sizeof(launch.host), "%s", all[0].addresses[0]);
     if (status == ZR_OK && launch.port == 0)
@@ -207,13 +206,13 @@ static zr_status_t check_world(const zr_launch_t *launch, const zr_mpi_world_t *
     if (world->n_ranks == launch->n_ranks && world->rank == launch->rank)
         return ZR_OK;
     return zr_fail(log, ZR_ERR_COMM,
-                   "communicator \"mpi\": the launcher says that this is rank %d of %d, and MPI "
+                   "the launcher says that this is rank %d of %d, and MPI "
                    "(%s) says %d of %d: the launcher belongs to another MPI, or srun was told none "
                    "(srun --mpi=list); use the one of this MPI",
                    launch->rank, launch->n_ranks, world->library, world->rank, world->n_ranks);
 }
 
-zr_status_t zr_mpi_site_open(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
+static zr_status_t open_site(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
                              zr_mpi_site_t **site_p, zr_control_t **control_p) {
     const zr_mpi_module_t *module = NULL;
     zr_mpi_world_t world;
@@ -225,7 +224,7 @@ zr_status_t zr_mpi_site_open(const zr_launch_t *launch, const zr_log_t *log, int
     *site = (zr_mpi_site_t){.module = module, .n_users = 1, .timeout_ms = timeout_ms};
     if (!module->open(timeout_ms, &world, error)) {
         free(site);
-        return zr_fail(log, ZR_ERR_COMM, "communicator \"mpi\": %s", error);
+        return zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
     }
     zr_status_t status = check_world(launch, &world, log);
     if (status == ZR_OK)
@@ -236,6 +235,19 @@ zr_status_t zr_mpi_site_open(const zr_launch_t *launch, const zr_log_t *log, int
     }
     *site_p = site;
     return ZR_OK;
+}
+
+zr_status_t zr_mpi_site_find_ranks(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
+                                   zr_mpi_site_t **site_p, zr_control_t **control_p) {
+    *site_p = NULL;
+    if (launch->n_ranks == 1) {
+        if (zr_control_create_memory(1, timeout_ms, control_p) == ZR_OK)
+            return ZR_OK;
+        return zr_fail(log, ZR_ERR_MEMORY, "communicator: no memory for the state of a rank");
+    }
+    if (launch->by_mpi)
+        return open_site(launch, log, timeout_ms, site_p, control_p);
+    return zr_control_create_tcp(launch, log, timeout_ms, control_p);
 }
 
 void zr_mpi_site_share(zr_mpi_site_t *site) {

@@ -1,7 +1,8 @@
 /*
- * A process's way to MPI: the module (mpi_module.h), found and loaded when a run was started by
- * MPI's launcher, and shared by a communicator and the groups split from it. Where ranks were
- * started otherwise, there is none.
+ * How a process finds the others, and its way to MPI: the module (mpi_module.h), found and loaded
+ * when a run was started by MPI's launcher, and shared by a communicator and the groups split from
+ * it. Where ranks were started otherwise, there is none. For communicators of processes, whatever
+ * their data goes by.
  *
  * Threads: a site belongs to the thread of its rank.
  */
@@ -19,17 +20,19 @@ typedef struct zr_mpi_site {
 } zr_mpi_site_t;
 
 /**
- * Find the other ranks through MPI: begin it, learn where rank 0 listens, and connect.
+ * Find the other ranks: through MPI where its launcher has started them, which begins it and learns
+ * where rank 0 listens; else where the launch says. A rank that is alone is fine.
  *
- * @param launch  of MPI's launcher
+ * @param log     of the rank
+ * @param site_p  NULL where MPI's launcher has not started them
  * @return ZR_OK; ZR_ERR_UNSUPPORTED when there is no module for this MPI; ZR_ERR_COMM;
- * ZR_ERR_MEMORY: logged
+ * ZR_ERR_ARGUMENT; ZR_ERR_MEMORY: logged
  */
-ZR_NODISCARD zr_status_t zr_mpi_site_open(const zr_launch_t *launch, const zr_log_t *log,
-                                          int timeout_ms, zr_mpi_site_t **site_p,
-                                          zr_control_t **control_p);
+ZR_NODISCARD zr_status_t zr_mpi_site_find_ranks(const zr_launch_t *launch, const zr_log_t *log,
+                                                int timeout_ms, zr_mpi_site_t **site_p,
+                                                zr_control_t **control_p);
 
-/** One communicator more, or less. is_dead: it has failed. NULL is fine. */
+/** One communicator more, or less. is_dead: it has failed, and is no group. NULL is fine. */
 void zr_mpi_site_share(zr_mpi_site_t *site);
 void zr_mpi_site_leave(zr_mpi_site_t *site, bool is_dead);
 

@@ -16,11 +16,13 @@
 #include "allocator/allocator.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/kernels.h"
+#include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/nccl/nccl_link.h"
 
 typedef struct nccl_comm {
     zr_comm_t base;
     zr_control_t *control;
+    zr_mpi_site_t *site; /* by which processes have found each other; mostly NULL */
     zr_nccl_library_t nccl;
     zr_nccl_link_t *link;          /* NULL until the first call with data */
     zr_allocator_t *own_allocator; /* NULL until memory is needed that no other is there for */
@@ -355,11 +357,10 @@ static zr_status_t nccl_barrier(zr_comm_t *comm, const zr_comm_call_t *call) {
 
 static zr_status_t nccl_check(zr_comm_t *comm) {
     nccl_comm_t *self = (nccl_comm_t *)comm;
-    bool has_left = false;
-    const char *reason = self->control->backend->death(self->control, &has_left);
-    if (reason == NULL || has_left)
+    if (!zr_control_has_failed(self->control))
         return ZR_OK;
-    return zr_fail(&comm->options.log, ZR_ERR_COMM, "collectives were given up: %s", reason);
+    return zr_fail(&comm->options.log, ZR_ERR_COMM, "collectives were given up: %s",
+                   self->control->backend->death(self->control, NULL));
 }
 
 static void nccl_abort(zr_comm_t *comm, const char *reason) {
@@ -369,7 +370,9 @@ static void nccl_abort(zr_comm_t *comm, const char *reason) {
 static void nccl_destroy(zr_comm_t *comm) {
     nccl_comm_t *self = (nccl_comm_t *)comm;
     zr_nccl_link_close(&self->link);
+    bool is_dead = zr_control_has_failed(self->control) && !self->control->is_nested;
     zr_control_destroy(&self->control);
+    zr_mpi_site_leave(self->site, is_dead);
     zr_allocator_destroy(&self->own_allocator);
     free(self);
 }
@@ -392,10 +395,14 @@ static zr_comm_t *create_comm(const zr_comm_options_t *options, zr_control_t *co
 }
 
 static zr_comm_t *adopt(zr_comm_t *parent, zr_control_t *place) {
-    zr_comm_t *group = create_comm(&parent->options, place);
-    if (group != NULL)
-        ((nccl_comm_t *)group)->nccl = ((nccl_comm_t *)parent)->nccl;
-    return group;
+    const nccl_comm_t *from = (const nccl_comm_t *)parent;
+    nccl_comm_t *group = (nccl_comm_t *)create_comm(&parent->options, place);
+    if (group == NULL)
+        return NULL;
+    group->nccl = from->nccl;
+    group->site = from->site;
+    zr_mpi_site_share(group->site);
+    return &group->base;
 }
 
 static zr_status_t nccl_split(zr_comm_t *comm, const zr_comm_call_t *call) {
@@ -424,18 +431,21 @@ zr_status_t zr_comm_create_nccl(const zr_launch_t *launch, const zr_comm_options
                                 zr_comm_t **comm_p) {
     zr_nccl_library_t library;
     zr_control_t *control = NULL;
+    zr_mpi_site_t *site = NULL;
     zr_comm_options_t own = options != NULL ? *options : zr_comm_options_default();
     own.log = zr_log_with_rank(&own.log, launch->rank);
     ZR_TRY(zr_comm_check_options(&own, launch->n_ranks));
     ZR_TRY(zr_nccl_library_open(&own.log, &library));
-    ZR_TRY(zr_control_create_tcp(launch, &own.log, own.timeout_ms, &control));
+    ZR_TRY(zr_mpi_site_find_ranks(launch, &own.log, own.timeout_ms, &site, &control));
     zr_comm_t *comm = create_comm(&own, control);
     if (comm == NULL) {
         zr_control_destroy(&control);
+        zr_mpi_site_leave(site, true);
         return zr_fail(&own.log, ZR_ERR_MEMORY, "communicator: no memory for the state of %d ranks",
                        launch->n_ranks);
     }
     ((nccl_comm_t *)comm)->nccl = library;
+    ((nccl_comm_t *)comm)->site = site;
     *comm_p = comm;
     return ZR_OK;
 }

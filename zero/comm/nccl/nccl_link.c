@@ -72,10 +72,8 @@ void zr_nccl_link_abort(zr_nccl_link_t *link) {
     pthread_mutex_unlock(&link->lock);
 }
 
-/* Whether all that is queued is to be given up: not where a rank has only left. */
 static bool is_given_up(zr_nccl_link_t *link) {
-    bool has_left = false;
-    return link->control->backend->death(link->control, &has_left) != NULL && !has_left;
+    return zr_control_has_failed(link->control);
 }
 
 /* ---- the watch --------------------------------------------------------------------------------
