@@ -5,6 +5,8 @@
 #ifndef EXAMPLES_CHECKPOINT_COMMANDS_H
 #define EXAMPLES_CHECKPOINT_COMMANDS_H
 
+#include <limits.h>
+
 #include "examples/common/command.h"
 #include "examples/common/json.h"
 
@@ -14,6 +16,22 @@ extern const command_t checkpoint_list;
 extern const command_t checkpoint_verify;
 extern const command_t checkpoint_export;
 extern const command_t checkpoint_import;
+
+/** Damage is no bad input: the path is right, and what is there is not what was saved. */
+#define CHECKPOINT_STATUSES                                                                        \
+    "0 done, 1 failed, or a checkpoint that is not whole, 2 bad usage or input, such as a path "   \
+    "without checkpoints"
+
+/**
+ * Where a word leads: a file "latest" of a folder of checkpoints, to the one that it names.
+ *
+ * @param path  holds the answer, where it is not the word itself
+ */
+const char *checkpoint_follow(const char *word, char path[PATH_MAX]);
+
+/** Check that there is a checkpoint, or something of one; COMMAND_DONE, or what the program exits
+ * with: logged. */
+int checkpoint_expect(const char *path, const zr_log_t *log);
 
 /** Print the object and free it; what the program exits with: `code`, or that it failed. NULL is a
  * failure, too. */

@@ -1,8 +1,4 @@
 /* zero-checkpoint export: the weights of a checkpoint for other tools. */
-#include <errno.h>
-#include <string.h>
-#include <sys/stat.h>
-
 #include "examples/checkpoint_exchange.h"
 #include "examples/interchange/weights_checkpoint.h"
 
@@ -80,13 +76,13 @@ static const command_parser_t parser = {
     .take = take_option,
     .doc = "Write the weights of a checkpoint, or of the newest one in a folder of them, for other "
            "tools. Optimizer state is left out. What is written appears whole or not at all."
-           "\vExit status: 0 exported, 1 failed, 2 bad usage or input.",
+           "\vExit status: 0 exported, 1 failed, or the checkpoint is not whole, 2 bad usage or "
+           "input.",
     .words = "CHECKPOINT",
     .least_words = 1,
     .most_words = 1};
 
 static zr_status_t check(const options_t *o) {
-    struct stat about;
     if (o->write.path == NULL)
         return zr_fail(o->log, ZR_ERR_ARGUMENT, "-o PATH is missing: where to export to");
     if (o->format == FORMAT_LLMC && o->write.shard_bytes > 0)
@@ -96,9 +92,6 @@ static zr_status_t check(const options_t *o) {
     if (o->format == FORMAT_LLMC && o->write.kind == ELEMENT_FP16)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
                        "--dtype fp16: files of llm.c have fp32 or bf16; the nearest is bf16");
-    if (stat(o->common.words[0], &about) != 0)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT, "cannot read %s: %s", o->common.words[0],
-                       strerror(errno));
     return ZR_OK;
 }
 
@@ -146,19 +139,23 @@ static zr_status_t write_weights(const options_t *o, weights_t *weights,
     return status;
 }
 
-static int export(const options_t *o) {
+/* Read damage is found on the way: the checkpoint was there, and of such a model. */
+static int code_of_writing(zr_status_t status) {
+    return status == ZR_ERR_FORMAT ? COMMAND_FAILED : exchange_code(status);
+}
+
+static int export(const options_t *o, const char *path) {
     zr_checkpoint_t *checkpoint = NULL;
     weights_t *weights = NULL;
     zr_checkpoint_info_t info;
     weights_report_t written;
-    zr_status_t status = zr_checkpoint_open(o->common.words[0], o->log, &checkpoint);
-    if (status == ZR_OK)
-        status =
-            weights_of_checkpoint(checkpoint, o->has_model ? &o->model : NULL, o->log, &weights);
-    if (status == ZR_OK)
-        status = write_weights(o, weights, &written);
-    int code = exchange_code(status);
-    if (status == ZR_OK) {
+    if (zr_checkpoint_open(path, o->log, &checkpoint) != ZR_OK)
+        return COMMAND_FAILED;
+    int code = exchange_code(
+        weights_of_checkpoint(checkpoint, o->has_model ? &o->model : NULL, o->log, &weights));
+    if (code == COMMAND_DONE)
+        code = code_of_writing(write_weights(o, weights, &written));
+    if (code == COMMAND_DONE) {
         zr_checkpoint_info(checkpoint, &info);
         code = report(o, &info, &weights->shape, &written);
     }
@@ -169,11 +166,15 @@ static int export(const options_t *o) {
 
 static int run(int argc, char **argv, const zr_log_t *log) {
     options_t options = {.log = log};
+    char followed[PATH_MAX];
     int code = COMMAND_DONE;
     if (!command_parse(CHECKPOINT_PROGRAM, &parser, argc, argv, log, &options.common, &code))
         return code;
-    zr_status_t status = check(&options);
-    return status == ZR_OK ? export(&options) : exchange_code(status);
+    code = exchange_code(check(&options));
+    const char *path = checkpoint_follow(options.common.words[0], followed);
+    if (code == COMMAND_DONE)
+        code = checkpoint_expect(path, log);
+    return code == COMMAND_DONE ? export(&options, path) : code;
 }
 
 const command_t checkpoint_export = {

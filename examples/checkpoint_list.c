@@ -94,12 +94,13 @@ static json_t *describe_all(const char *folder, const zr_checkpoint_entry_t *ent
 
 static int run(int argc, char **argv, const zr_log_t *log) {
     command_common_t common = {0};
+    char path[PATH_MAX];
     zr_checkpoint_entry_t *entries = NULL;
     size_t n_entries = 0;
     int code = COMMAND_DONE;
     if (!command_parse(CHECKPOINT_PROGRAM, &parser, argc, argv, log, &common, &code))
         return code;
-    const char *folder = common.words[0];
+    const char *folder = checkpoint_follow(common.words[0], path);
     zr_status_t status = zr_checkpoint_list(folder, log, &entries, &n_entries);
     if (status != ZR_OK)
         return status == ZR_ERR_IO ? COMMAND_BAD_INPUT : COMMAND_FAILED;

@@ -1,8 +1,4 @@
 /* zero-checkpoint verify: all data of a checkpoint is read and compared with its checksums. */
-#include <errno.h>
-#include <string.h>
-#include <sys/stat.h>
-
 #include "examples/checkpoint_commands.h"
 
 static const struct argp_option option_table[] = {COMMAND_COMMON_OPTIONS, {0}};
@@ -14,7 +10,7 @@ static const command_parser_t parser = {
         "Read all data of a checkpoint, or of the newest one that is complete in a folder of them, "
         "and compare it with its checksums. Each damaged extent is named with its unit, file and "
         "offset."
-        "\vExit status: 0 it is whole, 1 it is not, 2 bad usage, or a path that is not there.",
+        "\vExit status: 0 it is whole, 1 it is not, 2 bad usage, or a path without checkpoints.",
     .words = "PATH",
     .least_words = 1,
     .most_words = 1};
@@ -92,15 +88,13 @@ static int verify(const char *path, bool json, const zr_log_t *log) {
 
 static int run(int argc, char **argv, const zr_log_t *log) {
     command_common_t common = {0};
-    struct stat about;
+    char followed[PATH_MAX];
     int code = COMMAND_DONE;
     if (!command_parse(CHECKPOINT_PROGRAM, &parser, argc, argv, log, &common, &code))
         return code;
-    const char *path = common.words[0];
-    if (stat(path, &about) == 0)
-        return verify(path, common.json, log);
-    zr_log_write(log, ZR_LOG_ERROR, "cannot read %s: %s", path, strerror(errno));
-    return COMMAND_BAD_INPUT;
+    const char *path = checkpoint_follow(common.words[0], followed);
+    code = checkpoint_expect(path, log);
+    return code == COMMAND_DONE ? verify(path, common.json, log) : code;
 }
 
 const command_t checkpoint_verify = {

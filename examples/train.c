@@ -35,7 +35,8 @@ typedef struct zero_train {
 
     pthread_mutex_t lock; /* guards what follows */
     zr_status_t status;   /* of the rank that failed first */
-    bool drive_failed;    /* a drive or the machine, once it trained: no fault of the input */
+    bool drive_failed;    /* a drive or the machine, once it trained, or a damaged checkpoint: no
+                             fault of the input */
 } run_t;
 
 typedef struct rank {
@@ -141,7 +142,7 @@ static zr_status_t create_reader(rank_t *rank) {
     return data_reader_create(rank->run->data, &part, &rank->reader);
 }
 
-static zr_status_t create_rank(rank_t *rank) {
+static zr_status_t make_rank(rank_t *rank) {
     const run_t *run = rank->run;
     ZR_TRY(train_agree(run->options, run->data, &run->start, rank->comm));
     ZR_TRY(create_device(rank));
@@ -494,17 +495,28 @@ static void note_failure(run_t *run, zr_status_t status) {
     pthread_mutex_unlock(&run->lock);
 }
 
+static void note_drive_failure(run_t *run) {
+    pthread_mutex_lock(&run->lock);
+    run->drive_failed = true;
+    pthread_mutex_unlock(&run->lock);
+}
+
+/* What has a format here is the checkpoint that is gone on from. */
+static zr_status_t create_rank(rank_t *rank) {
+    zr_status_t status = make_rank(rank);
+    if (status == ZR_ERR_FORMAT)
+        note_drive_failure(rank->run);
+    return status;
+}
+
 /* Once it trains, nothing has a format but what drives give back, and what cannot be had any more
  * (a ring, for which the machine has no memory) could be had before. */
 static zr_status_t train_and_finish(rank_t *rank) {
     zr_status_t status = train_steps(rank);
     if (status == ZR_OK)
         status = finish(rank);
-    if (status == ZR_ERR_FORMAT || status == ZR_ERR_UNSUPPORTED) {
-        pthread_mutex_lock(&rank->run->lock);
-        rank->run->drive_failed = true;
-        pthread_mutex_unlock(&rank->run->lock);
-    }
+    if (status == ZR_ERR_FORMAT || status == ZR_ERR_UNSUPPORTED)
+        note_drive_failure(rank->run);
     return status;
 }
 
@@ -855,26 +867,45 @@ static void say_interrupted(const train_options_t *options, const train_result_t
 
 /* ---- a run ------------------------------------------------------------------------------ */
 
-zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
-                            zero_train_t **train_p) {
+static zr_status_t make_run(const train_options_t *options, const zr_log_t *log, run_t **run_p) {
     run_t *run = calloc(1, sizeof(*run));
-    if (run == NULL)
+    if (run == NULL || pthread_mutex_init(&run->lock, NULL) != 0) {
+        free(run);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for a run");
+    }
     run->options = options;
     run->log = *log;
-    if (pthread_mutex_init(&run->lock, NULL) != 0) {
-        free(run);
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a lock");
-    }
-    zr_status_t status = device_choose(options->device, &run->log, &run->device);
+    *run_p = run;
+    return ZR_OK;
+}
+
+/* Before anything is made. */
+static bool is_bad_input(zr_status_t status) {
+    return is_about_input(status) || status == ZR_ERR_IO;
+}
+
+train_result_t zero_train_failed(zr_status_t status) {
+    return (train_result_t){
+        .status = status, .bad_input = is_bad_input(status), .data_kind = "none"};
+}
+
+zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
+                            zero_train_t **train_p, train_result_t *result_p) {
+    run_t *run = NULL;
+    zr_status_t status = make_run(options, log, &run);
+    if (status == ZR_OK)
+        status = device_choose(options->device, &run->log, &run->device);
     if (status == ZR_OK)
         status = create_ranks(run);
     if (status == ZR_OK)
         status = open_inputs(run);
-    if (status != ZR_OK)
-        zero_train_close(&run);
-    else
+    if (status == ZR_OK) {
         *train_p = run;
+        return ZR_OK;
+    }
+    *result_p = zero_train_failed(status);
+    result_p->bad_input &= run == NULL || !run->start.is_damaged;
+    zero_train_close(&run);
     return status;
 }
 
@@ -888,16 +919,6 @@ void zero_train_close(zero_train_t **train) {
     pthread_mutex_destroy(&run->lock);
     free(run);
     *train = NULL;
-}
-
-/* Before anything is made. */
-static bool is_bad_input(zr_status_t status) {
-    return is_about_input(status) || status == ZR_ERR_IO;
-}
-
-train_result_t zero_train_failed(zr_status_t status) {
-    return (train_result_t){
-        .status = status, .bad_input = is_bad_input(status), .data_kind = "none"};
 }
 
 zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_t *result_p) {
@@ -930,11 +951,9 @@ zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_
 zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
                            messages_t *messages, train_result_t *result_p) {
     zero_train_t *run = NULL;
-    zr_status_t status = zero_train_open(options, log, &run);
+    zr_status_t status = zero_train_open(options, log, &run, result_p);
     if (status == ZR_OK)
         status = zero_train_go(run, messages, result_p);
-    else
-        *result_p = zero_train_failed(status);
     zero_train_close(&run);
     return status;
 }

@@ -171,11 +171,12 @@ typedef struct zero_train zero_train_t;
  * then on is known to the others at once.
  *
  * @param options  borrowed until zero_train_close; placements may be changed until zero_train_go
- * @return ZR_OK; else what zero_train_failed makes a result of: logged
+ * @param result_p  set unless ZR_OK: of a run that failed before it began
+ * @return ZR_OK; result_p->status, logged
  */
 ZR_NODISCARD zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
-                                         zero_train_t **train_p);
-/** The result of a run whose inputs could not be opened. */
+                                         zero_train_t **train_p, train_result_t *result_p);
+/** The result of a run that was not begun for such an error. */
 train_result_t zero_train_failed(zr_status_t status);
 /** Train, once: see zero_train_run. */
 zr_status_t zero_train_go(zero_train_t *train, messages_t *messages, train_result_t *result_p);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "examples/common/files.h"
 #include "examples/common/json.h"
@@ -205,7 +206,9 @@ static void say_start(const opening_t *opening) {
 static zr_status_t open_newest(const train_options_t *options, const data_t *data,
                                const zr_log_t *log, train_start_t *start) {
     opening_t opening = {.options = options, .data = data, .log = log, .start = start};
+    start->is_damaged = true;
     ZR_TRY(zr_checkpoint_open(options->checkpoint.dir, log, &start->checkpoint));
+    start->is_damaged = false;
     zr_checkpoint_info(start->checkpoint, &opening.info);
     start->step = opening.info.step;
     start->n_updates = opening.info.n_updates;
@@ -226,6 +229,17 @@ static zr_status_t make_folder(const char *dir, const zr_log_t *log) {
                        "--checkpoint-dir %s: %s; give a folder that can be written to", dir,
                        problem);
     return ZR_OK;
+}
+
+/* A slip of the hand: it would begin anew, and save within what it was to go on from. */
+static zr_status_t refuse_checkpoint(const char *dir, const zr_log_t *log) {
+    char manifest[PATH_MAX];
+    snprintf(manifest, sizeof(manifest), "%s/manifest.json", dir);
+    if (access(manifest, F_OK) != 0)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--checkpoint-dir %s: is a checkpoint itself; give the folder that it is in",
+                   dir);
 }
 
 /* Whether a folder of data has another folder whose files are read with its own: those of names
@@ -278,6 +292,7 @@ zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *
     if (asked->dir == NULL)
         return ZR_OK;
     ZR_TRY(make_folder(asked->dir, log));
+    ZR_TRY(refuse_checkpoint(asked->dir, log));
     ZR_TRY(refuse_within_data(options, log));
     ZR_TRY(look_into_folder(options, log, &has_any));
     if (has_any && asked->resume)

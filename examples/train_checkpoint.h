@@ -14,6 +14,7 @@ typedef struct train_start {
     size_t step;                 /* steps that are done */
     uint64_t n_sequences;        /* of the data that came before */
     size_t n_updates;
+    bool is_damaged; /* it is there, and not whole: that is a failure, and no bad input */
 } train_start_t;
 
 /**

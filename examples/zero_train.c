@@ -65,13 +65,14 @@ static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
     zero_train_t *run = NULL;
     log.level = options->quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
     options->stop = signals_watch();
-    zr_status_t status = zero_train_open(options, &log, &run);
-    if (status == ZR_OK && train_auto_is_wanted(options))
-        status = train_auto_place(options, &log);
-    if (status == ZR_OK)
-        plan_and_run(run, options, messages, &log, &result);
-    else
-        result = zero_train_failed(status);
+    if (zero_train_open(options, &log, &run, &result) == ZR_OK) {
+        zr_status_t status =
+            train_auto_is_wanted(options) ? train_auto_place(options, &log) : ZR_OK;
+        if (status == ZR_OK)
+            plan_and_run(run, options, messages, &log, &result);
+        else
+            result = zero_train_failed(status);
+    }
     zero_train_close(&run);
     return report(options, &result, messages, &log);
 }

@@ -136,9 +136,46 @@ static void test_verify(void **state) {
     expect_in(err, "c/step-00000003 is not whole");
     assert_string_equal(out, "");
     expect("verify nowhere", 2);
-    expect_in(err, "cannot read nowhere: No such file or directory");
-    expect("verify .", 1);
-    expect_in(err, ". has no complete checkpoint, and is none itself");
+    expect_in(err, "cannot open nowhere: No such file or directory");
+    expect("verify .", 2);
+    expect_in(err, ". has no checkpoint, and is none itself");
+    expect("verify err", 2); /* a file */
+}
+
+/* The file in a folder that names its newest leads there, and no other file of that name does. */
+static void test_latest(void **state) {
+    (void)state;
+    expect("verify c/latest", 0);
+    assert_string_equal(out, "c/step-00000000 is whole: step 0, 2 tensors, 781.3 KiB\n");
+    expect("list c/latest", 0);
+    expect_in(out, "in c/step-00000000, but it is one");
+    expect("export c/latest -o x", 2); /* it is found, and is no GPT's */
+    expect_in(err, "its trainer has not said what model it is of");
+    shell("mkdir l && echo step-00000009 >l/latest");
+    expect("verify l/latest", 2);
+    expect_in(err, "cannot open l/step-00000009: No such file or directory");
+    shell("echo ../c/step-00000000 >l/latest");
+    expect("verify l/latest", 2);
+    expect_in(err, "cannot open l/latest: Not a directory");
+}
+
+/* Whoever meets damage ends with 1: the path is right, and what is there is not what was saved. */
+static void test_damage_is_no_bad_input(void **state) {
+    static const char *const damages[] = {"rm e/step-00000000/rank-00000.data",
+                                          "truncate -s 100 e/step-00000000/manifest.json"};
+    (void)state;
+    for (size_t i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
+        shell("rm -rf e && mkdir e && cp -r c/step-00000000 e");
+        shell(damages[i]);
+        expect("list e", 0);
+        expect_in(out, "not complete");
+        expect("verify e", 1);
+        expect("verify e/step-00000000", 1);
+        expect("export e -o x", 1);
+        expect("export e/step-00000000 -o x", 1);
+    }
+    expect("export none -o x", 2);
+    expect("export nowhere -o x", 2);
 }
 
 static void test_damage(void **state) {
@@ -191,10 +228,9 @@ static void test_usage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list),
-        cmocka_unit_test(test_verify),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_list),   cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_latest), cmocka_unit_test(test_damage_is_no_bad_input),
+        cmocka_unit_test(test_damage), cmocka_unit_test(test_usage),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

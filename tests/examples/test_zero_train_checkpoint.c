@@ -298,6 +298,8 @@ static void what_does_not_fit_is_refused(void **state) {
     empty("texts2");
     assert_ran(SAVED, 0);
     assert_refused(SAVED, 2, "there are checkpoints in it already; add --resume");
+    assert_refused(TINY "--resume --checkpoint-dir ckpt/step-00000004", 2,
+                   "--checkpoint-dir ckpt/step-00000004: is a checkpoint itself");
     assert_refused("--model layers=2,channels=16,heads=4,seq=16,vocab=256 --data text --steps 5 "
                    "--checkpoint-dir ckpt --resume",
                    2, "heads=2");
@@ -326,9 +328,10 @@ static void damage_is_found(void **state) {
     assert_int_equal(fseek(file, 1000, SEEK_SET), 0);
     assert_true(fputc(byte ^ 8, file) >= 0);
     assert_int_equal(fclose(file), 0);
-    assert_refused(TINY "--steps 6 --checkpoint-dir ckpt --resume", 2, "rank-00000.data");
+    /* A failure: nothing that was given is wrong. */
+    assert_refused(TINY "--steps 6 --checkpoint-dir ckpt --resume", 1, "rank-00000.data");
     assert_int_equal(unlink("ckpt/step-00000004/rank-00000.data"), 0);
-    assert_refused(TINY "--steps 6 --checkpoint-dir ckpt --resume", 2, "step-00000004");
+    assert_refused(TINY "--steps 6 --checkpoint-dir ckpt --resume", 1, "step-00000004");
     empty("ckpt");
 }
 

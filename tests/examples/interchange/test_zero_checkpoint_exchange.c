@@ -263,7 +263,7 @@ static void test_refusals(void **state) {
     expect("import a.bin --checkpoint-dir c5", 0);
     refuse("export", "export takes CHECKPOINT, which is missing");
     refuse("export c5", "-o PATH is missing");
-    refuse("export absent -o x", "cannot read absent: No such file");
+    refuse("export absent -o x", "cannot open absent: No such file");
     refuse("export c5 -o x --format gguf", "--format gguf: allowed are safetensors, llm.c");
     refuse("export c5 -o x --dtype fp8", "--dtype fp8: allowed are fp32, bf16, fp16");
     refuse("export c5 -o x --format llm.c --dtype fp16", "files of llm.c have fp32 or bf16");
@@ -340,7 +340,7 @@ static void test_a_damaged_checkpoint(void **state) {
     assert_int_equal(system("printf x | dd of=c6/step-00000000/rank-00000.data bs=1 seek=1000 "
                             "conv=notrunc 2>/dev/null"),
                      0);
-    expect("export c6 -o x", 2);
+    expect("export c6 -o x", 1);
     assert_non_null(strstr(err, "rank-00000.data"));
     assert_false(made_file_is_there("x"));
 }
