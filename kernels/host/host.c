@@ -33,8 +33,10 @@
 
 /* ---- the device ---------------------------------------------------------------- */
 
+/* The device's ranges lie in a file; else NULL. Those of host memory of a CUDA device, whose handle
+ * is not of this kind, come here, too. */
 static zr_host_share_t *share_of(zr_device_t *device) {
-    return ((zr_host_device_t *)device)->share;
+    return device->backend == &zr_host_backend ? ((zr_host_device_t *)device)->share : NULL;
 }
 
 void zr_host_parallel_for(zr_device_t *device, size_t n_tasks,
