@@ -52,9 +52,10 @@ static zr_status_t fits(search_t *search, question_t question, bool *fits_p) {
     search->n_plans++;
     zr_status_t status = gpt_plan(&request, &plan);
     *fits_p = status == ZR_OK;
-    size_t all = plan.size.trainable_padded_elems, n_ranks = (size_t)request.n_ranks;
-    search->state_elems = config->stage == 0 ? all : all / n_ranks;
-    search->param_elems = (all + plan.size.frozen_padded_elems) / n_ranks;
+    size_t all = plan.size.trainable_padded_elems;
+    size_t n_shards = (size_t)zr_config_n_shards(config, request.n_ranks);
+    search->state_elems = config->stage == 0 ? all : all / n_shards;
+    search->param_elems = (all + plan.size.frozen_padded_elems) / n_shards;
     if (status != ZR_OK && status != ZR_ERR_BUDGET)
         return zr_fail(search->log, status, "%s", search->message);
     return ZR_OK;

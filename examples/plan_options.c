@@ -22,6 +22,7 @@ static const shared_option_t shared[] = {
     {"seq", 1, NULL},
     {"freeze", 1, NULL},
     {"ranks", 2, PLAN_RANKS_DOC},
+    {"shard-group-size", 2, NULL},
     {"dtype", 2, NULL},
     {"grad-accum", 2, NULL},
     {"reduce", 2, NULL},

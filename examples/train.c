@@ -475,11 +475,16 @@ static zr_status_t train_steps(rank_t *rank) {
 }
 
 static zr_status_t finish(rank_t *rank) {
-    zr_comm_statistics_t statistics;
-    zr_comm_statistics(rank->comm, &statistics);
-    for (int traffic = 0; traffic < ZR_N_TRAFFICS; traffic++)
-        for (int i = 0; i < ZR_N_COLLECTIVES; i++)
-            rank->result.bytes_sent[traffic][i] = statistics.count[traffic][i].bytes_sent;
+    for (int level = 0; level < ZR_N_LEVELS; level++) {
+        zr_comm_statistics_t statistics;
+        zr_runtime_comm_statistics(rank->runtime, (zr_level_t)level, &statistics);
+        for (int i = 0; i < ZR_N_COLLECTIVES; i++) {
+            for (int traffic = 0; traffic < ZR_N_TRAFFICS; traffic++)
+                rank->result.bytes_sent[traffic][i] += statistics.count[traffic][i].bytes_sent;
+            rank->result.level_bytes_sent[level][i] =
+                statistics.count[ZR_TRAFFIC_MODEL][i].bytes_sent;
+        }
+    }
     return zr_runtime_weights(rank->runtime, &rank->result.weights);
 }
 
@@ -673,6 +678,10 @@ static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result)
         for (int i = 0; i < ZR_N_COLLECTIVES; i++)
             if (own->bytes_sent[traffic][i] > result->bytes_sent[traffic][i])
                 result->bytes_sent[traffic][i] = own->bytes_sent[traffic][i];
+    for (int level = 0; level < ZR_N_LEVELS; level++)
+        for (int i = 0; i < ZR_N_COLLECTIVES; i++)
+            if (own->level_bytes_sent[level][i] > result->level_bytes_sent[level][i])
+                result->level_bytes_sent[level][i] = own->level_bytes_sent[level][i];
     result->time.compute += own->time.compute / n_ranks;
     result->time.comm += own->time.comm / n_ranks;
     result->time.optimizer += own->time.optimizer / n_ranks;

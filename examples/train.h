@@ -154,7 +154,8 @@ typedef struct train_result {
     double step_ms;      /* median */
     double tokens_per_s; /* median of the steps' own, over all ranks */
     zr_weights_t weights;
-    uint64_t bytes_sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES]; /* the largest over the ranks */
+    uint64_t bytes_sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES];     /* the largest over the ranks */
+    uint64_t level_bytes_sent[ZR_N_LEVELS][ZR_N_COLLECTIVES]; /* of it, of the model, by reach */
     train_time_t time;
     double seconds; /* of all steps, on rank 0 */
     int slowest_rank;

@@ -83,6 +83,7 @@ static void agree_on_training(agreement_t *a, const train_options_t *o) {
 static void agree_on_schedule(agreement_t *a, const train_options_t *o) {
     const zr_config_t *config = &o->config;
     agree(a, "--stage %d", config->stage);
+    agree(a, "--shard-group-size %d", zr_config_n_shards(config, o->n_ranks));
     agree(a, "--recompute %s", o->recompute ? "unit" : "none");
     agree(a, "--prefetch %zu", config->prefetch_elems);
     agree(a, "--max-live %zu", config->max_live_elems);

@@ -40,6 +40,7 @@ enum option_key {
     KEY_MEMORY_PLAN,
     KEY_MAX_LIVE,
     KEY_SUMS,
+    KEY_SHARD_GROUP_SIZE,
     KEY_RECOMPUTE,
     KEY_FREEZE,
     KEY_DEVICE,
@@ -124,6 +125,11 @@ static const struct argp_option option_table[] = {
      "them with as many ranks (default: those of an assumed one)",
      2},
     {"ranks", KEY_RANKS, "N", 0, "ranks, as threads of this process (default 1)", 2},
+    {"shard-group-size", KEY_SHARD_GROUP_SIZE, "RANKS", 0,
+     "ranks that share one copy of what is sharded: gathers stay within groups of so many, in "
+     "order "
+     "of rank, and gradients are added between them once per step (default: all ranks)",
+     2},
     {"dtype", KEY_DTYPE, "fp32|bf16", 0, "of parameters and gradients (default fp32)", 2},
     {"reduce", KEY_REDUCE, "auto|every-micro-batch", 0,
      "when gradients are added over ranks; auto: once per step at stages 0 and 1", 2},
@@ -344,6 +350,13 @@ static zr_status_t set_ranks(parsing_t *p, const char *value) {
     size_t n_ranks = 0;
     ZR_TRY(args_count("--ranks", value, 1, TRAIN_MOST_RANKS, p->log, &n_ranks));
     p->options->n_ranks = (int)n_ranks;
+    return ZR_OK;
+}
+
+static zr_status_t set_shard_group_size(parsing_t *p, const char *value) {
+    size_t size = 0;
+    ZR_TRY(args_count("--shard-group-size", value, 1, TRAIN_MOST_RANKS, p->log, &size));
+    p->options->config.shard_group_size = (int)size;
     return ZR_OK;
 }
 
@@ -605,6 +618,8 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
         return ZR_OK;
     case KEY_RANKS:
         return set_ranks(p, value);
+    case KEY_SHARD_GROUP_SIZE:
+        return set_shard_group_size(p, value);
     case KEY_DTYPE:
         return args_dtype("--dtype", value, p->log, &p->options->config.dtype);
     case KEY_REDUCE:

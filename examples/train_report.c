@@ -235,6 +235,19 @@ static json_t *sent_object(const uint64_t *bytes_sent) {
     return object;
 }
 
+static json_t *levels_object(const train_result_t *result) {
+    json_t *object = json_object();
+    bool made =
+        json_put(object, "within_groups", sent_object(result->level_bytes_sent[ZR_LEVEL_GROUP]));
+    made &= json_put(object, "between_groups",
+                     sent_object(result->level_bytes_sent[ZR_LEVEL_REPLICAS]));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
 static json_t *data_object(const train_result_t *result) {
     json_t *object = json_object();
     bool made = json_put(object, "kind", json_string(result->data_kind));
@@ -290,6 +303,8 @@ static bool put_common(json_t *object, const train_options_t *options,
     const zr_config_t *c = &options->config;
     bool made = json_put(object, "stage", json_count((uint64_t)c->stage));
     made &= json_put(object, "ranks", json_count((uint64_t)options->n_ranks));
+    int n_shards = zr_config_n_shards(c, options->n_ranks);
+    made &= json_put(object, "shard_group_size", json_count((uint64_t)n_shards));
     made &= json_put(object, "threads", json_count(result->n_threads));
     made &= json_put(object, "device", json_string(result->device));
     made &= json_put(object, "dtype", json_string(zr_dtype_name(c->dtype)));
@@ -375,6 +390,8 @@ static bool put_success(json_t *object, const train_options_t *options,
     made &= json_put(object, "comm_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_MODEL]));
     made &=
         json_put(object, "comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL]));
+    if (zr_config_n_shards(&options->config, options->n_ranks) < options->n_ranks)
+        made &= json_put(object, "comm_levels", levels_object(result));
     made &= json_put(object, "time", time_object(options, &result->time));
     if (result->n_delayed_steps > 0)
         made &= json_put(object, "slowest_rank", slowest_object(result));
@@ -490,12 +507,13 @@ static void print_memory(const train_result_t *result, FILE *file) {
                 result->replay.n_planned, result->replay.n_unplanned);
 }
 
-static void print_sent(const train_result_t *result, FILE *file) {
+static void print_sent_of(const uint64_t bytes_sent[ZR_N_COLLECTIVES], const char *which,
+                          FILE *file) {
     char text[32];
     const char *between = "sent         ";
     bool any = false;
     for (int i = 0; i < ZR_N_COLLECTIVES; i++) {
-        uint64_t bytes = result->bytes_sent[ZR_TRAFFIC_MODEL][i];
+        uint64_t bytes = bytes_sent[i];
         if (bytes == 0)
             continue;
         fprintf(file, "%s%s %s", between, zr_collective_name((zr_collective_t)i),
@@ -504,7 +522,13 @@ static void print_sent(const train_result_t *result, FILE *file) {
         any = true;
     }
     if (any)
-        fprintf(file, " per rank\n");
+        fprintf(file, " per rank%s\n", which);
+}
+
+static void print_sent(const train_result_t *result, FILE *file) {
+    print_sent_of(result->level_bytes_sent[ZR_LEVEL_ALL], "", file);
+    print_sent_of(result->level_bytes_sent[ZR_LEVEL_GROUP], ", within groups", file);
+    print_sent_of(result->level_bytes_sent[ZR_LEVEL_REPLICAS], ", between groups", file);
 }
 
 static void print_steps(const train_options_t *options, const train_result_t *result, FILE *file) {
@@ -543,10 +567,14 @@ void train_report_summary(const train_options_t *options, const train_result_t *
     if (options->seq_min < options->seq)
         fprintf(file, ", cut to their first %zu to %zu", options->seq_min, options->seq);
     fprintf(file, "\n");
-    fprintf(file, "run          stage %d, %d rank%s with %zu thread%s each, %s, device %s\n",
-            options->config.stage, options->n_ranks, messages_plural((size_t)options->n_ranks),
-            result->n_threads, messages_plural(result->n_threads),
-            zr_dtype_name(options->config.dtype), result->device);
+    int n_shards = zr_config_n_shards(&options->config, options->n_ranks);
+    fprintf(file, "run          stage %d, %d rank%s", options->config.stage, options->n_ranks,
+            messages_plural((size_t)options->n_ranks));
+    if (n_shards < options->n_ranks)
+        fprintf(file, " in groups of %d", n_shards);
+    fprintf(file, " with %zu thread%s each, %s, device %s\n", result->n_threads,
+            messages_plural(result->n_threads), zr_dtype_name(options->config.dtype),
+            result->device);
     print_steps(options, result, file);
     fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f",
             time->compute, time->comm, time->optimizer, time->stall, time->data);

@@ -53,6 +53,9 @@ static void bad_usage_and_input(void **state) {
         {TINY "--stage -1", {"--stage -1", "nearest is 0"}},
         {TINY "--ranks 0", {"--ranks 0", "1 to 1024", "nearest is 1"}},
         {TINY "--ranks two", {"--ranks two", "not a whole number"}},
+        {TINY "--shard-group-size 0", {"--shard-group-size 0", "1 to 1024", "nearest is 1"}},
+        {TINY "--ranks 6 --shard-group-size 4",
+         {"--shard-group-size) is 4", "divide the 6 ranks", "below that does is 3"}},
         {TINY "--sage 3", {"--sage", "nearest is --stage"}},
         {TINY "--stage", {"--stage needs a value"}},
         {TINY "--json=1", {"--json takes no value"}},
@@ -182,6 +185,29 @@ static void bad_usage_and_input(void **state) {
 }
 
 /* ---- what is reported ------------------------------------------------------------------- */
+
+/* What went within groups and what between them is all that was sent; weights do not depend on the
+ * stage. */
+static void groups_of_ranks(void **state) {
+    char weights[17] = "";
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        char arguments[256];
+        snprintf(arguments, sizeof(arguments),
+                 TINY "--steps 3 --stage %d --ranks 4 --shard-group-size 2 --json", stage);
+        json_t *object = run_json(arguments, 0), *levels = json_object_get(object, "comm_levels");
+        assert_int_equal(number(object, "shard_group_size", NULL), 2);
+        assert_true(number(levels, "between_groups", "all_reduce") > 0);
+        assert_true(number(levels, "between_groups", "all_gather") == 0);
+        assert_true(number(levels, "within_groups", "all_gather") ==
+                    number(object, "comm_bytes", "all_gather"));
+        assert_true(number(levels, "within_groups", "reduce_scatter") ==
+                    number(object, "comm_bytes", "reduce_scatter"));
+        assert_true(stage == 0 || strcmp(weights, text(object, "weights_xxh3")) == 0);
+        snprintf(weights, sizeof(weights), "%s", text(object, "weights_xxh3"));
+        json_decref(object);
+    }
+}
 
 static void promised_fields(void **state) {
     json_t *object = run_json(TINY "--steps 5 --stage 3 --ranks 2 --lr 1e-2 --json", 0);
@@ -889,6 +915,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_usage_and_input),
         cmocka_unit_test(promised_fields),
+        cmocka_unit_test(groups_of_ranks),
         cmocka_unit_test(no_other_fields),
         cmocka_unit_test(same_weights_at_every_stage),
         cmocka_unit_test(same_weights_at_every_placement),

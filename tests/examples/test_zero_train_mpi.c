@@ -85,6 +85,15 @@ static void by_hand_as_threads(void **state) {
     assert_string_equal(out, "");
 }
 
+/* Groups of ranks, which have communicators of their own. */
+static void groups_as_threads(void **state) {
+    char expected[17];
+    (void)state;
+    hash_of(run_threads, 4, SAME "--stage 0 --shard-group-size 2", expected);
+    assert_same_hash(run_by_hand, 4, SAME "--stage 1 --shard-group-size 2", expected);
+    assert_same_hash(run_by_hand, 4, SAME "--stage 3 --shard-group-size 2 " OFFLOAD, expected);
+}
+
 static void by_mpirun_as_threads(void **state) {
     (void)state;
     if (ZR_MPIRUN[0] == '\0') {
@@ -151,6 +160,8 @@ static void different_options(void **state) {
     assert_difference("", "--steps 5", "--steps 6", "rank 1 has --steps 6, rank 0 has --steps 5");
     assert_difference("", "--lr 1e-3", "--lr 2e-3", "rank 1 has --lr 0.002, rank 0 has --lr 0.001");
     assert_difference("", "--stage 2", "--stage 3", "rank 1 has --stage 3, rank 0 has --stage 2");
+    assert_difference("", "--stage 2", "--shard-group-size 1 --stage 2",
+                      "rank 1 has --shard-group-size 1, rank 0 has --shard-group-size 3");
     assert_difference("", "--seq 16", "--model layers=3,channels=16,heads=2,seq=16,vocab=256",
                       "rank 1 has --model layers=3,channels=16,heads=2,seq=16,vocab=256, rank 0 has"
                       " --model layers=2");
@@ -214,13 +225,10 @@ static void without_module(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand_as_threads),
-        cmocka_unit_test(by_mpirun_as_threads),
-        cmocka_unit_test(by_mpich_as_threads),
-        cmocka_unit_test(killed_rank),
-        cmocka_unit_test(different_options),
-        cmocka_unit_test(rank_without_data),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(by_hand_as_threads),   cmocka_unit_test(groups_as_threads),
+        cmocka_unit_test(by_mpirun_as_threads), cmocka_unit_test(by_mpich_as_threads),
+        cmocka_unit_test(killed_rank),          cmocka_unit_test(different_options),
+        cmocka_unit_test(rank_without_data),    cmocka_unit_test(refusals),
         cmocka_unit_test(without_module),
     };
     return cmocka_run_group_tests(tests, prepare, clean);

@@ -216,6 +216,8 @@ static sim_case_t choose(uint64_t seed) {
     c.t = 1 + throw(&dice, 16);
     c.n_ranks = 1 + (int) throw(&dice, MOST_RANKS);
     choose_config(&dice, &c);
+    if (c.n_ranks % 2 == 0 && throw(&dice, 2))
+        c.config.shard_group_size = c.n_ranks / 2;
     c.model = (gpt_options_t){.recompute = throw(&dice, 2),
                               .seed = seed,
                               .freeze = throw(&dice, 4) ? NULL : "wte,h.0.mlp",
