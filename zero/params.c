@@ -184,7 +184,7 @@ zr_status_t zr_params_create(zr_runtime_t *runtime) {
     const zr_device_info_t *info = zr_device_info(runtime->device);
     if (!zr_rt_offloads_params(runtime))
         return ZR_OK;
-    params->is_direct = info->host_addressable && info->synchronous;
+    params->is_direct = info->host_addressable && info->computes_on_host;
     if (params->n_parts == 0)
         return ZR_OK;
     params->store = runtime->nvme.store;

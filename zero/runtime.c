@@ -135,7 +135,7 @@ static zr_status_t check_config(const zr_config_t *config, int n_ranks, const zr
 static zr_status_t create_streams(zr_runtime_t *runtime) {
     ZR_TRY(zr_stream_create(runtime->device, "compute", &runtime->compute));
     if (runtime->config.overlap_comm)
-        ZR_TRY(zr_stream_create(runtime->device, "comm", &runtime->transfer));
+        ZR_TRY(zr_stream_create_beside(runtime->device, "comm", &runtime->transfer));
     else
         runtime->transfer = runtime->compute;
     return zr_event_create(runtime->device, &runtime->order);
@@ -681,10 +681,10 @@ void zr_runtime_time(const zr_runtime_t *runtime, zr_runtime_time_t *time_p) {
     zr_comm_statistics_t comm;
     zr_sharding_statistics(&runtime->sharding, &comm);
     const double *io_seconds = runtime->state.update_wait_seconds;
-    *time_p =
-        (zr_runtime_time_t){.comm_seconds = comm.move_seconds,
-                            .stall_seconds = comm.wait_seconds,
-                            .optimizer_seconds = runtime->optimizer_seconds,
-                            .io_seconds = io_seconds[ZR_STORE_PUT] + io_seconds[ZR_STORE_GET] +
-                                          zr_params_wait_seconds(runtime)};
+    *time_p = (zr_runtime_time_t){
+        .comm_seconds = comm.move_seconds,
+        .stall_seconds = comm.wait_seconds + zr_device_wait_seconds(runtime->device),
+        .optimizer_seconds = runtime->optimizer_seconds,
+        .io_seconds =
+            io_seconds[ZR_STORE_PUT] + io_seconds[ZR_STORE_GET] + zr_params_wait_seconds(runtime)};
 }

@@ -183,7 +183,7 @@ static zr_status_t allocate_copy(zr_runtime_t *runtime, void **pointer_p) {
 static zr_status_t create_copies(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     const zr_device_info_t *info = zr_device_info(runtime->device);
-    state->has_copies = !info->host_addressable || !info->synchronous;
+    state->has_copies = !info->host_addressable || !info->computes_on_host;
     if (!state->has_copies)
         return ZR_OK;
     ZR_TRY(zr_stream_create(runtime->device, "gradients down", &state->down));

@@ -14,15 +14,19 @@ typedef struct rank_thread {
     pthread_t thread;
 } rank_thread_t;
 
-/* Each rank writes its own entry alone. */
+/* A stream's thread has messages, too. */
+static pthread_mutex_t messages = PTHREAD_MUTEX_INITIALIZER;
+
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
     test_ranks_t *ranks = context;
+    pthread_mutex_lock(&messages);
     if (level == ZR_LOG_ERROR && rank >= 0) {
         snprintf(ranks->last_error[rank], sizeof(ranks->last_error[0]), "%s", message);
         ranks->n_errors[rank]++;
     }
     if (!ranks->quiet)
         fprintf(stderr, "rank %d: %s: %s\n", rank, zr_log_level_name(level), message);
+    pthread_mutex_unlock(&messages);
 }
 
 /* Ranks with a GPU each, whose data goes through NCCL. */
@@ -37,6 +41,7 @@ static zr_status_t open_and_run(rank_thread_t *thread) {
     }
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 1;
+    options.beside = thread->ranks->beside;
     options.log = thread->rank.log;
     const char *name = thread->ranks->device_name;
     if (is_nccl(thread->ranks)) {

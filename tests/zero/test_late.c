@@ -2,7 +2,8 @@
  * The runtime on devices whose streams run late and in any order that events allow: every stage
  * has to end in the bits that the host device, which does everything at once, ends in. With a
  * device's name as its argument, on that one, and with fewer of the mixtures; so under
- * ThreadSanitizer, which needs a way through the code once, not with every mixture of numbers.
+ * ThreadSanitizer, which needs a way through the code once, not with every mixture of numbers. With
+ * "beside", on the host device, with collectives on a stream that has a thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +21,7 @@
 #define SMALL_BUFFER(options) (ZR_CONFIG_LEAST_BUFFER_BYTES / zr_dtype_size((options).config.dtype))
 
 static const char *device_name; /* NULL: late_device.h */
+static bool is_beside;          /* "host", and streams beside */
 
 /* Whether each mixture takes long: emulated kernels do, and threads that are watched. */
 static bool is_slow(void) {
@@ -30,9 +32,28 @@ static bool is_slow(void) {
 #endif
 }
 
+/* Of beside: only what has threads to watch, and few of the mixtures. */
+static bool is_watched(void) {
+#if defined(__SANITIZE_THREAD__)
+    return is_beside;
+#else
+    return false;
+#endif
+}
+
+/* From one mixture to the next: `fast`, or `slow` where each takes long. */
+static unsigned stride(unsigned fast, unsigned slow) {
+    return is_watched() ? 2 * slow + 1 : is_slow() ? slow : fast;
+}
+
+static int least_ranks(void) {
+    return is_watched() ? 2 : 1;
+}
+
 static void be_late(toy_options_t *options) {
     options->device_name = device_name;
     options->late = device_name == NULL;
+    options->beside = is_beside;
 }
 
 static uint64_t hash_of(const toy_options_t *options) {
@@ -62,8 +83,8 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
 static void late_streams_change_nothing(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++)
-        for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
-            for (unsigned flags = 0; flags < 64; flags += is_slow() ? 13 : 3) {
+        for (int n_ranks = least_ranks(); n_ranks <= 4; n_ranks++)
+            for (unsigned flags = 0; flags < 64; flags += stride(3, 13)) {
                 toy_options_t options = variant(stage, n_ranks, flags);
                 uint64_t reference = hash_of(&options);
                 be_late(&options);
@@ -78,7 +99,7 @@ static void late_streams_with_offload(void **state) {
     (void)state;
     unsigned flags = 0;
     for (int stage = 0; stage <= 3; stage++)
-        for (int n_ranks = 1; n_ranks <= 4; n_ranks++)
+        for (int n_ranks = least_ranks(); n_ranks <= 4; n_ranks++)
             for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
                 for (int is_part = 0; is_part < 2; is_part++) {
                     flags = (flags + 13) % 64;
@@ -97,7 +118,7 @@ static void late_streams_with_offload(void **state) {
                     options.config.sub_group_elems = is_part ? 2048 : 1024;
                     options.config.offload_optimizer.max_in_cpu_elems = is_part ? 6000 : 0;
                     for (int place = ZR_UPDATE_ON_FASTER; place <= ZR_UPDATE_ON_DEVICE; place++) {
-                        if (is_slow() && place != stage % 3)
+                        if (is_slow() && place != (is_watched() ? ZR_UPDATE_ON_HOST : stage % 3))
                             continue;
                         options.config.offload_optimizer.update_on = (zr_update_on_t)place;
                         if (hash_of(&options) != reference)
@@ -112,7 +133,7 @@ static void late_streams_with_offload(void **state) {
 static void late_streams_with_offloaded_params(void **state) {
     (void)state;
     unsigned flags = 0;
-    for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
+    for (int n_ranks = least_ranks(); n_ranks <= 3; n_ranks++)
         for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++)
             for (int optimizer = ZR_OFFLOAD_NONE; optimizer <= ZR_OFFLOAD_NVME; optimizer++)
                 for (size_t n_buffers = 1; n_buffers <= 6; n_buffers += 5)
@@ -140,9 +161,16 @@ static void late_streams_with_offloaded_params(void **state) {
                     }
 }
 
+/* Where memory is one, nothing is copied. */
+static void skip_without_copies(void) {
+    if (is_beside)
+        skip();
+}
+
 /* New parameters come down from what is updated on the device, and from nothing else. */
 static void copies_of_params_are_exact(void **state) {
     (void)state;
+    skip_without_copies();
     for (int optimizer = ZR_OFFLOAD_NONE; optimizer <= ZR_OFFLOAD_CPU; optimizer++) {
         toy_options_t options = variant(3, 2, 1);
         toy_result_t result;
@@ -201,6 +229,7 @@ static void expect_exact_copies(int stage, zr_offload_device_t gradients, size_t
 
 static void copies_are_exact(void **state) {
     (void)state;
+    skip_without_copies();
     for (int stage = 0; stage <= 3; stage++)
         for (int gradients = ZR_OFFLOAD_NONE; gradients <= ZR_OFFLOAD_CPU; gradients++)
             for (size_t grad_accum = 1; grad_accum <= 3; grad_accum++)
@@ -210,6 +239,7 @@ static void copies_are_exact(void **state) {
 /* What is updated on the device goes up and back; no host buffers are needed for it. */
 static void copies_for_updates_on_the_device_are_exact(void **state) {
     (void)state;
+    skip_without_copies();
     for (int stage = 0; stage <= 3; stage++)
         for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++) {
             toy_options_t options = variant(stage, 2, 1);
@@ -239,10 +269,11 @@ static void copies_for_updates_on_the_device_are_exact(void **state) {
 /* Without a norm to wait for, the host updates units while backward of others is under way. */
 static void early_updates_change_nothing(void **state) {
     (void)state;
+    skip_without_copies();
     uint64_t n_early = 0;
     for (int stage = 2; stage <= 3; stage++)
-        for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
-            for (unsigned flags = 0; flags < 64; flags += is_slow() ? 17 : 5) {
+        for (int n_ranks = least_ranks(); n_ranks <= 3; n_ranks++)
+            for (unsigned flags = 0; flags < 64; flags += stride(5, 17)) {
                 toy_options_t options = variant(stage, n_ranks, flags);
                 toy_result_t result;
                 options.config.clip = 0;
@@ -295,6 +326,7 @@ static void overflow_that_is_not_checked_for_ends_the_run(void **state) {
 /* A measurement decides, says what it found, and leaves nothing behind. */
 static void the_faster_place_is_chosen(void **state) {
     (void)state;
+    skip_without_copies();
     toy_options_t options = variant(2, 1, 0);
     toy_result_t result;
     be_late(&options);
@@ -310,7 +342,7 @@ static void the_faster_place_is_chosen(void **state) {
 
 static void a_new_order_is_dropped_late_too(void **state) {
     (void)state;
-    for (unsigned flags = 0; flags < 64; flags += 5) {
+    for (unsigned flags = 0; flags < 64; flags += stride(5, 5)) {
         toy_options_t options = variant(3, 2, flags);
         uint64_t reference = hash_of(&options);
         be_late(&options);
@@ -322,8 +354,8 @@ static void a_new_order_is_dropped_late_too(void **state) {
 /* What was gathered ahead and is dropped may still be on its way when its memory is free. */
 static void what_is_gathered_ahead_may_be_dropped(void **state) {
     (void)state;
-    for (int n_ranks = 1; n_ranks <= 3; n_ranks++)
-        for (unsigned flags = 8; flags < 64; flags += is_slow() ? 29 : 5) {
+    for (int n_ranks = least_ranks(); n_ranks <= 3; n_ranks++)
+        for (unsigned flags = 8; flags < 64; flags += stride(5, 29)) {
             toy_options_t options = variant(3, n_ranks, flags | 8);
             uint64_t reference = hash_of(&options);
             be_late(&options);
@@ -366,8 +398,9 @@ static void without_waits_it_goes_wrong(void **state) {
 }
 
 int main(int argc, char **argv) {
+    is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
     if (argc > 1)
-        device_name = argv[1];
+        device_name = is_beside ? "host" : argv[1];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_streams_change_nothing),
         cmocka_unit_test(late_streams_with_offload),

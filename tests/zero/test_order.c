@@ -1,5 +1,6 @@
 /*
- * The recorded order of units, ranks that leave it, and calls that do not fit the state.
+ * The recorded order of units, ranks that leave it, and calls that do not fit the state. With
+ * "beside", collectives are on streams that have a thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,10 +10,18 @@
 
 #include "tests/zero/toy.h"
 
+static bool is_beside;
+
+static toy_options_t options_of(int stage, int n_ranks) {
+    toy_options_t options = toy_options_default(stage, n_ranks);
+    options.beside = is_beside;
+    return options;
+}
+
 static void a_common_new_order_is_recorded_again(void **state) {
     (void)state;
     for (int n_ranks = 1; n_ranks <= 3; n_ranks++) {
-        toy_options_t options = toy_options_default(3, n_ranks);
+        toy_options_t options = options_of(3, n_ranks);
         toy_result_t result;
         toy_train(&options, &result);
         uint64_t reference = result.hash;
@@ -29,7 +38,7 @@ static void a_stray_rank_ends_all_with_names(void **state) {
     (void)state;
     for (int stage = 1; stage <= 3; stage++)
         for (int prefetch = 0; prefetch < 2; prefetch++) {
-            toy_options_t options = toy_options_default(stage, 3);
+            toy_options_t options = options_of(stage, 3);
             options.config.prefetch_elems = prefetch ? 50000000 : 0;
             options.stray_rank = 1;
             options.quiet = 1;
@@ -47,7 +56,7 @@ static void a_stray_rank_ends_all_with_names(void **state) {
 
 static void a_rank_with_another_configuration_is_refused(void **state) {
     (void)state;
-    toy_options_t options = toy_options_default(2, 3);
+    toy_options_t options = options_of(2, 3);
     options.other_rank = 2;
     options.quiet = 1;
     toy_result_t result;
@@ -74,7 +83,7 @@ static void a_rank_that_fails_alone_ends_all(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++)
         for (int every = 0; every < 2; every++) {
-            toy_options_t options = toy_options_default(stage, 3);
+            toy_options_t options = options_of(stage, 3);
             options.n_steps = 2;
             options.quiet = true;
             options.config.grad_accum = 2;
@@ -256,7 +265,8 @@ static void parameters_can_be_read(void **state) {
     close_fixture(&f);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_common_new_order_is_recorded_again),
         cmocka_unit_test(a_stray_rank_ends_all_with_names),

@@ -552,6 +552,7 @@ void toy_train(const toy_options_t *options, toy_result_t *result) {
     test_ranks_t ranks = {.n_ranks = options->n_ranks,
                           .device_name = options->device_name,
                           .late = options->late,
+                          .beside = options->beside,
                           .quiet = options->quiet,
                           .run = run_rank,
                           .context = &run};

@@ -12,6 +12,7 @@
 
 #include "kernels/kernels.h"
 #include "zero/comm/comm_backend.h"
+#include "zero/comm/queued.h"
 
 const char *zr_collective_name(zr_collective_t collective) {
     switch (collective) {
@@ -59,11 +60,13 @@ void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
     comm->allocator = NULL;
     comm->n_calls = 0;
     comm->statistics = (zr_comm_statistics_t){0};
+    zr_comm_queue_init(&comm->queue);
 }
 
 void zr_comm_destroy(zr_comm_t **comm) {
     if (comm == NULL || *comm == NULL)
         return;
+    zr_comm_queue_clear(&(*comm)->queue);
     (*comm)->backend->destroy(*comm);
     *comm = NULL;
 }
@@ -78,6 +81,7 @@ void zr_comm_set_allocator(zr_comm_t *comm, struct zr_allocator *allocator) {
 }
 
 zr_status_t zr_comm_check(zr_comm_t *comm) {
+    ZR_TRY(zr_comm_queue_status(&comm->queue));
     return comm->backend->check != NULL ? comm->backend->check(comm) : ZR_OK;
 }
 
@@ -94,7 +98,8 @@ const char *zr_comm_backend_name(const zr_comm_t *comm) {
 }
 
 void zr_comm_statistics(const zr_comm_t *comm, zr_comm_statistics_t *statistics_p) {
-    *statistics_p = comm->statistics;
+    memcpy(statistics_p->count, comm->statistics.count, sizeof(statistics_p->count));
+    zr_comm_queue_seconds((zr_comm_queue_t *)&comm->queue, statistics_p); /* its lock is taken */
 }
 
 double zr_comm_clock(void) {
@@ -166,13 +171,12 @@ static uint64_t call_elems_sent(const zr_comm_t *comm, const zr_comm_call_t *cal
     return 0;
 }
 
-/* Number the call, hand it to the backend, and count it when it was made. */
-static zr_status_t run_call(zr_comm_t *comm, zr_comm_call_t *call,
-                            zr_status_t (*entry)(zr_comm_t *, const zr_comm_call_t *)) {
+/* Number the call, hand it to the backend, and count it when it was made, or queued. */
+static zr_status_t run_call(zr_comm_t *comm, zr_comm_call_t *call, zr_comm_entry_fn entry) {
     if (comm->device == NULL && call->stream != NULL)
         comm->device = zr_stream_device(call->stream);
     call->sequence = ++comm->n_calls;
-    ZR_TRY(entry(comm, call));
+    ZR_TRY(zr_comm_queue_run(comm, call, entry));
     zr_comm_count_t *count = &comm->statistics.count[call->message.traffic][call->collective];
     uint64_t elems_sent = call_elems_sent(comm, call);
     count->n_calls += 1;

@@ -14,6 +14,11 @@
  * call returns ZR_ERR_COMM at once. A call refused with ZR_ERR_ARGUMENT was not seen by
  * the others: they wait for this rank, which calls again, or gives up (zr_comm_abort).
  *
+ * On a host device's stream that has a thread (zr_stream_create_beside) a collective is made by
+ * that thread. It is queued when its call returns; that it failed is told by zr_comm_check and by
+ * the next call, which waits for no rank then. A call without a stream, or on another one, first
+ * waits for those that are queued.
+ *
  * Threads: a handle belongs to the thread of its rank, zr_comm_abort excepted.
  */
 #ifndef ZR_ZERO_COMM_COMM_H
@@ -65,7 +70,8 @@ typedef enum zr_sum_order {
 } zr_sum_order_t;
 
 typedef struct zr_comm_options {
-    zr_log_t log;           /* each rank's copy gets its rank; nccl: from a thread of its own too */
+    zr_log_t log;           /* each rank's copy gets its rank; nccl and streams that have a thread:
+                               from another thread too */
     int timeout_ms;         /* how long a rank that has called waits for one that has not; > 0 */
     zr_sum_order_t sums;    /* nccl; sim takes the time of it */
     size_t workspace_bytes; /* nccl: most device memory that a sum in rank order takes beside its
@@ -310,8 +316,13 @@ typedef struct zr_comm_count {
 
 typedef struct zr_comm_statistics {
     zr_comm_count_t count[ZR_N_TRAFFICS][ZR_N_COLLECTIVES];
+    /* Of the rank's own thread: */
     double wait_seconds; /* blocked until other ranks arrived or were done */
     double move_seconds; /* copying and adding; queueing that, on asynchronous devices */
+    /* The same of calls that a stream's thread makes beside it, as far as they have been made. How
+     * long the rank's thread waits for them is the device's to tell: zr_device_wait_seconds. */
+    double queued_wait_seconds;
+    double queued_move_seconds;
 } zr_comm_statistics_t;
 
 /** What this rank has sent since creation. */

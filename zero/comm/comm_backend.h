@@ -2,6 +2,8 @@
  * For those who implement a communicator. Copy comm_threads.c to start one. What ranks agree on
  * before data moves is shared by all of them: control.h.
  *
+ * Entries may be called from a thread of the stream (queued.h), one at a time.
+ *
  * zero/comm/comm.c checks every argument, numbers the calls and counts the traffic, so
  * a backend sees valid calls only: known dtypes, tensors aligned and either in place or
  * apart, sizes whose bytes fit a size_t, streams of one device. A backend moves data through the
@@ -14,6 +16,8 @@
  */
 #ifndef ZR_ZERO_COMM_COMM_BACKEND_H
 #define ZR_ZERO_COMM_COMM_BACKEND_H
+
+#include <pthread.h>
 
 #include "zero/comm/comm.h"
 
@@ -69,6 +73,22 @@ typedef struct zr_comm_backend {
     zr_status_t (*check)(zr_comm_t *comm);
 } zr_comm_backend_t;
 
+typedef zr_status_t (*zr_comm_entry_fn)(zr_comm_t *comm, const zr_comm_call_t *call);
+
+typedef struct zr_comm_seconds {
+    double wait, move; /* as in zr_comm_statistics_t */
+} zr_comm_seconds_t;
+
+/** Calls on a stream that has a thread: queued.h. */
+typedef struct zr_comm_queue {
+    zr_stream_t *stream;  /* of the latest queued call; the rank's own */
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t emptied;
+    size_t n_calls;     /* queued, and not made yet */
+    zr_status_t failed; /* the first of them */
+    zr_comm_seconds_t own, queued;
+} zr_comm_queue_t;
+
 /** First member of every backend's handle. */
 struct zr_comm {
     const zr_comm_backend_t *backend;
@@ -78,7 +98,9 @@ struct zr_comm {
     zr_device_t *device;             /* of the first call's stream, and so of every call's */
     struct zr_allocator *allocator;  /* the caller's; NULL: there is none */
     uint64_t n_calls;                /* sequence of the latest call */
-    zr_comm_statistics_t statistics; /* counts by comm.c, seconds by the backend */
+    zr_comm_statistics_t statistics; /* counts by comm.c; seconds by the backend, of all its calls,
+                                        whatever thread makes them */
+    zr_comm_queue_t queue;           /* queued.c's */
 };
 
 /** Fill the common part of a handle that a backend has made. */

@@ -223,13 +223,23 @@ static void test_killed_rank(void **state) {
     }
 }
 
-/* With an argument: the suite alone, with memory that ranks map, or as on several machines. */
+static zr_status_t open_device_beside(zr_device_t **device_p) {
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 1;
+    options.beside = true;
+    return zr_device_open("host", &options, device_p);
+}
+
+/* With an argument: the suite alone, with memory that ranks map, or as on several machines; with a
+ * second one, on streams that have a thread. */
 int main(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "shared") == 0) {
         suite.name = "mpi, processes on host that share memory";
         suite.open_device = open_shared_device;
         return run_comm_suite(&suite);
     }
+    if (argc > 2)
+        suite.open_device = open_device_beside;
     if (argc > 1) {
         suite.name = "mpi, processes as on two machines";
         suite.create_rank = create_apart;

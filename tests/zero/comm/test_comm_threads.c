@@ -1,15 +1,22 @@
 /*
- * The conformance suite on ranks that are threads, each with a host device.
+ * The conformance suite on ranks that are threads, each with a host device; with "beside" as its
+ * argument, on streams of it that have a thread.
  */
+#include <string.h>
+
 #include "tests/zero/comm/comm_suite.h"
+
+static bool is_beside;
 
 static zr_status_t open_device(zr_device_t **device_p) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 1;
+    options.beside = is_beside;
     return zr_device_open("host", &options, device_p);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
     static const comm_suite_t suite = {
         .name = "threads on host",
         .create = zr_comm_create_threads,

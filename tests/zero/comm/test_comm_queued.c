@@ -1,0 +1,236 @@
+/*
+ * Collectives that a stream's thread makes, beyond the conformance suite: they run beside compute,
+ * keep what they were called with, tell of failures, and are told apart in the statistics. Ranks
+ * are threads of this test; what a rank waits for comes from the other.
+ */
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "kernels/kernels.h"
+#include "tests/common/ranks.h"
+
+enum { N_ELEMS = 1000, N_RANKS = 2 };
+
+/* What the ranks of a test share. */
+typedef struct shared {
+    sem_t has_computed;
+    bool was_under_way;
+} shared_t;
+
+/* A rank's tensors and streams. */
+typedef struct place {
+    float part[N_ELEMS], whole[N_RANKS * N_ELEMS];
+    zr_stream_t *compute, *comm;
+    zr_event_t *event;
+} place_t;
+
+static zr_status_t open_place(test_rank_t *rank, place_t *place) {
+    for (int i = 0; i < N_ELEMS; i++)
+        place->part[i] = (float)(i + rank->rank);
+    ZR_TRY(zr_event_create(rank->device, &place->event));
+    ZR_TRY(zr_stream_create(rank->device, "compute", &place->compute));
+    return zr_stream_create_beside(rank->device, "comm", &place->comm);
+}
+
+static void close_place(place_t *place) {
+    zr_stream_destroy(&place->comm);
+    zr_stream_destroy(&place->compute);
+    zr_event_destroy(&place->event);
+}
+
+static zr_status_t gather(test_rank_t *rank, place_t *place, const char *name) {
+    zr_message_t message = {name, ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    return zr_comm_all_gather(rank->comm, &message, place->part, place->whole, N_ELEMS,
+                              place->comm);
+}
+
+static bool is_gathered(const place_t *place) {
+    for (int i = 0; i < N_RANKS * N_ELEMS; i++)
+        if (place->whole[i] != (float)(i % N_ELEMS + i / N_ELEMS))
+            return false;
+    return true;
+}
+
+static void run(zr_status_t (*body)(test_rank_t *), bool quiet, test_ranks_t *ranks_p) {
+    shared_t shared = {.was_under_way = false};
+    test_ranks_t ranks = {
+        .n_ranks = N_RANKS, .beside = true, .quiet = quiet, .run = body, .context = &shared};
+    sem_init(&shared.has_computed, 0, 0);
+    test_run_ranks(&ranks);
+    sem_destroy(&shared.has_computed);
+    if (ranks_p != NULL)
+        *ranks_p = ranks;
+    for (int r = 0; r < N_RANKS && !quiet; r++)
+        assert_int_equal(ranks.status[r], ZR_OK);
+}
+
+/* ---- beside compute -------------------------------------------------------------------------- */
+
+static zr_status_t overlap(test_rank_t *rank, place_t *place) {
+    shared_t *shared = rank->context;
+    float x[100];
+    bool passed = true;
+    if (rank->rank == 1) /* comes when the other has computed behind its call */
+        sem_wait(&shared->has_computed);
+    zr_status_t status = gather(rank, place, "held");
+    if (status == ZR_OK && rank->rank == 0)
+        status = zr_kernel_fill(place->compute, x, ZR_DTYPE_F32, 100, 1.0f);
+    if (status == ZR_OK)
+        status = zr_event_record(place->event, place->comm);
+    if (status == ZR_OK && rank->rank == 0)
+        status = zr_event_query(place->event, &passed);
+    if (rank->rank == 0) {
+        shared->was_under_way = !passed && x[99] == 1.0f;
+        sem_post(&shared->has_computed);
+    }
+    ZR_TRY(status);
+    ZR_TRY(zr_stream_wait(place->compute, place->event));
+    ZR_TRY(zr_comm_check(rank->comm));
+    return is_gathered(place) && shared->was_under_way ? ZR_OK : ZR_ERR_STATE;
+}
+
+static zr_status_t run_overlap(test_rank_t *rank) {
+    place_t place = {.comm = NULL};
+    zr_status_t status = open_place(rank, &place);
+    if (status == ZR_OK)
+        status = overlap(rank, &place);
+    close_place(&place);
+    return status;
+}
+
+static void test_overlap(void **state) {
+    (void)state;
+    run(run_overlap, false, NULL);
+}
+
+/* ---- what a call keeps ----------------------------------------------------------------------- */
+
+/* A name that is overwritten behind the call; it is compared when the call is made. */
+static zr_status_t keep_name(test_rank_t *rank, place_t *place) {
+    shared_t *shared = rank->context;
+    char name[32] = "h.3 parameters";
+    if (rank->rank == 1)
+        sem_wait(&shared->has_computed);
+    zr_status_t status = gather(rank, place, name);
+    memset(name, '0' + rank->rank, sizeof(name) - 1);
+    if (rank->rank == 0)
+        sem_post(&shared->has_computed);
+    ZR_TRY(status);
+    ZR_TRY(zr_comm_barrier(rank->comm, "waits for what is queued"));
+    if (!is_gathered(place)) /* so a barrier is enough */
+        return ZR_ERR_STATE;
+    memset(place->whole, 0, sizeof(place->whole));
+    ZR_TRY(gather(rank, place, "queued"));
+    zr_stream_t *comm = place->comm;
+    place->comm = place->compute;
+    status = gather(rank, place, "in the calling thread"); /* behind the one that is queued */
+    place->comm = comm;
+    return status == ZR_OK && !is_gathered(place) ? ZR_ERR_STATE : status;
+}
+
+static zr_status_t run_keep_name(test_rank_t *rank) {
+    place_t place = {.comm = NULL};
+    zr_status_t status = open_place(rank, &place);
+    if (status == ZR_OK)
+        status = keep_name(rank, &place);
+    close_place(&place);
+    return status;
+}
+
+static void test_calls_are_copied_and_in_order(void **state) {
+    (void)state;
+    run(run_keep_name, false, NULL);
+}
+
+/* ---- statistics ------------------------------------------------------------------------------ */
+
+static zr_status_t count(test_rank_t *rank, place_t *place) {
+    zr_comm_statistics_t before, after;
+    ZR_TRY(zr_comm_barrier(rank->comm, "start"));
+    zr_comm_statistics(rank->comm, &before);
+    for (int i = 0; i < 20; i++) {
+        ZR_TRY(gather(rank, place, "counted"));
+        zr_comm_statistics(rank->comm, &after); /* while it is made */
+        if (after.count[ZR_TRAFFIC_MODEL][ZR_ALL_GATHER].n_calls != (uint64_t)i + 1)
+            return ZR_ERR_STATE;
+    }
+    ZR_TRY(zr_stream_synchronize(place->comm));
+    zr_comm_statistics(rank->comm, &after);
+    bool is_apart = after.wait_seconds == before.wait_seconds &&
+                    after.move_seconds == before.move_seconds && before.queued_wait_seconds == 0 &&
+                    before.queued_move_seconds == 0 && after.queued_wait_seconds > 0 &&
+                    after.queued_move_seconds > 0;
+    return is_apart ? ZR_OK : ZR_ERR_STATE;
+}
+
+static zr_status_t run_count(test_rank_t *rank) {
+    place_t place = {.comm = NULL};
+    zr_status_t status = open_place(rank, &place);
+    if (status == ZR_OK)
+        status = count(rank, &place);
+    close_place(&place);
+    return status;
+}
+
+static void test_seconds_are_told_apart(void **state) {
+    (void)state;
+    run(run_count, false, NULL);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* Rank 1 gives up while calls of rank 0 are queued: the first ends, the others are not made, and
+ * whoever asks, or calls again, is told. */
+static zr_status_t fail_queued(test_rank_t *rank, place_t *place) {
+    shared_t *shared = rank->context;
+    if (rank->rank == 1) {
+        sem_wait(&shared->has_computed);
+        zr_comm_abort(rank->comm, "no bytes left");
+        return ZR_ERR_BUDGET;
+    }
+    zr_status_t status = ZR_OK;
+    for (int i = 0; i < 3 && status == ZR_OK; i++)
+        status = gather(rank, place, "queued");
+    sem_post(&shared->has_computed);
+    ZR_TRY(status);
+    ZR_TRY(zr_stream_synchronize(place->comm)); /* the stream passes */
+    bool is_told =
+        zr_comm_check(rank->comm) == ZR_ERR_COMM && zr_comm_check(rank->comm) == ZR_ERR_COMM;
+    is_told &= gather(rank, place, "later") == ZR_ERR_COMM;
+    is_told &= zr_comm_barrier(rank->comm, "later") == ZR_ERR_COMM;
+    return is_told ? ZR_OK : ZR_ERR_STATE;
+}
+
+static zr_status_t run_fail_queued(test_rank_t *rank) {
+    place_t place = {.comm = NULL};
+    zr_status_t status = open_place(rank, &place);
+    if (status == ZR_OK)
+        status = fail_queued(rank, &place);
+    close_place(&place);
+    return status;
+}
+
+static void test_failures_are_told(void **state) {
+    test_ranks_t ranks;
+    (void)state;
+    run(run_fail_queued, true, &ranks);
+    assert_int_equal(ranks.status[0], ZR_OK);
+    assert_int_equal(ranks.n_errors[0], 3); /* the first queued one, and the two that came later */
+    assert_non_null(strstr(ranks.last_error[0], "rank 1 gave up: no bytes left"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_calls_are_copied_and_in_order),
+        cmocka_unit_test(test_seconds_are_told_apart),
+        cmocka_unit_test(test_failures_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
