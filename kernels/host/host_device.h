@@ -13,8 +13,8 @@ typedef struct zr_host_device {
     zr_device_t base;
     zr_host_pool_t *pool;
     const zr_host_isa_t *isa;
-    bool is_beside;      /* the view of a stream that has a thread */
-    double wait_seconds; /* of the device's thread, for such streams */
+    bool is_beside;         /* the view of a stream that has a thread */
+    double wait_seconds;    /* of the device's thread, for such streams */
     zr_host_share_t *share; /* NULL: its memory is private */
 } zr_host_device_t;
 
