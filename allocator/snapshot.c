@@ -7,42 +7,12 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "kernels/trace_json.h"
+
 /* ---- names -------------------------------------------------------------------------- */
 
-/* Bytes of the character at `text`; 0: it is none, or not one to be shown. */
-static size_t character_bytes(const unsigned char *text) {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (text[0] < 0x80)
-        return text[0] >= 0x20 && text[0] != 0x7f;
-    size_t n = text[0] >= 0xf0 ? 4 : text[0] >= 0xe0 ? 3 : 2;
-    if (text[0] < 0xc2 || text[0] > 0xf4)
-        return 0;
-    uint32_t value = text[0] & (0x7fu >> n);
-    for (size_t i = 1; i < n; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        value = value << 6 | (text[i] & 0x3fu);
-    }
-    bool is_surrogate = value >= 0xd800 && value <= 0xdfff, is_control = value < 0xa0;
-    return value < least[n] || value > 0x10ffff || is_surrogate || is_control ? 0 : n;
-}
-
 const char *zr_snapshot_name(const char *name, char *buffer) {
-    const unsigned char *from = (const unsigned char *)name;
-    size_t used = 0;
-    while (*from != '\0') {
-        size_t n = character_bytes(from), n_written = n == 0 ? 1 : n;
-        if (used + n_written >= ZR_SNAPSHOT_NAME_BYTES)
-            break;
-        if (n == 0)
-            buffer[used] = '?';
-        else
-            memcpy(buffer + used, from, n);
-        used += n_written;
-        from += n_written;
-    }
-    buffer[used] = '\0';
-    return buffer;
+    return zr_trace_json_name(name, buffer, ZR_SNAPSHOT_NAME_BYTES);
 }
 
 /* ---- CSV ------------------------------------------------------------------------------ */

@@ -1,6 +1,5 @@
 /*
- * The Chrome trace: events one by one, made with jansson so that every name is quoted right,
- * and written at once so that a long trace needs no memory.
+ * The Chrome trace (kernels/trace_json.h).
  *
  * Counters are the allocator's statistics: they go down at the free, while the span of a life
  * lasts until its memory may be used again; what lies between is counted as "pending".
@@ -9,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include <jansson.h>
+#include "kernels/trace_json.h"
 
 #define N_TIERS 2
 
@@ -20,8 +19,7 @@ typedef struct counters {
 
 typedef struct trace {
     const zr_recording_t *recording;
-    FILE *file;
-    bool is_begun; /* an event was written: the next one follows a comma */
+    zr_trace_json_t json;
     counters_t counters[N_TIERS];
 } trace_t;
 
@@ -30,19 +28,8 @@ static int process_of(int tier) {
     return tier + 1;
 }
 
-/* Write an event and let go of it; NULL: there was no memory for it. */
 static zr_status_t put(trace_t *trace, json_t *event) {
-    if (event == NULL)
-        return ZR_ERR_MEMORY;
-    char *text = json_dumps(event, JSON_COMPACT);
-    json_decref(event);
-    if (text == NULL)
-        return ZR_ERR_MEMORY;
-    bool is_written =
-        fputs(trace->is_begun ? ",\n" : "\n", trace->file) >= 0 && fputs(text, trace->file) >= 0;
-    free(text);
-    trace->is_begun = true;
-    return is_written ? ZR_OK : ZR_ERR_IO;
+    return zr_trace_json_put(&trace->json, event);
 }
 
 /* ---- counters ----------------------------------------------------------------------- */
@@ -203,23 +190,23 @@ static zr_status_t put_processes(trace_t *trace) {
 }
 
 zr_status_t zr_snapshot_write_chrome(const zr_recording_t *recording, FILE *file) {
-    trace_t trace = {.recording = recording, .file = file};
+    trace_t trace = {.recording = recording};
     zr_record_event_t *events = NULL;
     size_t n_events = 0;
     ZR_TRY(zr_recording_events(recording, &events, &n_events));
-    zr_status_t status = ZR_OK;
-    if (fputs("{\"displayTimeUnit\":\"ns\",\"otherData\":{\"time\":\"virtual: one microsecond is "
-              "one allocation, free or other event\"},\"traceEvents\":[",
-              file) < 0)
-        status = ZR_ERR_IO;
+    zr_status_t status = zr_trace_json_begin(
+        file,
+        json_pack("{s:s}", "time",
+                  "virtual: one microsecond is one allocation, free or other event"),
+        &trace.json);
     if (status == ZR_OK)
         status = put_processes(&trace);
     if (status == ZR_OK)
         status = put_events(&trace, events, n_events);
     if (status == ZR_OK)
         status = put_open_ends(&trace);
-    if (status == ZR_OK && fputs("\n]}\n", file) < 0)
-        status = ZR_ERR_IO;
+    if (status == ZR_OK)
+        status = zr_trace_json_end(&trace.json);
     free(events);
     return status;
 }
