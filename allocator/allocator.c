@@ -152,6 +152,21 @@ static void count_live(zr_tier_memory_t *memory, const zr_block_t *block) {
     statistics->n_allocations++;
 }
 
+/* Tell the device's recorder what is live now. */
+static void trace_live(const zr_allocator_t *allocator, const zr_tier_memory_t *memory,
+                       const zr_block_t *block) {
+    static const char *const counters[] = {"device memory", "host memory"};
+    zr_trace_t *trace = zr_device_trace(allocator->device);
+    if (trace == NULL)
+        return;
+    const zr_tier_statistics_t *statistics = &memory->statistics;
+    const char *counter = counters[memory - allocator->tiers];
+    double now = zr_device_now(allocator->device);
+    zr_trace_count(trace, now, counter, NULL, statistics->live.live);
+    zr_trace_count(trace, now, counter, zr_tag_name(block->tag),
+                   statistics->by_tag[block->tag].live);
+}
+
 /* What was free when live reached its peak: to be called before anything is freed after it. */
 static void note_holes(zr_tier_memory_t *memory) {
     for (int i = 0; i < ZR_N_CLASSES; i++)
@@ -212,6 +227,7 @@ static void *hand_out(zr_allocator_t *allocator, const zr_attempt_t *attempt, zr
     void *pointer = block->arena->base + block->offset_bytes;
     zr_block_table_add(&allocator->table, pointer, block);
     count_live(attempt->memory, block);
+    trace_live(allocator, attempt->memory, block);
     if (allocator->replay != NULL && zr_replay_covers(request))
         zr_replay_allocated(allocator->replay, request, block);
     return pointer;
@@ -336,6 +352,7 @@ void zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream) {
     }
     zr_tier_memory_t *memory = memory_of(allocator, block);
     count_freed(memory, block);
+    trace_live(allocator, memory, block);
     if (allocator->recording != NULL)
         zr_recording_freed(allocator->recording, block, stream);
     if (allocator->replay != NULL)

@@ -58,6 +58,7 @@ static zr_device_t *begin(zr_device_t *device, const zr_device_backend_t *backen
     device->log = options->log;
     device->info.backend = backend->name;
     device->ranges = NULL;
+    device->trace = options->trace;
     return device;
 }
 
@@ -90,10 +91,15 @@ zr_status_t zr_device_open_host(zr_device_t *device, const zr_device_options_t *
     zr_device_t *host = NULL;
     if (options == NULL)
         options = &defaults;
-    if (device->backend->open_host == NULL)
-        return zr_device_open("host", options, host_p);
+    if (device->backend->open_host == NULL) {
+        zr_device_options_t own = *options;
+        own.trace = options->trace != NULL ? options->trace : device->trace;
+        return zr_device_open("host", &own, host_p);
+    }
     ZR_TRY(device->backend->open_host(device, options, &host));
     *host_p = begin(host, device->backend, options);
+    if (options->trace == NULL)
+        (*host_p)->trace = device->trace;
     return ZR_OK;
 }
 
@@ -114,6 +120,10 @@ double zr_device_now(const zr_device_t *device) {
         return device->backend->now(device);
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+zr_trace_t *zr_device_trace(const zr_device_t *device) {
+    return device->trace;
 }
 
 const zr_device_info_t *zr_device_info(const zr_device_t *device) {
@@ -264,6 +274,8 @@ static zr_status_t create_stream(zr_device_t *device, const char *name, create_f
     stream->device = device;
     stream->name = name;
     stream->cost = (zr_cost_t){0};
+    stream->work_begin = 0;
+    stream->n_groups = 0;
     *stream_p = stream;
     return ZR_OK;
 }
@@ -315,8 +327,24 @@ void *zr_stream_native(const zr_stream_t *stream) {
     return backend->stream_native != NULL ? backend->stream_native(stream) : NULL;
 }
 
+/* The calling thread may have to stand still, which a recorder is told. */
+static double begin_wait(const zr_device_t *device) {
+    return zr_trace_is_on(device->trace) ? zr_device_now(device) : 0;
+}
+
+static void end_wait(const zr_device_t *device, double begin, const char *stream_name) {
+    const double least_seconds = 2e-6; /* less is the call itself */
+    if (begin != 0 && zr_device_now(device) - begin > least_seconds)
+        zr_device_waited(device, begin, stream_name != NULL ? "wait for stream" : "wait for event",
+                         stream_name);
+}
+
 zr_status_t zr_stream_synchronize(zr_stream_t *stream) {
-    return stream->device->backend->stream_synchronize(stream);
+    zr_device_t *device = stream->device;
+    double begin = begin_wait(device);
+    zr_status_t status = device->backend->stream_synchronize(stream);
+    end_wait(device, begin, stream->name);
+    return status;
 }
 
 zr_status_t zr_stream_cost(const zr_stream_t *stream, zr_cost_t *cost_p) {
@@ -352,11 +380,17 @@ zr_status_t zr_stream_wait(zr_stream_t *stream, zr_event_t *event) {
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
                        "stream \"%s\" of a %s device cannot wait for an event of a %s device",
                        stream->name, stream->device->backend->name, event->device->backend->name);
-    return stream->device->backend->stream_wait(stream, event);
+    double begin = begin_wait(stream->device);
+    zr_status_t status = stream->device->backend->stream_wait(stream, event);
+    end_wait(stream->device, begin, NULL);
+    return status;
 }
 
 zr_status_t zr_event_synchronize(zr_event_t *event) {
-    return event->device->backend->event_synchronize(event);
+    double begin = begin_wait(event->device);
+    zr_status_t status = event->device->backend->event_synchronize(event);
+    end_wait(event->device, begin, NULL);
+    return status;
 }
 
 zr_status_t zr_event_query(zr_event_t *event, bool *passed_p) {
@@ -364,6 +398,8 @@ zr_status_t zr_event_query(zr_event_t *event, bool *passed_p) {
 }
 
 /* ---- copies -------------------------------------------------------------------- */
+
+static const char *const copy_names[] = {"copy to device", "copy to host", "copy"};
 
 zr_status_t zr_copy_async(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                           zr_copy_t kind) {
@@ -382,7 +418,10 @@ zr_status_t zr_copy_async(zr_stream_t *stream, void *dst, const void *src, size_
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "stream \"%s\": copying %zu bytes from %p to %p, which overlap",
                        stream->name, size_bytes, src, dst);
+    zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->copy_async(stream, dst, src, size_bytes, kind));
     zr_stream_add_cost(stream, (zr_cost_t){.bytes = 2.0 * (double)size_bytes});
+    if (stream->device->trace != NULL)
+        zr_stream_trace_work(stream, copy_names[kind], (zr_cost_t){.bytes = (double)size_bytes});
     return ZR_OK;
 }

@@ -18,6 +18,7 @@
 #include "kernels/dtype.h"
 #include "kernels/log.h"
 #include "kernels/status.h"
+#include "kernels/trace.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -53,6 +54,8 @@ typedef struct zr_device_options {
                                            NULL means zr_hardware_default() */
     struct zr_sim_clock *clock; /* sim: whose time it takes (kernels/simulation.h), borrowed until
                                    it is closed; NULL means one of its own */
+    zr_trace_t *trace; /* where what it does is recorded, and what is done with it; borrowed
+                          until it is closed; NULL: nowhere */
 } zr_device_options_t;
 
 typedef struct zr_device_info {
@@ -92,7 +95,8 @@ void zr_device_close(zr_device_t **device);
 
 /**
  * Open a device whose kernels work on the memory of another one's host tier: "host", but beside a
- * simulated device its own processors, simulated. As zr_device_open otherwise.
+ * simulated device its own processors, simulated. As zr_device_open otherwise; without a recorder
+ * in the options it has that of `device`.
  *
  * Ownership: close it before `device`, whose thread it belongs to.
  */
@@ -105,6 +109,9 @@ ZR_NODISCARD zr_status_t zr_device_open_host(zr_device_t *device,
  * forward, or a simulated device's own.
  */
 double zr_device_now(const zr_device_t *device);
+
+/** The recorder that the device was opened with; NULL: none. */
+zr_trace_t *zr_device_trace(const zr_device_t *device);
 
 /** Facts of the device; valid until it is closed. */
 const zr_device_info_t *zr_device_info(const zr_device_t *device);

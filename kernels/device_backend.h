@@ -9,6 +9,7 @@
 #define ZR_KERNELS_DEVICE_BACKEND_H
 
 #include "kernels/device.h"
+#include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "kernels/nn/nn.h"
 
@@ -82,6 +83,10 @@ typedef struct zr_device_backend {
      */
     void (*charge)(zr_stream_t *stream, const zr_charge_t *charge);
 
+    /* Optional. When the work that was queued last on a stream begins and ends, for a device whose
+     * clock knows it at once. */
+    void (*last_work)(const zr_stream_t *stream, double *begin_p, double *end_p);
+
     /* The runtime's kernels: see kernels.h. */
     zr_status_t (*adamw)(zr_stream_t *stream, const zr_adamw_t *args);
     zr_status_t (*sum_of_squares)(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
@@ -108,6 +113,7 @@ struct zr_device {
     zr_log_t log;
     zr_device_info_t info;
     struct zr_device_range *ranges; /* reserved; kept by device.c */
+    zr_trace_t *trace;              /* NULL: nothing is recorded */
 };
 
 struct zr_stream {
@@ -115,6 +121,10 @@ struct zr_stream {
     const char *name;
     zr_cost_t cost;      /* queued so far */
     bool is_synchronous; /* work is done when its call returns */
+
+    /* With a recorder: see device_trace.h. */
+    double work_begin;
+    int n_groups; /* that are open */
 };
 
 struct zr_event {
@@ -127,11 +137,19 @@ static inline void zr_stream_add_cost(zr_stream_t *stream, zr_cost_t cost) {
     stream->cost.bytes += cost.bytes;
 }
 
-/** Account for a kernel, also with the device. */
+/** Before a kernel or copy is queued. */
+static inline void zr_stream_work_begins(zr_stream_t *stream) {
+    if (stream->device->trace != NULL)
+        zr_stream_trace_begin(stream);
+}
+
+/** Account for a kernel that was queued, also with the device. */
 static inline void zr_stream_charge(zr_stream_t *stream, const zr_charge_t *charge) {
     zr_stream_add_cost(stream, charge->cost);
     if (stream->device->backend->charge != NULL)
         stream->device->backend->charge(stream, charge);
+    if (stream->device->trace != NULL)
+        zr_stream_trace_work(stream, charge->kernel, charge->cost);
 }
 
 extern const zr_device_backend_t zr_host_backend;

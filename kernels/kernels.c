@@ -82,6 +82,7 @@ zr_status_t zr_kernel_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
     ZR_TRY(check_adamw_factors(stream, args));
     if (n_elems == 0)
         return ZR_OK;
+    zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->adamw(stream, args));
     const zr_charge_t update = {
         .kernel = "adamw", .cost = zr_adamw_cost(args), .rate = ZR_RATE_UPDATE};
@@ -116,6 +117,7 @@ zr_status_t zr_kernel_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtyp
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
                        "sum_of_squares: workspace at %p is no place for %zu bytes of doubles",
                        workspace, workspace_bytes);
+    zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->sum_of_squares(stream, x, dtype, n_elems, result, workspace));
     charge(stream, "sum_of_squares",
            (zr_cost_t){.operations = 2.0 * (double)n_elems,
@@ -133,6 +135,7 @@ zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sou
         ZR_TRY(check_array(stream, "sum", "a source", sources[i], dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
+    zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->sum(stream, dst, sources, n_sources, dtype, n_elems));
     charge(
         stream, "sum",
@@ -193,6 +196,7 @@ zr_status_t zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
                               .n_sources = n_sources,
                               .dtype = dtype,
                               .n_elems = n_elems};
+    zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->spread(stream, &args));
     double array_bytes = (double)zr_dtype_size(dtype) * (double)n_elems;
     charge(stream, "spread",
@@ -209,6 +213,7 @@ zr_status_t zr_kernel_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, 
     ZR_TRY(check_array(stream, "add", "src", src, src_dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
+    zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->add(stream, dst, dst_dtype, src, src_dtype, n_elems));
     size_t bytes_per_elem = 2 * zr_dtype_size(dst_dtype) + zr_dtype_size(src_dtype);
     charge(stream, "add",
@@ -222,6 +227,7 @@ zr_status_t zr_kernel_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size
     ZR_TRY(check_array(stream, "scale", "x", x, dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
+    zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->scale(stream, x, dtype, n_elems, factor));
     charge(stream, "scale",
            (zr_cost_t){.operations = (double)n_elems,
@@ -235,6 +241,7 @@ zr_status_t zr_kernel_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype,
     ZR_TRY(check_array(stream, "cast", "src", src, src_dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
+    zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->cast(stream, dst, dst_dtype, src, src_dtype, n_elems));
     size_t bytes_per_elem = zr_dtype_size(dst_dtype) + zr_dtype_size(src_dtype);
     charge(stream, "cast",
@@ -247,6 +254,7 @@ zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_
     ZR_TRY(check_array(stream, "fill", "x", x, dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
+    zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->fill(stream, x, dtype, n_elems, value));
     charge(stream, "fill",
            (zr_cost_t){.operations = 0.0, .bytes = (double)zr_dtype_size(dtype) * (double)n_elems});

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/device_trace.h"
 #include "offload/store_backend.h"
 
 static const zr_store_backend_t *const backends[] = {
@@ -375,6 +376,10 @@ static void finish(zr_store_t *store, const zr_store_transfer_t *transfer) {
     while (transfer->state == ZR_TRANSFER_IN_FLIGHT)
         store->backend->progress(store, true);
     zr_store_account_of(store, transfer)->wait_seconds[direction] += zr_store_now(store) - begin;
+    if (store->options.device != NULL)
+        zr_device_waited(store->options.device, begin,
+                         direction == ZR_STORE_PUT ? "wait for write" : "wait for read",
+                         store->extents[transfer->extent].name);
 }
 
 /* Let what is on the same bytes end first. */
@@ -457,6 +462,8 @@ static zr_status_t start(zr_store_t *store, const call_t *call) {
         zr_store_account_of(store, transfer)->count[call->direction].n_transfers++;
         return ZR_OK;
     }
+    if (zr_store_trace(store) != NULL)
+        transfer->begin = zr_store_now(store);
     transfer->state = ZR_TRANSFER_IN_FLIGHT;
     store->n_in_flight++;
     store->backend->start(store, transfer);

@@ -32,6 +32,8 @@ typedef struct zr_store_transfer {
     unsigned char *buffer; /* of a put: not written */
     zr_status_t status;    /* of the first piece that failed; a backend then begins no other */
     bool is_unhashed;      /* the caller makes the checksums, or verifies them */
+    double begin;          /* when it was started; 0 without a recorder */
+    double end;            /* when it ended by the backend's clock; 0: when that was seen */
 
     size_t ended_bytes; /* of all pieces; equal to size_bytes: the transfer has ended */
     zr_transfer_state_t state;
@@ -124,6 +126,11 @@ extern const zr_store_backend_t zr_store_sim_backend;
 /** Extents on drives begin and end at multiples of the larger of this and a drive's block. */
 static inline size_t zr_store_layout_bytes(size_t block_bytes) {
     return block_bytes > 4096 ? block_bytes : 4096;
+}
+
+/** The recorder of the store's device; NULL: none. */
+static inline zr_trace_t *zr_store_trace(const zr_store_t *store) {
+    return store->options.device != NULL ? zr_device_trace(store->options.device) : NULL;
 }
 
 /** Where a transfer is counted. The backend adds n_continued and n_retried. */

@@ -108,12 +108,26 @@ static void mark_present(zr_store_t *store, const zr_store_piece_t *piece) {
         *is_present++ = 1;
 }
 
+static void record(const zr_store_t *store, const zr_store_transfer_t *transfer) {
+    bool is_put = transfer->direction == ZR_STORE_PUT;
+    const zr_trace_slice_t slice = {.kind = ZR_SLICE_TRANSFER,
+                                    .lane = is_put ? "write" : "read",
+                                    .name = is_put ? "write" : "read",
+                                    .subject = store->extents[transfer->extent].name,
+                                    .begin = transfer->begin,
+                                    .end = transfer->end != 0 ? transfer->end : zr_store_now(store),
+                                    .bytes = (double)transfer->size_bytes};
+    zr_trace_slice(zr_store_trace(store), &slice);
+}
+
 static void end_bytes(zr_store_t *store, zr_store_transfer_t *transfer, size_t size_bytes) {
     transfer->ended_bytes += size_bytes;
     if (transfer->ended_bytes < transfer->size_bytes)
         return;
     transfer->state = ZR_TRANSFER_ENDED;
     store->n_in_flight--;
+    if (transfer->begin != 0)
+        record(store, transfer);
     if (transfer->status == ZR_OK)
         zr_store_account_of(store, transfer)->count[transfer->direction].n_transfers++;
     else

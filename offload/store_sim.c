@@ -114,6 +114,7 @@ static void start(zr_store_t *store, zr_store_transfer_t *transfer) {
         spend_checksum(sim, transfer);
     spend_core(sim, moved);
     *end_of(sim, transfer) = move(sim, transfer->direction, moved) + disk->latency_s;
+    transfer->end = *end_of(sim, transfer);
     transfer->next = NULL;
     *sim->newest = transfer;
     sim->newest = &transfer->next;

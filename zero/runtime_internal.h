@@ -258,8 +258,40 @@ ZR_NODISCARD zr_status_t zr_rt_allocate(zr_runtime_t *runtime, size_t size_bytes
                                         zr_lifetime_t lifetime, const char *name,
                                         zr_stream_t *stream, void **pointer_p);
 
+/** Seconds of the device's clock. */
+static inline double zr_rt_now(const zr_runtime_t *runtime) {
+    return zr_device_now(runtime->device);
+}
+
+/** Tell the recorder, if there is one, what is done from now on at the end of the step: a phase of
+ * it, of a unit or NULL, and of a part of that, from 1; 0: all of it. */
+static inline void zr_rt_trace(const zr_runtime_t *runtime, const char *phase,
+                               const zr_unit_t *unit, size_t part) {
+    zr_trace_t *trace = zr_device_trace(runtime->device);
+    if (trace != NULL)
+        zr_trace_at(trace, zr_rt_now(runtime),
+                    &(zr_trace_place_t){.step = runtime->n_steps + 1,
+                                        .phase = phase,
+                                        .unit = unit != NULL ? unit->name : NULL,
+                                        .part = part});
+}
+
+/** The same in a micro-batch; without a unit, before its first. */
+static inline void zr_rt_trace_pass(const zr_runtime_t *runtime, const zr_unit_t *unit,
+                                    zr_pass_t pass) {
+    zr_trace_t *trace = zr_device_trace(runtime->device);
+    const char *phase = pass == ZR_FORWARD ? "forward" : "backward";
+    if (trace != NULL)
+        zr_trace_at(trace, zr_rt_now(runtime),
+                    &(zr_trace_place_t){.step = runtime->n_steps + 1,
+                                        .micro_batch = runtime->micro_batch,
+                                        .phase = unit != NULL ? phase : NULL,
+                                        .unit = unit != NULL ? unit->name : NULL});
+}
+
 /** Tell the allocator what computes from now on in this micro-batch; NULL: no unit yet. */
 static inline void zr_rt_mark(zr_runtime_t *runtime, const zr_unit_t *unit, zr_pass_t pass) {
+    zr_rt_trace_pass(runtime, unit, pass);
     zr_allocator_mark(runtime->allocator,
                       &(zr_mark_t){.step = runtime->n_steps + 1,
                                    .micro_batch = runtime->micro_batch,
@@ -309,10 +341,5 @@ ZR_NODISCARD zr_status_t zr_rt_exchange_words(zr_runtime_t *runtime, const char 
  */
 ZR_NODISCARD zr_status_t zr_rt_share_value(zr_runtime_t *runtime, double value,
                                            const double **all_p);
-
-/** Seconds of the device's clock. */
-static inline double zr_rt_now(const zr_runtime_t *runtime) {
-    return zr_device_now(runtime->device);
-}
 
 #endif

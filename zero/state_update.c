@@ -254,6 +254,7 @@ zr_status_t zr_state_update_unit(zr_unit_t *unit, const zr_state_update_t *updat
     for (size_t i = placement->first_piece[unit->index]; i < end; i++) {
         piece_work_t work = {.piece = &placement->pieces[i],
                              .most_elems = unit->runtime->config.sub_group_elems};
+        zr_rt_trace(unit->runtime, "update", unit, i + 1 - placement->first_piece[unit->index]);
         work.first = range_first + work.piece->first;
         work.grads = zr_grads_of_piece(unit, work.piece);
         work.params = device_params(unit, work.first);

@@ -18,6 +18,7 @@ static zr_status_t queue_norms(zr_runtime_t *runtime) {
 }
 
 static zr_status_t global_norm(zr_runtime_t *runtime, double *norm_p) {
+    zr_rt_trace(runtime, "norm", NULL, 0);
     ZR_TRY(queue_norms(runtime));
     size_t n_norms = (size_t)runtime->sharding.n_shards * runtime->n_units;
     ZR_TRY(zr_copy_async(runtime->compute, runtime->norms_host, runtime->norms_device,
@@ -50,6 +51,7 @@ static zr_status_t publish_unit(zr_unit_t *unit) {
     const zr_flat_t *flat = &unit->flat[FLAT_TRAINABLE];
     if (runtime->config.stage == 0 || runtime->config.stage == 3)
         return ZR_OK;
+    zr_rt_trace(runtime, "publish", unit, 0);
     ZR_TRY(zr_rt_order(runtime, runtime->compute, runtime->transfer));
     ZR_TRY(zr_state_order_params(runtime, runtime->transfer));
     zr_message_t message = {unit->params_tensor, runtime->config.dtype, ZR_TRAFFIC_MODEL};
@@ -61,6 +63,7 @@ static zr_status_t publish_unit(zr_unit_t *unit) {
 
 static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scale) {
     zr_state_update_t update = {.args = adamw_args(runtime, grad_scale), .lr = lr};
+    zr_rt_trace(runtime, "update", NULL, 0);
     ZR_TRY(zr_params_begin_update(runtime));
     ZR_TRY(zr_state_begin_update(runtime));
     bool is_early = zr_rt_may_update_early(runtime);
@@ -72,6 +75,7 @@ static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scal
         ZR_TRY(zr_state_update_unit(units[i], &update));
         ZR_TRY(publish_unit(units[i]));
     }
+    zr_rt_trace(runtime, "update", NULL, 0);
     ZR_TRY(zr_state_end_update(runtime));
     ZR_TRY(zr_params_end_update(runtime));
     runtime->n_updates++;
@@ -170,6 +174,7 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     ZR_TRY(zr_rt_note(runtime, zr_params_read_ahead(runtime)));
     runtime->micro_batch = 0;
     runtime->in_micro_batch = false;
+    zr_trace_at(zr_device_trace(runtime->device), zr_rt_now(runtime), &(zr_trace_place_t){0});
     runtime->n_steps++;
     report.step = runtime->n_steps;
     report.n_skipped = runtime->n_steps - runtime->n_updates;

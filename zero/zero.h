@@ -14,6 +14,7 @@
 #include "kernels/kernels.h"
 #include "kernels/nn/nn.h"
 #include "kernels/simulation.h"
+#include "kernels/trace.h"
 #include "offload/stash.h"
 #include "offload/store.h"
 #include "zero/checkpoint/checkpoint.h"

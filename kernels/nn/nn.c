@@ -164,6 +164,7 @@ zr_status_t zr_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args,
     if (args->m == 0 || args->n == 0)
         return ZR_OK;
     ZR_TRY(check_workspace(call, workspace, zr_nn_matmul_workspace_bytes(stream->device, args)));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->matmul(stream, args, workspace.data));
     charge_products(stream, call, zr_nn_matmul_cost(args), ZR_RATE_MATRIX,
                     args->a_dtype == ZR_DTYPE_BF16 || args->b_dtype == ZR_DTYPE_BF16 ||
@@ -196,6 +197,7 @@ zr_status_t zr_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *args,
         ZR_TRY(check_pointer(call, "dy", args->dy));
     ZR_TRY(check_pointer(call, "dbias", args->dbias.data));
     ZR_TRY(check_workspace(call, workspace, zr_nn_bias_grad_workspace_bytes(stream->device, args)));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->bias_grad(stream, args, workspace.data));
     charge(stream, call, zr_nn_bias_grad_cost(args));
     return ZR_OK;
@@ -223,6 +225,7 @@ zr_status_t zr_nn_layernorm(zr_stream_t *stream, const zr_nn_layernorm_t *args) 
     ZR_TRY(check_pointer(call, "y", args->y));
     ZR_TRY(check_pointer(call, "mean", args->mean));
     ZR_TRY(check_pointer(call, "rstd", args->rstd));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->layernorm(stream, args));
     charge(stream, call, zr_nn_layernorm_cost(args));
     return ZR_OK;
@@ -262,6 +265,7 @@ zr_status_t zr_nn_layernorm_backward(zr_stream_t *stream, const zr_nn_layernorm_
     }
     ZR_TRY(check_workspace(call, workspace,
                            zr_nn_layernorm_backward_workspace_bytes(stream->device, args)));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->layernorm_backward(stream, args, workspace.data));
     charge(stream, call, zr_nn_layernorm_backward_cost(args));
     return ZR_OK;
@@ -280,6 +284,7 @@ zr_status_t zr_nn_gelu(zr_stream_t *stream, void *y, const void *x, zr_dtype_t a
         return ZR_OK;
     ZR_TRY(check_pointer(call, "y", y));
     ZR_TRY(check_pointer(call, "x", x));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->gelu(stream, y, x, activation_dtype, n_elems));
     charge(stream, call,
            (zr_cost_t){.operations = 20.0 * (double)n_elems,
@@ -299,6 +304,7 @@ zr_status_t zr_nn_gelu_backward(zr_stream_t *stream, void *dx, const void *dy, c
     ZR_TRY(check_pointer(call, "dx", dx));
     ZR_TRY(check_pointer(call, "dy", dy));
     ZR_TRY(check_pointer(call, "x", x));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->gelu_backward(stream, dx, dy, x, activation_dtype, n_elems));
     charge(stream, call,
            (zr_cost_t){.operations = 28.0 * (double)n_elems,
@@ -359,6 +365,7 @@ zr_status_t zr_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
     ZR_TRY(check_pointer(call, "out", args->out));
     ZR_TRY(check_pointer(call, "log_sum", args->log_sum));
     ZR_TRY(check_workspace(call, workspace, zr_nn_attention_workspace_bytes(stream->device, args)));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->attention(stream, args, workspace.data));
     charge_products(stream, call, zr_nn_attention_cost(args), ZR_RATE_ATTENTION,
                     args->activation_dtype == ZR_DTYPE_BF16);
@@ -389,6 +396,7 @@ zr_status_t zr_nn_attention_backward(zr_stream_t *stream, const zr_nn_attention_
     ZR_TRY(check_pointer(call, "dqkv", args->dqkv));
     ZR_TRY(check_workspace(call, workspace,
                            zr_nn_attention_backward_workspace_bytes(stream->device, args)));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->attention_backward(stream, args, workspace.data));
     charge_products(stream, call, zr_nn_attention_backward_cost(args), ZR_RATE_ATTENTION,
                     args->activation_dtype == ZR_DTYPE_BF16);
@@ -445,6 +453,7 @@ zr_status_t zr_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *args) 
     ZR_TRY(check_pointer(call, "token_table", args->token_table));
     ZR_TRY(check_pointer(call, "position_table", args->position_table));
     ZR_TRY(check_pointer(call, "out", args->out));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->embedding(stream, args));
     charge(stream, call, zr_nn_embedding_cost(args));
     return ZR_OK;
@@ -474,6 +483,7 @@ zr_status_t zr_nn_embedding_backward(zr_stream_t *stream, const zr_nn_embedding_
     }
     ZR_TRY(check_workspace(call, workspace,
                            zr_nn_embedding_backward_workspace_bytes(stream->device, args)));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->embedding_backward(stream, args, workspace.data));
     charge(stream, call, zr_nn_embedding_backward_cost(args));
     return ZR_OK;
@@ -546,6 +556,7 @@ zr_status_t zr_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args,
     ZR_TRY(find_backend_of(stream, call.kernel, &backend));
     ZR_TRY(check_lm_head(call, args));
     ZR_TRY(check_workspace(call, workspace, zr_nn_lm_head_workspace_bytes(stream->device, args)));
+    zr_stream_work_begins(stream);
     ZR_TRY(backend->lm_head(stream, args, workspace.data));
     charge_products(stream, call, zr_nn_lm_head_cost(args), ZR_RATE_LM_HEAD,
                     args->activation_dtype == ZR_DTYPE_BF16 || args->param_dtype == ZR_DTYPE_BF16);

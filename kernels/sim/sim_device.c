@@ -168,6 +168,11 @@ static zr_status_t sim_event_query(zr_event_t *event, bool *passed_p) {
     return ZR_OK;
 }
 
+static void sim_last_work(const zr_stream_t *stream, double *begin_p, double *end_p) {
+    *begin_p = ((const zr_sim_stream_t *)stream)->begin;
+    *end_p = ((const zr_sim_stream_t *)stream)->ready;
+}
+
 /* ---- work ------------------------------------------------------------------------------------ */
 
 double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, double seconds) {
@@ -175,6 +180,7 @@ double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, d
     const zr_sim_device_t *sim = sim_of(stream);
     zr_sim_clock_spend(sim->clock, sim->hardware.launch_s);
     queue->ready = zr_sim_clock_work(sim->clock, part, name, queue->ready, seconds);
+    queue->begin = queue->ready - seconds;
     if (sim->base.info.synchronous)
         zr_sim_clock_wait(sim->clock, queue->ready);
     return queue->ready;
@@ -295,6 +301,7 @@ const zr_device_backend_t zr_sim_backend = {
     .event_synchronize = sim_event_synchronize,
     .event_query = sim_event_query,
     .copy_async = sim_copy_async,
+    .last_work = sim_last_work,
     .charge = sim_charge,
     .adamw = sim_adamw,
     .sum_of_squares = sim_sum_of_squares,

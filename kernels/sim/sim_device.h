@@ -32,6 +32,7 @@ typedef struct zr_sim_device {
 typedef struct zr_sim_stream {
     zr_stream_t base;
     double ready; /* when all that was queued is done */
+    double begin; /* of the last of it */
 } zr_sim_stream_t;
 
 typedef struct zr_sim_event {

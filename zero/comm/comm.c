@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "zero/comm/comm_backend.h"
 #include "zero/comm/queued.h"
@@ -57,6 +58,7 @@ void zr_comm_init(zr_comm_t *comm, const zr_comm_backend_t *backend,
     comm->rank = rank;
     comm->n_ranks = n_ranks;
     comm->device = NULL;
+    comm->call_device = NULL;
     comm->allocator = NULL;
     comm->n_calls = 0;
     comm->statistics = (zr_comm_statistics_t){0};
@@ -171,12 +173,27 @@ static uint64_t call_elems_sent(const zr_comm_t *comm, const zr_comm_call_t *cal
     return 0;
 }
 
+/* Whatever a backend makes of it, a collective is one piece of work in a trace. */
+static zr_status_t run_traced(zr_comm_t *comm, const zr_comm_call_t *call, zr_comm_entry_fn entry) {
+    if (call->stream == NULL)
+        return zr_comm_queue_run(comm, call, entry);
+    zr_stream_group_begin(call->stream);
+    zr_status_t status = zr_comm_queue_run(comm, call, entry);
+    const zr_trace_slice_t slice = {
+        .kind = ZR_SLICE_COLLECTIVE,
+        .name = zr_collective_name(call->collective),
+        .subject = call->message.tensor,
+        .bytes = (double)(call_elems_sent(comm, call) * zr_dtype_size(call->message.dtype))};
+    zr_stream_group_end(call->stream, status == ZR_OK ? &slice : NULL);
+    return status;
+}
+
 /* Number the call, hand it to the backend, and count it when it was made, or queued. */
 static zr_status_t run_call(zr_comm_t *comm, zr_comm_call_t *call, zr_comm_entry_fn entry) {
     if (comm->device == NULL && call->stream != NULL)
         comm->device = zr_stream_device(call->stream);
     call->sequence = ++comm->n_calls;
-    ZR_TRY(zr_comm_queue_run(comm, call, entry));
+    ZR_TRY(run_traced(comm, call, entry));
     zr_comm_count_t *count = &comm->statistics.count[call->message.traffic][call->collective];
     uint64_t elems_sent = call_elems_sent(comm, call);
     count->n_calls += 1;

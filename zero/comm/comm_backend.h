@@ -96,6 +96,7 @@ struct zr_comm {
     int rank;
     int n_ranks;
     zr_device_t *device;             /* of the first call's stream, and so of every call's */
+    const zr_device_t *call_device;  /* that the call being made works on; NULL: none yet */
     struct zr_allocator *allocator;  /* the caller's; NULL: there is none */
     uint64_t n_calls;                /* sequence of the latest call */
     zr_comm_statistics_t statistics; /* counts by comm.c; seconds by the backend, of all its calls,

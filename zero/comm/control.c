@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 
 void zr_control_destroy(zr_control_t **control) {
@@ -39,20 +40,27 @@ zr_status_t zr_control_refuse(zr_control_t *control, const zr_comm_t *comm,
                    reason != NULL ? reason : "the communicator has ended");
 }
 
+/* Until now, for other ranks. */
+static void count_wait(zr_comm_t *comm, double start, const char *tensor) {
+    comm->statistics.wait_seconds += zr_comm_clock() - start;
+    if (comm->call_device != NULL)
+        zr_device_waited(comm->call_device, start, "wait for ranks", tensor);
+}
+
 zr_status_t zr_control_arrive(zr_control_t *control, zr_comm_t *comm, const zr_comm_call_t *call,
                               const void *payload, size_t payload_bytes, void *all) {
     zr_post_t post;
     zr_post_fill(&post, call, payload, payload_bytes);
     double start = zr_comm_clock();
     zr_status_t status = control->backend->arrive(control, &post, all);
-    comm->statistics.wait_seconds += zr_comm_clock() - start;
+    count_wait(comm, start, call->message.tensor);
     return status == ZR_OK ? ZR_OK : zr_control_refuse(control, comm, call);
 }
 
 zr_status_t zr_control_meet(zr_control_t *control, zr_comm_t *comm, zr_status_t status) {
     double start = zr_comm_clock();
     zr_status_t outcome = control->backend->meet(control, status);
-    comm->statistics.wait_seconds += zr_comm_clock() - start;
+    count_wait(comm, start, NULL);
     return outcome;
 }
 

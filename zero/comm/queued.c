@@ -53,6 +53,7 @@ static zr_status_t make(zr_comm_t *comm, const zr_comm_call_t *call, zr_comm_ent
                         zr_comm_seconds_t *seconds) {
     zr_comm_statistics_t *statistics = &comm->statistics;
     double waited = statistics->wait_seconds, moved = statistics->move_seconds;
+    comm->call_device = call->stream != NULL ? zr_stream_device(call->stream) : comm->device;
     zr_status_t status = entry(comm, call);
     pthread_mutex_lock(&comm->queue.lock);
     seconds->wait += statistics->wait_seconds - waited;
