@@ -275,6 +275,7 @@ static zr_status_t create_stream(zr_device_t *device, const char *name, create_f
     stream->name = name;
     stream->cost = (zr_cost_t){0};
     stream->work_begin = 0;
+    stream->span = NULL;
     stream->n_groups = 0;
     *stream_p = stream;
     return ZR_OK;
@@ -293,7 +294,9 @@ zr_status_t zr_stream_create_beside(zr_device_t *device, const char *name, zr_st
 void zr_stream_destroy(zr_stream_t **stream) {
     if (stream == NULL || *stream == NULL)
         return;
+    struct zr_trace_span *span = (*stream)->span;
     (*stream)->device->backend->stream_destroy(*stream);
+    free(span); /* nothing that is queued has it any more */
     *stream = NULL;
 }
 

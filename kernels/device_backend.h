@@ -124,7 +124,8 @@ struct zr_stream {
 
     /* With a recorder: see device_trace.h. */
     double work_begin;
-    int n_groups; /* that are open */
+    struct zr_trace_span *span; /* of the work that has begun, where that tells its times itself */
+    int n_groups;               /* that are open */
 };
 
 struct zr_event {

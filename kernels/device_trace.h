@@ -2,9 +2,10 @@
  * How what a device does comes to its recorder (trace.h): for the dispatch of kernels and copies,
  * and for what is made of several of them.
  *
- * When work ran is known in one of three ways. A device with a clock of its own tells
- * (last_work). On a synchronous one it is the time that the call took. On any other it is when the
- * work was queued, and the file says so.
+ * When work ran is known in one of several ways. A device with a clock of its own tells
+ * (last_work). On a synchronous stream it is the time that the call took. A stream that takes calls
+ * has one queued before the work and one behind it, which look at the clock. On any other it is
+ * when the work was queued, and the file says so.
  */
 #ifndef ZR_KERNELS_DEVICE_TRACE_H
 #define ZR_KERNELS_DEVICE_TRACE_H

@@ -292,6 +292,8 @@ static void record_slice(zr_trace_t *trace, const zr_trace_slice_t *slice) {
         return;
     }
     event->slice_kind = (uint8_t)slice->kind;
+    if (slice->place != 0)
+        event->place = (uint32_t)slice->place - 1;
     event->as.slice.end = slice->end > slice->begin ? slice->end : slice->begin;
     event->as.slice.bytes = slice->bytes;
     event->as.slice.operations = slice->operations;
@@ -301,11 +303,20 @@ static void record_slice(zr_trace_t *trace, const zr_trace_slice_t *slice) {
 }
 
 void zr_trace_slice(zr_trace_t *trace, const zr_trace_slice_t *slice) {
-    if (!zr_trace_is_on(trace))
+    if (!zr_trace_is_on(trace) && (trace == NULL || slice->place == 0))
         return;
     pthread_mutex_lock(&trace->lock);
     record_slice(trace, slice);
     pthread_mutex_unlock(&trace->lock);
+}
+
+size_t zr_trace_here(zr_trace_t *trace) {
+    if (!zr_trace_is_on(trace))
+        return 0;
+    pthread_mutex_lock(&trace->lock);
+    size_t place = (size_t)trace->n_places + 1;
+    pthread_mutex_unlock(&trace->lock);
+    return place;
 }
 
 /* ---- facts ----------------------------------------------------------------------------------- */

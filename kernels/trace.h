@@ -110,10 +110,15 @@ typedef struct zr_trace_slice {
     double begin, end;   /* seconds */
     double bytes;        /* 0: of no account */
     double operations;   /* likewise */
+    size_t place;        /* where it was queued: zr_trace_here then; 0: where the thread is now */
 } zr_trace_slice_t;
 
 /** Record a slice. @param slice  borrowed for the call, with its names */
 void zr_trace_slice(zr_trace_t *trace, const zr_trace_slice_t *slice);
+
+/** The place where the rank's thread is, for slices that are recorded later; 0: there is no
+ * recording. */
+size_t zr_trace_here(zr_trace_t *trace);
 
 /** Record that a counter has a value from now on, such as "device memory", "gradients". A series
  * NULL is the whole of its counter. Values are kept where there is no recording, too. */

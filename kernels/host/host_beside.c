@@ -151,6 +151,7 @@ static zr_host_beside_t *create_beside(const zr_host_device_t *host, const char 
         return NULL;
     beside->view = *host;
     beside->view.base.ranges = NULL;
+    beside->view.base.trace = NULL; /* who queues work records it */
     beside->view.base.info.synchronous = true;
     beside->view.is_beside = true;
     beside->stream.base =

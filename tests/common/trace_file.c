@@ -1,4 +1,5 @@
 /* See trace_file.h. */
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -51,7 +52,7 @@ static const char *thread_name(json_t *file, long long process, long long thread
 
 /* Events of a thread lie one behind the other in the file, and begin in order. */
 static void check_nesting(json_t *file) {
-    long long ends[DEEPEST] = {0}, process = -1, thread = -1, last = 0;
+    long long ends[DEEPEST] = {0}, process = -1, thread = -1, last = LLONG_MIN;
     int depth = 0;
     size_t i;
     json_t *event;
@@ -63,7 +64,7 @@ static void check_nesting(json_t *file) {
             thread = whole(event, "tid");
             assert_non_null(thread_name(file, process, thread));
             depth = 0;
-            last = 0;
+            last = LLONG_MIN;
         }
         long long begin = trace_file_begin(event), end = trace_file_end(event);
         assert_true(begin >= last && end >= begin);

@@ -2,6 +2,7 @@
  * The recorder of traces: what comes into the file, in which lanes, and what does not; bounds; what
  * happens to a file that cannot be written; and that nothing is allocated without one.
  */
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "kernels/simulation.h"
 #include "kernels/trace.h"
@@ -358,6 +360,63 @@ static void on_simulated_device(void **state) {
     on_device("sim", "virtual");
 }
 
+static void wait_for_go(void *context, zr_stream_t *stream) {
+    (void)stream;
+    sem_wait(context);
+}
+
+/* What is queued on a stream with a thread of its own has the time and the place of its own: it
+ * runs when the caller is in the next step, which is not recorded. */
+static void on_stream_beside(void **state) {
+    static const char *const names[] = {"step 1", "norm", "copy", "all_gather h.0 parameters"};
+    zr_device_options_t options = zr_device_options_default();
+    zr_device_t *device = NULL;
+    zr_stream_t *stream = NULL;
+    float memory[16] = {0};
+    char tensor[] = "h.0 parameters";
+    sem_t may_go;
+    (void)state;
+    zr_trace_t *trace = make(1, 1, true);
+    options.trace = trace;
+    options.n_threads = 1;
+    options.beside = true;
+    sem_init(&may_go, 0, 0);
+    assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
+    assert_int_equal(zr_stream_create_beside(device, "comm", &stream), ZR_OK);
+    at(trace, zr_device_now(device), 1, 0, "norm", NULL);
+    assert_int_equal(zr_stream_call(stream, wait_for_go, &may_go), ZR_OK);
+    assert_int_equal(zr_copy_async(stream, memory + 8, memory, 32, ZR_COPY_DEVICE_TO_DEVICE),
+                     ZR_OK);
+    zr_stream_group_begin(stream);
+    assert_int_equal(zr_copy_async(stream, memory + 8, memory, 32, ZR_COPY_DEVICE_TO_DEVICE),
+                     ZR_OK);
+    zr_stream_group_end(
+        stream,
+        &(zr_trace_slice_t){.kind = ZR_SLICE_COLLECTIVE, .name = "all_gather", .subject = tensor});
+    memset(tensor, 'x', sizeof(tensor) - 1);
+    at(trace, zr_device_now(device), 2, 1, NULL, NULL);
+    double queued = zr_device_now(device);
+    sem_post(&may_go);
+    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    zr_trace_set_origin(trace, queued);
+    json_t *file = save(trace);
+    check_names(file, "comm", names, 4);
+    size_t n;
+    json_t **slices = trace_file_slices(file, 1, "comm", NULL, &n);
+    assert_true(trace_file_begin(slices[2]) >= 0); /* not when it was queued */
+    assert_true(trace_file_begin(slices[3]) >= trace_file_end(slices[2]));
+    free(slices);
+    json_t *about = json_object_get(json_object_get(file, "otherData"), "rank 0");
+    const char *times = json_string_value(json_object_get(about, "times"));
+    assert_non_null(times);
+    assert_memory_equal(times, "measured", 8);
+    json_decref(file);
+    zr_stream_destroy(&stream);
+    zr_device_close(&device);
+    zr_trace_destroy(&trace);
+    sem_destroy(&may_go);
+}
+
 /* The branch that is there when nothing is recorded leads nowhere. */
 static void off_is_not_one_allocation(void **state) {
     zr_device_options_t options = zr_device_options_default();
@@ -400,6 +459,7 @@ int main(void) {
         cmocka_unit_test(bad_options),
         cmocka_unit_test(on_host),
         cmocka_unit_test(on_simulated_device),
+        cmocka_unit_test(on_stream_beside),
         cmocka_unit_test(off_is_not_one_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, clean);
