@@ -355,6 +355,8 @@ zr_status_t gpt_take_loss(gpt_t *gpt, double *loss_p) {
         return zr_fail(zr_runtime_log(gpt->runtime), ZR_ERR_STATE,
                        "gpt_take_loss without a micro-batch since the last one");
     double sum;
+    zr_device_t *device = zr_runtime_device(gpt->runtime);
+    zr_trace_phase(zr_device_trace(device), zr_device_now(device), "loss");
     ZR_TRY(read_loss(gpt, 0, &sum));
     *loss_p = sum / (double)gpt->n_losses;
     gpt->n_losses = 0;

@@ -26,6 +26,7 @@ typedef struct gpt_plan_request {
     zr_hardware_t hardware;
     gpt_plan_spans_t *spans; /* set to the work of the last step, to be freed by the caller; NULL:
                                 it is not kept */
+    zr_trace_t *trace;       /* where it is recorded; NULL: nowhere */
     zr_log_t log;            /* where that rank reports */
 } gpt_plan_request_t;
 

@@ -14,7 +14,7 @@
 #include "examples/shared_options.h"
 #include "examples/this_machine.h"
 
-enum { KEY_HARDWARE = SHARED_OPTIONS_FIRST_KEY, KEY_PLOT };
+enum { KEY_HARDWARE = SHARED_OPTIONS_FIRST_KEY, KEY_PLOT, KEY_TRACE };
 
 /* What --help says, where it is not what zero-train says. */
 static const shared_option_t shared[] = {
@@ -84,6 +84,9 @@ static const struct argp_option own[] = {
     {"plot", KEY_PLOT, "FILE", 0,
      "draw memory of each placement, and the time line of a step of the recommended plan, as "
      "FILE.svg or FILE.png (needs gnuplot)",
+     6},
+    {"trace", KEY_TRACE, "FILE", 0,
+     "write what runs when in a step of the recommended plan, as zero-train --trace does of a run",
      6},
 };
 
@@ -159,6 +162,10 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
     }
     if (key == KEY_PLOT)
         return set_plot(p, value);
+    if (key == KEY_TRACE) {
+        o->trace_path = value;
+        return files_check_writable("--trace", value, p->log);
+    }
     const char *name = shared_options_name(&all, key);
     ZR_TRY(train_options_take(&o->run, key, value, p->log));
     p->has_device |= strcmp(name, "device") == 0 || strcmp(name, "threads") == 0;
@@ -172,7 +179,8 @@ static error_t set_option(int key, char *value, struct argp_state *state) {
     parsing_t *p = state->input;
     if (key == ARGP_KEY_ARG)
         return shared_options_refuse_word("zero-plan", value, p->log);
-    if (key != KEY_HARDWARE && key != KEY_PLOT && shared_options_name(&all, key) == NULL)
+    if (key != KEY_HARDWARE && key != KEY_PLOT && key != KEY_TRACE &&
+        shared_options_name(&all, key) == NULL)
         return ARGP_ERR_UNKNOWN;
     if (p->options->run.help || p->options->run.version)
         return 0;

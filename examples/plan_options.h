@@ -23,7 +23,8 @@ typedef struct plan_options {
 
     bool ranks_open; /* as many as a described machine has; of this one, one */
 
-    const char *plot_path; /* of a picture; NULL: none */
+    const char *plot_path;  /* of a picture; NULL: none */
+    const char *trace_path; /* NULL: none */
 
     /* What is tried in all ways. */
     bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;

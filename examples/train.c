@@ -20,6 +20,7 @@
 #include "examples/train_files.h"
 #include "examples/train_launch.h"
 #include "examples/train_report.h"
+#include "examples/train_trace.h"
 
 typedef struct zero_train {
     const train_options_t *options;
@@ -51,6 +52,7 @@ typedef struct rank {
     gpt_t *gpt;
     data_reader_t *reader;
 
+    zr_trace_t *trace;             /* of --trace; owned, until it is written; NULL: none */
     bool is_recording;             /* the allocator is */
     zr_recording_t *recording;     /* of --memory-snapshot, when it is done; owned */
     size_t recorded_step;          /* its step, from 1; 0: of a run that failed */
@@ -78,6 +80,7 @@ static zr_status_t create_device(rank_t *rank) {
     options.n_threads = rank->run->n_device_threads;
     options.index = rank->run->device.index;
     options.shares_memory = rank->run->options->is_launched;
+    options.trace = rank->trace;
     if (rank->run->options->use_nccl && !rank->run->options->is_launched)
         options.index += rank->number; /* a GPU each */
     ZR_TRY(zr_device_open(rank->run->device.name, &options, &rank->device));
@@ -145,8 +148,11 @@ static zr_status_t create_reader(rank_t *rank) {
 static zr_status_t make_rank(rank_t *rank) {
     const run_t *run = rank->run;
     ZR_TRY(train_agree(run->options, run->data, &run->start, rank->comm));
+    ZR_TRY(
+        train_trace_create(run->options, rank->number, run->start.step, &rank->log, &rank->trace));
     ZR_TRY(create_device(rank));
     ZR_TRY(create_model(rank));
+    ZR_TRY(train_trace_align(run->options, rank->runtime, rank->trace));
     return create_reader(rank);
 }
 
@@ -326,13 +332,26 @@ static void add_time(train_time_t *sum, const train_time_t *time) {
     sum->data += time->data;
 }
 
+static zr_status_t next_batch(rank_t *rank, size_t *length_p, const int32_t **tokens_p,
+                              const int32_t **targets_p) {
+    double begin = zr_device_now(rank->device), waited = data_reader_wait_seconds(rank->reader);
+    ZR_TRY(data_reader_next(rank->reader, length_p, tokens_p, targets_p));
+    if (rank->trace != NULL && data_reader_wait_seconds(rank->reader) > waited)
+        zr_trace_slice(rank->trace, &(zr_trace_slice_t){.kind = ZR_SLICE_WAIT,
+                                                        .lane = ZR_TRACE_STALLS,
+                                                        .name = "wait for data",
+                                                        .begin = begin,
+                                                        .end = zr_device_now(rank->device)});
+    return ZR_OK;
+}
+
 static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
     const train_options_t *o = rank->run->options;
     double loss = 0;
     for (size_t i = 0; i < o->config.grad_accum; i++) {
         const int32_t *tokens = NULL, *targets = NULL;
         size_t length = 0;
-        ZR_TRY(data_reader_next(rank->reader, &length, &tokens, &targets));
+        ZR_TRY(next_batch(rank, &length, &tokens, &targets));
         ZR_TRY(gpt_train_micro_batch(rank->gpt, tokens, targets, o->config.micro_batch, length));
         line_p->n_tokens += (size_t)o->n_ranks * o->config.micro_batch * length;
     }
@@ -426,8 +445,11 @@ static zr_status_t save_checkpoint(rank_t *rank) {
     const train_options_t *o = rank->run->options;
     const train_start_t *start = &rank->run->start;
     uint64_t n_trained = (rank->result.n_steps - start->step) * train_checkpoint_step_sequences(o);
-    return train_checkpoint_save(o, rank->run->data, rank->runtime, start->n_sequences + n_trained,
-                                 &rank->result.saves);
+    zr_trace_phase(rank->trace, zr_device_now(rank->device), "checkpoint");
+    zr_status_t status = train_checkpoint_save(o, rank->run->data, rank->runtime,
+                                               start->n_sequences + n_trained, &rank->result.saves);
+    zr_trace_phase(rank->trace, zr_device_now(rank->device), NULL);
+    return status;
 }
 
 static zr_status_t train_steps(rank_t *rank) {
@@ -485,6 +507,7 @@ static zr_status_t finish(rank_t *rank) {
                 statistics.count[ZR_TRAFFIC_MODEL][i].bytes_sent;
         }
     }
+    zr_trace_phase(rank->trace, zr_device_now(rank->device), "hash of the weights");
     return zr_runtime_weights(rank->runtime, &rank->result.weights);
 }
 
@@ -785,13 +808,34 @@ static void run_threads(run_t *run, rank_t *ranks) {
         pthread_join(ranks[i].thread, NULL);
 }
 
+/* ---- traces ----------------------------------------------------------------------------- */
+
+/* Also of a run that failed: where its time went is looked for. */
+static zr_status_t save_traces(const run_t *run, rank_t *ranks, train_trace_result_t *result) {
+    size_t n_ranks = (size_t)train_launch_n_here(run->options), n = 0;
+    zr_trace_t **traces = calloc(n_ranks, sizeof(zr_trace_t *));
+    zr_status_t status = traces != NULL ? ZR_OK
+                                        : zr_fail(&run->log, ZR_ERR_MEMORY,
+                                                  "no memory for the traces of %zu ranks", n_ranks);
+    for (size_t i = 0; i < n_ranks && traces != NULL; i++)
+        if (ranks[i].trace != NULL)
+            traces[n++] = ranks[i].trace;
+    if (status == ZR_OK)
+        status = train_trace_save(run->options, traces, n, &run->log, result);
+    for (size_t i = 0; i < n_ranks; i++)
+        zr_trace_destroy(&ranks[i].trace);
+    free(traces);
+    return status;
+}
+
 /* ---- memory snapshots ------------------------------------------------------------------- */
 
 static zr_status_t save_snapshot(const run_t *run, const rank_t *rank) {
     char *path = NULL;
     if (rank->recording == NULL)
         return ZR_OK;
-    ZR_TRY(train_files_snapshot_path(run->options, rank->number, &rank->log, &path));
+    ZR_TRY(
+        train_files_rank_path(run->options->memory_snapshot_path, rank->number, &rank->log, &path));
     zr_status_t status = zr_snapshot_save(rank->recording, path, &rank->log);
     if (status == ZR_OK) {
         zr_recording_info_t info;
@@ -822,6 +866,8 @@ static zr_status_t save_snapshots(const run_t *run, rank_t *ranks) {
 static zr_status_t run_ranks(run_t *run, train_result_t *result) {
     run_threads(run, run->ranks);
     zr_status_t saved = save_snapshots(run, run->ranks);
+    zr_status_t traced = save_traces(run, run->ranks, &result->trace);
+    saved = saved == ZR_OK ? traced : saved;
     zr_status_t status = run->status != ZR_OK ? run->status : saved;
     add_up(run->ranks, run->options, result);
     result->bad_input = is_about_input(status) && !run->drive_failed;

@@ -121,6 +121,13 @@ typedef struct train_saves {
     bool is_open;         /* one more was begun */
 } train_saves_t;
 
+/** The file of --trace. */
+typedef struct train_trace_result {
+    bool is_written;              /* what follows says something */
+    size_t first_step, last_step; /* 0: none was reached */
+    size_t n_events, n_left_out;  /* of the ranks of this process */
+} train_trace_result_t;
+
 typedef struct train_result {
     zr_status_t status; /* of the rank that failed first */
     bool bad_input;     /* the run failed for what it was given: exit 2 */
@@ -142,6 +149,7 @@ typedef struct train_result {
     size_t n_data_tokens;
     size_t n_data_windows;
     size_t n_data_duplicates;
+    train_trace_result_t trace;
     size_t first_step; /* steps that were done before: those of the checkpoint */
     size_t n_steps;    /* done, with those before, and skipped ones */
     size_t n_skipped;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "examples/common/files.h"
+#include "examples/train_trace.h"
 
 /* ---- outputs ---------------------------------------------------------------------------- */
 
@@ -30,23 +31,32 @@ static zr_status_t check_not_read(const train_options_t *options, const data_t *
         path, input);
 }
 
-static zr_status_t check_snapshot(const train_options_t *options, const data_t *data,
-                                  const char *path, const zr_log_t *log) {
-    ZR_TRY(check_not_read(options, data, "--memory-snapshot", path, log));
+/* A file that is written when the run has ended. */
+static zr_status_t check_output(const train_options_t *options, const data_t *data,
+                                const char *option, const char *path, const zr_log_t *log) {
+    ZR_TRY(check_not_read(options, data, option, path, log));
     if (options->log_path != NULL && files_are_same(path, options->log_path))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--log %s and --memory-snapshot %s: are one file; give another name",
-                       options->log_path, path);
-    return files_check_writable("--memory-snapshot", path, log);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--log %s and %s %s: are one file; give another name",
+                       options->log_path, option, path);
+    return files_check_writable(option, path, log);
 }
 
-zr_status_t train_files_snapshot_path(const train_options_t *options, int rank, const zr_log_t *log,
-                                      char **path_p) {
-    const char *path = options->memory_snapshot_path, *ending = strrchr(path, '.');
+static zr_status_t check_snapshot(const train_options_t *options, const data_t *data,
+                                  const char *path, const zr_log_t *log) {
+    if (options->trace_path != NULL && files_are_same(path, options->trace_path))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--trace %s and --memory-snapshot %s: are one file; give another name",
+                       options->trace_path, path);
+    return check_output(options, data, "--memory-snapshot", path, log);
+}
+
+zr_status_t train_files_rank_path(const char *path, int rank, const zr_log_t *log, char **path_p) {
+    const char *slash = strrchr(path, '/'), *last = slash == NULL ? path : slash + 1;
+    const char *dot = strrchr(last, '.'), *ending = dot == NULL ? last + strlen(last) : dot;
     size_t size = strlen(path) + 32;
     char *text = malloc(size);
     if (text == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the name of a memory snapshot");
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for the name of a file");
     if (rank == 0)
         snprintf(text, size, "%s", path);
     else
@@ -61,14 +71,27 @@ static zr_status_t check_log(const train_options_t *options, const data_t *data,
     return files_check_writable("--log", options->log_path, log);
 }
 
+/* Of this process alone: others may be on other machines. */
+static zr_status_t check_trace(const train_options_t *options, const data_t *data,
+                               const zr_log_t *log) {
+    char *path = NULL;
+    if (options->trace_path == NULL)
+        return ZR_OK;
+    ZR_TRY(train_trace_path(options, options->is_launched ? options->launch.rank : 0, log, &path));
+    zr_status_t status = check_output(options, data, "--trace", path, log);
+    free(path);
+    return status;
+}
+
 static zr_status_t check_outputs(const train_options_t *options, const data_t *data,
                                  const zr_log_t *log) {
     int n_snapshots = options->memory_snapshot_path == NULL ? 0 : options->n_ranks;
     if (options->log_path != NULL)
         ZR_TRY(check_log(options, data, log));
+    ZR_TRY(check_trace(options, data, log));
     for (int i = 0; i < n_snapshots; i++) {
         char *path = NULL;
-        ZR_TRY(train_files_snapshot_path(options, i, log, &path));
+        ZR_TRY(train_files_rank_path(options->memory_snapshot_path, i, log, &path));
         zr_status_t status = check_snapshot(options, data, path, log);
         free(path);
         ZR_TRY(status);

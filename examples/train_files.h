@@ -9,9 +9,9 @@
 #include "examples/train_options.h"
 
 /**
- * Check --log and --memory-snapshot: neither is read by this run, they are not one file, and
- * both can be written; and the folders for NVMe: files can be made
- * in them. What is there stays as it is.
+ * Check --log, --memory-snapshot and --trace: none is read by this run, no two are one file, and
+ * all can be written; and the folders for NVMe: files can be made in them. What is there stays as
+ * it is.
  *
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO; ZR_ERR_MEMORY. What is wrong has been logged.
  */
@@ -23,11 +23,12 @@ ZR_NODISCARD zr_status_t train_files_check_nvme_paths(const train_options_t *opt
                                                       const zr_log_t *log);
 
 /**
- * The file of a rank's memory snapshot: for all but the first, .rankN stands before the ending.
+ * A rank's own file, of a name that is given for all: for all but the first, .rankN stands before
+ * the ending.
  *
  * Ownership: free the path.
  */
-ZR_NODISCARD zr_status_t train_files_snapshot_path(const train_options_t *options, int rank,
-                                                   const zr_log_t *log, char **path_p);
+ZR_NODISCARD zr_status_t train_files_rank_path(const char *path, int rank, const zr_log_t *log,
+                                               char **path_p);
 
 #endif

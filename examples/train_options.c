@@ -6,6 +6,7 @@
 #include "examples/train_auto.h"
 #include "examples/train_io_settings.h"
 #include "examples/train_launch.h"
+#include "examples/train_trace.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -93,6 +94,7 @@ enum option_key {
     KEY_RESUME,
     KEY_RESUME_DATA,
     KEY_TRACE,
+    KEY_TRACE_STEPS,
 };
 
 static const struct argp_option option_table[] = {
@@ -274,13 +276,17 @@ static const struct argp_option option_table[] = {
      "or FILE.pickle (for pytorch.org/memory_viz); rank N > 0 writes FILE.rankN.csv and so on. Of "
      "a single step, all since the start; of a run that fails, the last as far as it came",
      7},
+    {"trace", KEY_TRACE, "FILE", 0,
+     "write what ran when on every rank, for ui.perfetto.dev or chrome://tracing: kernels, "
+     "collectives, copies, transfers of drives, what a rank waited for, and memory (of ranks that "
+     "are processes, rank N > 0 writes FILE.rankN)",
+     7},
+    {"trace-steps", KEY_TRACE_STEPS, "FIRST:LAST", 0,
+     "with --trace: of these steps (default: the first ten of the run)", 7},
     {"json", KEY_JSON, NULL, 0, "print the result as one JSON object", 7},
     {"quiet", KEY_QUIET, NULL, 0, "no progress and no summary; errors and warnings only", 7},
     {"help", KEY_HELP, NULL, 0, "print this", 7},
     {"version", KEY_VERSION, NULL, 0, "print the version and how it was built", 7},
-
-    /* Of the contract and not built yet: known, so that they are refused and not misread. */
-    {"trace", KEY_TRACE, "FILE", OPTION_HIDDEN, NULL, 8},
     {0},
 };
 
@@ -494,16 +500,6 @@ static zr_status_t check_checkpoint(const train_options_t *options, const zr_log
     return ZR_OK;
 }
 
-/* Options of later versions: what they ask for would not happen. */
-static zr_status_t refuse(const parsing_t *p, int key, const char *value) {
-    const struct argp_option *option = option_table;
-    while (option->key != key)
-        option++;
-    return zr_fail(p->log, ZR_ERR_UNSUPPORTED,
-                   "--%s%s%s is not available yet in version %s; leave it out", option->name,
-                   value == NULL ? "" : " ", value == NULL ? "" : value, zr_version());
-}
-
 /* ---- parsing ---------------------------------------------------------------------------- */
 
 static zr_status_t set_model_option(parsing_t *p, int key, const char *value) {
@@ -532,7 +528,7 @@ static zr_status_t set_model_option(parsing_t *p, int key, const char *value) {
         o->freeze = value;
         return ZR_OK;
     default:
-        return refuse(p, key, value);
+        return ZR_ERR_ARGUMENT; /* no option of the table */
     }
 }
 
@@ -700,6 +696,11 @@ static zr_status_t set_output_option(parsing_t *p, int key, const char *value) {
     case KEY_MEMORY_SNAPSHOT:
         o->memory_snapshot_path = value;
         return ZR_OK;
+    case KEY_TRACE:
+        o->trace_path = value;
+        return ZR_OK;
+    case KEY_TRACE_STEPS:
+        return train_trace_take_steps(o, value, p->log);
     case KEY_JSON:
         o->json = true;
         return ZR_OK;
@@ -731,7 +732,7 @@ zr_status_t train_options_take(train_options_t *options, int key, const char *va
 }
 
 static error_t set_option(int key, char *value, struct argp_state *state) {
-    if (key != ARGP_KEY_ARG && (key < KEY_MODEL || key > KEY_TRACE))
+    if (key != ARGP_KEY_ARG && (key < KEY_MODEL || key > KEY_TRACE_STEPS))
         return ARGP_ERR_UNKNOWN;
     parsing_t *p = state->input;
     if (p->options->help || p->options->version)
@@ -981,6 +982,7 @@ zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log)
     ZR_TRY(check_hardware(options, log));
     ZR_TRY(check_offload(options, log));
     ZR_TRY(check_checkpoint(options, log));
+    ZR_TRY(train_trace_check(options, log));
     return check_memory_snapshot(options, log);
 }
 

@@ -89,6 +89,8 @@ typedef struct train_options {
     /* What to say. */
     const char *log_path;             /* NULL: none */
     const char *memory_snapshot_path; /* of rank 0; NULL: none */
+    const char *trace_path;           /* NULL: none */
+    size_t trace_first, trace_last;   /* steps of it; 0: not written */
     bool json;
     bool quiet;
     bool help;    /* print the help and do nothing else */

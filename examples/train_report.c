@@ -298,6 +298,19 @@ static json_t *checkpoint_object(const train_options_t *options, const train_res
     return NULL;
 }
 
+static json_t *trace_object(const train_options_t *options, const train_trace_result_t *trace) {
+    json_t *object = json_object();
+    bool made = json_put(object, "file", json_text(options->trace_path));
+    made &= json_put(object, "first_step", json_count(trace->first_step));
+    made &= json_put(object, "last_step", json_count(trace->last_step));
+    made &= json_put(object, "events", json_count(trace->n_events));
+    made &= json_put(object, "left_out", json_count(trace->n_left_out));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
 static bool put_common(json_t *object, const train_options_t *options,
                        const train_result_t *result) {
     const zr_config_t *c = &options->config;
@@ -337,6 +350,8 @@ static bool put_common(json_t *object, const train_options_t *options,
         made &= json_put(object, "checkpoint", checkpoint_object(options, result));
     if (train_options_use_nvme(options))
         made &= json_put(object, "nvme_bytes", nvme_bytes_object(result));
+    if (result->trace.is_written)
+        made &= json_put(object, "trace", trace_object(options, &result->trace));
     return made;
 }
 

@@ -6,6 +6,7 @@
 
 #include "examples/plan_plot.h"
 #include "examples/plan_report.h"
+#include "examples/plan_trace.h"
 #include "examples/plan_words.h"
 
 enum { EXIT_PLANNED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
@@ -43,6 +44,8 @@ static int plan(const plan_options_t *options, messages_t *messages, const zr_lo
         say_nearest(&rows, log);
     if (options->plot_path != NULL)
         status = plan_plot_draw(options, &rows, options->plot_path, log);
+    if (options->trace_path != NULL && status == ZR_OK)
+        status = plan_trace_save(options, &rows, options->trace_path, log);
     int code = check_output(rows.n_fit > 0 ? EXIT_PLANNED : EXIT_FAILED, printed, log);
     plan_rows_free(&rows);
     return status == ZR_OK ? code : EXIT_FAILED;

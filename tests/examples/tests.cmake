@@ -14,6 +14,10 @@ if(TARGET zero-train)
   target_compile_definitions(test_zero_train_messages PRIVATE
     ZERO_TRAIN="$<TARGET_FILE:zero-train>" CONFIG_DOC="${CMAKE_SOURCE_DIR}/docs/config.md")
   add_dependencies(test_zero_train_messages zero-train)
+  zr_add_test(examples/test_zero_train_trace.c common/trace_file.c LABELS asan)
+  target_compile_definitions(test_zero_train_trace PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+    ZERO_PLAN="$<TARGET_FILE:zero-plan>")
+  add_dependencies(test_zero_train_trace zero-train zero-plan)
   zr_add_test(examples/test_zero_train_mpi.c NO_SANITIZERS)
   target_compile_definitions(test_zero_train_mpi PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
                                                          ZR_MPIRUN="${ZR_TEST_MPIRUN}"

@@ -1,0 +1,277 @@
+/*
+ * --trace of zero-train and zero-plan: the file is whole and says all that ran, its counters have
+ * the peaks of --json, and a plan's is the same as the run's: the schedule is the plan.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/common/trace_file.h"
+#include "tests/examples/run_plan.h"
+
+#define STAGE3 TINY "--ranks 2 --stage 3 --steps 3 --grad-accum 2 --threads 1 --clip 1 "
+
+static int setup(void **state) {
+    (void)state;
+    return make_folder();
+}
+
+static const char *name_of(json_t *slice) {
+    return json_string_value(json_object_get(slice, "name"));
+}
+
+static double arg(json_t *slice, const char *key) {
+    return json_number_value(json_object_get(json_object_get(slice, "args"), key));
+}
+
+/* ---- a run ---- */
+
+static void check_names(json_t *file, int process) {
+    static const char *const schedule[] = {
+        "micro-batch 1", "micro-batch 2", "forward embed", "forward h.0", "backward h.1",
+        "forward ln_f",  "loss",          "norm",          "update h.0",  "sub-group 1"};
+    static const char *const comm[] = {
+        "all_gather embed parameters",   "all_gather h.0 parameters",
+        "all_gather h.1 parameters",     "all_gather ln_f parameters",
+        "reduce_scatter h.0 gradients",  "reduce_scatter h.1 gradients",
+        "reduce_scatter ln_f gradients", "reduce_scatter embed gradients",
+        "all_gather gradient norm"};
+    static const char *const compute[] = {"matmul", "attention",      "layernorm",
+                                          "adamw",  "sum_of_squares", "lm_head"};
+    assert_int_equal(trace_file_count(file, process, "schedule", "step "), 3);
+    for (size_t i = 0; i < sizeof(schedule) / sizeof(schedule[0]); i++)
+        if (trace_file_count(file, process, "schedule", schedule[i]) < 3)
+            fail_msg("schedule: \"%s\" is not there in every step", schedule[i]);
+    for (size_t i = 0; i < sizeof(comm) / sizeof(comm[0]); i++)
+        if (trace_file_count(file, process, "comm", comm[i]) < 3)
+            fail_msg("comm: \"%s\" is not there in every step", comm[i]);
+    for (size_t i = 0; i < sizeof(compute) / sizeof(compute[0]); i++)
+        if (trace_file_count(file, process, "compute", compute[i]) < 3)
+            fail_msg("compute: \"%s\" is not there in every step", compute[i]);
+    assert_true(trace_file_count(file, process, "stalls", "wait for ranks") > 0);
+}
+
+/* What it sent is what the run says that a rank has sent. */
+static void check_bytes(json_t *file, int process, json_t *result) {
+    size_t n;
+    double gathered = 0, reduced = 0;
+    json_t **slices = trace_file_slices(file, process, "comm", "collective", &n);
+    for (size_t i = 0; i < n; i++) {
+        const char *name = name_of(slices[i]);
+        if (strncmp(name, "all_gather", 10) == 0 && strstr(name, " parameters") != NULL)
+            gathered += arg(slices[i], "sent_bytes");
+        else if (strncmp(name, "reduce_scatter", 14) == 0)
+            reduced += arg(slices[i], "sent_bytes");
+    }
+    free(slices);
+    json_t *sent = json_object_get(result, "comm_bytes");
+    assert_true(reduced == json_number_value(json_object_get(sent, "reduce_scatter")));
+    assert_true(gathered == json_number_value(json_object_get(sent, "all_gather")));
+}
+
+/* Each counter's largest value is the peak of that name, on the rank where it is largest. */
+static void check_peaks(json_t *file, int n_ranks, json_t *result) {
+    static const char *const tiers[] = {"device", "host"};
+    for (int tier = 0; tier < 2; tier++) {
+        json_t *own = json_object_get(json_object_get(result, "peak_bytes"), tiers[tier]);
+        json_t *value;
+        const char *tag;
+        char name[128];
+        double live = -1;
+        snprintf(name, sizeof(name), "%s memory", tiers[tier]);
+        for (int rank = 0; rank < n_ranks; rank++) {
+            double peak = trace_file_peak(file, rank + 1, name);
+            live = peak > live ? peak : live;
+        }
+        assert_true(live == json_number_value(json_object_get(own, "live")));
+        json_object_foreach(json_object_get(own, "tags"), tag, value) {
+            double most = 0;
+            snprintf(name, sizeof(name), "%s memory: %s", tiers[tier], tag);
+            for (int rank = 0; rank < n_ranks; rank++) {
+                double peak = trace_file_peak(file, rank + 1, name);
+                most = peak > most ? peak : most;
+            }
+            if (most != json_number_value(value))
+                fail_msg("%s: %g instead of %g", name, most, json_number_value(value));
+        }
+    }
+}
+
+static void two_ranks(void **state) {
+    (void)state;
+    json_t *result = run_json(STAGE3 "--trace t.json --json", 0);
+    json_t *file = trace_file_load("t.json"), *said = json_object_get(result, "trace");
+    for (int rank = 0; rank < 2; rank++) {
+        check_names(file, rank + 1);
+        check_bytes(file, rank + 1, result);
+    }
+    check_peaks(file, 2, result);
+    assert_string_equal(text(said, "file"), "t.json");
+    assert_int_equal(number(said, "first_step", NULL), 1);
+    assert_int_equal(number(said, "last_step", NULL), 3);
+    assert_int_equal(number(said, "left_out", NULL), 0);
+    assert_true(number(said, "events", NULL) > 1000);
+    json_decref(file);
+    json_decref(result);
+}
+
+/* The same weights, the same peaks, and no field of it. */
+static void a_run_is_the_same_without(void **state) {
+    (void)state;
+    json_t *with = run_json(STAGE3 "--trace t.json --json", 0);
+    json_t *without = run_json(STAGE3 "--json", 0);
+    assert_string_equal(text(with, "weights_xxh3"), text(without, "weights_xxh3"));
+    assert_true(
+        json_equal(json_object_get(with, "peak_bytes"), json_object_get(without, "peak_bytes")));
+    assert_true(
+        json_equal(json_object_get(with, "comm_bytes"), json_object_get(without, "comm_bytes")));
+    assert_null(json_object_get(without, "trace"));
+    json_decref(with);
+    json_decref(without);
+}
+
+static void some_steps(void **state) {
+    (void)state;
+    assert_ran(TINY "--steps 4 --checkpoint-dir saved --checkpoint-every 2 --trace t.json "
+                    "--trace-steps 2:3",
+               0);
+    assert_said("--trace-steps", "steps 2 to 3");
+    json_t *file = trace_file_load("t.json");
+    assert_int_equal(trace_file_count(file, 1, "schedule", "step "), 2);
+    assert_int_equal(trace_file_count(file, 1, "schedule", "step 2"), 1);
+    assert_int_equal(trace_file_count(file, 1, "schedule", "checkpoint"), 1);
+    assert_true(trace_file_count(file, 1, "write", "write") > 0);
+    assert_int_equal(trace_file_count(file, 1, "schedule", "hash"), 0);
+    json_decref(file);
+    assert_ran(TINY "--steps 6 --checkpoint-dir saved --resume --trace t.json", 0);
+    file = trace_file_load("t.json");
+    assert_int_equal(trace_file_count(file, 1, "schedule", "step 5"), 1);
+    assert_int_equal(trace_file_count(file, 1, "schedule", "hash of the weights"), 1);
+    json_decref(file);
+    assert_ran(TINY "--steps 8 --checkpoint-dir saved --resume --trace t.json --trace-steps 1:6",
+               2);
+    assert_said("--trace-steps", "after step 6");
+}
+
+/* Where the time of a run that failed went is asked, too. */
+static void a_run_that_fails(void **state) {
+    (void)state;
+    assert_ran(TINY "--steps 3 --device-memory 300KiB --trace failed.json", 1);
+    json_t *file = trace_file_load("failed.json");
+    assert_true(trace_file_count(file, 1, "compute", "fill") > 0);
+    json_decref(file);
+}
+
+static void full_disk(void **state) {
+    (void)state;
+    assert_ran(TINY "--steps 1 --trace /dev/full", 1);
+    assert_said("--trace /dev/full", "/dev/full");
+    assert_said("--trace /dev/full", "No space left");
+}
+
+/* ---- a plan ---- */
+
+/* Slices of a lane and a step, without those that a plan cannot have. */
+static json_t **slices_of_step(json_t *file, int process, const char *lane, size_t *n_p) {
+    size_t n, n_kept = 0;
+    json_t **slices = trace_file_slices(file, process, lane, NULL, &n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(json_string_value(json_object_get(slices[i], "cat")), "place") != 0 &&
+            arg(slices[i], "step") == 3)
+            slices[n_kept++] = slices[i];
+    *n_p = n_kept;
+    return slices;
+}
+
+static size_t compare_lane(json_t *run, json_t *planned, int planned_process, const char *lane) {
+    size_t n_run, n_planned;
+    json_t **of_run = slices_of_step(run, 1, lane, &n_run);
+    json_t **of_plan = slices_of_step(planned, planned_process, lane, &n_planned);
+    for (size_t i = 0; i < n_run || i < n_planned; i++) {
+        const char *ran = i < n_run ? name_of(of_run[i]) : "nothing";
+        const char *foreseen = i < n_planned ? name_of(of_plan[i]) : "nothing";
+        if (strcmp(ran, foreseen) != 0)
+            fail_msg("%s, slice %zu: \"%s\" ran, \"%s\" was planned", lane, i, ran, foreseen);
+        assert_true(arg(of_run[i], "bytes") == arg(of_plan[i], "bytes"));
+        assert_true(arg(of_run[i], "sent_bytes") == arg(of_plan[i], "sent_bytes"));
+        assert_true(arg(of_run[i], "micro_batch") == arg(of_plan[i], "micro_batch"));
+    }
+    free(of_run);
+    free(of_plan);
+    return n_run;
+}
+
+/* The places of the schedule, too, are the same. */
+static void compare_schedule(json_t *run, json_t *planned, int planned_process) {
+    size_t n_run, n_planned;
+    json_t **of_run = trace_file_slices(run, 1, "schedule", "place", &n_run);
+    json_t **of_plan = trace_file_slices(planned, planned_process, "schedule", "place", &n_planned);
+    assert_int_equal(n_run, n_planned + 1); /* the hash of the weights */
+    for (size_t i = 0; i < n_planned; i++)
+        assert_string_equal(name_of(of_run[i]), name_of(of_plan[i]));
+    free(of_run);
+    free(of_plan);
+}
+
+#define PLANNED_PROCESS 1001
+
+static void compare(const char *options, const char *const *lanes, size_t n_lanes) {
+    char arguments[1024];
+    snprintf(arguments, sizeof(arguments),
+             TINY "--threads 1 --steps 3 --trace ran.json --trace-steps 3:3 --quiet %s", options);
+    assert_ran(arguments, 0);
+    snprintf(arguments, sizeof(arguments),
+             "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --threads 1 --trace plan.json "
+             "--quiet %s",
+             options);
+    int code = plan(arguments);
+    if (code != 0)
+        fail_msg("zero-plan %s: exit %d: %s", arguments, code, err);
+    json_t *run = trace_file_load("ran.json"), *planned = trace_file_load("plan.json");
+    compare_schedule(run, planned, PLANNED_PROCESS);
+    for (size_t i = 0; i < n_lanes; i++)
+        assert_true(compare_lane(run, planned, PLANNED_PROCESS, lanes[i]) > 0);
+    json_decref(run);
+    json_decref(planned);
+}
+
+#define LEAVE_NOTHING_OPEN "--micro-batch 2 --recompute none "
+
+static void the_schedule_is_the_plan(void **state) {
+    static const char *const lanes[] = {"compute", "comm"};
+    (void)state;
+    for (int stage = 0; stage < 4; stage++) {
+        char options[256];
+        snprintf(options, sizeof(options),
+                 LEAVE_NOTHING_OPEN "--stage %d --ranks 2 --grad-accum 2 --offload-optimizer none "
+                                    "--offload-params none",
+                 stage);
+        compare(options, lanes, 2);
+    }
+    compare("--micro-batch 1 --recompute unit --stage 3 --ranks 1 --offload-optimizer cpu "
+            "--offload-params cpu --sub-group 2048",
+            lanes, 1);
+}
+
+static void the_plan_of_a_drive(void **state) {
+    static const char *const lanes[] = {"compute", "comm", "read", "write"};
+    (void)state;
+    if (!has_nvme())
+        skip();
+    compare(LEAVE_NOTHING_OPEN "--stage 2 --ranks 2 --offload-optimizer nvme --nvme-path drive "
+                               "--offload-params none --sub-group 4096",
+            lanes, 4);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_ranks),           cmocka_unit_test(a_run_is_the_same_without),
+        cmocka_unit_test(some_steps),          cmocka_unit_test(a_run_that_fails),
+        cmocka_unit_test(full_disk),           cmocka_unit_test(the_schedule_is_the_plan),
+        cmocka_unit_test(the_plan_of_a_drive),
+    };
+    return cmocka_run_group_tests(tests, setup, clean);
+}
