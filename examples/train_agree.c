@@ -124,5 +124,6 @@ zr_status_t train_agree(const train_options_t *options, const data_t *data,
     agree_on_training(&agreement, options);
     agree_on_schedule(&agreement, options);
     agree_on_checkpoints(&agreement, options, start);
+    agree(&agreement, "%s --trace", options->trace_path != NULL ? "a" : "no");
     return agreement.status;
 }

@@ -11,6 +11,7 @@
 
 #include "tests/common/trace_file.h"
 #include "tests/examples/run_plan.h"
+#include "tests/examples/run_ranks.h"
 
 #define STAGE3 TINY "--ranks 2 --stage 3 --steps 3 --grad-accum 2 --threads 1 --clip 1 "
 
@@ -172,6 +173,36 @@ static void full_disk(void **state) {
     assert_said("--trace /dev/full", "No space left");
 }
 
+/* ---- ranks that are processes ---- */
+
+/* Both files show one time: nobody is done with a collective before all have come to it. */
+static void check_time(json_t *first, json_t *second) {
+    size_t n[2];
+    json_t **of_first = trace_file_slices(first, 1, "comm", "collective", &n[0]);
+    json_t **of_second = trace_file_slices(second, 2, "comm", "collective", &n[1]);
+    assert_true(n[0] > 20 && n[0] == n[1]);
+    for (size_t i = 0; i < n[0]; i++) {
+        assert_string_equal(name_of(of_first[i]), name_of(of_second[i]));
+        assert_true(trace_file_end(of_first[i]) >= trace_file_begin(of_second[i]));
+        assert_true(trace_file_end(of_second[i]) >= trace_file_begin(of_first[i]));
+    }
+    free(of_first);
+    free(of_second);
+}
+
+static void processes(void **state) {
+    (void)state;
+    int code = run_by_hand(2, TINY "--device host --threads 1 --stage 3 --steps 2 --trace p.json");
+    if (code != 0)
+        fail_msg("exit %d: %s", code, err);
+    json_t *first = trace_file_load("p.json"), *second = trace_file_load("p.rank1.json");
+    check_time(first, second);
+    assert_int_equal(trace_file_count(first, 1, "schedule", "step "), 2);
+    assert_int_equal(trace_file_count(second, 2, "schedule", "step "), 2);
+    json_decref(first);
+    json_decref(second);
+}
+
 /* ---- a plan ---- */
 
 /* Slices of a lane and a step, without those that a plan cannot have. */
@@ -254,6 +285,9 @@ static void the_schedule_is_the_plan(void **state) {
     compare("--micro-batch 1 --recompute unit --stage 3 --ranks 1 --offload-optimizer cpu "
             "--offload-params cpu --sub-group 2048",
             lanes, 1);
+    compare(LEAVE_NOTHING_OPEN "--stage 3 --ranks 4 --shard-group-size 2 --offload-optimizer none "
+                               "--offload-params none",
+            lanes, 2);
 }
 
 static void the_plan_of_a_drive(void **state) {
@@ -268,9 +302,13 @@ static void the_plan_of_a_drive(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_ranks),           cmocka_unit_test(a_run_is_the_same_without),
-        cmocka_unit_test(some_steps),          cmocka_unit_test(a_run_that_fails),
-        cmocka_unit_test(full_disk),           cmocka_unit_test(the_schedule_is_the_plan),
+        cmocka_unit_test(two_ranks),
+        cmocka_unit_test(a_run_is_the_same_without),
+        cmocka_unit_test(some_steps),
+        cmocka_unit_test(a_run_that_fails),
+        cmocka_unit_test(full_disk),
+        cmocka_unit_test(processes),
+        cmocka_unit_test(the_schedule_is_the_plan),
         cmocka_unit_test(the_plan_of_a_drive),
     };
     return cmocka_run_group_tests(tests, setup, clean);
