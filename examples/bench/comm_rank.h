@@ -1,0 +1,55 @@
+/*
+ * A rank of zero-bench comm: its tensors, and what it does in turns with the others. comm_work.c
+ * makes the calls and copies, comm_check.c looks whether results are right, comm_run.c takes the
+ * times.
+ */
+#ifndef EXAMPLES_BENCH_COMM_RANK_H
+#define EXAMPLES_BENCH_COMM_RANK_H
+
+#include <pthread.h>
+
+#include "examples/bench/comm_copy.h"
+#include "examples/bench/comm_run.h"
+#include "examples/bench/on_device.h"
+
+#define COMM_STAGING_BYTES ((size_t)1 << 20)
+
+/** What takes turns: the ways to copy (comm_copy_t), then the collective. */
+enum { COMM_WORK_OURS = N_COMM_COPIES, N_COMM_WORKS };
+
+typedef struct comm_rank {
+    const comm_options_t *options;
+    pthread_t thread;
+    zr_status_t status;
+    zr_comm_t *comm;
+    comm_row_t *rows; /* this rank's own copy */
+    size_t n_rows;
+    on_device_t on;
+    bool is_host;
+    char *whole, *other; /* tensors of all ranks' blocks; for the work in place, the first alone */
+    double *shown;       /* [n_ranks] on the device: what ranks tell each other */
+    size_t n_copies;     /* made so far */
+    char *staging;       /* [COMM_STAGING_BYTES] of the host */
+    crew_t *crew;        /* copies, on the host */
+    bench_times_t times[N_COMM_WORKS];
+    char device_text[128];
+} comm_rank_t;
+
+/* ---- comm_work.c ---- */
+
+size_t comm_block_bytes(const comm_rank_t *rank, const comm_row_t *row);
+size_t comm_tensor_elems(const comm_rank_t *rank, const comm_row_t *row);
+/** Where a rank's block is: its place in the whole tensor, or apart from it. */
+char *comm_block(const comm_rank_t *rank, const comm_row_t *row);
+
+/** Whether there is this work for such a row. */
+bool comm_has_work(const comm_rank_t *rank, int work);
+/** Do it once, or queue it. */
+ZR_NODISCARD zr_status_t comm_do_work(comm_rank_t *rank, const comm_row_t *row, int work);
+
+/* ---- comm_check.c ---- */
+
+/** Make the call once on values that tell ranks and places apart; a wrong result is ZR_ERR_COMM. */
+ZR_NODISCARD zr_status_t comm_check(comm_rank_t *rank, const comm_row_t *row);
+
+#endif

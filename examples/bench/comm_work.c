@@ -1,0 +1,81 @@
+/* See comm_rank.h: what ranks do in turns, and how many bytes it has to move. */
+#include "examples/bench/comm_rank.h"
+
+double comm_least_bytes(zr_collective_t collective, bool in_place, double tensor_bytes,
+                        int n_ranks) {
+    double n = (double)n_ranks;
+    switch (collective) {
+    case ZR_ALL_GATHER: /* each block is read once; in place no rank writes its own */
+        return tensor_bytes + (in_place ? n - 1.0 : n) * tensor_bytes;
+    case ZR_REDUCE_SCATTER: /* all tensors are read, and a block written on each rank */
+        return n * tensor_bytes + tensor_bytes;
+    case ZR_ALL_REDUCE: /* all tensors are read and written */
+        return 2.0 * n * tensor_bytes;
+    case ZR_BROADCAST: /* root's is read, the others' are written */
+        return n * tensor_bytes;
+    case ZR_BARRIER:
+    case ZR_SPLIT:
+        break;
+    }
+    return 0.0;
+}
+
+size_t comm_block_bytes(const comm_rank_t *rank, const comm_row_t *row) {
+    return row->block_elems * zr_dtype_size(rank->options->dtype);
+}
+
+size_t comm_tensor_elems(const comm_rank_t *rank, const comm_row_t *row) {
+    return row->block_elems * (size_t)rank->options->n_ranks;
+}
+
+char *comm_block(const comm_rank_t *rank, const comm_row_t *row) {
+    size_t offset = (size_t)zr_comm_rank(rank->comm) * comm_block_bytes(rank, row);
+    return row->in_place ? rank->whole + offset : rank->other;
+}
+
+static zr_status_t call(comm_rank_t *rank, const comm_row_t *row) {
+    const zr_message_t message = {
+        .tensor = "measured", .dtype = rank->options->dtype, .traffic = ZR_TRAFFIC_MODEL};
+    zr_stream_t *stream = rank->on.stream;
+    char *block = comm_block(rank, row);
+    size_t n = row->block_elems, n_all = comm_tensor_elems(rank, row);
+    switch (row->collective) {
+    case ZR_ALL_GATHER:
+        return zr_comm_all_gather(rank->comm, &message, block, rank->whole, n, stream);
+    case ZR_REDUCE_SCATTER:
+        return zr_comm_reduce_scatter(rank->comm, &message, rank->whole, block, n, stream);
+    case ZR_ALL_REDUCE:
+        return zr_comm_all_reduce(rank->comm, &message, rank->whole, n_all, stream);
+    case ZR_BROADCAST:
+        return zr_comm_broadcast(rank->comm, &message, rank->whole, n_all,
+                                 rank->options->n_ranks - 1, stream);
+    case ZR_BARRIER:
+    case ZR_SPLIT:
+        break;
+    }
+    return ZR_ERR_UNSUPPORTED;
+}
+
+/* A rank's share of copies that read and write as much as the collective has to. Forth and back, so
+ * that what is read was not read just before, and no more of it is in caches than of the tensors.
+ */
+static zr_status_t copy(comm_rank_t *rank, const comm_row_t *row, comm_copy_t way) {
+    size_t n_bytes = (size_t)(row->bytes / 2.0 / rank->options->n_ranks);
+    bool is_back = rank->n_copies++ % 2 == 1;
+    char *dst = is_back ? rank->whole : rank->other, *src = is_back ? rank->other : rank->whole;
+    if (!rank->is_host)
+        return zr_copy_async(rank->on.stream, dst, src, n_bytes, ZR_COPY_DEVICE_TO_DEVICE);
+    comm_copy_run(way, rank->crew, rank->options->n_threads, dst, src, n_bytes);
+    return ZR_OK;
+}
+
+/* On a device all copies are the same. */
+bool comm_has_work(const comm_rank_t *rank, int work) {
+    if (work == COMM_WORK_OURS || work == COMM_COPY_MEMCPY)
+        return true;
+    return rank->is_host && comm_copy_exists((comm_copy_t)work);
+}
+
+zr_status_t comm_do_work(comm_rank_t *rank, const comm_row_t *row, int work) {
+    return work == COMM_WORK_OURS ? call(rank, row) : copy(rank, row, (comm_copy_t)work);
+}
