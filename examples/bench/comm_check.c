@@ -64,7 +64,7 @@ static zr_status_t write_values(comm_rank_t *rank, part_t part) {
     return ZR_OK;
 }
 
-static zr_status_t check_values(comm_rank_t *rank, const comm_row_t *row, part_t part) {
+static zr_status_t check_values(comm_rank_t *rank, const comm_row_t *row, int work, part_t part) {
     zr_dtype_t dtype = rank->options->dtype;
     size_t elem_bytes = zr_dtype_size(dtype), most = COMM_STAGING_BYTES / elem_bytes;
     for (size_t done = 0; done < part.n_elems; done += most) {
@@ -78,25 +78,29 @@ static zr_status_t check_values(comm_rank_t *rank, const comm_row_t *row, part_t
             if (value != wanted)
                 return zr_fail(zr_device_log(rank->on.device), ZR_ERR_COMM,
                                "%s of %zu elements: element %zu is %g instead of %g",
-                               zr_collective_name(row->collective), comm_tensor_elems(rank, row),
-                               index, (double)value, (double)wanted);
+                               comm_work_name(rank, row, work), comm_tensor_elems(rank, row), index,
+                               (double)value, (double)wanted);
         }
     }
     return ZR_OK;
 }
 
-zr_status_t comm_check(comm_rank_t *rank, const comm_row_t *row) {
+zr_status_t comm_check(comm_rank_t *rank, const comm_row_t *row, int work) {
     bool is_gather = row->collective == ZR_ALL_GATHER;
     size_t n = comm_tensor_elems(rank, row);
     zr_stream_t *stream = rank->on.stream;
     ZR_TRY(zr_kernel_fill(stream, rank->whole, rank->options->dtype, n, untouched));
     ZR_TRY(zr_kernel_fill(stream, rank->other, rank->options->dtype, n, untouched));
     ZR_TRY(write_values(rank, is_gather ? own_block(rank, row) : whole_tensor(rank, row)));
-    ZR_TRY(comm_do_work(rank, row, COMM_WORK_OURS));
+    ZR_TRY(comm_do_work(rank, row, work));
     ZR_TRY(zr_stream_synchronize(stream));
     ZR_TRY(zr_comm_check(rank->comm));
-    bool is_scatter = row->collective == ZR_REDUCE_SCATTER;
-    ZR_TRY(check_values(rank, row, is_scatter ? own_block(rank, row) : whole_tensor(rank, row)));
+    part_t result = whole_tensor(rank, row);
+    if (row->collective == ZR_REDUCE_SCATTER)
+        result = own_block(rank, row);
+    if (row->collective == ZR_REDUCE_SCATTER && row->in_place && work >= COMM_WORK_MPI)
+        result.data = rank->whole; /* where MPI has it */
+    ZR_TRY(check_values(rank, row, work, result));
     /* What is summed again and again stays 0. */
     ZR_TRY(zr_kernel_fill(stream, rank->whole, rank->options->dtype, n, 0.0f));
     return zr_kernel_fill(stream, rank->other, rank->options->dtype, n, 0.0f);

@@ -1,6 +1,6 @@
 /*
  * A rank of zero-bench comm: its tensors, and what it does in turns with the others. comm_work.c
- * makes the calls and copies, comm_check.c looks whether results are right, comm_run.c takes the
+ * makes the calls and copies, comm_check.c looks whether results are right, comm_turns.c takes the
  * times.
  */
 #ifndef EXAMPLES_BENCH_COMM_RANK_H
@@ -14,8 +14,12 @@
 
 #define COMM_STAGING_BYTES ((size_t)1 << 20)
 
-/** What takes turns: the ways to copy (comm_copy_t), then the collective. */
-enum { COMM_WORK_OURS = N_COMM_COPIES, N_COMM_WORKS };
+/** What takes turns: the ways to copy (comm_copy_t), then the collective, then MPI's own. */
+enum {
+    COMM_WORK_OURS = N_COMM_COPIES,
+    COMM_WORK_MPI,
+    N_COMM_WORKS = COMM_WORK_MPI + N_COMM_MPI_WAYS
+};
 
 typedef struct comm_rank {
     const comm_options_t *options;
@@ -32,7 +36,10 @@ typedef struct comm_rank {
     char *staging;       /* [COMM_STAGING_BYTES] of the host */
     crew_t *crew;        /* copies, on the host */
     bench_times_t times[N_COMM_WORKS];
-    char device_text[128];
+    comm_about_t about;
+    const comm_mpi_module_t *mpi; /* NULL: it is left out */
+    void *mpi_ranks;
+    double (*untouched)[N_COMM_MPI_WAYS]; /* [n_rows] seconds of MPI's own, malloc as it comes */
 } comm_rank_t;
 
 /* ---- comm_work.c ---- */
@@ -43,13 +50,29 @@ size_t comm_tensor_elems(const comm_rank_t *rank, const comm_row_t *row);
 char *comm_block(const comm_rank_t *rank, const comm_row_t *row);
 
 /** Whether there is this work for such a row. */
-bool comm_has_work(const comm_rank_t *rank, int work);
+bool comm_has_work(const comm_rank_t *rank, const comm_row_t *row, int work);
+/** "reduce_scatter", "MPI_Reduce_scatter"; of works that there are, but for copies. Static. */
+const char *comm_work_name(const comm_rank_t *rank, const comm_row_t *row, int work);
 /** Do it once, or queue it. */
 ZR_NODISCARD zr_status_t comm_do_work(comm_rank_t *rank, const comm_row_t *row, int work);
 
 /* ---- comm_check.c ---- */
 
-/** Make the call once on values that tell ranks and places apart; a wrong result is ZR_ERR_COMM. */
-ZR_NODISCARD zr_status_t comm_check(comm_rank_t *rank, const comm_row_t *row);
+/**
+ * Do it once on values that tell ranks and places apart; a wrong result is ZR_ERR_COMM.
+ *
+ * @param work  no copy
+ */
+ZR_NODISCARD zr_status_t comm_check(comm_rank_t *rank, const comm_row_t *row, int work);
+
+/* ---- comm_turns.c ---- */
+
+/** The largest of what the ranks give. */
+ZR_NODISCARD zr_status_t comm_agree_on_most(comm_rank_t *rank, double own, double *most_p);
+/** Check our call, time all works of a row in turns, and note what came of it. */
+ZR_NODISCARD zr_status_t comm_measure_row(comm_rank_t *rank, comm_row_t *row);
+/** Check a call of MPI's, and time it a few times by itself. */
+ZR_NODISCARD zr_status_t comm_measure_untouched(comm_rank_t *rank, const comm_row_t *row, int work,
+                                                double *median_p);
 
 #endif

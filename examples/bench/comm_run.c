@@ -6,125 +6,52 @@
 
 #include "examples/bench/comm_rank.h"
 
-#define BATCH_SECONDS 0.005
-#define MAX_CALLS 1000
-
-/* ---- what ranks tell each other ------------------------------------------------------------- */
-
-/* The largest of what the ranks give. */
-static zr_status_t agree_on_most(comm_rank_t *rank, double own, double *most_p) {
-    const zr_message_t message = {
-        .tensor = "times", .dtype = ZR_DTYPE_F64, .traffic = ZR_TRAFFIC_CONTROL};
-    double all[ZR_MAX_SUM_SOURCES];
-    size_t n_ranks = (size_t)zr_comm_n_ranks(rank->comm);
-    double *place = rank->shown + zr_comm_rank(rank->comm);
-    zr_stream_t *stream = rank->on.stream;
-    ZR_TRY(zr_copy_async(stream, place, &own, sizeof(own), ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_comm_all_gather(rank->comm, &message, place, rank->shown, 1, stream));
-    ZR_TRY(zr_copy_async(stream, all, rank->shown, n_ranks * sizeof(*all), ZR_COPY_DEVICE_TO_HOST));
-    ZR_TRY(zr_stream_synchronize(stream));
-    ZR_TRY(zr_comm_check(rank->comm));
-    *most_p = own;
-    for (size_t i = 0; i < n_ranks; i++)
-        *most_p = all[i] > *most_p ? all[i] : *most_p;
-    return ZR_OK;
-}
-
-/* ---- time -------------------------------------------------------------------------------------
+/* ---- MPI's own --------------------------------------------------------------------------------
  */
 
-/* Of one call, on the slowest rank. All begin together; what does not end together waits. */
-static zr_status_t time_work(comm_rank_t *rank, const comm_row_t *row, int work, size_t n_calls,
-                             double *seconds_p) {
-    ZR_TRY(zr_comm_barrier(rank->comm, "begin"));
-    double begin = bench_seconds();
-    for (size_t i = 0; i < n_calls; i++)
-        ZR_TRY(comm_do_work(rank, row, work));
-    ZR_TRY(zr_stream_synchronize(rank->on.stream));
-    if (work != COMM_WORK_OURS)
-        ZR_TRY(zr_comm_barrier(rank->comm, "end"));
-    double seconds = bench_seconds() - begin;
-    ZR_TRY(agree_on_most(rank, seconds, &seconds));
-    *seconds_p = seconds / (double)n_calls;
+/* Whether all ranks have something; `why` is for those that have. */
+static zr_status_t agree_on_having(comm_rank_t *rank, bool has, char *why, bool *have_all_p) {
+    double lacks = has ? 0.0 : 1.0;
+    ZR_TRY(comm_agree_on_most(rank, lacks, &lacks));
+    *have_all_p = lacks == 0.0;
+    if (has && !*have_all_p)
+        snprintf(why, COMM_MPI_ERROR_BYTES, "another rank cannot");
     return ZR_OK;
 }
 
-static zr_status_t warm_up(comm_rank_t *rank, const comm_row_t *row, int work, size_t *n_calls_p) {
-    double seconds = 0.0;
-    ZR_TRY(time_work(rank, row, work, 1, &seconds));
-    ZR_TRY(time_work(rank, row, work, 1, &seconds));
-    double n_calls = BATCH_SECONDS / (seconds + 1e-9);
-    *n_calls_p = n_calls >= MAX_CALLS ? MAX_CALLS : n_calls < 1.0 ? 1 : (size_t)n_calls;
+/* On all ranks, or on none; why not is told beside what was measured. */
+static zr_status_t begin_mpi(comm_rank_t *rank) {
+    char error[COMM_MPI_ERROR_BYTES] = "";
+    bool have_all = false;
+    if (!rank->options->comm->is_launched)
+        return ZR_OK;
+    const comm_mpi_module_t *mpi = comm_mpi_find(rank->about.mpi);
+    ZR_TRY(agree_on_having(rank, mpi != NULL, rank->about.mpi, &have_all));
+    if (!have_all)
+        return ZR_OK;
+    rank->mpi_ranks = mpi->begin(error);
+    if (rank->mpi_ranks == NULL)
+        return zr_fail(zr_device_log(rank->on.device), ZR_ERR_COMM, "%s", error);
+    rank->mpi = mpi;
+    rank->about.has_mpi = true;
     return ZR_OK;
 }
 
-static zr_status_t time_in_turns(comm_rank_t *rank, const comm_row_t *row, const size_t *n_calls) {
-    double spent = 0.0;
-    for (size_t round = 0; round < ON_DEVICE_MIN_ROUNDS || spent < rank->options->seconds;
-         round++) {
-        for (int work = 0; work < N_COMM_WORKS; work++) {
-            double seconds;
-            if (!comm_has_work(rank, work))
-                continue;
-            ZR_TRY(time_work(rank, row, work, n_calls[work], &seconds));
-            spent += seconds * (double)n_calls[work];
-            if (!bench_times_add(&rank->times[work], seconds))
-                return zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY,
-                               "no memory for %zu times", round + 1);
-        }
-    }
+/* Begin, and measure all rows before malloc is told anything. */
+static zr_status_t prepare_mpi(comm_rank_t *rank) {
+    rank->untouched = calloc(rank->n_rows, sizeof(*rank->untouched));
+    if (rank->untouched == NULL)
+        return zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY, "no memory for %zu times",
+                       rank->n_rows);
+    ZR_TRY(begin_mpi(rank));
+    for (size_t i = 0; i < rank->n_rows; i++)
+        for (int way = 0; way < N_COMM_MPI_WAYS; way++)
+            if (comm_has_work(rank, &rank->rows[i], COMM_WORK_MPI + way))
+                ZR_TRY(comm_measure_untouched(rank, &rank->rows[i], COMM_WORK_MPI + way,
+                                              &rank->untouched[i][way]));
+    if (rank->mpi != NULL)
+        comm_mpi_keep_memory();
     return ZR_OK;
-}
-
-/* The median of what is kept in its order. */
-static zr_status_t median_of(comm_rank_t *rank, const bench_times_t *values, double *median_p) {
-    bench_times_t sorted = {0};
-    bool is_whole = true;
-    for (size_t i = 0; i < values->n_times && is_whole; i++)
-        is_whole = bench_times_add(&sorted, values->seconds[i]);
-    *median_p = bench_times_median(&sorted);
-    bench_times_free(&sorted);
-    return is_whole ? ZR_OK
-                    : zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY,
-                              "no memory for %zu times", values->n_times);
-}
-
-/* Other work on the machine comes and goes: what was measured side by side met the same. */
-static zr_status_t note_medians(comm_rank_t *rank, comm_row_t *row) {
-    const bench_times_t *calls = &rank->times[COMM_WORK_OURS];
-    int best = 0;
-    for (int way = 0; way < N_COMM_COPIES; way++) {
-        double seconds = 0.0;
-        if (!comm_has_work(rank, way))
-            continue;
-        ZR_TRY(median_of(rank, &rank->times[way], &seconds));
-        if (way > 0 && seconds >= row->copy_seconds)
-            continue;
-        best = way;
-        row->copy_seconds = seconds;
-        row->copy = rank->is_host ? comm_copy_name((comm_copy_t)way) : "device";
-    }
-    for (size_t i = 0; i < calls->n_times; i++)
-        rank->times[best].seconds[i] /= calls->seconds[i];
-    ZR_TRY(median_of(rank, &rank->times[best], &row->ratio));
-    return median_of(rank, calls, &row->seconds);
-}
-
-static zr_status_t measure_row(comm_rank_t *rank, comm_row_t *row) {
-    size_t n_calls[N_COMM_WORKS] = {0};
-    double tensor_bytes = (double)comm_block_bytes(rank, row) * rank->options->n_ranks;
-    row->bytes =
-        comm_least_bytes(row->collective, row->in_place, tensor_bytes, rank->options->n_ranks);
-    ZR_TRY(comm_check(rank, row));
-    for (int work = 0; work < N_COMM_WORKS; work++) {
-        rank->times[work].n_times = 0;
-        if (comm_has_work(rank, work))
-            ZR_TRY(warm_up(rank, row, work, &n_calls[work]));
-    }
-    ZR_TRY(time_in_turns(rank, row, n_calls));
-    row->n_rounds = rank->times[COMM_WORK_OURS].n_times;
-    row->calls_a_round = n_calls[COMM_WORK_OURS];
-    return note_medians(rank, row);
 }
 
 /* ---- a rank -----------------------------------------------------------------------------------
@@ -142,7 +69,7 @@ static zr_status_t set_up(comm_rank_t *rank) {
     on_options.shares_memory = o->comm->is_launched;
     on_options.n_threads = rank->is_host ? (size_t)o->n_threads : 0;
     ZR_TRY(on_device_open(&on_options, &rank->on));
-    snprintf(rank->device_text, sizeof(rank->device_text), "%s",
+    snprintf(rank->about.device, sizeof(rank->about.device), "%s",
              zr_device_info(rank->on.device)->description);
 
     size_t most_bytes = 0, shown_bytes = (size_t)o->n_ranks * sizeof(*rank->shown);
@@ -167,6 +94,9 @@ static void tear_down(comm_rank_t *rank) {
         bench_times_free(&rank->times[work]);
     crew_destroy(&rank->crew);
     free(rank->staging);
+    free(rank->untouched);
+    if (rank->mpi != NULL && rank->status == ZR_OK) /* else others may not come to it */
+        rank->mpi->end(rank->mpi_ranks);
     zr_comm_destroy(&rank->comm); /* it has events of the device */
     on_device_close(&rank->on);
 }
@@ -174,8 +104,10 @@ static void tear_down(comm_rank_t *rank) {
 static void *run_rank(void *argument) {
     comm_rank_t *rank = argument;
     rank->status = set_up(rank);
+    if (rank->status == ZR_OK)
+        rank->status = prepare_mpi(rank);
     for (size_t i = 0; i < rank->n_rows && rank->status == ZR_OK; i++)
-        rank->status = measure_row(rank, &rank->rows[i]);
+        rank->status = comm_measure_row(rank, &rank->rows[i]);
     if (rank->status != ZR_OK)
         zr_comm_abort(rank->comm, zr_status_name(rank->status));
     tear_down(rank);
@@ -209,6 +141,8 @@ static zr_status_t run_ranks(const comm_options_t *options, comm_rank_t *ranks) 
     comm_options.log = options->log;
     zr_comm_t *comms[ZR_MAX_SUM_SOURCES] = {NULL};
     int n_started = 0;
+    if (options->comm->is_launched)
+        comm_mpi_share_heap();
     ZR_TRY(options->comm->create(options->n_ranks, &comm_options, comms));
     zr_status_t status = start_ranks(options, comms, ranks, &n_started);
     for (int i = 0; i < n_started; i++)
@@ -222,7 +156,7 @@ static zr_status_t run_ranks(const comm_options_t *options, comm_rank_t *ranks) 
 }
 
 zr_status_t comm_measure(const comm_options_t *options, comm_row_t *rows, size_t n_rows,
-                         char *device, size_t device_bytes) {
+                         comm_about_t *about_p) {
     size_t n_ranks = (size_t)options->n_ranks;
     comm_rank_t *ranks = calloc(n_ranks, sizeof(*ranks));
     comm_row_t *copies = calloc(n_ranks * n_rows, sizeof(*copies));
@@ -238,7 +172,7 @@ zr_status_t comm_measure(const comm_options_t *options, comm_row_t *rows, size_t
         status = run_ranks(options, ranks);
     if (status == ZR_OK) { /* the first of this process; all ranks have the same times */
         memcpy(rows, ranks[0].rows, n_rows * sizeof(*rows));
-        snprintf(device, device_bytes, "%s", ranks[0].device_text);
+        *about_p = ranks[0].about;
     }
     free(copies);
     free(ranks);

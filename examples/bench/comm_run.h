@@ -6,6 +6,7 @@
 #define EXAMPLES_BENCH_COMM_RUN_H
 
 #include "examples/bench/bench.h"
+#include "examples/bench/comm_mpi.h"
 
 /** A communicator that can be measured. Adding one is an entry of the table in comm.c. */
 typedef struct comm_choice {
@@ -28,6 +29,9 @@ typedef struct comm_row {
     double ratio;                 /* seconds of copies to those of calls beside them: the median */
     const char *copy;             /* the faster way to copy; static */
     size_t n_rounds, calls_a_round; /* of the collective */
+    const char *mpi;                /* MPI's own, the faster one: "MPI_Allgather"; NULL: none */
+    bool mpi_keeps_memory;          /* comm_mpi_keep_memory; otherwise malloc as it comes */
+    double mpi_seconds, mpi_ratio;  /* of it; its seconds to those of calls beside it: the median */
 } comm_row_t;
 
 typedef struct comm_options {
@@ -45,13 +49,19 @@ typedef struct comm_options {
 double comm_least_bytes(zr_collective_t collective, bool in_place, double tensor_bytes,
                         int n_ranks);
 
+/** What was measured. */
+typedef struct comm_about {
+    char device[128];               /* of the first rank */
+    bool has_mpi;                   /* MPI's own collectives, too */
+    char mpi[COMM_MPI_ERROR_BYTES]; /* its library, or why not; "": it is not asked for */
+} comm_about_t;
+
 /**
- * Measure all rows.
+ * Measure all rows; of ranks that are processes, with MPI's own collectives where there is MPI.
  *
- * @param device  [device_bytes] what the first rank's device is
  * @return ZR_OK; what failed has been logged otherwise; ZR_ERR_COMM also for wrong results
  */
 ZR_NODISCARD zr_status_t comm_measure(const comm_options_t *options, comm_row_t *rows,
-                                      size_t n_rows, char *device, size_t device_bytes);
+                                      size_t n_rows, comm_about_t *about_p);
 
 #endif

@@ -69,13 +69,42 @@ static zr_status_t copy(comm_rank_t *rank, const comm_row_t *row, comm_copy_t wa
     return ZR_OK;
 }
 
+static comm_mpi_call_t mpi_call_of(const comm_rank_t *rank, const comm_row_t *row) {
+    return (comm_mpi_call_t){.collective = row->collective,
+                             .in_place = row->in_place,
+                             .dtype = rank->options->dtype,
+                             .whole = rank->whole,
+                             .block = rank->other,
+                             .block_elems = row->block_elems,
+                             .n_ranks = rank->options->n_ranks,
+                             .root = rank->options->n_ranks - 1};
+}
+
+static zr_status_t call_mpi(comm_rank_t *rank, const comm_row_t *row, int way) {
+    comm_mpi_call_t call = mpi_call_of(rank, row);
+    char error[COMM_MPI_ERROR_BYTES] = "";
+    if (rank->mpi->call(rank->mpi_ranks, &call, way, error))
+        return ZR_OK;
+    return zr_fail(zr_device_log(rank->on.device), ZR_ERR_COMM, "%s", error);
+}
+
+const char *comm_work_name(const comm_rank_t *rank, const comm_row_t *row, int work) {
+    comm_mpi_call_t call = mpi_call_of(rank, row);
+    return work < COMM_WORK_MPI ? zr_collective_name(row->collective)
+                                : rank->mpi->name(&call, work - COMM_WORK_MPI);
+}
+
 /* On a device all copies are the same. */
-bool comm_has_work(const comm_rank_t *rank, int work) {
+bool comm_has_work(const comm_rank_t *rank, const comm_row_t *row, int work) {
     if (work == COMM_WORK_OURS || work == COMM_COPY_MEMCPY)
         return true;
+    if (work >= COMM_WORK_MPI)
+        return rank->mpi != NULL && comm_work_name(rank, row, work) != NULL;
     return rank->is_host && comm_copy_exists((comm_copy_t)work);
 }
 
 zr_status_t comm_do_work(comm_rank_t *rank, const comm_row_t *row, int work) {
+    if (work >= COMM_WORK_MPI)
+        return call_mpi(rank, row, work - COMM_WORK_MPI);
     return work == COMM_WORK_OURS ? call(rank, row) : copy(rank, row, (comm_copy_t)work);
 }

@@ -145,7 +145,8 @@ ZR_NODISCARD zr_status_t zr_comm_create_nccl(const zr_launch_t *launch,
  *
  * Ranks of one machine read each other's memory, which needs no MPI. Those of several machines
  * exchange data through MPI, and have to be started by its launcher; MPI is then begun, unless the
- * program has (with MPI_THREAD_MULTIPLE), and ended with the last communicator that uses it. What
+ * program has (with MPI_THREAD_MULTIPLE), and ended with the last communicator that uses it. While
+ * no collective is under way the program may call MPI itself then, in one thread at a time. What
  * is said above of processes that end holds here, too.
  *
  * Beside its tensors a sum takes some memory of the process's, about a megabyte for each thread of

@@ -52,6 +52,7 @@ static void check_run(const char *extra, double n_ranks, double elem_bytes, size
     assert_string_equal(json_string_value(json_object_get(object, "command")), "comm");
     assert_string_equal(json_string_value(json_object_get(object, "comm")), "threads");
     assert_true(number_at(object, "ranks") == n_ranks);
+    assert_null(json_object_get(object, "mpi_left_out"));
     const json_t *rows = json_object_get(object, "measurements");
     assert_int_equal(json_array_size(rows), n_rows);
     double least = INFINITY, tensor = 0.0;
@@ -123,6 +124,9 @@ static void test_processes(void **state) {
     assert_string_equal(json_string_value(json_object_get(object, "comm")), "mpi");
     assert_true(number_at(object, "ranks") == 2);
     assert_int_equal(json_array_size(json_object_get(object, "measurements")), 6);
+    assert_null(json_object_get(object, "mpi"));
+    assert_string_equal(json_string_value(json_object_get(object, "mpi_left_out")),
+                        "the ranks were started without MPI");
     json_decref(object);
     assert_bad_usage("comm --comm mpi --ranks 3", "here 2 are started");
     assert_int_equal(unsetenv("WORLD_SIZE"), 0);
@@ -163,14 +167,14 @@ static void test_wrong_results_are_found(void **state) {
     for (size_t i = 0; i < sizeof(collectives) / sizeof(collectives[0]); i++) {
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++) {
             latest_t latest = {.mutex = PTHREAD_MUTEX_INITIALIZER};
-            char device[128];
+            comm_about_t about;
             comm_row_t row = {.collective = collectives[i], .in_place = true, .block_elems = 33};
             const comm_options_t options = {.comm = &alike,
                                             .n_ranks = 3,
                                             .n_threads = 1,
                                             .dtype = (zr_dtype_t)dtype,
                                             .log = {.sink = keep_message, .context = &latest}};
-            assert_int_equal(comm_measure(&options, &row, 1, device, sizeof(device)), ZR_ERR_COMM);
+            assert_int_equal(comm_measure(&options, &row, 1, &about), ZR_ERR_COMM);
             assert_non_null(strstr(latest.message, "instead of"));
             assert_non_null(strstr(latest.message, zr_collective_name(collectives[i])));
         }

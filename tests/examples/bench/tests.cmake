@@ -10,6 +10,11 @@ endforeach()
 zr_add_test(examples/bench/test_zero_bench_comm.c LINK zero_bench_core LABELS asan tsan)
 target_compile_definitions(test_zero_bench_comm PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench>")
 add_dependencies(test_zero_bench_comm zero-bench)
+zr_add_test(examples/bench/test_zero_bench_comm_mpi.c NO_SANITIZERS)
+target_compile_definitions(test_zero_bench_comm_mpi PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench>"
+  ZR_MPIRUN="${ZR_TEST_MPIRUN}" ZR_MPICH_MPIRUN="${ZR_TEST_MPICH_MPIRUN}")
+set_tests_properties(test_zero_bench_comm_mpi PROPERTIES ENVIRONMENT "${ZR_TEST_MPI_ENVIRONMENT}")
+add_dependencies(test_zero_bench_comm_mpi zero-bench)
 zr_add_test(examples/bench/test_zero_bench_hardware.c LABELS asan)
 target_compile_definitions(test_zero_bench_hardware PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench>"
   ZERO_PLAN="$<TARGET_FILE:zero-plan>")
