@@ -206,15 +206,9 @@ static json_t *largest_object(const capacity_search_t *search) {
 }
 
 static json_t *next_object(const capacity_search_t *search) {
-    const plan_lack_t *lack = &search->next.lack;
-    json_t *object = json_object(), *inner = json_object();
+    json_t *object = json_object();
     bool made = json_put(object, "model", shape_object(&search->next_shape));
-    made &= json_put(inner, "tier", json_string(zr_tier_name(lack->tier)));
-    made &= json_put(inner, "needed", json_count(lack->needed_bytes));
-    made &= json_put(inner, "there", json_count(lack->there_bytes));
-    made &= json_put(inner, "tag", json_string(zr_tag_name(lack->tag)));
-    made &= json_put(inner, "tag_bytes", json_count(lack->tag_bytes));
-    made &= json_put(object, "lack", inner);
+    made &= json_put(object, "lack", plan_lack_object(&search->next.lack));
     made &= json_put(object, "message", json_text(search->next.message));
     return whole(object, made);
 }

@@ -168,7 +168,9 @@ static void print_lack(const json_t *point, FILE *file) {
     char missing[32], has[32];
     double there = capacity_point_number(point, "next.lack.there");
     double over = capacity_point_number(point, "next.lack.needed") - there;
-    fprintf(file, "; %s: %s over %s, most of all %s", capacity_point_text(point, "next.lack.tier"),
+    bool is_of_both = json_is_true(capacity_point_at(point, "next.lack.of_both"));
+    fprintf(file, "; %s: %s over %s, most of all %s",
+            is_of_both ? "device and host" : capacity_point_text(point, "next.lack.tier"),
             train_format_bytes(over > 0 ? over : 0, missing, sizeof(missing)),
             train_format_bytes(there, has, sizeof(has)),
             capacity_point_text(point, "next.lack.tag"));

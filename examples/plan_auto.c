@@ -3,7 +3,9 @@
  *
  * Two questions are asked of a plan, each by itself: does the device hold it, whatever the host
  * has to, and does the host. What can be moved down is ordered, and more of it always helps, so the
- * least that fits is found by halving.
+ * least that fits is found by halving. Where device and host are one memory, the first is of the
+ * device's budget alone, and the second of the memory, too: that both together fit into it. What is
+ * moved from the device to the host helps there nothing, so it goes to drives.
  */
 #include "examples/plan_auto.h"
 
@@ -34,8 +36,18 @@ static void keep_first(void *context, zr_log_level_t level, int rank, const char
         snprintf(search->message, sizeof(search->message), "%s", message);
 }
 
-/* Which budgets a plan is held to. */
-typedef enum question { OF_DEVICE = 1, OF_HOST = 2 } question_t;
+/* What a plan is held to: budgets, and, where there is one, the memory of both. */
+typedef enum question {
+    OF_DEVICE = 1,
+    OF_HOST_BUDGET = 2,
+    OF_MEMORY = 4,
+    OF_HOST = OF_HOST_BUDGET | OF_MEMORY,
+    OF_BOTH = OF_DEVICE | OF_HOST
+} question_t;
+
+static bool is_one_memory(const search_t *search) {
+    return search->request.hardware.kind == ZR_HARDWARE_HOST;
+}
 
 static zr_status_t fits(search_t *search, question_t question, bool *fits_p) {
     gpt_plan_t plan;
@@ -44,10 +56,12 @@ static zr_status_t fits(search_t *search, question_t question, bool *fits_p) {
     *config = search->run->config;
     request.log = (zr_log_t){.sink = keep_first, .context = search, .level = ZR_LOG_ERROR};
     search->message[0] = '\0';
-    if (question != OF_DEVICE)
+    if ((question & OF_DEVICE) == 0)
         config->device_memory_bytes = ZR_CONFIG_NO_BUDGET;
-    if (question != OF_HOST)
+    if ((question & OF_HOST_BUDGET) == 0)
         config->host_memory_bytes = ZR_CONFIG_NO_BUDGET;
+    if ((question & OF_MEMORY) == 0 && is_one_memory(search))
+        request.hardware.host_memory_bytes = PLAN_ENOUGH_BYTES;
     config->nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     search->n_plans++;
     zr_status_t status = gpt_plan(&request, &plan);
@@ -134,9 +148,17 @@ static zr_status_t relieve_host(search_t *search, bool *fits_p) {
         state->device = ZR_OFFLOAD_NVME;
         ZR_TRY(turn_down(search, turn_state_in_host, OF_HOST, fits_p));
     }
+    if (!*fits_p && o->auto_optimizer && is_one_memory(search)) {
+        state->device = ZR_OFFLOAD_NVME; /* also what the device's budget has room for */
+        ZR_TRY(turn_down(search, turn_state_ratio, OF_BOTH, fits_p));
+    }
     if (!*fits_p && o->auto_params && params->device == ZR_OFFLOAD_CPU) {
         params->device = ZR_OFFLOAD_NVME;
         ZR_TRY(turn_down(search, turn_params_in_host, OF_HOST, fits_p));
+    }
+    if (!*fits_p && o->auto_params && is_one_memory(search)) {
+        params->device = ZR_OFFLOAD_NVME;
+        ZR_TRY(turn_down(search, turn_params_ratio, OF_BOTH, fits_p));
     }
     return ZR_OK;
 }
@@ -173,7 +195,7 @@ static zr_status_t place_state_first(search_t *search, bool *fits_p) {
         return ZR_OK;
     reset(search);
     config->offload_optimizer.device = config->offload_param.device = ZR_OFFLOAD_NVME;
-    ZR_TRY(turn_down(search, turn_state_ratio, OF_DEVICE, fits_p));
+    ZR_TRY(turn_down(search, turn_state_ratio, OF_DEVICE | OF_MEMORY, fits_p));
     return *fits_p ? fits(search, OF_HOST, fits_p) : ZR_OK;
 }
 

@@ -4,14 +4,21 @@
 #ifndef EXAMPLES_PLAN_ONE_H
 #define EXAMPLES_PLAN_ONE_H
 
+#include <jansson.h>
+
 #include "examples/gpt_plan.h"
 
 /** Steps of a plan after which nothing new happens: see gpt_plan_request_t.n_steps. */
 #define PLAN_N_STEPS 3
 
+/** Bytes of memory for any plan. */
+#define PLAN_ENOUGH_BYTES ((size_t)1 << 50)
+
 /** What a plan that does not fit lacks: the tier that is short of most. */
 typedef struct plan_lack {
     zr_tier_t tier;
+    bool is_of_both; /* device and host are one memory, which is short: the bytes are of both, and
+                        the tier is the larger of them */
     size_t needed_bytes; /* per rank, at the peak */
     size_t there_bytes;  /* <= needed, but where only holes are the cause */
     zr_tag_t tag;        /* what most of it is for */
@@ -24,6 +31,13 @@ typedef struct plan_one {
     plan_lack_t lack;   /* does not fit */
     char message[1024]; /* does not fit: what the run would say */
 } plan_one_t;
+
+/** What is short: "device memory", "host memory", "nvme memory", "memory (device and host are one
+ * here)". */
+const char *plan_lack_name(const plan_lack_t *lack);
+
+/** As --json has it; NULL: no memory. */
+json_t *plan_lack_object(const plan_lack_t *lack);
 
 /**
  * Plan a run; where it does not fit, plan it again with memory enough, to see what it needs.

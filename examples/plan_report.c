@@ -37,20 +37,6 @@ static json_t *time_object(const gpt_plan_times_t *times) {
     return object;
 }
 
-static json_t *lack_object(const plan_lack_t *lack) {
-    json_t *object = json_object();
-    bool made = json_put(object, "tier", json_string(zr_tier_name(lack->tier)));
-    made &= json_put(object, "needed", json_count(lack->needed_bytes));
-    made &= json_put(object, "there", json_count(lack->there_bytes));
-    made &= json_put(object, "tag", json_string(zr_tag_name(lack->tag)));
-    made &= json_put(object, "tag_bytes", json_count(lack->tag_bytes));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
-}
-
 /* Of what is offloaded: how much, and how much of it is no lower than host memory. */
 static bool put_parts(json_t *object, const zr_config_t *config) {
     const zr_offload_options_t *state = &config->offload_optimizer;
@@ -82,7 +68,7 @@ static json_t *row_object(const plan_options_t *options, const plan_row_t *row) 
         made &= json_put(object, "tokens_per_s", json_number(row->tokens_per_s));
         made &= json_put(object, "time", time_object(&row->one.plan.times));
     } else {
-        made &= json_put(object, "lack", lack_object(&row->one.lack));
+        made &= json_put(object, "lack", plan_lack_object(&row->one.lack));
         made &= json_put(object, "message", json_text(row->one.message));
     }
     if (!made) {

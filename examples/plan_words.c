@@ -47,9 +47,9 @@ void plan_words_lack(const plan_row_t *row, plan_words_t *words) {
     char needed[32], has[32], tag[32];
     const plan_lack_t *lack = &row->one.lack;
     plan_words_add(
-        words, "needs %s of %s memory and has %s; %s of it are %s",
+        words, "needs %s of %s and has %s; %s of it are %s",
         train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
-        zr_tier_name(lack->tier), train_format_bytes((double)lack->there_bytes, has, sizeof(has)),
+        plan_lack_name(lack), train_format_bytes((double)lack->there_bytes, has, sizeof(has)),
         train_format_bytes((double)lack->tag_bytes, tag, sizeof(tag)), zr_tag_name(lack->tag));
 }
 

@@ -5,28 +5,19 @@
 
 #include <string.h>
 
-#include "examples/plan_search.h"
-#include "examples/plan_words.h"
+#include "examples/plan_refusal.h"
 #include "examples/this_machine.h"
 
 bool train_auto_is_wanted(const train_options_t *options) {
     return options->auto_stage || options->auto_optimizer || options->auto_params;
 }
 
-static zr_status_t refuse(const train_options_t *options, const plan_rows_t *rows,
+static zr_status_t refuse(const plan_options_t *asked, const plan_rows_t *rows,
                           const zr_log_t *log) {
-    const plan_row_t *nearest = &rows->all[rows->nearest];
-    char text[1024] = "";
+    char text[2048] = "";
     plan_words_t words = {text, sizeof(text), 0};
-    bool may_place = options->auto_optimizer || options->auto_params;
-    plan_words_placement(nearest, &words);
-    plan_words_add(&words, nearest->recompute ? " " : ", ");
-    plan_words_lack(nearest, &words);
-    return zr_fail(log, ZR_ERR_BUDGET, "auto: nothing fits%s; the nearest to it, %s: %s",
-                   may_place && options->config.nvme.paths[0] == '\0'
-                       ? " (no drives were used: --nvme-path names them)"
-                       : "",
-                   text, nearest->one.message);
+    plan_refusal(asked, rows, &words);
+    return zr_fail(log, ZR_ERR_BUDGET, "auto: nothing fits%s", text);
 }
 
 /* Take what was chosen, and say it as options and as a sentence. */
@@ -73,7 +64,7 @@ zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
     ZR_TRY(plan_search(&asked, log, NULL, &rows));
     zr_status_t status = ZR_OK;
     if (rows.n_fit == 0)
-        status = refuse(options, &rows, log);
+        status = refuse(&asked, &rows, log);
     else
         take(options, &rows, log);
     plan_rows_free(&rows);

@@ -167,14 +167,15 @@ void train_plan_warn(const train_plan_t *plan, const train_options_t *options,
         (lack->tier != ZR_TIER_DEVICE && lack->tier != ZR_TIER_HOST))
         return;
     bool is_device = lack->tier == ZR_TIER_DEVICE;
-    if ((is_device ? config->device_memory_bytes : config->host_memory_bytes) <= lack->there_bytes)
+    if (!lack->is_of_both &&
+        (is_device ? config->device_memory_bytes : config->host_memory_bytes) <= lack->there_bytes)
         return; /* the run is refused, and says why */
     zr_log_write(log, ZR_LOG_WARNING,
-                 "a rank needs %s of %s memory, and its part of this machine is %s: the system may "
+                 "a rank needs %s of %s, and its part of this machine is %s: the system may "
                  "end the run without a word; --device-memory and --host-memory have it refused "
                  "instead, and zero-plan says what fits",
                  train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
-                 zr_tier_name(lack->tier),
+                 plan_lack_name(lack),
                  train_format_bytes((double)lack->there_bytes, there, sizeof(there)));
 }
 

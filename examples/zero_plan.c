@@ -5,9 +5,9 @@
 #include <stdio.h>
 
 #include "examples/plan_plot.h"
+#include "examples/plan_refusal.h"
 #include "examples/plan_report.h"
 #include "examples/plan_trace.h"
-#include "examples/plan_words.h"
 
 enum { EXIT_PLANNED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
 
@@ -18,15 +18,12 @@ static int check_output(int code, bool printed, const zr_log_t *log) {
     return EXIT_FAILED;
 }
 
-static void say_nearest(const plan_rows_t *rows, const zr_log_t *log) {
-    const plan_row_t *nearest = &rows->all[rows->nearest];
-    char text[1024] = "";
+static void say_nearest(const plan_options_t *options, const plan_rows_t *rows,
+                        const zr_log_t *log) {
+    char text[2048] = "";
     plan_words_t words = {text, sizeof(text), 0};
-    plan_words_placement(nearest, &words);
-    plan_words_add(&words, nearest->recompute ? " " : ", ");
-    plan_words_lack(nearest, &words);
-    zr_log_write(log, ZR_LOG_ERROR, "none of %zu plans fits; the nearest to it, %s: %s", rows->n,
-                 text, nearest->one.message);
+    plan_refusal(options, rows, &words);
+    zr_log_write(log, ZR_LOG_ERROR, "none of %zu plans fits%s", rows->n, text);
 }
 
 static int plan(const plan_options_t *options, messages_t *messages, const zr_log_t *log) {
@@ -41,7 +38,7 @@ static int plan(const plan_options_t *options, messages_t *messages, const zr_lo
     else
         plan_report_table(options, &rows, stdout);
     if (rows.n_fit == 0)
-        say_nearest(&rows, log);
+        say_nearest(options, &rows, log);
     if (options->plot_path != NULL)
         status = plan_plot_draw(options, &rows, options->plot_path, log);
     if (options->trace_path != NULL && status == ZR_OK)

@@ -190,6 +190,16 @@ static void what_cannot_be_is_said(void **state) {
     assert_string_equal(text(object, "error"), "ZR_ERR_BUDGET");
     assert_non_null(strstr(text(object, "message"), "auto: nothing fits"));
     json_decref(object);
+    assert_ran(MODEL "--stage auto --device-memory 2MB", 1); /* advice is what it has not tried */
+    assert_said("stages",
+                "; try a larger --device-memory, --stage 3 with --offload-params cpu or nvme");
+    assert_null(strstr(err, "--stage 1"));
+    assert_ran(MODEL
+               "--stage auto --offload-optimizer auto --offload-params auto --device-memory 500kB",
+               1);
+    assert_said("all of it", "; try a larger --device-memory, more --ranks, ");
+    assert_null(strstr(err, "--offload-params"));
+    assert_null(strstr(err, "--offload-optimizer"));
     assert_ran(MODEL AUTO "--stage 2 --device-memory 8MB --host-memory 1MB", 1);
     assert_said("1 MB of host memory", "--nvme-path");
     assert_ran(MODEL "--offload-params auto --stage 2", 2);

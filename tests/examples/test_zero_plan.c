@@ -469,6 +469,63 @@ static void ranks_of_descriptions(void **state) {
     assert_non_null(strstr(out, "8 x A100-80G, 3 ranks, each with the share of one of 8\n"));
 }
 
+#define ONE_MEMORY                                                                                 \
+    "--model layers=4,channels=128,heads=2,seq=16,vocab=256 --sub-group 4096 --stage 3 "           \
+    "--micro-batch 1 --recompute none --ranks 1 --hardware ./host.json "
+
+static void write_host(size_t memory_bytes) {
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.host_memory_bytes = memory_bytes;
+    hardware.ranks_per_node = 1;
+    assert_int_equal(zr_hardware_write_json(&hardware, NULL, "host.json", NULL), ZR_OK);
+}
+
+static double both(json_t *plan) {
+    json_t *peaks = json_object_get(plan, "peak_bytes");
+    return number(peaks, "device", "reserved") + number(peaks, "host", "reserved");
+}
+
+/* Where device and host are one memory, the sum has to fit, and the host relieves no device. */
+static void one_memory_is_counted_once(void **state) {
+    (void)state;
+    write_host((size_t)1 << 30);
+    json_t *planned = plan_json(ONE_MEMORY "--offload-optimizer auto --offload-params auto", 0);
+    json_t *one = only_plan(planned);
+    double whole = both(one), memory = 0.75 * whole;
+    assert_string_equal(text(one, "offload_optimizer"), "none");
+    json_decref(planned);
+
+    write_host((size_t)memory);
+    planned = plan_json(ONE_MEMORY "--offload-optimizer auto --offload-params auto", 0);
+    one = only_plan(planned);
+    assert_string_equal(text(one, "offload_optimizer"), "nvme");
+    assert_string_equal(text(one, "offload_params"), "none");
+    assert_true(number(one, "offload_ratio", NULL) < 0.6 && both(one) <= memory);
+    json_decref(planned);
+
+    planned = plan_json(ONE_MEMORY "--offload-optimizer auto --offload-params none "
+                                   "--device-memory 6MB",
+                        0);
+    one = only_plan(planned);
+    assert_true(number(json_object_get(one, "peak_bytes"), "device", "reserved") <= 6e6);
+    assert_true(both(one) <= memory);
+    json_decref(planned);
+
+    planned = plan_json(ONE_MEMORY "--offload-optimizer cpu --offload-params none", 1);
+    json_t *lack = json_object_get(only_plan(planned), "lack");
+    assert_true(json_is_true(json_object_get(lack, "of_both")));
+    assert_true(number(lack, "needed", NULL) == both(only_plan(planned)));
+    assert_true(number(lack, "there", NULL) == (double)(size_t)memory);
+    json_decref(planned);
+    assert_int_equal(plan(ONE_MEMORY "--offload-optimizer none --offload-params none"), 1);
+    assert_said("one memory", "of memory (device and host are one here) and has");
+    assert_non_null(strstr(err, "--offload-optimizer cpu or nvme")); /* it was not tried */
+    assert_int_equal(plan(ONE_MEMORY "--offload-optimizer none --offload-params none "
+                                     "--device-memory 6MB"),
+                     1);
+    assert_said("a budget", "of device memory and has");
+}
+
 /* One plan of GPT-3 13B on 64 nodes. */
 static double step_ms_of(const char *arguments, double *exposed_p) {
     char with_model[1024];
@@ -531,6 +588,7 @@ int main(void) {
         cmocka_unit_test(a_picture_needs_gnuplot),
         cmocka_unit_test(hardware_is_found),
         cmocka_unit_test(ranks_of_descriptions),
+        cmocka_unit_test(one_memory_is_counted_once),
         cmocka_unit_test(collectives_are_as_asked_for),
         cmocka_unit_test(planning_is_cheap),
     };
