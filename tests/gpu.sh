@@ -1,32 +1,39 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, on a machine that has one: build, run the suite on cuda, look for
-# races and bad accesses, measure. Ten minutes at most, offline, and one JSON file of results.
+# Everything that needs a GPU, on a machine that has one: build, run the suite on cuda, train, measure,
+# look for races and bad accesses. Ten minutes at most, offline, and one JSON file of results.
 #
-#   bash tests/gpu.sh [--dry-run] [--build FOLDER] [--out FILE]
+#   bash tests/gpu.sh [--dry-run] [--build FOLDER] [--out FILE] [--packages FOLDER]
 #
 #   --dry-run   print the parts, their limits in seconds and their commands; run nothing
 #   --build     where to build (default: build/gpu)
 #   --out       the file of results (default: FOLDER/gpu.json); what parts print lies in FOLDER/gpu/
+#   --packages  a folder of Debian packages that the machine lacks and cannot fetch: they are unpacked
+#               in the build folder, and used from there (docs/gpu.md says which)
 #
 # Exit code: 0 when all that could be run passed, 1 when something failed, 2 for bad usage, 77
-# without a GPU. A part that would begin too late is left out, and the results say so.
+# without a GPU. Parts come in the order of what they are worth. All their limits together are less than
+# the ten minutes; the file of results is written anew behind each, so that there is always one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . cmake/install.sh
 
-build=build/gpu out='' is_dry=false
+build=build/gpu out='' packages='' is_dry=false
 while [ $# -gt 0 ]; do
     case $1 in
     --dry-run) is_dry=true ;;
     --build) build=${2:?--build needs a folder} && shift ;;
     --out) out=${2:?--out needs a file} && shift ;;
-    *) echo "gpu.sh: $1 is unknown; --dry-run, --build FOLDER and --out FILE are possible" >&2; exit 2 ;;
+    --packages) packages=${2:?--packages needs a folder} && shift ;;
+    *)
+        echo "gpu.sh: $1 is unknown; --dry-run, --build FOLDER, --out FILE and --packages FOLDER are possible" >&2
+        exit 2
+        ;;
     esac
     shift
 done
 out=${out:-$build/gpu.json}
 logs=$build/gpu
-total_seconds=600
+total_seconds=${ZR_GPU_SECONDS:-585}
 n_passed=0 n_failed=0 n_left_out=0
 parts='' # JSON objects, with commas between them
 
@@ -50,6 +57,7 @@ note() {
     'left out'*) n_left_out=$((n_left_out + 1)) ;;
     *) n_failed=$((n_failed + 1)) ;;
     esac
+    write_results
     zr_say "$1: $2 ($3 s)"
 }
 
@@ -60,6 +68,30 @@ leave_out() {
     else
         note "$1" "left out: $2" 0 ''
     fi
+}
+
+# run_limited LIMIT COMMAND...: run it for so many seconds, then end it and what it has started. 124:
+# it was ended; 125: it did not even end then, as a process that hangs in a driver, and is left behind.
+run_limited() {
+    local limit=$1 pid timer tries code
+    shift
+    setsid "$@" &
+    pid=$!
+    sleep "$limit" &
+    timer=$!
+    wait -n "$pid" "$timer"
+    code=$?
+    if kill "$timer" 2>/dev/null; then
+        wait "$timer" 2>/dev/null
+        return $code
+    fi
+    kill -TERM -- "-$pid" 2>/dev/null
+    for ((tries = 0; tries < 40; tries++)); do
+        [ "$tries" -ne 20 ] || kill -KILL -- "-$pid" 2>/dev/null
+        kill -0 "$pid" 2>/dev/null || return 124
+        sleep 0.1
+    done
+    return 125
 }
 
 # part NAME LIMIT COMMAND...: run it, for LIMIT seconds or what is left at most.
@@ -74,12 +106,13 @@ part() {
         leave_out "$name" "no time is left"
         return 1
     fi
-    timeout --kill-after=5 $((limit < left ? limit : left)) "$@" >"$logs/$name.out" 2>"$logs/$name.err"
+    run_limited $((limit < left ? limit : left)) "$@" >"$logs/$name.out" 2>"$logs/$name.err"
     code=$?
     case $code in
     0) note "$name" passed $((SECONDS - began)) "$*" ;;
     77) leave_out "$name" "skipped: $(tail -n 1 "$logs/$name.out")" ;;
-    124 | 137) note "$name" "timed out" $((SECONDS - began)) "$*" ;;
+    124) note "$name" "timed out" $((SECONDS - began)) "$*" ;;
+    125) note "$name" "timed out, and cannot be ended" $((SECONDS - began)) "$*" ;;
     *)
         note "$name" "failed with $code" $((SECONDS - began)) "$*"
         tail -n 15 "$logs/$name.err" "$logs/$name.out" >&2
@@ -101,22 +134,63 @@ check() {
 
 # ---- what there is to do ------------------------------------------------------------------------
 
+# Unpack the packages, and look there for what is not installed.
+use_packages() {
+    local package root
+    [ -n "$packages" ] || return 0
+    root=$(realpath -m "$build")/packages
+    rm -rf "$root"
+    for package in "$packages"/*.deb; do
+        dpkg-deb -x "$package" "$root" || return
+    done
+    local lib=$root/usr/lib/x86_64-linux-gnu
+    sed -i "s|/usr|$root/usr|g" "$lib"/pkgconfig/*.pc
+    export PATH=$root/usr/bin:$PATH PKG_CONFIG_PATH=$lib/pkgconfig CMAKE_PREFIX_PATH=$root/usr
+    export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+}
+
+# cuBLASLt and NCCL of Python packages, where the toolkit comes without them.
+use_wheels() {
+    local wheels folder
+    wheels=$(python3 -c 'import nvidia; print("\n".join(nvidia.__path__))' 2>/dev/null) || return 0
+    for folder in $wheels/*/include; do
+        export CMAKE_INCLUDE_PATH=${CMAKE_INCLUDE_PATH:+$CMAKE_INCLUDE_PATH:}$folder
+    done
+    for folder in $wheels/*/lib; do
+        export CMAKE_LIBRARY_PATH=${CMAKE_LIBRARY_PATH:+$CMAKE_LIBRARY_PATH:}$folder
+        export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+    done
+}
+
+# For this GPU alone, and no more than is run.
 build_all() {
-    zr_configure . "$build" -DZR_CUDA=ON || return
+    zr_configure . "$build" -DZR_CUDA=ON "-DZR_CUDA_ARCHITECTURES=$architecture" || return
     grep -q '^ZR_CUDA_REASON:[A-Z]*=built' "$build/CMakeCache.txt" || {
         echo "no CUDA toolkit: $(sed -n 's/^ZR_CUDA_REASON:[A-Z]*=//p' "$build/CMakeCache.txt")" >&2
         return 1
     }
-    zr_build "$build" -j"$(nproc)"
+    zr_build "$build" -j"$(nproc)" zero-train zero-bench gpu_suite
+}
+
+# What is skipped has not seen the GPU: a failure here, but NCCL may be missing.
+run_suite() {
+    local code
+    ctest --test-dir "$build" -R '_cuda$' -j4 --timeout 60 --output-on-failure --no-tests=error | tee "$logs/suite.tests"
+    code=${PIPESTATUS[0]}
+    grep -v nccl "$logs/suite.tests" | grep -q '\*\*\*Skipped' || return "$code"
+    echo "a test was skipped on a machine with a GPU" >&2
+    return 1
 }
 
 # Kernels under compute-sanitizer: errors end with 1.
 sanitize() {
-    local tool test
+    local tool test limit
     for tool in memcheck racecheck; do
+        limit=20
+        [ $tool = memcheck ] || limit=25
         for test in test_kernels test_nn_rows test_attention; do
             if $is_dry || command -v compute-sanitizer >/dev/null; then
-                part "$tool-$test" 40 compute-sanitizer --tool "$tool" --error-exitcode 1 \
+                part "$tool-$test" $limit compute-sanitizer --tool "$tool" --error-exitcode 1 \
                     "$build/tests/$test" cuda
             else
                 leave_out "$tool-$test" "no compute-sanitizer here"
@@ -132,19 +206,21 @@ bench() {
     part "bench-$name" "$limit" "$build/bin/zero-bench" "$command" --device cuda --json "$@"
 }
 
-# What there is to know of the GPU's speed: the update and the other kernels against its copy, a
+# What there is to know first of the GPU's speed: the update and the other kernels against its copy, a
 # layer's products and whole steps against its own products. GPT-2 1.5B needs about 60 GB.
 measure() {
-    local dtype
-    for dtype in bf16 fp32; do
-        bench "adam-$dtype" 30 adam --dtype $dtype --elems 200000003
-        bench "matmul-$dtype" 30 matmul --dtype $dtype --channels 1600 --tokens 16384
-    done
-    bench kernels-bf16 30 kernels --dtype bf16 --channels 1600 --tokens 65536
-    bench step-124m 40 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 16
-    bench step-124m-ranks8 60 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 2 --ranks 8 \
+    bench adam-bf16 12 adam --dtype bf16 --elems 200000003
+    bench kernels-bf16 12 kernels --dtype bf16 --channels 1600 --tokens 65536
+    bench matmul-bf16 12 matmul --dtype bf16 --channels 1600 --tokens 16384
+    bench step-124m 20 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 16
+    bench step-1.5b 50 step --dtype bf16 --model gpt2-xl --seq 1024 --micro-batch 12
+}
+
+measure_more() {
+    bench step-124m-ranks8 20 step --dtype bf16 --model gpt2 --seq 1024 --micro-batch 2 --ranks 8 \
         --stage 3
-    bench step-1.5b 90 step --dtype bf16 --model gpt2-xl --seq 1024 --micro-batch 12
+    bench adam-fp32 10 adam --dtype fp32 --elems 200000003
+    bench matmul-fp32 10 matmul --dtype fp32 --channels 1600 --tokens 16384
 }
 
 # The value of a key on a line of its own, in what a part printed.
@@ -164,11 +240,11 @@ losses_fall() {
 # all stages end with the same weights.
 train() {
     local ranks stage name hash hashes
-    for ranks in 1 2 8; do
+    for ranks in 2 8 1; do
         hashes=''
         for stage in 0 1 2 3; do
             name=train-ranks$ranks-stage$stage
-            part "$name" 25 "$build/bin/zero-train" --model gpt2 --dtype bf16 --device cuda --json \
+            part "$name" 9 "$build/bin/zero-train" --model gpt2 --dtype bf16 --device cuda --json \
                 --data docs --ranks "$ranks" --stage "$stage" --steps 6 --micro-batch 4 \
                 --warmup 1 || continue
             $is_dry && continue
@@ -183,6 +259,27 @@ train() {
     done
 }
 
+# The losses of 20 steps in the logs of two parts differ by at most 0.01.
+losses_agree() {
+    paste "$logs/$1.log" "$logs/$2.log" | awk '
+        { n = split($0, part, /"loss": */); a = part[2] + 0; b = part[3] + 0
+          d = a > b ? a - b : b - a; n_bad += n != 3 || !(d <= 0.01) }
+        END { exit !(NR == 20 && n_bad == 0) }'
+}
+
+# A small model on both devices, heads of 64, so that attention is that of the tensor cores.
+compare_with_host() {
+    local device
+    for device in cuda host; do
+        part "train-$device" 10 "$build/bin/zero-train" --device "$device" --json --data docs \
+            --model layers=2,channels=128,heads=2,seq=64,vocab=256 --dtype bf16 --steps 20 \
+            --micro-batch 4 --warmup 1 --log "$logs/train-$device.log" || return
+    done
+    $is_dry || check train-host-losses "cuda's losses are not the host's to 0.01" \
+        losses_agree train-cuda train-host
+}
+
+# All parts so far, as one file.
 write_results() {
     {
         printf '{\n  "date": %s,\n' "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")"
@@ -191,12 +288,16 @@ write_results() {
         printf '  "seconds": %d,\n  "passed": %d,\n  "failed": %d,\n  "left_out": %d,\n' \
             "$SECONDS" "$n_passed" "$n_failed" "$n_left_out"
         printf '  "parts": [%s\n  ]\n}\n' "$parts"
-    } >"$out"
+    } >"$out.new" && mv "$out.new" "$out"
 }
 
 # ---- in this order ----------------------------------------------------------------------------
 
-gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null)
+ask_gpu() {
+    timeout --kill-after=2 20 nvidia-smi --query-gpu="$1" --format=csv,noheader 2>/dev/null | head -n 1
+}
+
+gpu=$(ask_gpu name,driver_version,memory.total)
 if [ -z "$gpu" ]; then
     zr_say "no GPU here: nvidia-smi is missing or finds none"
     if ! $is_dry; then
@@ -204,17 +305,21 @@ if [ -z "$gpu" ]; then
         exit 77
     fi
 fi
-gpu=$(head -n 1 <<<"$gpu")
+architecture=$(ask_gpu compute_cap | tr -d .)
 $is_dry || mkdir -p "$logs" "$(dirname "$out")"
-export -f build_all zr_configure zr_build zr_say zr_die
-export build
-if part build 240 bash -c build_all; then
-    part suite 150 ctest --test-dir "$build" -R '_cuda$|^test_ptx$' --output-on-failure --no-tests=error
+export -f build_all run_suite zr_configure zr_build zr_say zr_die
+export build architecture logs
+$is_dry || use_packages || exit 1
+$is_dry || use_wheels
+if part build 90 bash -c build_all; then
+    part suite 70 bash -c run_suite
     measure
     train
+    compare_with_host
     sanitize
+    measure_more
+    part ptx 15 ctest --test-dir "$build" -R '^test_ptx$' --output-on-failure --no-tests=error
 fi
 $is_dry && exit 0
-write_results
 zr_say "$n_passed passed, $n_failed failed, $n_left_out left out; results: $out"
 [ "$n_failed" -eq 0 ]

@@ -21,16 +21,29 @@ fake() {
 }
 
 mkdir "$work/bin" "$work/built"
-fake nvidia-smi <<<'[ "${FAKE:-}" = none ] || echo "A GPU, 1.2, 3 MiB"'
-fake ctest <<<'true'
+fake nvidia-smi <<'END'
+case "$FAKE $*" in none*) ;; *compute_cap*) echo 9.0 ;; *) echo "A GPU, 1.2, 3 MiB" ;; esac
+END
+fake ctest <<'END'
+echo '1/2 Test  #9: test_kernels_cuda ....   Passed'
+[ "${FAKE:-}" != skips ] || echo '2/2 Test #10: test_device_cuda .....***Skipped'
+END
+fake dpkg-deb <<'END'
+mkdir -p "$3/usr/lib/x86_64-linux-gnu/pkgconfig"
+echo prefix=/usr >"$3/usr/lib/x86_64-linux-gnu/pkgconfig/$(basename "$2" .deb).pc"
+END
 fake compute-sanitizer <<<'[ "${FAKE:-}" != race ]'
 fake cmake <<'END'
+[ "${FAKE:-}" != packages ] ||
+    grep -q "^prefix=${CMAKE_PREFIX_PATH:-none}\$" "$PKG_CONFIG_PATH/some.pc" || exit 1
+case "$*" in *-DZR_CUDA_ARCHITECTURES=90) ;; *) exit 1 ;; esac
 while [ "$1" != -B ]; do shift; done
 echo 'ZR_CUDA_REASON:INTERNAL=built with nvcc' >"$2/CMakeCache.txt"
 touch "$2/build.ninja"
 END
 fake ninja <<'END'
 [ "${FAKE:-}" != broken ] || exit 1
+[ "${FAKE:-}" != hangs ] || { trap '' TERM; while :; do sleep 1; done; }
 mkdir -p "$2/bin"
 cp "$0-built/"* "$2/bin/"
 END
@@ -40,9 +53,12 @@ case "$*" in *" --device cuda --json "*) echo '{"ratio": 1}' ;; *) exit 1 ;; esa
 END
 fake ninja-built/zero-train <<'END'
 while [ $# -gt 0 ]; do
-    case $1 in --ranks) ranks=$2 ;; --stage) stage=$2 ;; esac
+    case $1 in --ranks) ranks=$2 ;; --stage) stage=$2 ;; --log) log=$2 ;; --device) device=$2 ;; esac
     shift
 done
+extra=0
+[ "${FAKE:-}$device" != apartcuda ] || extra=2
+[ -z "${log:-}" ] || for i in $(seq 20); do echo "{\"step\": $i, \"loss\": 5.$extra$((i + 20)), \"x\": 1}"; done >"$log"
 hash=abc$ranks last=2.5
 [ "${FAKE:-}$ranks$stage" != differ23 ] || hash=def
 [ "${FAKE:-}$stage" != nan1 ] || last=nan
@@ -50,9 +66,11 @@ printf '{\n  "loss": {\n    "first": 3.5,\n    "last": %s\n  },\n' "$last"
 printf '  "weights_xxh3": "%s"\n}\n' "$hash"
 END
 
-# run KIND: the script on a machine of that kind. Sets `code`; what it printed is in $work/said.
+# run KIND [OPTION...]: the script on a machine of that kind. Sets `code`; what it printed is in
+# $work/said.
 run() {
-    FAKE=$1 PATH=$work/bin:$PATH bash "$script" --build "$work/build" --out "$work/out.json" \
+    rm -rf "$work/build"
+    FAKE=$1 PATH=$work/bin:$PATH bash "$script" --build "$work/build" --out "$work/out.json" "${@:2}" \
         >"$work/said" 2>&1
     code=$?
 }
@@ -74,21 +92,36 @@ for part in build suite bench-adam-bf16 bench-kernels-bf16 bench-matmul-fp32 ben
 done
 expect "a dry run makes nothing" test ! -e "$work/build"
 
-# build, suite, 8 benchmarks, 12 runs with their losses, 3 comparisons, 6 of compute-sanitizer
+limits=$(sed -n 's/.* (at most \([0-9]*\) s): .*/\1/p' "$work/said" | paste -sd+)
+expect "the limits of all parts, $limits, leave some of ten minutes" test $((limits)) -le 585
+
+# build, suite, 8 benchmarks, 12 runs with their losses, 3 comparisons, 2 runs and their losses, 6 of
+# compute-sanitizer, the PTX
 run well
 expect "all passes" test $code -eq 0
-expect "43 parts pass" counts 43 0
+expect "47 parts pass" counts 47 0
 if command -v python3 >/dev/null; then
     expect "the results are JSON" python3 -m json.tool "$work/out.json" /dev/null
 fi
 run differ
 expect "different weights fail" test $code -eq 1
-expect "one part fails" counts 42 1
+expect "one part fails" counts 46 1
 expect "which ones" grep -q 'train-ranks2-hashes: failed: .* abc2 def' "$work/said"
 run nan
-expect "losses that are no numbers fail, at stage 1 of each number of ranks" counts 40 3
+expect "losses that are no numbers fail, at stage 1 of each number of ranks" counts 44 3
 run race
-expect "compute-sanitizer's errors fail" counts 37 6
+expect "compute-sanitizer's errors fail" counts 41 6
+run skips
+expect "a test that is skipped fails" counts 46 1
+run apart
+expect "other losses than the host's fail" counts 46 1
+mkdir "$work/debs"
+touch "$work/debs/some.deb"
+run packages --packages "$work/debs"
+expect "packages are unpacked and used" counts 47 0
+ZR_GPU_SECONDS=6 run hangs
+expect "a build that hangs, and does not end when asked to, is ended" grep -q 'build: timed out (' "$work/said"
+expect "and the only part" counts 0 1
 run broken
 expect "a build that fails is the only part" counts 0 1
 bash "$script" --unknown >"$work/said" 2>&1

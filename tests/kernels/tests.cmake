@@ -30,8 +30,7 @@ endforeach()
 if(ZR_WITH_CUDA)
   # On a GPU; without one they are skipped and say why. tests/emu/ runs them without.
   foreach(test test_device test_kernels test_parity)
-    add_test(NAME ${test}_cuda COMMAND ${test} cuda)
-    zr_test_properties(${test}_cuda NO_SANITIZERS)
+    zr_add_gpu_test(${test}_cuda ${test} cuda)
   endforeach()
   add_executable(test_attention kernels/cuda/test_attention.c ref/attention_bounds.c
                                 kernels/device_fixture.c ref/ref_nn.c)
@@ -39,8 +38,7 @@ if(ZR_WITH_CUDA)
   target_link_libraries(test_attention PRIVATE zero PkgConfig::CMOCKA m)
   set_target_properties(test_attention PROPERTIES RUNTIME_OUTPUT_DIRECTORY
                                                   ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME test_attention_cuda COMMAND test_attention cuda)
-  zr_test_properties(test_attention_cuda NO_SANITIZERS)
+  zr_add_gpu_test(test_attention_cuda test_attention cuda)
   add_executable(test_native_cuda kernels/test_native.c kernels/device_fixture.c
                                   kernels/cuda/native_kernel.cu)
   target_include_directories(test_native_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
@@ -48,10 +46,10 @@ if(ZR_WITH_CUDA)
   target_link_libraries(test_native_cuda PRIVATE zero PkgConfig::CMOCKA m)
   set_target_properties(test_native_cuda PROPERTIES RUNTIME_OUTPUT_DIRECTORY
                                                     ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME test_native_cuda COMMAND test_native_cuda cuda)
-  zr_test_properties(test_native_cuda NO_SANITIZERS)
+  zr_add_gpu_test(test_native_cuda test_native_cuda cuda)
   zr_add_test(kernels/cuda/test_cublaslt.c NO_SANITIZERS)
-  target_include_directories(test_cublaslt SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_include_directories(test_cublaslt SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS}
+                                                          ${ZR_CUBLASLT_INCLUDE_DIR})
   add_test(NAME test_ptx COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/test_ptx.sh
                                  ${CMAKE_CUDA_COMPILER} ${CMAKE_SOURCE_DIR})
   zr_test_properties(test_ptx NO_SANITIZERS)

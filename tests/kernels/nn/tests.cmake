@@ -9,7 +9,6 @@ zr_add_test(kernels/nn/test_nn_lm_head.c ${NN_TEST})
 # These take a device's name. On a GPU; without one they are skipped and say why.
 if(ZR_WITH_CUDA)
   foreach(test test_nn_matmul test_nn_rows test_nn_attention test_nn_lm_head)
-    add_test(NAME ${test}_cuda COMMAND ${test} cuda)
-    zr_test_properties(${test}_cuda NO_SANITIZERS)
+    zr_add_gpu_test(${test}_cuda ${test} cuda)
   endforeach()
 endif()

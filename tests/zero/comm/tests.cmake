@@ -36,6 +36,5 @@ if(ZR_TEST_MPICH_MPIRUN)
   zr_test_properties(test_comm_mpich NO_SANITIZERS)
 endif()
 if(ZR_WITH_CUDA)
-  add_test(NAME test_comm_nccl_cuda COMMAND test_comm_nccl) # for tests/gpu.sh
-  zr_test_properties(test_comm_nccl_cuda NO_SANITIZERS)
+  zr_add_gpu_test(test_comm_nccl_cuda test_comm_nccl)
 endif()
