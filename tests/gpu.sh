@@ -41,14 +41,17 @@ parts='' # JSON objects, with commas between them
 
 # A string as JSON has it.
 quoted() {
-    printf '"%s"' "$(printf '%s' "$1" | sed 's/\\/\\\\/g; s/"/\\"/g' | tr -d '\000-\037')"
+    local text=${1//\\/\\\\}
+    text=${text//\"/\\\"}
+    printf '"%s"' "${text//[[:cntrl:]]/}"
 }
 
 # note NAME STATUS SECONDS COMMAND: a part's result; what it printed is part of it where it is JSON.
 note() {
     local result=null
-    if [ "$(head -c 1 "$logs/$1.out" 2>/dev/null)" = '{' ] && [ "$2" = passed ]; then
-        result=$(cat "$logs/$1.out")
+    if [ "$2" = passed ] && [ -e "$logs/$1.out" ]; then
+        result=$(<"$logs/$1.out")
+        [ "${result:0:1}" = '{' ] || result=null
     fi
     parts+="${parts:+,}
     {\"name\": $(quoted "$1"), \"status\": $(quoted "$2"), \"seconds\": $3, \"command\": $(quoted "$4"), \"result\": $result}"
@@ -282,8 +285,7 @@ compare_with_host() {
 # All parts so far, as one file.
 write_results() {
     {
-        printf '{\n  "date": %s,\n' "$(quoted "$(date -u +%Y-%m-%dT%H:%M:%SZ)")"
-        printf '  "commit": %s,\n' "$(quoted "$(git rev-parse HEAD 2>/dev/null)")"
+        printf '{\n  "date": %s,\n  "commit": %s,\n' "$(quoted "$began_at")" "$(quoted "$commit")"
         printf '  "gpu": %s,\n' "$(quoted "$gpu")"
         printf '  "seconds": %d,\n  "passed": %d,\n  "failed": %d,\n  "left_out": %d,\n' \
             "$SECONDS" "$n_passed" "$n_failed" "$n_left_out"
@@ -306,6 +308,8 @@ if [ -z "$gpu" ]; then
     fi
 fi
 architecture=$(ask_gpu compute_cap | tr -d .)
+began_at=$(date -u +%Y-%m-%dT%H:%M:%SZ)
+commit=$(git rev-parse HEAD 2>/dev/null)
 $is_dry || mkdir -p "$logs" "$(dirname "$out")"
 export -f build_all run_suite zr_configure zr_build zr_say zr_die
 export build architecture logs
