@@ -59,6 +59,7 @@ static zr_device_t *begin(zr_device_t *device, const zr_device_backend_t *backen
     device->info.backend = backend->name;
     device->ranges = NULL;
     device->trace = options->trace;
+    device->timing = NULL;
     return device;
 }
 
@@ -110,6 +111,7 @@ void zr_device_close(zr_device_t **device) {
         void *base = (*device)->ranges->base;
         zr_range_release(*device, (*device)->ranges->tier, &base, (*device)->ranges->size_bytes);
     }
+    zr_device_trace_close(*device);
     (*device)->backend->close(*device);
     *device = NULL;
 }
@@ -294,9 +296,10 @@ zr_status_t zr_stream_create_beside(zr_device_t *device, const char *name, zr_st
 void zr_stream_destroy(zr_stream_t **stream) {
     if (stream == NULL || *stream == NULL)
         return;
+    zr_device_t *device = (*stream)->device;
     struct zr_trace_span *span = (*stream)->span;
-    (*stream)->device->backend->stream_destroy(*stream);
-    free(span); /* nothing that is queued has it any more */
+    device->backend->stream_destroy(*stream);
+    zr_stream_trace_drop(span); /* nothing that is queued has it any more */
     *stream = NULL;
 }
 

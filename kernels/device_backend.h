@@ -87,6 +87,12 @@ typedef struct zr_device_backend {
      * clock knows it at once. */
     void (*last_work)(const zr_stream_t *stream, double *begin_p, double *end_p);
 
+    /* Optional, both or none. A timer is an event that tells when it passed, for a device that
+     * works beside the calling thread. It is created as an event, and destroyed, recorded and asked
+     * for as one; read when it has passed, it gives seconds of zr_device_now. */
+    zr_status_t (*timer_create)(zr_device_t *device, zr_event_t **timer_p);
+    zr_status_t (*timer_read)(zr_event_t *timer, double *seconds_p);
+
     /* The runtime's kernels: see kernels.h. */
     zr_status_t (*adamw)(zr_stream_t *stream, const zr_adamw_t *args);
     zr_status_t (*sum_of_squares)(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
@@ -114,6 +120,8 @@ struct zr_device {
     zr_device_info_t info;
     struct zr_device_range *ranges; /* reserved; kept by device.c */
     zr_trace_t *trace;              /* NULL: nothing is recorded */
+    struct zr_trace_timing
+        *timing; /* work whose times are not known yet (device_trace.c), or NULL */
 };
 
 struct zr_stream {

@@ -4,8 +4,9 @@
  *
  * When work ran is known in one of several ways. A device with a clock of its own tells
  * (last_work). On a synchronous stream it is the time that the call took. A stream that takes calls
- * has one queued before the work and one behind it, which look at the clock. On any other it is
- * when the work was queued, and the file says so.
+ * has one queued before the work and one behind it, which look at the clock. On a device with
+ * timers it is two of those, which are read when they have passed. On any other it is when the work
+ * was queued, and the file says so.
  */
 #ifndef ZR_KERNELS_DEVICE_TRACE_H
 #define ZR_KERNELS_DEVICE_TRACE_H
@@ -20,6 +21,12 @@ extern "C" {
 /* With a recorder only: before and after a kernel or copy is queued. Within a group: nothing. */
 void zr_stream_trace_begin(zr_stream_t *stream);
 void zr_stream_trace_work(zr_stream_t *stream, const char *name, zr_cost_t cost);
+
+/* For zr_stream_destroy: what was begun on the stream, or NULL. For zr_device_close: what has
+ * passed is recorded. */
+struct zr_trace_span;
+void zr_stream_trace_drop(struct zr_trace_span *span);
+void zr_device_trace_close(zr_device_t *device);
 
 /**
  * What is queued on a stream between these two is one slice, such as a collective, whatever it is

@@ -113,7 +113,7 @@ static zr_trace_event_t *append(zr_trace_t *trace, zr_trace_event_kind_t kind, d
 }
 
 /* From now on nothing is recorded, so that what there is has no holes. */
-static void leave_out(zr_trace_t *trace) {
+static void end_recording(zr_trace_t *trace) {
     if (!trace->is_full)
         zr_log_write(&trace->options.log, ZR_LOG_WARNING,
                      "trace of %s: in step %zu there is no memory for more than %zu events (%s): "
@@ -180,7 +180,7 @@ static bool intern(zr_trace_t *trace, const char *text, zr_trace_name_t *name_p)
 static void record_count(zr_trace_t *trace, double now, const zr_trace_value_t *value) {
     zr_trace_event_t *event = append(trace, ZR_EVENT_COUNT, now);
     if (event == NULL) {
-        leave_out(trace);
+        end_recording(trace);
         return;
     }
     event->as.count.counter = value->counter;
@@ -211,7 +211,7 @@ void zr_trace_count(zr_trace_t *trace, double now, const char *counter, const ch
     if (own != NULL)
         own->value = value;
     if (own == NULL)
-        leave_out(trace);
+        end_recording(trace);
     else if (zr_trace_is_on(trace))
         record_count(trace, now, own);
     pthread_mutex_unlock(&trace->lock);
@@ -230,7 +230,7 @@ static void record_place(zr_trace_t *trace, double now, const zr_trace_place_t *
     bool has_names = intern(trace, place->phase, &phase) && intern(trace, place->unit, &unit);
     zr_trace_event_t *event = has_names ? append(trace, ZR_EVENT_PLACE, now) : NULL;
     if (event == NULL) {
-        leave_out(trace);
+        end_recording(trace);
         return;
     }
     trace->n_places++;
@@ -288,7 +288,7 @@ static void record_slice(zr_trace_t *trace, const zr_trace_slice_t *slice) {
                      intern(trace, slice->subject, &subject);
     zr_trace_event_t *event = has_names ? append(trace, ZR_EVENT_SLICE, slice->begin) : NULL;
     if (event == NULL) {
-        leave_out(trace);
+        end_recording(trace);
         return;
     }
     event->slice_kind = (uint8_t)slice->kind;
@@ -317,6 +317,12 @@ size_t zr_trace_here(zr_trace_t *trace) {
     size_t place = (size_t)trace->n_places + 1;
     pthread_mutex_unlock(&trace->lock);
     return place;
+}
+
+void zr_trace_leave_out(zr_trace_t *trace) {
+    pthread_mutex_lock(&trace->lock);
+    trace->n_left_out++;
+    pthread_mutex_unlock(&trace->lock);
 }
 
 /* ---- facts ----------------------------------------------------------------------------------- */

@@ -125,6 +125,9 @@ size_t zr_trace_here(zr_trace_t *trace);
 void zr_trace_count(zr_trace_t *trace, double now, const char *counter, const char *series,
                     size_t value);
 
+/** Something is not recorded that should be: it is counted, and the rest goes on. */
+void zr_trace_leave_out(zr_trace_t *trace);
+
 /** Work has been recorded whose times are such: the file says it. */
 void zr_trace_say_times(zr_trace_t *trace, zr_trace_times_t times);
 

@@ -139,6 +139,8 @@ static zr_status_t describe(zr_cuda_device_t *cuda) {
 static void cuda_close(zr_device_t *device) {
     zr_cuda_device_t *cuda = (zr_cuda_device_t *)device;
     zr_cuda_nn_close(cuda);
+    if (cuda->reference != NULL && cudaEventDestroy(cuda->reference) != cudaSuccess)
+        (void)cudaGetLastError();
     zr_cuda_memory_close(cuda);
     free(cuda); /* the context stays: other ranks may share it */
 }
@@ -214,19 +216,23 @@ static void *cuda_stream_native(const zr_stream_t *stream) {
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static zr_status_t cuda_event_create(zr_device_t *device, zr_event_t **event_p) {
+static zr_status_t create_event(zr_device_t *device, unsigned flags, zr_event_t **event_p) {
     ZR_TRY(zr_cuda_enter(device));
     zr_cuda_event_t *event = calloc(1, sizeof(*event));
     if (event == NULL)
         return zr_fail(&device->log, ZR_ERR_MEMORY, "no memory for an event (%zu bytes)",
                        sizeof(*event));
-    cudaError_t error = cudaEventCreateWithFlags(&event->handle, cudaEventDisableTiming);
+    cudaError_t error = cudaEventCreateWithFlags(&event->handle, flags);
     if (error != cudaSuccess) {
         free(event);
         return zr_cuda_fail(device, error, "creating an event");
     }
     *event_p = &event->base;
     return ZR_OK;
+}
+
+static zr_status_t cuda_event_create(zr_device_t *device, zr_event_t **event_p) {
+    return create_event(device, cudaEventDisableTiming, event_p);
 }
 
 static void cuda_event_destroy(zr_event_t *event) {
@@ -283,6 +289,61 @@ static zr_status_t cuda_event_query(zr_event_t *event, bool *passed_p) {
     return ZR_OK;
 }
 
+/* ---- timers ---------------------------------------------------------------------------------- */
+
+/* An event whose time of the host's clock is known, to within what waiting for it takes. */
+static zr_status_t set_reference(zr_cuda_device_t *cuda) {
+    cudaStream_t stream = NULL;
+    cudaEvent_t event = NULL;
+    cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&event, cudaEventDefault);
+    if (error == cudaSuccess)
+        error = cudaEventRecord(event, stream);
+    if (error == cudaSuccess)
+        error = cudaEventSynchronize(event);
+    if (error == cudaSuccess) {
+        cuda->reference = event;
+        cuda->reference_seconds = zr_device_now(&cuda->base);
+    } else if (event != NULL) {
+        (void)cudaEventDestroy(event);
+    }
+    if (stream != NULL)
+        (void)cudaStreamDestroy(stream);
+    return error == cudaSuccess
+               ? ZR_OK
+               : zr_cuda_fail(&cuda->base, error, "comparing clocks with the device");
+}
+
+static zr_status_t cuda_timer_create(zr_device_t *device, zr_event_t **timer_p) {
+    zr_cuda_device_t *cuda = (zr_cuda_device_t *)device;
+    ZR_TRY(zr_cuda_enter(device));
+    if (cuda->reference == NULL)
+        ZR_TRY(set_reference(cuda));
+    return create_event(device, cudaEventDefault, timer_p);
+}
+
+/* CUDA tells milliseconds between two events as a float. A timer that is far from the reference
+ * becomes it, so that the digits last. */
+static zr_status_t cuda_timer_read(zr_event_t *timer, double *seconds_p) {
+    const float far_ms = 1000.0f;
+    zr_cuda_event_t *own = (zr_cuda_event_t *)timer;
+    zr_cuda_device_t *cuda = (zr_cuda_device_t *)timer->device;
+    float ms = 0;
+    ZR_TRY(zr_cuda_enter(timer->device));
+    cudaError_t error = cudaEventElapsedTime(&ms, cuda->reference, own->handle);
+    if (error != cudaSuccess)
+        return zr_cuda_fail(timer->device, error, "reading a timer");
+    *seconds_p = cuda->reference_seconds + 1e-3 * (double)ms;
+    if (ms > far_ms) {
+        cudaEvent_t before = cuda->reference;
+        cuda->reference = own->handle;
+        cuda->reference_seconds = *seconds_p;
+        own->handle = before;
+    }
+    return ZR_OK;
+}
+
 /* ---- copies ------------------------------------------------------------------------------------
  */
 
@@ -330,6 +391,8 @@ const zr_device_backend_t zr_cuda_backend = {
     .stream_wait = cuda_stream_wait,
     .event_synchronize = cuda_event_synchronize,
     .event_query = cuda_event_query,
+    .timer_create = cuda_timer_create,
+    .timer_read = cuda_timer_read,
     .copy_async = cuda_copy_async,
     .stream_native = cuda_stream_native,
     .stream_launched = zr_cuda_launched,

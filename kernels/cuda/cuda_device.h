@@ -71,6 +71,8 @@ typedef struct zr_cuda_device {
     uint64_t n_streams;                    /* created so far: their numbers */
     zr_cuda_work_t recent[ZR_CUDA_RECENT]; /* a ring: the latest work, less what has passed */
     size_t n_recent;                       /* written so far */
+    cudaEvent_t reference;                 /* timers are read against it; NULL before the first */
+    double reference_seconds;              /* when it passed */
     struct zr_cuda_blas *blas;             /* NULL before the first matrix product; kept by
                                               nn/cuda/matmul_plan.c */
 } zr_cuda_device_t;

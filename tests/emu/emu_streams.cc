@@ -26,6 +26,8 @@ struct CUevent_st {
     int device;
     uint64_t n_recorded = 0; /* records queued */
     uint64_t n_passed = 0;   /* the latest of them that has run */
+    bool has_time = false;   /* it was made for it */
+    double seconds = 0;      /* when that was */
 };
 
 namespace {
@@ -166,14 +168,21 @@ static void wait_at_gate() {
         gate_changed.wait_for(mutex, std::chrono::microseconds(200)); /* for another process */
 }
 
+/* Of the host's clock, which the emulated device shares, from a zero of its own. */
+static double clock_seconds() {
+    using namespace std::chrono;
+    return duration<double>(steady_clock::now().time_since_epoch()).count() - 1000.0;
+}
+
 static void run_first(cudaStream_t stream) {
     note_change();
     work_t work = std::move(stream->work.front());
     stream->work.pop_front();
     cudaError_t &failed = machine.failed[(size_t)stream->device];
-    if (work.kind == work_t::RECORD)
+    if (work.kind == work_t::RECORD) {
         work.event->n_passed = std::max(work.event->n_passed, work.ticket);
-    else if (work.kind == work_t::RUN && failed == cudaSuccess)
+        work.event->seconds = clock_seconds();
+    } else if (work.kind == work_t::RUN && failed == cudaSuccess)
         failed = work.run();
     forget_if_done(stream);
 }
@@ -499,8 +508,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     ENTER;
-    (void)flags;
     machine.events.push_back(std::make_shared<CUevent_st>(CUevent_st{device_of_thread}));
+    machine.events.back()->has_time = (flags & cudaEventDisableTiming) == 0;
     *event = machine.events.back().get();
     return cudaSuccess;
 }
@@ -560,6 +569,22 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     if (known->n_passed < known->n_recorded)
         return returned(cudaErrorNotReady);
     return returned(machine.failed[(size_t)known->device]);
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
+    ENTER;
+    auto first = find_event(start, __func__), last = find_event(end, __func__);
+    if (first == nullptr || last == nullptr)
+        return returned(cudaErrorInvalidResourceHandle);
+    if (!first->has_time || !last->has_time || first->n_recorded == 0 || last->n_recorded == 0) {
+        misuse("%s: %p, %p: made without timing, or never recorded", __func__, (void *)start,
+               (void *)end);
+        return returned(cudaErrorInvalidResourceHandle);
+    }
+    if (first->n_passed < first->n_recorded || last->n_passed < last->n_recorded)
+        return returned(cudaErrorNotReady);
+    *ms = (float)(1e3 * (last->seconds - first->seconds));
+    return returned(machine.failed[(size_t)first->device]);
 }
 
 /* ---- work

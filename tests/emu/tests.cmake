@@ -51,6 +51,7 @@ zr_add_emu_test(test_emu_attention kernels/cuda/test_attention.c ref/attention_b
 zr_add_emu_test(test_emu_attention_fails emu/test_emu_attention_fails.c kernels/device_fixture.c
                 LABELS asan)
 zr_add_emu_test(test_emu_bits emu/test_emu_bits.c kernels/device_fixture.c LABELS asan)
+zr_add_emu_test(test_emu_trace emu/test_emu_trace.c common/trace_file.c LABELS asan)
 zr_add_emu_test(test_emu_allocator emu/test_emu_allocator.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_checkpoint zero/test_checkpoint.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_late zero/test_late.c zero/toy.c ${RANKS} NO_SANITIZERS)
