@@ -9,7 +9,8 @@
  * need no time limit of their own: what a rank does in between has one.
  *
  * Two kinds: ranks that are threads share memory (control_memory.c); ranks that are processes
- * have a connection to rank 0's (control_tcp.c).
+ * have a connection to rank 0's (control_tcp.c), and may meet in a page of memory where all are of
+ * one machine (control_near.c).
  *
  * Threads: a handle belongs to the thread of its rank; kill and death are for any thread while
  * the handle exists.
@@ -17,6 +18,7 @@
 #ifndef ZR_ZERO_COMM_CONTROL_H
 #define ZR_ZERO_COMM_CONTROL_H
 
+#include "zero/comm/control_page.h"
 #include "zero/comm/launch.h"
 #include "zero/comm/roll.h"
 
@@ -95,6 +97,22 @@ ZR_NODISCARD zr_status_t zr_control_create_tcp_on(const zr_launch_t *launch, int
  * @param hub      [ZR_ADDRESS_BYTES] of rank 0's machine
  */
 void zr_control_tcp_addresses(const zr_control_t *control, char *own, char *hub);
+
+/* ---- a page for meetings of ranks of one machine: all ranks do all three, between meetings ----
+ */
+
+/** Rank 0 makes it. @param place_p  where: to be shown to the others; none on other ranks */
+void zr_control_offer_page(zr_control_t *control, zr_page_place_t *place_p);
+
+/**
+ * @param place    rank 0's
+ * @param origins  [n_ranks] in the first communicator
+ * @return 0, or an errno
+ */
+int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place, const int *origins);
+
+/** Meet there from now on, or do not, as ranks have agreed. */
+void zr_control_use_page(zr_control_t *control, bool all_have_it);
 
 void zr_control_destroy(zr_control_t **control);
 

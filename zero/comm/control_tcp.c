@@ -18,53 +18,39 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
-#include "zero/comm/control.h"
-#include "zero/comm/hub/hub.h"
+#include "zero/comm/control_tcp.h"
 
 enum {
     LAST_WORDS_MS = 2000 /* for the hub to close the connection, when all is said */
 };
 
-typedef struct line line_t;
-
-/* A rank's place in one communicator. What is not its thread's own, `line->lock` guards. */
-typedef struct tcp_control {
-    zr_control_t base;
-    struct tcp_control *next; /* of the line's */
-    line_t *line;
-    uint32_t group;
-    zr_outcome_t outcome;   /* the latest */
-    unsigned n_outcomes;    /* read from the connection */
-    unsigned n_awaited;     /* asked for: the rank's own */
-    zr_outcome_t split;     /* of the arrival before: the rank's own */
-    unsigned char *payload; /* [n_ranks * ZR_PAYLOAD_BYTES] with the outcome */
-    bool is_dead, has_left;
-    char reason[ZR_REASON_BYTES];
-} tcp_control_t;
-
-/* A process's connection. */
-struct line {
-    int socket, n_ranks, timeout_ms;
-    zr_hub_t *hub; /* rank 0's, else NULL */
-    pthread_t reader;
-    zr_lived_t clock;          /* the reader's own, as are, in its time: */
-    int64_t heard_ms, beat_ms; /* when the hub was heard; when it is told of this side next */
-    pthread_mutex_t lock;      /* guards what follows, and sending */
-    pthread_cond_t changed;
-    tcp_control_t *controls;
-    bool is_lost;
-};
-
 /* ---- ends ---- */
 
 /* The first reason stays. Lock held. */
-static void end_control(tcp_control_t *self, const char *reason, bool has_left) {
+static void end_control(zr_tcp_control_t *self, const char *reason, bool has_left) {
     if (self->is_dead)
         return;
     snprintf(self->reason, sizeof(self->reason), "%s", reason);
     self->has_left = has_left;
     self->is_dead = true;
+    if (self->page != NULL)
+        zr_page_end(self->page);
     pthread_cond_broadcast(&self->line->changed);
+}
+
+/* The hub's word on it. It does not know the calls of a group that meets in a page. Lock held. */
+static void take_end(zr_tcp_control_t *self, zr_end_t *end) {
+    zr_post_t post;
+    char latest[ZR_COMM_DESCRIPTION_BYTES + 16] = "", reason[ZR_REASON_BYTES];
+    end->reason[sizeof(end->reason) - 1] = '\0';
+    if (self->page != NULL && end->whose >= 0 && end->whose < self->base.n_ranks) {
+        self->gone = end->whose;
+        zr_page_latest(self->page, end->whose, &post);
+        zr_post_describe_latest(&post, latest, sizeof(latest));
+    }
+    snprintf(reason, sizeof(reason), "%.*s%s", (int)(sizeof(reason) - sizeof(latest)), end->reason,
+             latest);
+    end_control(self, reason, end->has_left != 0);
 }
 
 static const char *words_for_loss(int error) {
@@ -73,12 +59,12 @@ static const char *words_for_loss(int error) {
     return error == ETIMEDOUT ? "it is not heard: " ZR_WIRE_SILENCE : strerror(error);
 }
 
-static void lose_line(line_t *line, const char *why) {
+static void lose_line(zr_line_t *line, const char *why) {
     char reason[256];
     snprintf(reason, sizeof(reason), "the connection to rank 0 is lost (%s)", why);
     pthread_mutex_lock(&line->lock);
     line->is_lost = true;
-    for (tcp_control_t *control = line->controls; control != NULL; control = control->next)
+    for (zr_tcp_control_t *control = line->controls; control != NULL; control = control->next)
         end_control(control, reason, false);
     pthread_cond_broadcast(&line->changed);
     pthread_mutex_unlock(&line->lock);
@@ -86,24 +72,23 @@ static void lose_line(line_t *line, const char *why) {
 
 /* ---- reading ---- */
 
-static tcp_control_t *find_control(line_t *line, uint32_t group) {
-    tcp_control_t *control = line->controls;
+static zr_tcp_control_t *find_control(zr_line_t *line, uint32_t group) {
+    zr_tcp_control_t *control = line->controls;
     while (control != NULL && control->group != group)
         control = control->next;
     return control;
 }
 
 /* False: this is no message of the hub. */
-static bool take_frame(line_t *line, const zr_frame_t *frame, const unsigned char *data) {
-    tcp_control_t *control = find_control(line, frame->group);
+static bool take_frame(zr_line_t *line, const zr_frame_t *frame, const unsigned char *data) {
+    zr_tcp_control_t *control = find_control(line, frame->group);
     if (frame->kind == ZR_FRAME_ALIVE)
         return frame->length == 0;
     if (frame->kind == ZR_FRAME_END && frame->length == sizeof(zr_end_t)) {
         zr_end_t end;
         memcpy(&end, data, sizeof(end));
-        end.reason[sizeof(end.reason) - 1] = '\0';
         if (control != NULL)
-            end_control(control, end.reason, end.has_left != 0);
+            take_end(control, &end);
         return true;
     }
     zr_outcome_t outcome;
@@ -122,7 +107,7 @@ static bool take_frame(line_t *line, const zr_frame_t *frame, const unsigned cha
     return true;
 }
 
-static void beat(line_t *line) {
+static void beat(zr_line_t *line) {
     pthread_mutex_lock(&line->lock);
     (void)zr_wire_send(line->socket, ZR_FRAME_ALIVE, 0, NULL, 0); /* a failure shows in reading */
     pthread_mutex_unlock(&line->lock);
@@ -130,7 +115,7 @@ static void beat(line_t *line) {
 
 /* Receive exactly so many bytes, and beat meanwhile. 0; ECONNRESET; ETIMEDOUT: the hub is silent;
  * another errno. */
-static int hear(line_t *line, void *data, size_t length) {
+static int hear(zr_line_t *line, void *data, size_t length) {
     int beat_ms = zr_wire_beat_ms(line->timeout_ms);
     for (size_t received = 0; received < length;) {
         ssize_t n = zr_wire_receive_some(line->socket, (char *)data + received, length - received,
@@ -152,7 +137,7 @@ static int hear(line_t *line, void *data, size_t length) {
 }
 
 static void *reader_main(void *argument) {
-    line_t *line = argument;
+    zr_line_t *line = argument;
     size_t most = ZR_WIRE_MOST_FROM_HUB(line->n_ranks);
     unsigned char *data = malloc(most);
     const char *why = data == NULL ? "no memory to read from it" : NULL;
@@ -192,15 +177,16 @@ static struct timespec deadline_after(int64_t ms) {
 }
 
 /* Lock held. A frame that is not sent shows as a lost connection. */
-static void send_locked(tcp_control_t *self, zr_frame_kind_t kind, const void *data,
+static void send_locked(zr_tcp_control_t *self, zr_frame_kind_t kind, const void *data,
                         size_t length) {
     if (!self->line->is_lost)
         (void)zr_wire_send(self->line->socket, kind, self->group, data, length);
 }
 
 /* Send what the hub answers with an outcome, and wait for it. */
-static zr_status_t ask(tcp_control_t *self, zr_frame_kind_t kind, const void *data, size_t length) {
-    line_t *line = self->line;
+static zr_status_t ask(zr_tcp_control_t *self, zr_frame_kind_t kind, const void *data,
+                       size_t length) {
+    zr_line_t *line = self->line;
     send_locked(self, kind, data, length);
     self->n_awaited++;
     while (self->n_outcomes != self->n_awaited) {
@@ -213,7 +199,13 @@ static zr_status_t ask(tcp_control_t *self, zr_frame_kind_t kind, const void *da
 }
 
 static zr_status_t tcp_arrive(zr_control_t *control, const zr_post_t *post, void *all) {
-    tcp_control_t *self = (tcp_control_t *)control;
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
+    if (self->page != NULL) {
+        zr_status_t met = zr_near_arrive(self, post, all);
+        if (met != ZR_OK || post->collective != ZR_SPLIT)
+            return met; /* groups are made by the hub */
+    }
+    self->latest = *post;
     pthread_mutex_lock(&self->line->lock);
     zr_status_t status = ZR_ERR_COMM;
     if (!self->is_dead)
@@ -230,16 +222,58 @@ static zr_status_t tcp_arrive(zr_control_t *control, const zr_post_t *post, void
 }
 
 static zr_status_t tcp_meet(zr_control_t *control, zr_status_t status) {
-    tcp_control_t *self = (tcp_control_t *)control;
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
     int32_t brought = status;
+    if (self->page != NULL)
+        return zr_near_meet(self, status);
     pthread_mutex_lock(&self->line->lock);
     zr_status_t outcome = ask(self, ZR_FRAME_MEET, &brought, sizeof(brought));
     pthread_mutex_unlock(&self->line->lock);
     return outcome;
 }
 
+/* ---- a page ---- */
+
+void zr_control_offer_page(zr_control_t *control, zr_page_place_t *place_p) {
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
+    *place_p = (zr_page_place_t){.descriptor = -1};
+    if (control->rank == 0 && self->offered == NULL)
+        self->offered = zr_page_create(control->n_ranks, 0, place_p);
+}
+
+int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place, const int *origins) {
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
+    int error = place->descriptor < 0 ? ENOMEM : 0;
+    if (error == 0 && control->rank > 0)
+        error = zr_page_open(place, control->n_ranks, control->rank, &self->offered);
+    if (error == 0)
+        self->roll = malloc(zr_roll_bytes(control->n_ranks));
+    if (error == 0 && self->roll == NULL)
+        error = ENOMEM;
+    if (error == 0)
+        zr_roll_init(self->roll, control->n_ranks, control->is_nested, origins);
+    return error;
+}
+
+void zr_control_use_page(zr_control_t *control, bool all_have_it) {
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
+    if (!all_have_it) {
+        zr_page_close(&self->offered);
+        return;
+    }
+    zr_page_seal(self->offered);
+    zr_page_show(self->offered, &self->latest);
+    pthread_mutex_lock(&self->line->lock);
+    self->page = self->offered;
+    self->offered = NULL;
+    send_locked(self, ZR_FRAME_APART, NULL, 0);
+    if (self->is_dead)
+        zr_page_end(self->page);
+    pthread_mutex_unlock(&self->line->lock);
+}
+
 static void tcp_kill(zr_control_t *control, const char *reason) {
-    tcp_control_t *self = (tcp_control_t *)control;
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
     pthread_mutex_lock(&self->line->lock);
     if (!self->is_dead)
         send_locked(self, ZR_FRAME_KILL, reason, strlen(reason) + 1);
@@ -248,7 +282,7 @@ static void tcp_kill(zr_control_t *control, const char *reason) {
 }
 
 static const char *tcp_death(zr_control_t *control, bool *has_left_p) {
-    tcp_control_t *self = (tcp_control_t *)control;
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
     pthread_mutex_lock(&self->line->lock);
     bool is_dead = self->is_dead;
     if (is_dead && has_left_p != NULL)
@@ -261,8 +295,8 @@ static const char *tcp_death(zr_control_t *control, bool *has_left_p) {
 
 static const zr_control_backend_t tcp_backend;
 
-static tcp_control_t *create_control(line_t *line, uint32_t group, const zr_control_t *base) {
-    tcp_control_t *self = calloc(1, sizeof(*self));
+static zr_tcp_control_t *create_control(zr_line_t *line, uint32_t group, const zr_control_t *base) {
+    zr_tcp_control_t *self = calloc(1, sizeof(*self));
     if (self == NULL)
         return NULL;
     self->payload = malloc((size_t)base->n_ranks * ZR_PAYLOAD_BYTES);
@@ -274,6 +308,7 @@ static tcp_control_t *create_control(line_t *line, uint32_t group, const zr_cont
     self->base.backend = &tcp_backend;
     self->line = line;
     self->group = group;
+    self->gone = -1;
     self->next = line->controls;
     line->controls = self;
     if (line->is_lost)
@@ -282,7 +317,7 @@ static tcp_control_t *create_control(line_t *line, uint32_t group, const zr_cont
 }
 
 /* All is said: the hub closes when it has read it. */
-static void close_line(line_t *line) {
+static void close_line(zr_line_t *line) {
     struct timeval limit = {.tv_sec = LAST_WORDS_MS / 1000};
     (void)setsockopt(line->socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     (void)shutdown(line->socket, SHUT_WR);
@@ -302,16 +337,19 @@ static void close_line(line_t *line) {
 }
 
 static void tcp_destroy(zr_control_t *control) {
-    tcp_control_t *self = (tcp_control_t *)control;
-    line_t *line = self->line;
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
+    zr_line_t *line = self->line;
     pthread_mutex_lock(&line->lock);
     send_locked(self, ZR_FRAME_LEAVE, NULL, 0);
-    tcp_control_t **link = &line->controls;
+    zr_tcp_control_t **link = &line->controls;
     while (*link != self)
         link = &(*link)->next;
     *link = self->next;
     bool is_last = line->controls == NULL;
     pthread_mutex_unlock(&line->lock);
+    zr_page_close(&self->page);
+    zr_page_close(&self->offered);
+    free(self->roll);
     free(self->payload);
     free(self);
     if (is_last)
@@ -319,8 +357,8 @@ static void tcp_destroy(zr_control_t *control) {
 }
 
 static zr_status_t tcp_open_group(zr_control_t *control, int color, zr_control_t **group_p) {
-    tcp_control_t *self = (tcp_control_t *)control;
-    tcp_control_t *group = NULL;
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
+    zr_tcp_control_t *group = NULL;
     zr_control_t base = {.rank = self->split.rank,
                          .n_ranks = self->split.n_ranks,
                          .origin_rank = control->origin_rank,
@@ -343,7 +381,7 @@ static zr_status_t tcp_open_group(zr_control_t *control, int color, zr_control_t
 /* ---- beginning ---- */
 
 /* A lock, and a condition on the clock that deadlines are on. */
-static bool init_locks(line_t *line) {
+static bool init_locks(zr_line_t *line) {
     pthread_condattr_t attributes;
     if (pthread_mutex_init(&line->lock, NULL) != 0)
         return false;
@@ -368,7 +406,7 @@ static void describe_address(const struct sockaddr_storage *address, socklen_t l
 }
 
 void zr_control_tcp_addresses(const zr_control_t *control, char *own, char *hub) {
-    const line_t *line = ((const tcp_control_t *)control)->line;
+    const zr_line_t *line = ((const zr_tcp_control_t *)control)->line;
     struct sockaddr_storage address = {0};
     socklen_t length = sizeof(address);
     own[0] = hub[0] = '\0';
@@ -390,7 +428,7 @@ static void close_socket(int socket) {
 
 /* Rank 0: the hub, and a connection to it within the process. */
 static zr_status_t open_hub(const zr_launch_t *launch, int listener, const zr_log_t *log,
-                            line_t *line) {
+                            zr_line_t *line) {
     zr_hub_options_t options = {.log = *log,
                                 .listener = listener,
                                 .n_ranks = launch->n_ranks,
@@ -408,7 +446,7 @@ static zr_status_t open_hub(const zr_launch_t *launch, int listener, const zr_lo
 
 /* Every other rank: a connection, and who it is. */
 static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const zr_log_t *log,
-                                  line_t *line) {
+                                  zr_line_t *line) {
     zr_hello_t hello = {.magic = ZR_WIRE_MAGIC,
                         .version = ZR_WIRE_VERSION,
                         .rank = launch->rank,
@@ -433,7 +471,7 @@ static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const z
 }
 
 /* Wait until all ranks have come. */
-static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log, line_t *line) {
+static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log, zr_line_t *line) {
     char text[ZR_REASON_BYTES] = "";
     zr_frame_t frame = {.kind = ZR_FRAME_ALIVE};
     int error = 0;
@@ -456,7 +494,7 @@ static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log,
 
 /* The connection, and its reader, which finds the first communicator's control there. */
 static zr_status_t open_line(const zr_launch_t *launch, int socket, const zr_log_t *log,
-                             line_t *line) {
+                             zr_line_t *line) {
     zr_control_t base = {
         .rank = launch->rank, .n_ranks = launch->n_ranks, .origin_rank = launch->rank};
     if (create_control(line, 0, &base) == NULL) {
@@ -473,7 +511,7 @@ static zr_status_t open_line(const zr_launch_t *launch, int socket, const zr_log
 }
 
 /* What open_line has made where it failed. */
-static void free_line(line_t *line) {
+static void free_line(zr_line_t *line) {
     close_socket(line->socket);
     zr_hub_stop(&line->hub);
     if (line->controls != NULL)
@@ -497,7 +535,7 @@ static zr_status_t check_launch(const zr_launch_t *launch, const zr_log_t *log) 
 
 static zr_status_t create_on(const zr_launch_t *launch, int socket, const zr_log_t *log,
                              int timeout_ms, zr_control_t **control_p) {
-    line_t *line = calloc(1, sizeof(*line));
+    zr_line_t *line = calloc(1, sizeof(*line));
     if (line == NULL || !init_locks(line)) {
         close_socket(socket);
         free(line);

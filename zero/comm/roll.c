@@ -14,6 +14,7 @@ void zr_roll_init(zr_roll_t *roll, int n_ranks, bool is_nested, const int *origi
     memset(roll, 0, zr_roll_bytes(n_ranks));
     roll->n_ranks = n_ranks;
     roll->is_nested = is_nested;
+    roll->whose = -1;
     atomic_init(&roll->is_dead, false);
     for (int rank = 0; rank < n_ranks; rank++)
         roll->seats[rank].origin_rank = origins[rank];
@@ -52,8 +53,7 @@ void zr_roll_describe_rank(const zr_roll_t *roll, int rank, char *text, size_t t
         snprintf(text, text_bytes, "rank %d", rank);
 }
 
-void zr_roll_describe_call(const zr_roll_t *roll, int rank, char *text, size_t text_bytes) {
-    const zr_post_t *post = &roll->seats[rank].post;
+static void describe_post(const zr_post_t *post, char *text, size_t text_bytes) {
     if (post->sequence == 0) {
         snprintf(text, text_bytes, "no call so far");
         return;
@@ -69,6 +69,16 @@ void zr_roll_describe_call(const zr_roll_t *roll, int rank, char *text, size_t t
     zr_comm_call_describe(&call, text, text_bytes);
 }
 
+void zr_roll_describe_call(const zr_roll_t *roll, int rank, char *text, size_t text_bytes) {
+    describe_post(&roll->seats[rank].post, text, text_bytes);
+}
+
+void zr_post_describe_latest(const zr_post_t *post, char *text, size_t text_bytes) {
+    char call[ZR_COMM_DESCRIPTION_BYTES];
+    describe_post(post, call, sizeof(call));
+    snprintf(text, text_bytes, " (latest: %s)", call);
+}
+
 /* ---- ends ---- */
 
 void zr_roll_kill(zr_roll_t *roll, const char *format, ...) {
@@ -81,13 +91,34 @@ void zr_roll_kill(zr_roll_t *roll, const char *format, ...) {
     atomic_store(&roll->is_dead, true);
 }
 
-void zr_roll_kill_for_leaving(zr_roll_t *roll, int rank) {
-    char name[ZR_RANK_TEXT_BYTES], last[ZR_COMM_DESCRIPTION_BYTES];
+/* What a rank has done, and what it did last. */
+static void kill_with_latest(zr_roll_t *roll, int rank, const char *what) {
+    char name[ZR_RANK_TEXT_BYTES], latest[ZR_COMM_DESCRIPTION_BYTES + 16] = "";
     zr_roll_describe_rank(roll, rank, name, sizeof(name));
-    zr_roll_describe_call(roll, rank, last, sizeof(last));
+    if (!roll->is_apart)
+        zr_post_describe_latest(&roll->seats[rank].post, latest, sizeof(latest));
+    if (!atomic_load(&roll->is_dead))
+        roll->whose = roll->is_apart ? rank : -1;
+    zr_roll_kill(roll, "%s %s%s", name, what, latest);
+}
+
+void zr_roll_kill_for_leaving(zr_roll_t *roll, int rank) {
     if (!atomic_load(&roll->is_dead))
         roll->has_left = true;
-    zr_roll_kill(roll, "%s has left the communicator (latest: %s)", name, last);
+    kill_with_latest(roll, rank, "has left the communicator");
+}
+
+void zr_roll_kill_for_loss(zr_roll_t *roll, int rank, const char *reason) {
+    kill_with_latest(roll, rank, reason);
+}
+
+void zr_roll_kill_for_lateness(zr_roll_t *roll, int waiting, int late, int64_t limit_ms) {
+    char name[ZR_RANK_TEXT_BYTES], own[ZR_RANK_TEXT_BYTES], call[ZR_COMM_DESCRIPTION_BYTES];
+    zr_roll_describe_rank(roll, late, name, sizeof(name));
+    zr_roll_describe_rank(roll, waiting, own, sizeof(own));
+    zr_roll_describe_call(roll, late, call, sizeof(call));
+    zr_roll_kill(roll, "%s has waited %lld ms for %s to come to the end of %s", own,
+                 (long long)limit_ms, name, call);
 }
 
 void zr_roll_kill_for_abort(zr_roll_t *roll, int rank, const char *reason) {

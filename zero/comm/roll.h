@@ -46,14 +46,17 @@ typedef struct zr_seat {
 
 typedef struct zr_roll {
     int n_ranks;
-    bool is_nested;               /* of a group made by split */
-    int n_arrived;                /* at the meeting under way, < n_ranks */
-    zr_status_t pending;          /* the first error that a rank brought to it */
-    unsigned generation;          /* meetings completed */
-    zr_status_t outcome;          /* of the latest meeting, the same for all; written before its
-                                     generation, and not again before all ranks have arrived anew */
-    atomic_bool is_dead;          /* never becomes false */
-    bool has_left;                /* a rank has left, and that is why; written like the reason */
+    bool is_nested;      /* of a group made by split */
+    int n_arrived;       /* at the meeting under way, < n_ranks */
+    zr_status_t pending; /* the first error that a rank brought to it */
+    unsigned generation; /* meetings completed */
+    zr_status_t outcome; /* of the latest meeting, the same for all; written before its
+                            generation, and not again before all ranks have arrived anew */
+    atomic_bool is_dead; /* never becomes false */
+    bool is_apart; /* posts are not here: to a reason that is given, who knows the latest call of
+                      `whose` adds it */
+    int whose;     /* -1: of nobody; written like the reason */
+    bool has_left; /* a rank has left, and that is why; written like the reason */
     char reason[ZR_REASON_BYTES]; /* written once, before is_dead */
     zr_seat_t seats[];
 } zr_roll_t;
@@ -71,12 +74,19 @@ void zr_roll_describe_rank(const zr_roll_t *roll, int rank, char *text, size_t t
 /** The latest call of a rank, or "no call so far". */
 void zr_roll_describe_call(const zr_roll_t *roll, int rank, char *text, size_t text_bytes);
 
+/** " (latest: ...)", to be added to a reason. */
+void zr_post_describe_latest(const zr_post_t *post, char *text, size_t text_bytes);
+
 /** End the communicator for all ranks; the first reason stays. */
 void zr_roll_kill(zr_roll_t *roll, const char *format, ...) ZR_PRINTF(2, 3);
 /** The same for a rank that leaves, gives up, or has waited for others in vain. */
 void zr_roll_kill_for_leaving(zr_roll_t *roll, int rank);
 void zr_roll_kill_for_abort(zr_roll_t *roll, int rank, const char *reason);
+void zr_roll_kill_for_loss(zr_roll_t *roll, int rank, const char *reason);
 void zr_roll_kill_for_absence(zr_roll_t *roll, int rank, int timeout_ms);
+
+/** In a later meeting, `waiting` has waited for `late`. */
+void zr_roll_kill_for_lateness(zr_roll_t *roll, int waiting, int late, int64_t limit_ms);
 
 /** Post a call and count its rank in; the last to come compares all calls before. */
 void zr_roll_arrive(zr_roll_t *roll, int rank, const zr_post_t *post);

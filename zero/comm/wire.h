@@ -15,7 +15,7 @@
 #include "zero/comm/roll.h"
 
 #define ZR_WIRE_MAGIC 0x315A52454E49474Cu
-#define ZR_WIRE_VERSION 3u /* of these structures */
+#define ZR_WIRE_VERSION 4u /* of these structures */
 
 typedef enum zr_frame_kind {
     ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first */
@@ -27,6 +27,7 @@ typedef enum zr_frame_kind {
     ZR_FRAME_LEAVE = 7,   /* to the hub */
     ZR_FRAME_OUTCOME = 8, /* from the hub: zr_outcome_t, then what the posts carried */
     ZR_FRAME_END = 9,     /* from the hub: zr_end_t */
+    ZR_FRAME_APART = 11,  /* to the hub: from now on this group meets in a page (control_page.h) */
     ZR_FRAME_ALIVE = 10   /* both ways, without a word: zr_wire_beat_ms */
 } zr_frame_kind_t;
 
@@ -48,7 +49,8 @@ typedef struct zr_outcome {
 } zr_outcome_t;
 
 typedef struct zr_end {
-    uint32_t has_left, reserved;
+    uint32_t has_left;
+    int32_t whose; /* latest call the receiver adds to the reason, of a rank; -1: nobody's */
     char reason[ZR_REASON_BYTES];
 } zr_end_t;
 
@@ -69,9 +71,9 @@ typedef struct zr_lived {
 } zr_lived_t;
 
 /**
- * Milliseconds lived, to be asked often: at most half a second is counted between two questions. So who
- * goes on after having been stopped, with all others as a job is or alone, does not take its own
- * silence for theirs.
+ * Milliseconds lived, to be asked often: at most half a second is counted between two questions. So
+ * who goes on after having been stopped, with all others as a job is or alone, does not take its
+ * own silence for theirs.
  */
 int64_t zr_wire_lived_ms(zr_lived_t *lived);
 

@@ -589,7 +589,9 @@ static void some_never_come(rank_t *self) {
     snprintf(cause, sizeof(cause), "has waited %d ms for ", SHORT_MS);
     expect_end(self, 1, cause);
     for (int absent = first_absent; absent < self->n_ranks; absent++) {
-        snprintf(cause, sizeof(cause), "rank %d (latest: no call so far)", absent);
+        const char *latest = self->suite->latest;
+        snprintf(cause, sizeof(cause), "rank %d (latest: %s", absent,
+                 latest != NULL && self->n_ranks > 1 ? latest : "no call so far)");
         CHECK(self, strstr(self->log, cause) != NULL);
     }
 }

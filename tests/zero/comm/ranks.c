@@ -201,6 +201,8 @@ static void run_as_rank(const test_run_t *run, int rank) {
         note_failure(self, __FILE__, __LINE__, "the communicator is made");
     open_rank(self); /* which device may depend on the rank */
     self->comm = comm;
+    if (comm != NULL && run->suite->warm_up != NULL)
+        run->suite->warm_up(self);
     run_rank(self);
     close_rank(self);
 }

@@ -16,6 +16,9 @@
 
 typedef struct rank_world rank_world_t;
 
+typedef struct rank rank_t;
+typedef void (*rank_fn)(rank_t *self);
+
 /** What a communicator has to be tried with. */
 typedef struct comm_suite {
     const char *name;
@@ -24,6 +27,8 @@ typedef struct comm_suite {
     zr_status_t (*create_rank)(int rank, int n_ranks, const zr_comm_options_t *options,
                                zr_comm_t **comm_p);
     void (*prepare)(void);     /* before children are made, or NULL */
+    rank_fn warm_up;           /* of ranks that are processes, before the body, or NULL */
+    const char *latest;        /* the call of that, as a message has it; NULL: "no call so far" */
     const rank_world_t *world; /* this process is a rank, and so are others; NULL: make children */
     zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
     zr_status_t (*open_device)(zr_device_t **device_p); /* one per rank */
@@ -32,9 +37,6 @@ typedef struct comm_suite {
     /* The next copy on the stream's device fails; NULL: the device cannot be made to. */
     void (*fail_copy)(zr_stream_t *stream);
 } comm_suite_t;
-
-typedef struct rank rank_t;
-typedef void (*rank_fn)(rank_t *self);
 
 enum { MAX_TEST_RANKS = 16, LOG_BYTES = 4096, FAILURE_BYTES = 256, MAX_TAKES = 16 };
 

@@ -307,7 +307,7 @@ static void test_strangers(void **state) {
     assert_int_equal(frame.kind, ZR_FRAME_REFUSED);
     assert_true(frame.length < sizeof(text));
     assert_int_equal(zr_wire_receive(fd, text, frame.length, INT64_MAX), 0);
-    assert_non_null(strstr(text, "version 4 of the protocol"));
+    assert_non_null(strstr(text, "version 5 of the protocol"));
     close(fd);
     for (int i = 0; i < 100; i++) /* more than have a place, and silent */
         quiet[i] = connect_to(port);

@@ -103,6 +103,7 @@ static bool has_length(const zr_frame_t *frame) {
     case ZR_FRAME_KILL:
         return frame->length > 0 && frame->length <= ZR_REASON_BYTES;
     case ZR_FRAME_LEAVE:
+    case ZR_FRAME_APART:
     case ZR_FRAME_ALIVE:
         return frame->length == 0;
     case ZR_FRAME_HELLO:

@@ -52,7 +52,7 @@ int zr_hub_group_rank(const zr_hub_group_t *group, int world_rank) {
 void zr_hub_group_tell_end(zr_hub_t *hub, zr_hub_group_t *group) {
     if (group->is_told || !atomic_load(&group->roll->is_dead))
         return;
-    zr_end_t end = {.has_left = group->roll->has_left};
+    zr_end_t end = {.has_left = group->roll->has_left, .whose = group->roll->whose};
     group->is_told = true;
     hub->has_failed |= !group->roll->has_left;
     snprintf(end.reason, sizeof(end.reason), "%s", group->roll->reason);
@@ -93,10 +93,7 @@ void zr_hub_lose_rank(zr_hub_t *hub, int world_rank, const char *reason) {
         int rank = zr_hub_group_rank(group, world_rank);
         if (rank < 0 || group->is_gone[rank])
             continue;
-        char name[ZR_RANK_TEXT_BYTES], last[ZR_COMM_DESCRIPTION_BYTES];
-        zr_roll_describe_rank(group->roll, rank, name, sizeof(name));
-        zr_roll_describe_call(group->roll, rank, last, sizeof(last));
-        zr_roll_kill(group->roll, "%s %s (latest: %s)", name, reason, last);
+        zr_roll_kill_for_loss(group->roll, rank, reason);
         zr_hub_group_remove(hub, group, rank);
     }
     zr_hub_groups_forget(hub);

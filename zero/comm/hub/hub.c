@@ -53,6 +53,8 @@ static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, v
         ((char *)data)[frame->length - 1] = '\0';
         zr_roll_kill(group->roll, "%s", (const char *)data);
         zr_hub_group_tell_end(hub, group);
+    } else if (frame->kind == ZR_FRAME_APART) {
+        group->roll->is_apart = true;
     } else if (frame->kind == ZR_FRAME_LEAVE) {
         zr_roll_kill_for_leaving(group->roll, rank);
         zr_hub_group_remove(hub, group, rank);

@@ -118,12 +118,7 @@ static void end_late_meeting(zr_hub_t *hub, zr_hub_group_t *group) {
     int late = 0;
     while (group->has_arrived[late])
         late++;
-    char name[ZR_RANK_TEXT_BYTES], call[ZR_COMM_DESCRIPTION_BYTES], waiting[ZR_RANK_TEXT_BYTES];
-    zr_roll_describe_rank(roll, late, name, sizeof(name));
-    zr_roll_describe_rank(roll, group->waiting, waiting, sizeof(waiting));
-    zr_roll_describe_call(roll, late, call, sizeof(call));
-    zr_roll_kill(roll, "%s has waited %lld ms for %s to come to the end of %s", waiting,
-                 (long long)group->limit_ms, name, call);
+    zr_roll_kill_for_lateness(roll, group->waiting, late, group->limit_ms);
     zr_hub_group_tell_end(hub, group); /* before the outcome: who gets that asks for the reason */
     for (int rank = 0; rank < roll->n_ranks; rank++)
         group->is_gone[rank] |= !group->has_arrived[rank];

@@ -50,6 +50,7 @@ typedef struct peer {
 typedef struct introduction {
     peer_t peer;
     zr_card_t card;
+    zr_page_place_t page;  /* rank 0's, for meetings */
     zr_link_place_t place; /* where ranks were not started by MPI's launcher */
 } introduction_t;
 
@@ -132,6 +133,24 @@ static zr_status_t connect_machines(mpi_comm_t *self) {
     return zr_control_meet(self->control, &self->base, status);
 }
 
+/* Ranks of one machine meet in a page, if all can. */
+static zr_status_t meet_in_page(mpi_comm_t *self) {
+    int origins[ZR_MAX_SUM_SOURCES] = {0};
+    if (self->machines.n_machines > 1)
+        return ZR_OK;
+    for (int rank = 0; rank < self->base.n_ranks; rank++)
+        origins[rank] = self->cards[rank].origin_rank;
+    int error = zr_control_take_page(self->control, &self->introductions[0].page, origins);
+    zr_status_t outcome =
+        zr_control_meet(self->control, &self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
+    if (error != 0)
+        zr_log_write(&self->base.options.log, ZR_LOG_INFO,
+                     "communicator \"mpi\": no memory for meetings (%s): ranks meet over TCP",
+                     strerror(error));
+    zr_control_use_page(self->control, outcome == ZR_OK);
+    return outcome == ZR_ERR_UNSUPPORTED ? ZR_OK : outcome;
+}
+
 /*
  * Read the cards. Whether neighbours can read each other is agreed on, so that sender and receiver
  * think the same; if any cannot, every rank is a machine of its own.
@@ -156,6 +175,7 @@ static zr_status_t get_to_know(mpi_comm_t *self) {
     for (int rank = 0; rank < n_ranks; rank++)
         self->has_views = self->has_views && self->cards[rank].file.descriptor >= 0;
     self->is_known = true;
+    ZR_TRY(meet_in_page(self));
     return connect_machines(self);
 }
 
@@ -219,6 +239,7 @@ static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
     zr_card_fill(&own.card, &self->proof, self->control->origin_rank,
                  self->base.options.machine_ranks, zr_stream_device(call->stream));
     zr_links_destroy(&self->links); /* of a call before, which failed */
+    zr_control_offer_page(self->control, &own.page);
     if (self->site == NULL)
         self->links = zr_links_create(self->control, self->base.options.timeout_ms, &own.place);
     ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own, sizeof(own),

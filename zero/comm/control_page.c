@@ -1,0 +1,238 @@
+/* See control_page.h. */
+#include "zero/comm/control_page.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ZR_PAGE_ENDED 0x80000000u
+
+enum {
+    LINE_BYTES = 64,
+    MANY_LOOKS = 2000, /* before the system is asked to wait: some tens of microseconds */
+    FEW_LOOKS = 20     /* where ranks wait for each other's core */
+};
+
+typedef struct seat {
+    _Alignas(LINE_BYTES) atomic_uint n_arrived; /* meetings that it came to */
+    atomic_uint n_posts;                        /* calls, of whose first meetings those are */
+    int32_t statuses[2];                        /* brought to meetings of even and odd numbers */
+    zr_post_t posts[2];                         /* likewise */
+} seat_t;
+
+typedef struct shared {
+    atomic_uint state; /* meetings completed; with ZR_PAGE_ENDED: no more will be. Who waits for it
+                          sleeps on it */
+    atomic_uint n_sleepers;
+    uint32_t n_ranks;
+    seat_t seats[];
+} shared_t;
+
+struct zr_page {
+    shared_t *shared;
+    size_t size_bytes;
+    int rank, n_looks;
+    int file; /* of who has made it, until it is sealed; else -1 */
+};
+
+/* ---- life --------------------------------------------------------------------------------------
+ */
+
+static size_t shared_bytes(int n_ranks) {
+    return sizeof(shared_t) + (size_t)n_ranks * sizeof(seat_t);
+}
+
+static int count_looks(int n_ranks) {
+    cpu_set_t cores;
+    bool has_core =
+        sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= n_ranks;
+    return has_core ? MANY_LOOKS : FEW_LOOKS;
+}
+
+/* NULL: errno says why. */
+static zr_page_t *map_page(int file, int n_ranks, int rank) {
+    zr_page_t *page = calloc(1, sizeof(*page));
+    if (page == NULL)
+        return NULL;
+    page->size_bytes = shared_bytes(n_ranks);
+    page->rank = rank;
+    page->n_looks = count_looks(n_ranks);
+    page->file = -1;
+    page->shared = mmap(NULL, page->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (page->shared == MAP_FAILED) {
+        free(page);
+        return NULL;
+    }
+    return page;
+}
+
+zr_page_t *zr_page_create(int n_ranks, int rank, zr_page_place_t *place_p) {
+    struct stat status;
+    zr_page_t *page = NULL;
+    int file = memfd_create("zero-meetings", MFD_CLOEXEC);
+    if (file < 0)
+        return NULL;
+    if (ftruncate(file, (off_t)shared_bytes(n_ranks)) == 0 && fstat(file, &status) == 0)
+        page = map_page(file, n_ranks, rank);
+    if (page == NULL) {
+        close(file);
+        return NULL;
+    }
+    page->file = file;
+    page->shared->n_ranks = (uint32_t)n_ranks;
+    *place_p = (zr_page_place_t){.pid = getpid(),
+                                 .descriptor = file,
+                                 .device = (uint64_t)status.st_dev,
+                                 .inode = (uint64_t)status.st_ino};
+    return page;
+}
+
+int zr_page_open(const zr_page_place_t *place, int n_ranks, int rank, zr_page_t **page_p) {
+    char path[64];
+    struct stat status;
+    int error = 0;
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", place->pid, place->descriptor);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0 || fstat(file, &status) != 0)
+        error = errno;
+    else if ((uint64_t)status.st_dev != place->device || (uint64_t)status.st_ino != place->inode ||
+             status.st_size != (off_t)shared_bytes(n_ranks))
+        error = ESTALE; /* another process has that number here */
+    zr_page_t *page = error == 0 ? map_page(file, n_ranks, rank) : NULL;
+    if (error == 0 && page == NULL)
+        error = errno;
+    if (file >= 0)
+        close(file);
+    if (error == 0)
+        *page_p = page;
+    return error;
+}
+
+void zr_page_seal(zr_page_t *page) {
+    if (page->file >= 0)
+        close(page->file);
+    page->file = -1;
+}
+
+void zr_page_close(zr_page_t **page) {
+    if (*page == NULL)
+        return;
+    zr_page_seal(*page);
+    munmap((*page)->shared, (*page)->size_bytes);
+    free(*page);
+    *page = NULL;
+}
+
+/* ---- meetings ----------------------------------------------------------------------------------
+ */
+
+static void wake_all(shared_t *shared) {
+    if (atomic_load(&shared->n_sleepers) > 0)
+        syscall(SYS_futex, &shared->state, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+bool zr_page_has_come(const zr_page_t *page, int rank, unsigned meeting) {
+    return atomic_load(&page->shared->seats[rank].n_arrived) >= meeting;
+}
+
+static bool have_all_come(const zr_page_t *page, unsigned meeting) {
+    for (uint32_t rank = 0; rank < page->shared->n_ranks; rank++)
+        if (!zr_page_has_come(page, (int)rank, meeting))
+            return false;
+    return true;
+}
+
+void zr_page_show(zr_page_t *page, const zr_post_t *post) {
+    seat_t *seat = &page->shared->seats[page->rank];
+    unsigned n_posts = atomic_load(&seat->n_posts);
+    seat->posts[n_posts % 2] = *post;
+    atomic_store(&seat->n_posts, n_posts + 1);
+}
+
+unsigned zr_page_arrive(zr_page_t *page, const zr_post_t *post, zr_status_t status) {
+    shared_t *shared = page->shared;
+    seat_t *seat = &shared->seats[page->rank];
+    unsigned meeting = atomic_load(&seat->n_arrived) + 1, before = meeting - 1;
+    seat->statuses[meeting % 2] = (int32_t)status;
+    if (post != NULL)
+        zr_page_show(page, post);
+    atomic_store(&seat->n_arrived, meeting);
+    /* Who comes last sees all others here; two may, and one of them is first. */
+    if (have_all_come(page, meeting) &&
+        atomic_compare_exchange_strong(&shared->state, &before, meeting))
+        wake_all(shared);
+    return meeting;
+}
+
+bool zr_page_is_complete(const zr_page_t *page, unsigned meeting) {
+    return (atomic_load(&page->shared->state) & ~ZR_PAGE_ENDED) >= meeting;
+}
+
+bool zr_page_has_ended(const zr_page_t *page) {
+    return (atomic_load(&page->shared->state) & ZR_PAGE_ENDED) != 0;
+}
+
+static void look_again_later(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+void zr_page_wait(zr_page_t *page, unsigned meeting, int ms) {
+    shared_t *shared = page->shared;
+    struct timespec limit = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    unsigned waiting = meeting - 1;
+    for (int i = 0; i < page->n_looks; i++) {
+        if (atomic_load(&shared->state) != waiting)
+            return;
+        look_again_later();
+    }
+    atomic_fetch_add(&shared->n_sleepers, 1);
+    syscall(SYS_futex, &shared->state, FUTEX_WAIT, waiting, &limit, NULL, 0);
+    atomic_fetch_sub(&shared->n_sleepers, 1);
+}
+
+bool zr_page_end_meeting(zr_page_t *page, unsigned meeting) {
+    unsigned before = meeting - 1;
+    if (!atomic_compare_exchange_strong(&page->shared->state, &before, before | ZR_PAGE_ENDED))
+        return false;
+    wake_all(page->shared);
+    return true;
+}
+
+void zr_page_end(zr_page_t *page) {
+    atomic_fetch_or(&page->shared->state, ZR_PAGE_ENDED);
+    wake_all(page->shared);
+}
+
+/* ---- what was brought --------------------------------------------------------------------------
+ */
+
+const zr_post_t *zr_page_post(const zr_page_t *page, int rank) {
+    unsigned n_posts = atomic_load(&page->shared->seats[page->rank].n_posts);
+    return &page->shared->seats[rank].posts[(n_posts - 1) % 2];
+}
+
+zr_status_t zr_page_status(const zr_page_t *page, int rank, unsigned meeting) {
+    return (zr_status_t)page->shared->seats[rank].statuses[meeting % 2];
+}
+
+void zr_page_latest(const zr_page_t *page, int rank, zr_post_t *post_p) {
+    const seat_t *seat = &page->shared->seats[rank];
+    unsigned n_posts = atomic_load(&seat->n_posts);
+    *post_p = (zr_post_t){.sequence = 0};
+    if (n_posts > 0)
+        *post_p = seat->posts[(n_posts - 1) % 2];
+    post_p->tensor[sizeof(post_p->tensor) - 1] = '\0';
+    post_p->device[sizeof(post_p->device) - 1] = '\0';
+}
