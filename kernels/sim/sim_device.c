@@ -33,7 +33,7 @@ static void fill_info(zr_sim_device_t *sim) {
     const zr_hardware_t *hardware = &sim->hardware;
     bool is_host = hardware->kind == ZR_HARDWARE_HOST || sim->beside != NULL;
     sim->base.info = (zr_device_info_t){.host_addressable = is_host,
-                                        .synchronous = is_host,
+                                        .synchronous = is_host && !sim->has_beside,
                                         .granule_bytes = hardware->granule_bytes,
                                         .memory_bytes = is_host ? hardware->host_memory_bytes
                                                                 : hardware->device_memory_bytes,
@@ -62,6 +62,7 @@ static zr_status_t sim_open(const zr_device_options_t *options, zr_device_t **de
     sim->processor = sim->hardware.device;
     sim->part = ZR_SIM_COMPUTE;
     sim->has_links = sim->hardware.kind != ZR_HARDWARE_HOST;
+    sim->has_beside = options->beside && sim->hardware.kind == ZR_HARDWARE_HOST;
     sim->clock = options->clock;
     if (sim->clock == NULL) {
         zr_status_t status = zr_sim_clock_create(&options->log, &sim->own_clock);
@@ -108,18 +109,39 @@ const zr_hardware_t *zr_sim_hardware_of(const zr_device_t *device) {
 
 /* ---- streams and events ---------------------------------------------------------------------- */
 
-static zr_status_t sim_stream_create(zr_device_t *device, const char *name,
-                                     zr_stream_t **stream_p) {
+static zr_status_t sim_stream_create_beside(zr_device_t *device, const char *name,
+                                            zr_stream_t **stream_p) {
     zr_sim_stream_t *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         return zr_fail(&device->log, ZR_ERR_MEMORY, "stream \"%s\": no memory (%zu bytes)", name,
                        sizeof(*stream));
+    stream->base.is_synchronous = device->info.synchronous;
     *stream_p = &stream->base;
     return ZR_OK;
 }
 
+static zr_status_t sim_stream_create(zr_device_t *device, const char *name,
+                                     zr_stream_t **stream_p) {
+    ZR_TRY(sim_stream_create_beside(device, name, stream_p));
+    (*stream_p)->is_synchronous = device->info.host_addressable;
+    return ZR_OK;
+}
+
+/* The thread waits until then. On a host with streams beside it, that is counted. */
+static void hold(zr_device_t *device, double until) {
+    zr_sim_device_t *sim = (zr_sim_device_t *)device;
+    double now = zr_sim_clock_now(sim->clock);
+    if (sim->has_beside && until > now)
+        sim->wait_seconds += until - now;
+    zr_sim_clock_wait(sim->clock, until);
+}
+
+static double sim_wait_seconds(const zr_device_t *device) {
+    return ((const zr_sim_device_t *)device)->wait_seconds;
+}
+
 static zr_status_t sim_stream_synchronize(zr_stream_t *stream) {
-    zr_sim_clock_wait(sim_of(stream)->clock, ((zr_sim_stream_t *)stream)->ready);
+    hold(stream->device, ((zr_sim_stream_t *)stream)->ready);
     return ZR_OK;
 }
 
@@ -151,11 +173,13 @@ static zr_status_t sim_stream_wait(zr_stream_t *stream, zr_event_t *event) {
     double passes = ((zr_sim_event_t *)event)->passes;
     if (passes > waiting->ready)
         waiting->ready = passes;
+    if (stream->is_synchronous)
+        hold(stream->device, waiting->ready);
     return ZR_OK;
 }
 
 static zr_status_t sim_event_synchronize(zr_event_t *event) {
-    zr_sim_clock_wait(((zr_sim_device_t *)event->device)->clock, ((zr_sim_event_t *)event)->passes);
+    hold(event->device, ((zr_sim_event_t *)event)->passes);
     return ZR_OK;
 }
 
@@ -181,7 +205,7 @@ double zr_sim_queue(zr_stream_t *stream, zr_sim_part_t part, const char *name, d
     zr_sim_clock_spend(sim->clock, sim->hardware.launch_s);
     queue->ready = zr_sim_clock_work(sim->clock, part, name, queue->ready, seconds);
     queue->begin = queue->ready - seconds;
-    if (sim->base.info.synchronous)
+    if (stream->is_synchronous)
         zr_sim_clock_wait(sim->clock, queue->ready);
     return queue->ready;
 }
@@ -292,6 +316,8 @@ const zr_device_backend_t zr_sim_backend = {
     .range_unmap = zr_sim_range_unmap,
     .range_move = zr_sim_range_move,
     .stream_create = sim_stream_create,
+    .stream_create_beside = sim_stream_create_beside,
+    .wait_seconds = sim_wait_seconds,
     .stream_destroy = sim_stream_destroy,
     .stream_synchronize = sim_stream_synchronize,
     .event_create = sim_event_create,

@@ -25,6 +25,8 @@ typedef struct zr_sim_device {
     const struct zr_sim_device *beside; /* zr_device_open_host: whose memory it works on; or NULL */
     zr_sim_clock_t *clock;
     zr_sim_clock_t *own_clock; /* NULL when it is a caller's */
+    bool has_beside;           /* a host: its streams beside the thread do not hold it */
+    double wait_seconds;       /* of the thread, for such streams */
     zr_sim_range_t *ranges;
     size_t mapped_bytes[2]; /* by tier */
 } zr_sim_device_t;

@@ -51,21 +51,26 @@ typedef struct machine {
 
 #define MEMORY_BYTES ((size_t)1 << 30)
 
-static machine_t open_on(const zr_hardware_t *described) {
+static machine_t open_with(const zr_hardware_t *described, bool beside) {
     machine_t m = {0};
     zr_hardware_t hardware = *described;
     assert_int_equal(zr_sim_clock_create(NULL, &m.clock), ZR_OK);
     zr_device_options_t options = zr_device_options_default();
     options.hardware = &hardware;
     options.clock = m.clock;
+    options.beside = beside;
     assert_int_equal(zr_device_open("sim", &options, &m.device), ZR_OK);
     assert_int_equal(zr_stream_create(m.device, "a", &m.a), ZR_OK);
-    assert_int_equal(zr_stream_create(m.device, "b", &m.b), ZR_OK);
+    assert_int_equal(zr_stream_create_beside(m.device, "b", &m.b), ZR_OK);
     assert_int_equal(zr_event_create(m.device, &m.event), ZR_OK);
     void *base = NULL;
     assert_int_equal(zr_range_reserve(m.device, ZR_TIER_DEVICE, MEMORY_BYTES, &base), ZR_OK);
     m.memory = base;
     return m;
+}
+
+static machine_t open_on(const zr_hardware_t *described) {
+    return open_with(described, false);
 }
 
 static machine_t open_machine(zr_hardware_kind_t kind) {
@@ -168,6 +173,34 @@ static void test_host_kind_is_synchronous(void **state) {
                      ZR_OK); /* read and written */
     assert_seconds(zr_sim_clock_now(m.clock), 0.5);
     assert_seconds(zr_sim_clock_busy(m.clock, ZR_SIM_TO_DEVICE), 0.0);
+    close_machine(&m);
+}
+
+/* On a host whose streams beside the thread do not hold it, all others do, and what waits on them
+ * for one beside holds it as long. */
+static void test_host_with_streams_beside(void **state) {
+    (void)state;
+    zr_hardware_t hardware = round_hardware(ZR_HARDWARE_HOST);
+    machine_t m = open_with(&hardware, true);
+    const zr_device_info_t *info = zr_device_info(m.device);
+    assert_true(!info->synchronous && info->host_addressable && info->computes_on_host);
+    assert_true(zr_stream_is_synchronous(m.a) && !zr_stream_is_synchronous(m.b));
+    zr_sim_queue(m.b, ZR_SIM_NETWORK, "all_gather", 0.5);
+    assert_int_equal(zr_event_record(m.event, m.b), ZR_OK);
+    assert_seconds(zr_sim_clock_now(m.clock), 0.0);
+    compute(&m, m.a, 0.125); /* beside it */
+    assert_seconds(zr_sim_clock_now(m.clock), 0.125);
+    assert_seconds(zr_device_wait_seconds(m.device), 0.0);
+    assert_int_equal(zr_stream_wait(m.a, m.event), ZR_OK);
+    assert_seconds(zr_sim_clock_now(m.clock), 0.5);
+    assert_seconds(zr_device_wait_seconds(m.device), 0.375);
+    compute(&m, m.b, 0.25);
+    assert_seconds(zr_sim_clock_now(m.clock), 0.5);
+    assert_seconds(synchronize(&m, m.b), 0.75);
+    assert_seconds(zr_device_wait_seconds(m.device), 0.625);
+    assert_int_equal(zr_event_record(m.event, m.a), ZR_OK); /* has passed */
+    assert_int_equal(zr_stream_wait(m.b, m.event), ZR_OK);
+    assert_seconds(zr_device_wait_seconds(m.device), 0.625);
     close_machine(&m);
 }
 
@@ -472,6 +505,7 @@ int main(void) {
         cmocka_unit_test(test_events),
         cmocka_unit_test(test_parts_do_one_thing_at_a_time),
         cmocka_unit_test(test_host_kind_is_synchronous),
+        cmocka_unit_test(test_host_with_streams_beside),
         cmocka_unit_test(test_kernels_cost),
         cmocka_unit_test(test_products_take_operations_and_bytes),
         cmocka_unit_test(test_rates_of_their_own),

@@ -8,6 +8,8 @@ target_compile_definitions(
 zr_add_test(ref/test_gpt_gathers.c ${RANKS} LINK zero_gpt)
 zr_add_test(ref/test_gpt_late.c ${RANKS} LINK zero_gpt)
 zr_add_test(ref/test_gpt_sim.c ${RANKS} LINK zero_gpt LABELS asan)
+add_test(NAME test_gpt_sim_beside COMMAND test_gpt_sim beside)
+zr_test_properties(test_gpt_sim_beside LABELS asan)
 zr_add_test(ref/test_gpt_scale.c LINK zero_gpt LABELS asan)
 
 # The GPT on drives that fail: the store's calls go through the test's.
