@@ -350,6 +350,20 @@ zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name) {
     return run_call(comm, &call, comm->backend->barrier);
 }
 
+zr_status_t zr_comm_count_machines(zr_comm_t *comm, int *n_machines_p) {
+    zr_comm_call_t call = make_control_call(ZR_BARRIER, "machines");
+    int n_machines = 1;
+    call.n_machines_p = &n_machines;
+    ZR_TRY(check_comm(comm, call.collective));
+    if (n_machines_p == NULL)
+        return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
+                       "counting machines: no place (NULL) for the result");
+    if (comm->backend->count_machines != NULL && comm->n_ranks > 1)
+        ZR_TRY(run_call(comm, &call, comm->backend->count_machines));
+    *n_machines_p = n_machines;
+    return ZR_OK;
+}
+
 zr_status_t zr_comm_agree(zr_comm_t *comm, const char *text) {
     zr_comm_call_t call = make_control_call(ZR_BARRIER, text);
     call.is_agreement = true;

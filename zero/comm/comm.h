@@ -281,6 +281,14 @@ ZR_NODISCARD zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name);
 ZR_NODISCARD zr_status_t zr_comm_agree(zr_comm_t *comm, const char *text);
 
 /**
+ * On how many machines the ranks are, where it makes a difference to how data moves: those of
+ * `mpi`. 1 for all other communicators. A barrier, which all ranks call.
+ *
+ * @return as zr_comm_barrier
+ */
+ZR_NODISCARD zr_status_t zr_comm_count_machines(zr_comm_t *comm, int *n_machines_p);
+
+/**
  * Split into groups: ranks that give the same color form a new communicator, in order of
  * (key, old rank). All ranks call it. A group keeps the log (with the first communicator's
  * rank) and the time limit, and lives and ends apart from what it was split from.

@@ -43,6 +43,7 @@ typedef struct zr_comm_call {
     zr_comm_t **group_p; /* split: set on success */
     int group_ranks;     /* split evenly: ranks of a group; otherwise 0 */
     int group_stride;    /* and from one of its ranks to the next */
+    int *n_machines_p;   /* of count_machines, which is a barrier */
 } zr_comm_call_t;
 
 /*
@@ -68,6 +69,8 @@ typedef struct zr_comm_backend {
     zr_status_t (*barrier)(zr_comm_t *comm, const zr_comm_call_t *call);
     /* The only one that may fail, with ZR_ERR_MEMORY on every rank, and leave comm alive. */
     zr_status_t (*split)(zr_comm_t *comm, const zr_comm_call_t *call);
+    /* Optional. See zr_comm_count_machines; *call->n_machines_p is set on success. NULL: 1. */
+    zr_status_t (*count_machines)(zr_comm_t *comm, const zr_comm_call_t *call);
     /* Whether queued collectives were made as far as their streams have passed; otherwise logs why.
      * NULL: what was queued is made, or the device reports it. */
     zr_status_t (*check)(zr_comm_t *comm);

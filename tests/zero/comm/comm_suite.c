@@ -145,6 +145,22 @@ static void test_exact_traffic(void **state) {
     run(state, LONG_MS, exact_traffic, NULL);
 }
 
+/* ---- machines ---- */
+
+/* One, where a suite says no other number. */
+static void count_machines(rank_t *self) {
+    int n_machines = 0, wanted = 1;
+    if (self->suite->machine_ranks > 0)
+        wanted = (self->n_ranks - 1) / self->suite->machine_ranks + 1;
+    CHECK(self, zr_comm_count_machines(self->comm, NULL) == ZR_ERR_ARGUMENT);
+    CHECK(self, zr_comm_count_machines(self->comm, &n_machines) == ZR_OK);
+    CHECK(self, n_machines == wanted);
+}
+
+static void test_machines(void **state) {
+    run(state, LONG_MS, count_machines, NULL);
+}
+
 /* ---- groups ---- */
 
 /* Ranks 0, 2, ... and 1, 3, ..., each in reverse order of rank. */
@@ -732,6 +748,7 @@ static const struct {
     {"every collective", test_every_collective, false},
     {"random sequences", test_random_sequences, false},
     {"exact traffic", test_exact_traffic, false},
+    {"machines", test_machines, false},
     {"groups and parent", test_groups_and_parent, false},
     {"split without rank 0", test_split_without_rank_0, false},
     {"even groups", test_even_groups, false},

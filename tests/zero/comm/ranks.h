@@ -33,7 +33,8 @@ typedef struct comm_suite {
     zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
     zr_status_t (*open_device)(zr_device_t **device_p); /* one per rank */
     void (*close_device)(zr_device_t **device);
-    bool is_alone; /* a rank stands for all: it sees no other, which hold what it holds */
+    int machine_ranks; /* ranks of a machine, by their number; 0: all are on one */
+    bool is_alone;     /* a rank stands for all: it sees no other, which hold what it holds */
     /* The next copy on the stream's device fails; NULL: the device cannot be made to. */
     void (*fail_copy)(zr_stream_t *stream);
 } comm_suite_t;

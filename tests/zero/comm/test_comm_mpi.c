@@ -66,7 +66,7 @@ static void test_moved_memory(void **state) {
 static int run_cases(int ranks_of_a_machine) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_large_tensors),
                                        cmocka_unit_test(test_moved_memory)};
-    machine_ranks = ranks_of_a_machine;
+    machine_ranks = suite.machine_ranks = ranks_of_a_machine;
     int failed = ranks_of_a_machine == 0 || world.n_ranks <= 5 ? run_comm_suite(&suite) : 0;
     return failed + cmocka_run_group_tests(tests, NULL, NULL);
 }

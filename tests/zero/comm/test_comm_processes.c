@@ -268,6 +268,7 @@ int main(int argc, char **argv) {
     if (argc > 1) {
         suite.name = "mpi, processes as on two machines";
         suite.create_rank = create_apart;
+        suite.machine_ranks = 2;
         return run_comm_suite(&suite);
     }
     const struct CMUnitTest tests[] = {

@@ -641,6 +641,24 @@ static zr_status_t mpi_barrier(zr_comm_t *comm, const zr_comm_call_t *call) {
     return zr_control_arrive(self->control, comm, call, NULL, 0, NULL);
 }
 
+/* Ranks show each other their machines. */
+static zr_status_t mpi_count_machines(zr_comm_t *comm, const zr_comm_call_t *call) {
+    mpi_comm_t *self = (mpi_comm_t *)comm;
+    uint64_t own =
+        zr_machine_identity(self->control->origin_rank, comm->options.machine_ranks, self->proof);
+    uint64_t all[ZR_MAX_SUM_SOURCES];
+    ZR_TRY(zr_control_arrive(self->control, comm, call, &own, sizeof(own), all));
+    int n_machines = 0;
+    for (int rank = 0; rank < comm->n_ranks; rank++) {
+        int first = 0;
+        while (all[first] != all[rank])
+            first++;
+        n_machines += first == rank;
+    }
+    *call->n_machines_p = n_machines;
+    return ZR_OK;
+}
+
 /* ---- life ---------------------------------------------------------------------------------------
  */
 
@@ -758,5 +776,6 @@ static const zr_comm_backend_t mpi_backend = {
     .all_reduce = mpi_all_reduce,
     .broadcast = mpi_broadcast,
     .barrier = mpi_barrier,
+    .count_machines = mpi_count_machines,
     .split = mpi_split,
 };

@@ -28,6 +28,11 @@ static uint64_t identify_machine(uint64_t otherwise) {
     return n_space > 0 ? XXH64(text, (size_t)(n_boot + n_space), 0) : otherwise;
 }
 
+uint64_t zr_machine_identity(int origin_rank, int machine_ranks, uint64_t otherwise) {
+    return machine_ranks > 0 ? (uint64_t)(origin_rank / machine_ranks)
+                             : identify_machine(otherwise);
+}
+
 void zr_card_fill(zr_card_t *card, const uint64_t *proof, int origin_rank, int machine_ranks,
                   zr_device_t *device) {
     *card = (zr_card_t){.proof_address = (uint64_t)(uintptr_t)proof,
@@ -36,9 +41,7 @@ void zr_card_fill(zr_card_t *card, const uint64_t *proof, int origin_rank, int m
                         .origin_rank = origin_rank,
                         .n_threads = zr_device_info(device)->n_threads,
                         .file = zr_host_shared_file(device)};
-    card->machine = identify_machine(*proof);
-    if (machine_ranks > 0)
-        card->machine = (uint64_t)(origin_rank / machine_ranks);
+    card->machine = zr_machine_identity(origin_rank, machine_ranks, *proof);
     /* Where a process may read its children only (Yama), it may now be read by its neighbours. */
     (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 }

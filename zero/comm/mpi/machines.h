@@ -47,6 +47,9 @@ typedef struct zr_machines {
 void zr_card_fill(zr_card_t *card, const uint64_t *proof, int origin_rank, int machine_ranks,
                   zr_device_t *device);
 
+/** What tells a machine from others, as in a card. otherwise: where it cannot be found out. */
+uint64_t zr_machine_identity(int origin_rank, int machine_ranks, uint64_t otherwise);
+
 /** Bytes of the four arrays of so many ranks, to be at `arrays`. */
 size_t zr_machines_bytes(int n_ranks);
 
