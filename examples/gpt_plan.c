@@ -27,6 +27,7 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     device_options.log = comm_options.log = request->log;
     comm_options.sums = request->sums;
     device_options.hardware = &request->hardware;
+    device_options.beside = request->beside;
     device_options.trace = request->trace;
     config.nvme.store = "sim";
     rank->tokens = calloc(config.micro_batch * request->seq, sizeof(*rank->tokens));

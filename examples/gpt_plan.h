@@ -23,6 +23,7 @@ typedef struct gpt_plan_request {
     bool save_goes_on;   /* the run goes on while one is written */
     int n_ranks;         /* one of them is simulated, and stands for all */
     zr_sum_order_t sums; /* in which order ranks' numbers are added */
+    bool beside;         /* the host's collectives run beside compute; a GPU's do anyway */
     zr_hardware_t hardware;
     gpt_plan_spans_t *spans; /* set to the work of the last step, to be freed by the caller; NULL:
                                 it is not kept */

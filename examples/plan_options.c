@@ -29,6 +29,7 @@ static const shared_option_t shared[] = {
     {"prefetch", 2, NULL},
     {"max-live", 2, NULL},
     {"sums", 2, NULL},
+    {"overlap-comm", 2, NULL},
     {"clip", 2, NULL},
     {"check-overflow", 2, NULL},
     {"config", 2,

@@ -137,7 +137,7 @@ zr_status_t this_machine_describe(const train_options_t *options, const zr_log_t
     ZR_TRY(take_rates(options, log, &rates));
     hardware = rates;
     snprintf(hardware.name, sizeof(hardware.name), "this");
-    hardware.ranks_per_node = options->n_ranks;
+    hardware.ranks_per_node = train_launch_n_sharing(options);
     ZR_TRY(describe_device(options, log, &hardware));
     ZR_TRY(check_rates(options, log, &rates, &hardware));
     ZR_TRY(describe_drives(options, log, &hardware));

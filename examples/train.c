@@ -74,8 +74,21 @@ static double now_seconds(void) {
 
 /* ---- a rank: making and unmaking -------------------------------------------------------- */
 
+/* Whether this rank's collectives run beside compute: a GPU's do, where they may. */
+static zr_status_t choose_overlap(rank_t *rank, bool *is_beside_p) {
+    const train_options_t *o = rank->run->options;
+    bool is_host = strcmp(rank->run->device.name, "host") == 0;
+    int n_machines = 1;
+    if (is_host && o->config.overlap_comm && o->overlap == TRAIN_OVERLAP_AUTO)
+        ZR_TRY(zr_comm_count_machines(rank->comm, &n_machines));
+    *is_beside_p = is_host && train_options_overlap(o, n_machines);
+    rank->result.overlaps = is_host ? *is_beside_p : o->config.overlap_comm;
+    return ZR_OK;
+}
+
 static zr_status_t create_device(rank_t *rank) {
     zr_device_options_t options = zr_device_options_default();
+    ZR_TRY(choose_overlap(rank, &options.beside));
     options.log = rank->log;
     options.n_threads = rank->run->n_device_threads;
     options.index = rank->run->device.index;
@@ -279,7 +292,8 @@ static train_time_t rank_time(const rank_t *rank) {
                           .optimizer = time.optimizer_seconds,
                           .stall = time.stall_seconds,
                           .io = time.io_seconds + waits[ZR_STORE_PUT] + waits[ZR_STORE_GET],
-                          .data = data_reader_wait_seconds(rank->reader)};
+                          .data = data_reader_wait_seconds(rank->reader),
+                          .beside = time.beside_seconds};
 }
 
 /* What lies between two readings, `seconds` apart; compute is what is left. */
@@ -289,7 +303,8 @@ static train_time_t time_between(const train_time_t *before, const train_time_t 
                          .optimizer = after->optimizer - before->optimizer,
                          .stall = after->stall - before->stall,
                          .io = after->io - before->io,
-                         .data = after->data - before->data};
+                         .data = after->data - before->data,
+                         .beside = after->beside - before->beside};
     double rest = seconds - time.comm - time.optimizer - time.stall - time.io - time.data;
     time.compute = rest > 0 ? rest : 0;
     return time;
@@ -330,6 +345,7 @@ static void add_time(train_time_t *sum, const train_time_t *time) {
     sum->stall += time->stall;
     sum->io += time->io;
     sum->data += time->data;
+    sum->beside += time->beside;
 }
 
 static zr_status_t next_batch(rank_t *rank, size_t *length_p, const int32_t **tokens_p,
@@ -711,6 +727,7 @@ static void add_up_rank(const rank_t *rank, int n_ranks, train_result_t *result)
     result->time.stall += own->time.stall / n_ranks;
     result->time.io += own->time.io / n_ranks;
     result->time.data += own->time.data / n_ranks;
+    result->time.beside += own->time.beside / n_ranks;
 }
 
 bool train_tag_is_on_drives(zr_tag_t tag) {
@@ -730,6 +747,7 @@ static train_peak_t peak_of_drives(const train_result_t *result) {
 static void add_up(rank_t *ranks, const train_options_t *options, train_result_t *result) {
     const train_result_t *first = &ranks[0].result;
     result->size = first->size;
+    result->overlaps = first->overlaps;
     memcpy(result->device, first->device, sizeof(result->device));
     result->first_step = first->first_step;
     result->n_steps = first->n_steps;

@@ -42,9 +42,10 @@ typedef struct train_time {
     double compute;
     double comm;
     double optimizer;
-    double stall; /* waiting for other ranks */
-    double io;    /* waiting for NVMe */
-    double data;  /* waiting for the reader */
+    double stall;  /* waiting for other ranks */
+    double io;     /* waiting for NVMe */
+    double data;   /* waiting for the reader */
+    double beside; /* collectives of the host beside all of that, and part of none of it */
 } train_time_t;
 
 /** Shards of parameters that were offloaded, of all ranks together where nothing else is said. */
@@ -142,6 +143,7 @@ typedef struct train_result {
     size_t nvme_reserved_bytes;    /* on the drives, the most of a rank */
     zr_replay_statistics_t replay; /* of the rank that followed its plan in the fewest steps */
     zr_model_size_t size;
+    bool overlaps;    /* collectives run beside compute */
     char device[128]; /* its description */
     size_t n_threads; /* of each rank */
     const char *data_kind;

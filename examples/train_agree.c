@@ -31,6 +31,12 @@ static const char *on_off(bool is_on) {
     return is_on ? "on" : "off";
 }
 
+static const char *overlap_name(const train_options_t *options) {
+    if (!options->config.overlap_comm)
+        return "off";
+    return options->overlap == TRAIN_OVERLAP_ON ? "on" : "auto";
+}
+
 static void agree_on_data(agreement_t *a, const data_t *data) {
     uint64_t hash = 0;
     if (a->status == ZR_OK)
@@ -88,7 +94,7 @@ static void agree_on_schedule(agreement_t *a, const train_options_t *o) {
     agree(a, "--prefetch %zu", config->prefetch_elems);
     agree(a, "--max-live %zu", config->max_live_elems);
     agree(a, "stage3_max_reuse_distance %zu", config->reuse_elems);
-    agree(a, "overlap_comm %s", on_off(config->overlap_comm));
+    agree(a, "--overlap-comm %s", overlap_name(o));
     agree(a, "--sub-group %zu", config->sub_group_elems);
     agree(a, "--offload-optimizer %s", place_name(config->offload_optimizer.device));
     agree(a, "--offload-gradients %s", place_name(config->offload_optimizer.gradients));

@@ -41,6 +41,7 @@ enum option_key {
     KEY_MEMORY_PLAN,
     KEY_MAX_LIVE,
     KEY_SUMS,
+    KEY_OVERLAP_COMM,
     KEY_SHARD_GROUP_SIZE,
     KEY_RECOMPUTE,
     KEY_FREEZE,
@@ -142,6 +143,10 @@ static const struct argp_option option_table[] = {
     {"sums", KEY_SUMS, "rank-order|any", 0,
      "of ranks' numbers: rank-order, the same bits wherever they are made; any: with --comm nccl, "
      "NCCL's order and rounding, which sends less between nodes (default rank-order)",
+     2},
+    {"overlap-comm", KEY_OVERLAP_COMM, "auto|on|off", 0,
+     "compute while ranks gather and reduce; auto: on GPUs, and on the host where ranks are on "
+     "several machines (default auto)",
      2},
     {"recompute", KEY_RECOMPUTE, "none|unit", 0,
      "unit: keep each layer's input only and compute the rest again (default none)", 2},
@@ -378,6 +383,15 @@ static zr_status_t set_sums(parsing_t *p, const char *value) {
     size_t choice = 0;
     ZR_TRY(args_choice("--sums", value, names, 2, p->log, &choice));
     p->options->sums = choice == 1 ? ZR_SUM_ANY : ZR_SUM_RANK_ORDER;
+    return ZR_OK;
+}
+
+static zr_status_t set_overlap(parsing_t *p, const char *value) {
+    static const char *const names[] = {"auto", "on", "off"};
+    size_t choice = 0;
+    ZR_TRY(args_choice("--overlap-comm", value, names, 3, p->log, &choice));
+    p->options->overlap = (train_overlap_t)choice;
+    p->options->config.overlap_comm = p->options->overlap != TRAIN_OVERLAP_OFF;
     return ZR_OK;
 }
 
@@ -626,6 +640,8 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
         return args_count("--max-live", value, 1, MOST_COUNT, p->log, &o->config.max_live_elems);
     case KEY_SUMS:
         return set_sums(p, value);
+    case KEY_OVERLAP_COMM:
+        return set_overlap(p, value);
     case KEY_DEVICE:
         return set_device(p, value);
     case KEY_MEMORY_PLAN:
@@ -841,6 +857,10 @@ static zr_status_t check_sizes(const train_options_t *options, const zr_log_t *l
             "the number of tokens overflows; allowed are less than 2^64 together",
             c->micro_batch, c->grad_accum, options->n_ranks, options->seq, options->steps);
     return ZR_OK;
+}
+
+bool train_options_overlap(const train_options_t *options, int n_machines) {
+    return options->config.overlap_comm && (options->overlap == TRAIN_OVERLAP_ON || n_machines > 1);
 }
 
 bool train_options_use_nvme(const train_options_t *options) {

@@ -46,6 +46,13 @@ typedef struct train_checkpoint_options {
     const char *given;  /* an option that means something with dir only; NULL: none */
 } train_checkpoint_options_t;
 
+/** Whether collectives run beside compute. config.overlap_comm says whether they may. */
+typedef enum train_overlap {
+    TRAIN_OVERLAP_AUTO = 0, /* on GPUs, and on the host where ranks are on several machines */
+    TRAIN_OVERLAP_ON = 1,
+    TRAIN_OVERLAP_OFF = 2
+} train_overlap_t;
+
 typedef struct train_options {
     /* What to train, and on what. */
     const char *model; /* as written */
@@ -76,6 +83,7 @@ typedef struct train_options {
     size_t n_threads;      /* per rank; 0: the cores, divided by the ranks */
     int comm_timeout_ms;
     zr_sum_order_t sums;
+    train_overlap_t overlap;
     train_comm_t comm; /* as written */
     bool use_nccl;     /* a GPU for each rank, from the one of --device on */
     bool use_mpi;      /* ranks are processes on the host */
@@ -138,6 +146,9 @@ train_options_t train_options_default(void);
 ZR_NODISCARD zr_status_t train_options_resolve(train_options_t *options, const zr_log_t *log);
 /** The part of it that is about the run and not about its data or where things are offloaded. */
 ZR_NODISCARD zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log);
+
+/** Whether a host device's collectives run beside compute, with ranks on so many machines. */
+bool train_options_overlap(const train_options_t *options, int n_machines);
 
 /** Whether what `auto` chooses was not given as well: ZR_ERR_ARGUMENT, logged. */
 ZR_NODISCARD zr_status_t train_options_check_auto_parts(const train_options_t *options,

@@ -21,6 +21,7 @@
 
 gpt_plan_request_t train_plan_request(const train_options_t *options,
                                       const zr_hardware_t *hardware) {
+    int n_machines = (options->n_ranks - 1) / hardware->ranks_per_node + 1;
     return (gpt_plan_request_t){.shape = options->shape,
                                 .options = {.recompute = options->recompute,
                                             .seed = options->seed,
@@ -35,6 +36,7 @@ gpt_plan_request_t train_plan_request(const train_options_t *options,
                                 .save_goes_on = options->checkpoint.is_async,
                                 .n_ranks = options->n_ranks,
                                 .sums = options->sums,
+                                .beside = train_options_overlap(options, n_machines),
                                 .hardware = *hardware};
 }
 

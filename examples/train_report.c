@@ -13,7 +13,7 @@
 
 /* ---- while it runs ---------------------------------------------------------------------- */
 
-/* Waiting for NVMe is a part where there is any. */
+/* Waiting for NVMe is a part where there is any; collectives beside compute are no part of it. */
 static json_t *time_object(const train_options_t *options, const train_time_t *time) {
     json_t *object = json_object();
     bool made = json_put(object, "compute", json_number(time->compute));
@@ -21,6 +21,8 @@ static json_t *time_object(const train_options_t *options, const train_time_t *t
     made &= json_put(object, "optimizer", json_number(time->optimizer));
     made &= json_put(object, "stall", json_number(time->stall));
     made &= json_put(object, "data", json_number(time->data));
+    if (time->beside > 0)
+        made &= json_put(object, "beside", json_number(time->beside));
     if (train_options_use_nvme(options))
         made &= json_put(object, "io", json_number(time->io));
     if (!made) {
@@ -318,6 +320,7 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "ranks", json_count((uint64_t)options->n_ranks));
     int n_shards = zr_config_n_shards(c, options->n_ranks);
     made &= json_put(object, "shard_group_size", json_count((uint64_t)n_shards));
+    made &= json_put(object, "overlap_comm", json_boolean(result->overlaps));
     made &= json_put(object, "threads", json_count(result->n_threads));
     made &= json_put(object, "device", json_string(result->device));
     made &= json_put(object, "dtype", json_string(zr_dtype_name(c->dtype)));
@@ -595,6 +598,8 @@ void train_report_summary(const train_options_t *options, const train_result_t *
             time->compute, time->comm, time->optimizer, time->stall, time->data);
     if (train_options_use_nvme(options))
         fprintf(file, ", io %.1f", time->io);
+    if (time->beside > 0)
+        fprintf(file, "; collectives beside it %.1f", time->beside);
     fprintf(file, "\n");
     if (result->n_delayed_steps > 0)
         fprintf(

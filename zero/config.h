@@ -129,7 +129,8 @@ typedef struct zr_config {
     int shard_group_size;   /* ranks that share one copy of what is sharded: groups of so many in
                                order of rank hold the same (hybrid sharding); has to divide the
                                ranks; -1: all of them */
-    bool overlap_comm;      /* gathers and reductions on a stream of their own */
+    bool overlap_comm;      /* gathers and reductions on a stream of their own, beside compute where
+                               the device has such (zr_stream_create_beside) */
     bool check_overflow;    /* a step whose norm is not finite is skipped; false: it ends the run,
                                and without clipping the host updates units while backward of
                                others goes on */

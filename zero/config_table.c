@@ -376,7 +376,8 @@ static const zr_config_key_t keys[] = {
      .range = ZR_RANGE_STAGE, .field = "stage", .offset = offsetof(zr_config_t, stage),
      .store = ZR_STORE_INT},
     {"zero_optimization.overlap_comm", ZR_KEY_BOOL, ZR_KEY_FIELD, .usual = "null", .flags = AUTO,
-     .note = "communicate while computing (DeepSpeed: by default at stage 3 only)",
+     .note = "communicate while computing, on GPUs and between hosts (DeepSpeed: by default at "
+             "stage 3 only)",
      .field = "overlap_comm", .offset = offsetof(zr_config_t, overlap_comm),
      .store = ZR_STORE_BOOL},
     {"zero_optimization.stage3_prefetch_bucket_size", ZR_KEY_INTEGER, ZR_KEY_FIELD,

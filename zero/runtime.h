@@ -285,9 +285,11 @@ void zr_runtime_comm_statistics(const zr_runtime_t *runtime, zr_level_t level,
 
 typedef struct zr_runtime_time {
     double comm_seconds;      /* moving data in collectives */
-    double stall_seconds;     /* waiting for other ranks */
+    double stall_seconds;     /* waiting for other ranks, and for collectives beside compute */
     double optimizer_seconds; /* norm and update, without their collectives and io_seconds */
     double io_seconds;        /* an update, or a gather, was waiting for the store */
+    /* Of collectives that a stream's thread made beside all of that: part of none of them. */
+    double beside_seconds;
 } zr_runtime_time_t;
 
 /** Times since creation. What is left of a step is the trainer's compute. */

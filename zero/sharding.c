@@ -77,5 +77,7 @@ void zr_sharding_statistics(const zr_sharding_t *sharding, zr_comm_statistics_t 
                 add_counts(&own.count[traffic][j], &statistics_p->count[traffic][j]);
         statistics_p->wait_seconds += own.wait_seconds;
         statistics_p->move_seconds += own.move_seconds;
+        statistics_p->queued_wait_seconds += own.queued_wait_seconds;
+        statistics_p->queued_move_seconds += own.queued_move_seconds;
     }
 }

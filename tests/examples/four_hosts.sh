@@ -96,6 +96,7 @@ train_together() {
     for host in 0 1 2 3; do wait "${pids[$host]}" || fail "rank $host does not train"; done
     [ -n "$(hash_of threads)" ] && [ "$(hash_of threads)" = "$(hash_of out.0)" ] ||
         fail "weights $(hash_of out.0), and of threads $(hash_of threads)"
+    grep -q '"overlap_comm": *true' out.0 || fail "collectives between hosts hold compute"
     received=$(ip netns exec c100-3 cat /proc/net/dev | sed -n 's/ *eth0: *\([0-9]*\) .*/\1/p')
     [ "$received" -gt 1000000 ] || fail "only $received bytes went over the network"
     echo "four hosts have the weights of four threads; host 3 has received $received bytes"

@@ -55,6 +55,11 @@ if(TARGET zero-train)
                    zr_ring_register_files fallocate pwrite open fcntl)
     target_link_options(test_zero_train_bits PRIVATE LINKER:--wrap=${function})
   endforeach()
+  zr_add_test(examples/test_zero_train_overlap.c LABELS asan)
+  target_compile_definitions(test_zero_train_overlap PRIVATE
+                             ZERO_TRAIN="$<TARGET_FILE:zero-train>")
+  add_dependencies(test_zero_train_overlap zero-train)
+  zr_add_test(examples/test_plan_overlap.c LINK zero_train_core LABELS asan)
   zr_add_test(examples/test_train_slowest.c LINK zero_train_core)
   foreach(function clock_gettime data_reader_create data_reader_next zr_roll_arrive
                    pthread_mutex_unlock)

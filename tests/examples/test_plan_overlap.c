@@ -1,0 +1,82 @@
+/*
+ * Plans of collectives beside compute on described hosts: on where ranks are on several machines or
+ * it is asked for, and then the network works while the processors do, in the same memory.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "examples/train_plan.h"
+
+enum { N_RANKS = 4 };
+
+static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+static const zr_log_t quiet = {.sink = drop, .level = ZR_LOG_ERROR};
+
+/* So many ranks on a host, and a network that takes about as long as compute. */
+static zr_hardware_t hosts(int ranks_per_node) {
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = ZR_HARDWARE_HOST;
+    hardware.ranks_per_node = ranks_per_node;
+    hardware.within_node.bytes_per_s = hardware.between_nodes.bytes_per_s = 1e9;
+    hardware.device.matrix_fp32_ops_per_s = 2e10;
+    return hardware;
+}
+
+static gpt_plan_request_t request_of(int ranks_per_node, int stage, train_overlap_t overlap) {
+    train_options_t options = train_options_default();
+    zr_hardware_t hardware = hosts(ranks_per_node);
+    options.n_ranks = N_RANKS;
+    options.overlap = overlap;
+    options.config.overlap_comm = overlap != TRAIN_OVERLAP_OFF;
+    options.config.stage = stage;
+    options.config.micro_batch = 1;
+    options.steps = 3;
+    options.model = "layers=4,channels=256,heads=4,seq=64,vocab=256";
+    assert_int_equal(train_options_resolve_run(&options, &quiet), ZR_OK);
+    gpt_plan_request_t request = train_plan_request(&options, &hardware);
+    request.log = quiet;
+    return request;
+}
+
+static gpt_plan_t plan(int ranks_per_node, int stage, train_overlap_t overlap) {
+    gpt_plan_request_t request = request_of(ranks_per_node, stage, overlap);
+    gpt_plan_t plan;
+    assert_int_equal(gpt_plan(&request, &plan), ZR_OK);
+    return plan;
+}
+
+static void test_when_it_is_on(void **state) {
+    (void)state;
+    assert_false(request_of(N_RANKS, 3, TRAIN_OVERLAP_AUTO).beside);
+    assert_true(request_of(N_RANKS / 2, 3, TRAIN_OVERLAP_AUTO).beside);
+    assert_true(request_of(N_RANKS, 3, TRAIN_OVERLAP_ON).beside);
+    assert_false(request_of(1, 3, TRAIN_OVERLAP_OFF).beside);
+}
+
+static void test_steps_are_shorter_in_the_same_memory(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        gpt_plan_t off = plan(1, stage, TRAIN_OVERLAP_OFF), on = plan(1, stage, TRAIN_OVERLAP_AUTO);
+        assert_true(on.step_seconds < 0.95 * off.step_seconds);
+        assert_true(on.runtime.comm_seconds < 0.1 * off.runtime.comm_seconds);
+        assert_true(on.runtime.stall_seconds > 0 &&
+                    on.runtime.stall_seconds < off.runtime.comm_seconds);
+        for (int tier = 0; tier < 2; tier++)
+            assert_int_equal(on.tiers[tier].live.peak, off.tiers[tier].live.peak);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_when_it_is_on),
+        cmocka_unit_test(test_steps_are_shorter_in_the_same_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
