@@ -6,7 +6,7 @@
 #include "kernels/cuda/cuda_pack.cuh"
 #include "kernels/sum_of_squares_math.h"
 
-/* Add the block's lanes, one per thread; thread 0 has the sum. */
+/* Add the block's lanes, one per thread; thread 0 has the sum, and others have no part of it. */
 static __device__ double add_lanes(double lane, double *lanes) {
     lanes[threadIdx.x] = lane;
     for (unsigned width = ZR_SUM_OF_SQUARES_LANES / 2; width > 0; width /= 2) {
@@ -14,7 +14,7 @@ static __device__ double add_lanes(double lane, double *lanes) {
         if (threadIdx.x < width)
             lanes[threadIdx.x] += lanes[threadIdx.x + width];
     }
-    return lanes[0];
+    return threadIdx.x == 0 ? lanes[0] : 0.0; /* which thread 0 wrote last, without a barrier */
 }
 
 template <typename T>

@@ -85,6 +85,7 @@ static __device__ inline void store_rows(float (&value)[M][D / 8][4], const floa
                                          size_t stride, size_t first, size_t n_rows) {
     const unsigned chunks = D / 8;
     unsigned lane = find_lane();
+    __syncwarp(); /* no lane reads the tile any more */
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
