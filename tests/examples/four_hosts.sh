@@ -125,11 +125,12 @@ one_moment() {
     RANDOM=$((seed * 1000 + case))
     kind=${kinds[case % 4]}
     victim=$((RANDOM % 4))
-    local delay_ms=$((RANDOM % 1500)) starved=none saved
+    local delay_ms=$((RANDOM % 1500)) starved=none saved groups=()
+    [ $(((case + case / 4) % 2)) -eq 0 ] || groups=(--shard-group-size 2) # a rank that has no group with the victim
     [ "$kind" != memory ] || [ $((case / 4 % 2)) -eq 0 ] || starved=$victim:$((least_kb + RANDOM % (most_kb - least_kb)))
     mkdir "/mnt/$case" && cd "/mnt/$case" && make_hosts "$case" || return 1
     launch "$case" "0 1 2 3" "$starved" --steps 1000000 --checkpoint-dir run --checkpoint-every 2 \
-        --checkpoint-keep 2 --log log
+        --checkpoint-keep 2 --log log "${groups[@]}"
     for ((i = 0; i < 600; i++)); do
         [ -s run/latest ] && break
         [ "$kind" = memory ] && ! is_running "${pids[$victim]}" && break
@@ -173,7 +174,7 @@ one_moment() {
         [ -z "$(ip netns pids "c$case-$host")" ] || fail "processes are left on host $host"
         [ -z "$(ls -A "drive.$host")" ] || fail "files are left on the drive of host $host"
     done
-    echo "case $case: $kind of rank $victim, $delay_ms ms after a checkpoint: all ended after $took ms: ${message#*error: }"
+    echo "case $case: $kind of rank $victim${groups[*]:+ with ${groups[*]}}, $delay_ms ms after a checkpoint: all ended after $took ms: ${message#*error: }"
     [ -s run/latest ] || return 0 # it was starved before the first
     for folder in run/step-*; do
         [ -f "$folder/manifest.json" ] || fail "$folder has its name and is not complete"

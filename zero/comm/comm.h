@@ -201,7 +201,7 @@ void zr_comm_destroy(zr_comm_t **comm);
 /**
  * End the communicator for every rank: calls now waiting and all later ones return
  * ZR_ERR_COMM and say which rank gave up and why. For a rank that has failed elsewhere.
- * Groups split from this communicator, and the one it was split from, go on.
+ * Groups split from this communicator end with it; the one it was split from goes on.
  *
  * @param reason  one line, copied
  *
@@ -291,7 +291,9 @@ ZR_NODISCARD zr_status_t zr_comm_count_machines(zr_comm_t *comm, int *n_machines
 /**
  * Split into groups: ranks that give the same color form a new communicator, in order of
  * (key, old rank). All ranks call it. A group keeps the log (with the first communicator's
- * rank) and the time limit, and lives and ends apart from what it was split from.
+ * rank) and the time limit. It ends with what it was split from, for the same reason, so that the
+ * rank that has failed is known in all groups; but not where a rank has only left that, nor does
+ * its own end end anything else.
  *
  * @param color   >= 0; or -1: this rank joins no group and gets NULL
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY (on every rank; nothing is created and this

@@ -22,6 +22,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,15 +32,21 @@
 
 enum { REASON_BYTES = 256 };
 
+/* Whether a communicator has ended. It stays for the groups split from it, which end with it. */
+typedef struct fate {
+    struct fate *parent; /* NULL: of the first one */
+    atomic_int n_holders;
+    pthread_mutex_t lock; /* guards what follows */
+    bool is_dead;
+    char reason[REASON_BYTES];
+} fate_t;
+
 typedef struct sim_comm {
     zr_comm_t base;
     int origin_rank; /* in the first communicator */
     bool is_nested;  /* of a group made by split */
     int stride;      /* ranks of the first communicator from one of this one's to the next */
-
-    pthread_mutex_t lock; /* guards what follows */
-    bool is_dead;
-    char reason[REASON_BYTES];
+    fate_t *fate;
 } sim_comm_t;
 
 static const zr_comm_backend_t sim_backend;
@@ -209,13 +216,16 @@ static zr_status_t sum_parts(const sim_comm_t *self, const zr_comm_call_t *call,
 
 static zr_status_t check_alive(sim_comm_t *self, const zr_comm_call_t *call) {
     char text[ZR_COMM_DESCRIPTION_BYTES];
-    pthread_mutex_lock(&self->lock); /* the reason does not change once there is one */
-    bool is_dead = self->is_dead;
-    pthread_mutex_unlock(&self->lock);
-    if (!is_dead)
-        return ZR_OK;
-    zr_comm_call_describe(call, text, sizeof(text));
-    return zr_fail(&self->base.options.log, ZR_ERR_COMM, "%s: %s", text, self->reason);
+    for (fate_t *fate = self->fate; fate != NULL; fate = fate->parent) {
+        pthread_mutex_lock(&fate->lock); /* the reason does not change once there is one */
+        bool is_dead = fate->is_dead;
+        pthread_mutex_unlock(&fate->lock);
+        if (!is_dead)
+            continue;
+        zr_comm_call_describe(call, text, sizeof(text));
+        return zr_fail(&self->base.options.log, ZR_ERR_COMM, "%s: %s", text, fate->reason);
+    }
+    return ZR_OK;
 }
 
 /* After an error of a device a communicator is dead, as others are. */
@@ -257,33 +267,48 @@ static zr_status_t sim_take_part(zr_comm_t *comm, const zr_comm_call_t *call) {
     return ZR_OK;
 }
 
+static void release_fate(fate_t *fate) {
+    while (fate != NULL && atomic_fetch_sub(&fate->n_holders, 1) == 1) {
+        fate_t *parent = fate->parent;
+        pthread_mutex_destroy(&fate->lock);
+        free(fate);
+        fate = parent;
+    }
+}
+
 static void sim_destroy(zr_comm_t *comm) {
     sim_comm_t *self = (sim_comm_t *)comm;
-    pthread_mutex_destroy(&self->lock);
+    release_fate(self->fate);
     free(self);
 }
 
 static void sim_abort(zr_comm_t *comm, const char *reason) {
     sim_comm_t *self = (sim_comm_t *)comm;
-    pthread_mutex_lock(&self->lock);
-    if (!self->is_dead && self->is_nested)
-        snprintf(self->reason, sizeof(self->reason),
+    fate_t *fate = self->fate;
+    pthread_mutex_lock(&fate->lock);
+    if (!fate->is_dead && self->is_nested)
+        snprintf(fate->reason, sizeof(fate->reason),
                  "rank %d of its group (rank %d of all) gave up: %s", comm->rank, self->origin_rank,
                  reason);
-    else if (!self->is_dead)
-        snprintf(self->reason, sizeof(self->reason), "rank %d gave up: %s", comm->rank, reason);
-    self->is_dead = true;
-    pthread_mutex_unlock(&self->lock);
+    else if (!fate->is_dead)
+        snprintf(fate->reason, sizeof(fate->reason), "rank %d gave up: %s", comm->rank, reason);
+    fate->is_dead = true;
+    pthread_mutex_unlock(&fate->lock);
 }
 
-static sim_comm_t *make(const zr_comm_options_t *options, int rank, int n_ranks) {
+static sim_comm_t *make(const zr_comm_options_t *options, int rank, int n_ranks, fate_t *parent) {
     sim_comm_t *self = calloc(1, sizeof(*self));
-    if (self == NULL)
-        return NULL;
-    if (pthread_mutex_init(&self->lock, NULL) != 0) {
+    fate_t *fate = calloc(1, sizeof(*fate));
+    if (self == NULL || fate == NULL || pthread_mutex_init(&fate->lock, NULL) != 0) {
+        free(fate);
         free(self);
         return NULL;
     }
+    atomic_init(&fate->n_holders, 1);
+    fate->parent = parent;
+    if (parent != NULL)
+        atomic_fetch_add(&parent->n_holders, 1);
+    self->fate = fate;
     zr_comm_init(&self->base, &sim_backend, options, rank, n_ranks);
     self->origin_rank = rank;
     self->stride = 1;
@@ -302,7 +327,7 @@ static zr_status_t sim_split(zr_comm_t *comm, const zr_comm_call_t *call) {
     bool is_even = call->group_ranks > 0;
     int n_ranks = is_even ? call->group_ranks : comm->n_ranks;
     int rank = is_even ? comm->rank / call->group_stride % n_ranks : comm->rank;
-    sim_comm_t *group = make(&comm->options, rank, n_ranks);
+    sim_comm_t *group = make(&comm->options, rank, n_ranks, self->fate);
     if (group == NULL)
         return zr_fail(&comm->options.log, ZR_ERR_MEMORY,
                        "split: no memory for a group of %d simulated ranks", n_ranks);
@@ -334,7 +359,7 @@ zr_status_t zr_comm_create_sim(int rank, int n_ranks, const zr_comm_options_t *o
                        "communicator: simulated rank %d of %d, result at %p; ranks are 0 to %d",
                        rank, n_ranks, (void *)comm_p, n_ranks - 1);
     o.log = zr_log_with_rank(&o.log, rank);
-    sim_comm_t *self = make(&o, rank, n_ranks);
+    sim_comm_t *self = make(&o, rank, n_ranks, NULL);
     if (self == NULL)
         return zr_fail(&o.log, ZR_ERR_MEMORY, "communicator: no memory for a simulated rank");
     *comm_p = &self->base;

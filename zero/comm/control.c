@@ -31,6 +31,12 @@ void zr_control_describe_rank(const zr_control_t *control, char *text, size_t te
         snprintf(text, text_bytes, "rank %d", control->rank);
 }
 
+const char *zr_control_describe_other(const zr_control_t *control, int origin_rank, char *text,
+                                      size_t text_bytes) {
+    snprintf(text, text_bytes, "rank %d%s", origin_rank, control->is_nested ? " of all" : "");
+    return text;
+}
+
 zr_status_t zr_control_refuse(zr_control_t *control, const zr_comm_t *comm,
                               const zr_comm_call_t *call) {
     char text[ZR_COMM_DESCRIPTION_BYTES];

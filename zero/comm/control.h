@@ -150,6 +150,10 @@ void zr_control_kill_for_failure(zr_control_t *control, const zr_comm_call_t *ca
 /** End it with "rank R: " and the words. */
 void zr_control_kill(zr_control_t *control, const char *format, ...) ZR_PRINTF(2, 3);
 
+/** "rank 6", or, from within a group, "rank 6 of all". @return text */
+const char *zr_control_describe_other(const zr_control_t *control, int origin_rank, char *text,
+                                      size_t text_bytes);
+
 /** "rank 2", or "rank 2 of its group (rank 6 of all)". */
 void zr_control_describe_rank(const zr_control_t *control, char *text, size_t text_bytes);
 

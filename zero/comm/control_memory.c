@@ -12,12 +12,16 @@
 
 typedef struct memory_control memory_control_t;
 
-/* `mutex` guards all of it; it is the only lock, and nothing is called under it. */
+/* `mutex` guards all of it. Lock order: a place before those of the groups split from it. */
 typedef struct meeting_place {
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* a meeting is complete, or the communicator has ended */
+    struct meeting_place *parent;       /* what it was split from, which stays as long; or NULL */
+    struct meeting_place *first, *next; /* of the groups split from it; of its parent's, whose lock
+                                           guards it */
+    bool is_told;                       /* the groups know that it has failed */
+    pthread_cond_t changed;             /* a meeting is complete, or the communicator has ended */
     int timeout_ms;
-    int n_members; /* handles not destroyed; the last frees the place */
+    int n_members; /* handles not destroyed; the last frees the place, once it has no groups */
     zr_control_t *
         *offspring; /* [n_ranks] at a split: the handle that a rank's leader made for it */
     zr_roll_t *roll;
@@ -46,10 +50,29 @@ static struct timespec deadline_after(int timeout_ms) {
     return deadline;
 }
 
-/* Wake all when what was done has completed the meeting or ended the communicator. */
+/* All that was split from a place, be it in several steps, ends. Lock held. */
+static void end_groups(place_t *place, const char *reason) {
+    for (place_t *group = place->first; group != NULL; group = group->next) {
+        pthread_mutex_lock(&group->mutex);
+        zr_roll_kill(group->roll, "%s", reason);
+        pthread_cond_broadcast(&group->changed);
+        end_groups(group, reason);
+        pthread_mutex_unlock(&group->mutex);
+    }
+}
+
+static bool has_failed(const place_t *place) {
+    return atomic_load(&place->roll->is_dead) && !place->roll->has_left;
+}
+
+/* Wake all when what was done has completed the meeting or ended the communicator. Lock held. */
 static void tell_if_changed(place_t *place, unsigned generation) {
     if (place->roll->generation != generation || atomic_load(&place->roll->is_dead))
         pthread_cond_broadcast(&place->changed);
+    if (!place->is_told && has_failed(place)) {
+        place->is_told = true;
+        end_groups(place, place->roll->reason);
+    }
 }
 
 static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, void *all) {
@@ -95,7 +118,7 @@ static void memory_kill(zr_control_t *control, const char *reason) {
     place_t *place = place_of(control);
     pthread_mutex_lock(&place->mutex);
     zr_roll_kill(place->roll, "%s", reason);
-    pthread_cond_broadcast(&place->changed);
+    tell_if_changed(place, place->roll->generation);
     pthread_mutex_unlock(&place->mutex);
 }
 
@@ -116,16 +139,33 @@ static void free_place(place_t *place) {
     free(place);
 }
 
+/* One member less, or one group. The last frees the place, and then there is one group less in what
+ * it was split from. */
+static void release_place(place_t *place, int n_members_less, place_t *group) {
+    pthread_mutex_lock(&place->mutex);
+    place_t **link = &place->first;
+    while (*link != NULL && *link != group)
+        link = &(*link)->next;
+    if (*link != NULL)
+        *link = group->next;
+    place->n_members -= n_members_less;
+    bool is_last = place->n_members == 0 && place->first == NULL;
+    pthread_mutex_unlock(&place->mutex);
+    if (!is_last)
+        return;
+    if (place->parent != NULL)
+        release_place(place->parent, 0, place);
+    free_place(place);
+}
+
 static void memory_destroy(zr_control_t *control) {
     place_t *place = place_of(control);
     pthread_mutex_lock(&place->mutex);
     zr_roll_kill_for_leaving(place->roll, control->rank);
     pthread_cond_broadcast(&place->changed);
-    bool is_last = --place->n_members == 0;
     pthread_mutex_unlock(&place->mutex);
     free(control);
-    if (is_last)
-        free_place(place);
+    release_place(place, 1, NULL);
 }
 
 /* A mutex, and a condition on the clock that deadlines are on. */
@@ -204,6 +244,17 @@ zr_status_t zr_control_create_memory(int n_ranks, int timeout_ms, zr_control_t *
 
 /* ---- split ---- */
 
+/* A group ends with what it was split from, also where that has failed meanwhile. */
+static void adopt_group(place_t *place, place_t *group) {
+    pthread_mutex_lock(&place->mutex);
+    group->parent = place;
+    group->next = place->first;
+    place->first = group;
+    if (has_failed(place))
+        end_groups(place, place->roll->reason);
+    pthread_mutex_unlock(&place->mutex);
+}
+
 /* Make the group of a color, and lay each member's handle at its place in `offspring`. */
 static zr_status_t create_offspring(place_t *place, int color) {
     int members[ZR_MAX_SUM_SOURCES] = {0}; /* by position: rank in this communicator */
@@ -213,6 +264,7 @@ static zr_status_t create_offspring(place_t *place, int color) {
     for (int i = 0; i < n_members; i++)
         origins[i] = place->roll->seats[members[i]].origin_rank;
     ZR_TRY(create_controls(n_members, place->timeout_ms, true, origins, controls));
+    adopt_group(place, place_of(controls[0]));
     for (int i = 0; i < n_members; i++)
         place->offspring[members[i]] = controls[i];
     return ZR_OK;

@@ -44,7 +44,7 @@ static void end_for_lateness(zr_tcp_control_t *self, unsigned meeting, bool is_f
 
 /* Whether the meeting was complete before the communicator ended. */
 static bool await_meeting(zr_tcp_control_t *self, unsigned meeting, bool is_first) {
-    zr_lived_t clock = {0};
+    zr_lived_t clock = zr_wire_lived(self->line->timeout_ms);
     while (!zr_page_is_complete(self->page, meeting)) {
         if (zr_page_has_ended(self->page))
             return zr_page_is_complete(self->page, meeting);

@@ -544,6 +544,7 @@ static zr_status_t create_on(const zr_launch_t *launch, int socket, const zr_log
     line->socket = -1;
     line->n_ranks = launch->n_ranks;
     line->timeout_ms = timeout_ms;
+    line->clock = zr_wire_lived(timeout_ms);
     zr_status_t status = open_line(launch, socket, log, line);
     if (status != ZR_OK) {
         free_line(line);

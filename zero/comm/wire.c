@@ -20,12 +20,15 @@ int64_t zr_wire_now_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+zr_lived_t zr_wire_lived(int timeout_ms) {
+    return (zr_lived_t){.most_step_ms = zr_wire_silence_ms(timeout_ms) / 2};
+}
+
 int64_t zr_wire_lived_ms(zr_lived_t *lived) {
-    enum { MOST_STEP_MS = 500 };
     int64_t now = zr_wire_now_ms();
     int64_t step_ms = lived->looked_ms != 0 ? now - lived->looked_ms : 0;
     lived->looked_ms = now;
-    lived->lived_ms += step_ms < MOST_STEP_MS ? step_ms : MOST_STEP_MS;
+    lived->lived_ms += step_ms < lived->most_step_ms ? step_ms : lived->most_step_ms;
     return lived->lived_ms;
 }
 

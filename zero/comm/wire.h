@@ -68,12 +68,14 @@ int64_t zr_wire_now_ms(void);
 typedef struct zr_lived {
     int64_t looked_ms; /* of zr_wire_now_ms; 0: never */
     int64_t lived_ms;
+    int64_t most_step_ms; /* that counts between two looks: half of the silence that is one's end */
 } zr_lived_t;
 
+zr_lived_t zr_wire_lived(int timeout_ms);
+
 /**
- * Milliseconds lived, to be asked often: at most half a second is counted between two questions. So
- * who goes on after having been stopped, with all others as a job is or alone, does not take its
- * own silence for theirs.
+ * Milliseconds lived, to be asked often. Who goes on after having been stopped, with all others as
+ * a job is, or alone, does not take its own silence for theirs.
  */
 int64_t zr_wire_lived_ms(zr_lived_t *lived);
 

@@ -319,8 +319,8 @@ static void test_groups_in_turn(void **state) {
     run(state, LONG_MS, groups_in_turn, NULL);
 }
 
-/* A group that ends leaves its parent alive, and the other way round. */
-static void ends_apart(rank_t *self) {
+/* A group that ends leaves its parent alive; the end of that is the group's, too. */
+static void ends_of_groups(rank_t *self) {
     zr_comm_t *group = NULL, *other = NULL;
     CHECK(self, zr_comm_split(self->comm, 0, 0, &group) == ZR_OK);
     CHECK(self, zr_comm_split(self->comm, 0, 0, &other) == ZR_OK);
@@ -334,13 +334,34 @@ static void ends_apart(rank_t *self) {
     CHECK(self, zr_comm_barrier(other, "before the parent's end") == ZR_OK);
     zr_comm_abort(self->comm, "the parent's end");
     CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
-    CHECK(self, zr_comm_barrier(other, "after the parent's end") == ZR_OK);
+    CHECK(self, zr_comm_barrier(other, "after the parent's end") == ZR_ERR_COMM);
+    CHECK(self, strstr(self->log, " gave up: the parent's end") != NULL);
     zr_comm_destroy(&group);
     zr_comm_destroy(&other);
 }
 
-static void test_ends_apart(void **state) {
-    run(state, LONG_MS, ends_apart, NULL);
+static void test_ends_of_groups(void **state) {
+    run(state, LONG_MS, ends_of_groups, NULL);
+}
+
+/* A rank that gives up is named to those, too, who wait in groups that it is not in, and in groups
+ * of those; what they were split from may be left by then. */
+static void end_in_all_groups(rank_t *self) {
+    zr_comm_t *group = NULL, *part = NULL;
+    CHECK(self, zr_comm_split(self->comm, self->rank % 2, 0, &group) == ZR_OK);
+    CHECK(self, zr_comm_split(group, 0, 0, &part) == ZR_OK);
+    zr_comm_destroy(&group);
+    CHECK(self, zr_comm_barrier(self->comm, "all are in their groups") == ZR_OK);
+    if (self->rank == 0)
+        zr_comm_abort(self->comm, "its own end");
+    while (zr_comm_barrier(part, "over and over") == ZR_OK)
+        ;
+    CHECK(self, strstr(self->log, "rank 0 gave up: its own end") != NULL);
+    zr_comm_destroy(&part);
+}
+
+static void test_end_in_all_groups(void **state) {
+    run(state, LONG_MS, end_in_all_groups, NULL);
 }
 
 /* ---- ranks that differ ---- */
@@ -753,7 +774,8 @@ static const struct {
     {"split without rank 0", test_split_without_rank_0, false},
     {"even groups", test_even_groups, false},
     {"groups in turn", test_groups_in_turn, false},
-    {"ends apart", test_ends_apart, false},
+    {"ends of groups", test_ends_of_groups, false},
+    {"end in all groups", test_end_in_all_groups, true},
     {"differing ranks", test_differing_ranks, true},
     {"differing long names", test_differing_long_names, true},
     {"disagreement", test_disagreement, true},

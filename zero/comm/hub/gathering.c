@@ -174,7 +174,7 @@ void zr_hub_gathering_look(zr_hub_t *hub) {
     }
     for (int rank = 0; rank < hub->options.n_ranks; rank++)
         world[rank] = rank;
-    if (zr_hub_group_create(hub, hub->options.n_ranks, world) == NULL) {
+    if (zr_hub_group_create(hub, NULL, hub->options.n_ranks, world) == NULL) {
         fail_gathering(hub, "rank 0 has no memory for the state of all ranks");
         return;
     }

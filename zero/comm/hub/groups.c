@@ -13,7 +13,8 @@ void zr_hub_group_free(zr_hub_group_t *group) {
     free(group);
 }
 
-zr_hub_group_t *zr_hub_group_create(zr_hub_t *hub, int n_ranks, const int *world) {
+zr_hub_group_t *zr_hub_group_create(zr_hub_t *hub, const zr_hub_group_t *parent, int n_ranks,
+                                    const int *world) {
     size_t n = (size_t)n_ranks;
     zr_hub_group_t *group = calloc(1, sizeof(*group));
     if (group == NULL)
@@ -28,8 +29,9 @@ zr_hub_group_t *zr_hub_group_create(zr_hub_t *hub, int n_ranks, const int *world
         return NULL;
     }
     memcpy(group->world, world, n * sizeof(*world));
-    zr_roll_init(group->roll, n_ranks, hub->n_groups > 0, world);
+    zr_roll_init(group->roll, n_ranks, parent != NULL, world);
     group->id = hub->n_groups++;
+    group->parent = parent != NULL ? parent->id : group->id;
     group->next = hub->groups;
     hub->groups = group;
     return group;
@@ -49,6 +51,17 @@ int zr_hub_group_rank(const zr_hub_group_t *group, int world_rank) {
     return -1;
 }
 
+/* All that was split from a group, be it in several steps, ends. */
+static void end_parts(zr_hub_t *hub, const zr_hub_group_t *group, const char *reason) {
+    for (zr_hub_group_t *part = hub->groups; part != NULL; part = part->next) {
+        if (part->parent != group->id || part == group)
+            continue;
+        zr_roll_kill(part->roll, "%s", reason);
+        zr_hub_group_tell_end(hub, part);
+        end_parts(hub, part, reason);
+    }
+}
+
 void zr_hub_group_tell_end(zr_hub_t *hub, zr_hub_group_t *group) {
     if (group->is_told || !atomic_load(&group->roll->is_dead))
         return;
@@ -60,6 +73,8 @@ void zr_hub_group_tell_end(zr_hub_t *hub, zr_hub_group_t *group) {
         if (!group->is_gone[rank])
             zr_connection_send(&hub->ranks[group->world[rank]], ZR_FRAME_END, group->id, &end,
                                sizeof(end));
+    if (!group->roll->has_left)
+        end_parts(hub, group, group->roll->reason);
 }
 
 void zr_hub_group_remove(zr_hub_t *hub, zr_hub_group_t *group, int rank) {
@@ -83,6 +98,8 @@ void zr_hub_groups_forget(zr_hub_t *hub) {
             continue;
         }
         *link = group->next;
+        for (zr_hub_group_t *part = hub->groups; part != NULL; part = part->next)
+            part->parent = part->parent == group->id ? group->parent : part->parent;
         zr_hub_group_free(group);
     }
 }

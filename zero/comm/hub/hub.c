@@ -191,6 +191,7 @@ static bool is_over(zr_hub_t *hub) {
 
 static void *hub_main(void *argument) {
     zr_hub_t *hub = argument;
+    hub->clock = zr_wire_lived(hub->options.timeout_ms);
     hub->now_ms = zr_wire_lived_ms(&hub->clock);
     hub->gather_until_ms = hub->now_ms + hub->options.timeout_ms;
     while (!is_over(hub)) {

@@ -27,15 +27,15 @@ enum {
 /* A communicator. Ranks are its own; `world` has their numbers in the first one. */
 typedef struct zr_hub_group {
     struct zr_hub_group *next;
-    uint32_t id;
-    bool is_told;      /* that it is dead */
-    bool is_first;     /* the meeting under way is the first of a call */
-    int64_t limit_ms;  /* of the meeting under way, when one has arrived */
-    int64_t until_ms;  /* likewise: when that is */
-    int waiting;       /* who was the first at it */
-    int *world;        /* [n_ranks] */
-    bool *has_arrived; /* [n_ranks] at the meeting under way */
-    bool *is_gone;     /* [n_ranks] connection lost, or left */
+    uint32_t id, parent; /* the group that it was split from; its own: the first one */
+    bool is_told;        /* that it is dead */
+    bool is_first;       /* the meeting under way is the first of a call */
+    int64_t limit_ms;    /* of the meeting under way, when one has arrived */
+    int64_t until_ms;    /* likewise: when that is */
+    int waiting;         /* who was the first at it */
+    int *world;          /* [n_ranks] */
+    bool *has_arrived;   /* [n_ranks] at the meeting under way */
+    bool *is_gone;       /* [n_ranks] connection lost, or left */
     zr_roll_t *roll;
 } zr_hub_group_t;
 
@@ -77,14 +77,17 @@ void zr_hub_gathering_look(zr_hub_t *hub);
 
 /* ---- groups.c ---- */
 
-/** @param world  [n_ranks] their numbers in the first communicator; NULL: no memory */
-zr_hub_group_t *zr_hub_group_create(zr_hub_t *hub, int n_ranks, const int *world);
+/** @param parent  what it is split from; NULL: the first one
+ *  @param world   [n_ranks] their numbers in the first communicator; NULL: no memory */
+zr_hub_group_t *zr_hub_group_create(zr_hub_t *hub, const zr_hub_group_t *parent, int n_ranks,
+                                    const int *world);
 /** The hub's list has forgotten it. */
 void zr_hub_group_free(zr_hub_group_t *group);
 zr_hub_group_t *zr_hub_group_find(zr_hub_t *hub, uint32_t id);
 /** A rank's number in a group, -1 where it is not in it. */
 int zr_hub_group_rank(const zr_hub_group_t *group, int world_rank);
-/** Tell the members of its end, once, where it has ended. */
+/** Tell the members of its end, once, where it has ended. The groups split from it end with it,
+ * unless a rank has only left. */
 void zr_hub_group_tell_end(zr_hub_t *hub, zr_hub_group_t *group);
 /** A rank is not in a group any more, by its will or not. */
 void zr_hub_group_remove(zr_hub_t *hub, zr_hub_group_t *group, int rank);

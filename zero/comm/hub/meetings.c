@@ -19,7 +19,7 @@ static bool make_groups(zr_hub_t *hub, zr_hub_group_t *parent, int *ids) {
         int n_members = zr_roll_members(roll, roll->seats[rank].post.color, members);
         for (int i = 0; i < n_members; i++)
             world[i] = parent->world[members[i]];
-        zr_hub_group_t *group = zr_hub_group_create(hub, n_members, world);
+        zr_hub_group_t *group = zr_hub_group_create(hub, parent, n_members, world);
         while (group == NULL && hub->groups != before) {
             zr_hub_group_t *made = hub->groups;
             hub->groups = made->next;

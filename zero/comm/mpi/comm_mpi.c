@@ -315,7 +315,10 @@ static zr_status_t read_neighbour(mpi_comm_t *self, const zr_comm_call_t *call, 
     int error = atomic_load(&reading.error);
     if (error == 0)
         return ZR_OK;
-    zr_control_kill(self->control, "cannot read the memory of rank %d: %s", rank,
+    char other[ZR_RANK_TEXT_BYTES];
+    zr_control_kill(self->control, "cannot read the memory of %s: %s",
+                    zr_control_describe_other(self->control, self->cards[rank].origin_rank, other,
+                                              sizeof(other)),
                     error == ESRCH ? "its process has ended" : strerror(error));
     return ZR_ERR_COMM;
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/kernels.h"
+#include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/wire.h"
 
 #define LINK_MAGIC 0x316B6E694C5A5245u
@@ -126,12 +127,12 @@ static zr_status_t connect_to(zr_links_t *links, zr_control_t *control, const zr
                           .version = ZR_WIRE_VERSION};
     const char *address = place->address[0] != '\0' ? place->address : links->hub, *detail = NULL;
     int64_t until_ms = zr_wire_now_ms() + links->timeout_ms;
+    char other[ZR_RANK_TEXT_BYTES];
     int socket = -1, error = EHOSTUNREACH;
     if (place->port == 0) {
-        zr_control_kill(control,
-                        "cannot reach rank %d, which has no port for data of other "
-                        "machines",
-                        card->origin_rank);
+        zr_control_kill(
+            control, "cannot reach %s, which has no port for data of other machines",
+            zr_control_describe_other(control, card->origin_rank, other, sizeof(other)));
         return ZR_ERR_COMM;
     }
     while (error != 0 && zr_wire_now_ms() < until_ms && !zr_control_is_dead(control))
@@ -143,11 +144,11 @@ static zr_status_t connect_to(zr_links_t *links, zr_control_t *control, const zr
     if (socket >= 0)
         close(socket);
     zr_control_kill(control,
-                    "cannot connect to rank %d at %s:%d for data: %s; ranks of several "
+                    "cannot connect to %s at %s:%d for data: %s; ranks of several "
                     "machines have to reach each other at all ports, or be started by "
                     "MPI's launcher (docs/clusters.md)",
-                    card->origin_rank, address, place->port,
-                    detail != NULL ? detail : strerror(error));
+                    zr_control_describe_other(control, card->origin_rank, other, sizeof(other)),
+                    address, place->port, detail != NULL ? detail : strerror(error));
     return ZR_ERR_COMM;
 }
 
@@ -184,6 +185,7 @@ static int first_missing(const zr_links_t *links, const zr_machines_t *machines)
 static zr_status_t await_others(zr_links_t *links, zr_control_t *control,
                                 const zr_machines_t *machines) {
     int64_t until_ms = zr_wire_now_ms() + links->timeout_ms;
+    char other[ZR_RANK_TEXT_BYTES];
     int n_missing = 0;
     for (int rank = machines->rank + 1; rank < machines->n_ranks; rank++)
         n_missing += !zr_machines_is_neighbour(machines, rank);
@@ -192,8 +194,10 @@ static zr_status_t await_others(zr_links_t *links, zr_control_t *control,
         if (poll(&ready, 1, WAIT_MS) > 0)
             ZR_TRY(accept_one(links, machines, &n_missing));
         if (n_missing > 0 && zr_wire_now_ms() >= until_ms)
-            zr_control_kill(control, "has waited %d ms for rank %d to connect for data",
-                            links->timeout_ms, first_missing(links, machines));
+            zr_control_kill(control, "has waited %d ms for %s to connect for data",
+                            links->timeout_ms,
+                            zr_control_describe_other(control, first_missing(links, machines),
+                                                      other, sizeof(other)));
         if (n_missing > 0 && zr_control_is_dead(control))
             return ZR_ERR_COMM;
     }
@@ -287,11 +291,13 @@ void zr_links_post(zr_links_t *links, zr_mpi_transfer_t *transfers, size_t n_tra
 /* A connection has ended. Its rank may have been ended by another one's death: what the
  * communicator says of that comes first. */
 static void kill_for_loss(zr_control_t *control, int rank, int error) {
+    char other[ZR_RANK_TEXT_BYTES];
     int64_t until_ms = zr_wire_now_ms() + WORD_MS;
     struct timespec pause = {.tv_nsec = 5000000};
     while (!zr_control_is_dead(control) && zr_wire_now_ms() < until_ms)
         nanosleep(&pause, NULL);
-    zr_control_kill(control, "has lost the connection for data to rank %d: %s", rank,
+    zr_control_kill(control, "has lost the connection for data to %s: %s",
+                    zr_control_describe_other(control, rank, other, sizeof(other)),
                     error == EPROTO ? "what comes is not what was announced" : strerror(error));
 }
 
@@ -316,16 +322,6 @@ static int move_all(zr_links_t *links, zr_control_t *control, struct pollfd *pol
     return n;
 }
 
-static void kill_for_lateness(const zr_links_t *links, zr_control_t *control,
-                              const zr_mpi_transfer_t *transfers) {
-    const zr_mpi_transfer_t *late = transfers;
-    while (late->is_done)
-        late++;
-    zr_control_kill(control, "has waited %d ms for rank %d%s to %s data", links->timeout_ms,
-                    late->peer, control->is_nested ? " of all" : "",
-                    late->is_send ? "take" : "send");
-}
-
 zr_status_t zr_links_wait(zr_links_t *links, zr_control_t *control, zr_mpi_transfer_t *transfers,
                           size_t n_transfers) {
     struct pollfd polled[ZR_MAX_SUM_SOURCES];
@@ -340,7 +336,7 @@ zr_status_t zr_links_wait(zr_links_t *links, zr_control_t *control, zr_mpi_trans
         if (has_moved)
             until_ms = now + links->timeout_ms;
         else if (n > 0 && now >= until_ms)
-            kill_for_lateness(links, control, transfers);
+            zr_mpi_kill_for_lateness(control, transfers, links->timeout_ms, "");
         if (n < 0 || zr_control_is_dead(control)) {
             zr_links_cut(links);
             return ZR_ERR_COMM;

@@ -268,15 +268,15 @@ void zr_mpi_site_leave(zr_mpi_site_t *site, bool is_dead) {
 /* ---- transfers --------------------------------------------------------------------------------
  */
 
-/* Name the first rank that is waited for; there is one. */
-static void kill_for_lateness(const zr_mpi_site_t *site, zr_control_t *control,
-                              const zr_mpi_transfer_t *transfers) {
+void zr_mpi_kill_for_lateness(zr_control_t *control, const zr_mpi_transfer_t *transfers,
+                              int timeout_ms, const char *how) {
     const zr_mpi_transfer_t *late = transfers;
+    char other[ZR_RANK_TEXT_BYTES];
     while (late->is_done)
         late++;
-    zr_control_kill(control, "has waited %d ms for rank %d%s to %s data through MPI",
-                    site->timeout_ms, late->peer, control->is_nested ? " of all" : "",
-                    late->is_send ? "take" : "send");
+    zr_control_kill(control, "has waited %d ms for %s to %s data%s", timeout_ms,
+                    zr_control_describe_other(control, late->peer, other, sizeof(other)),
+                    late->is_send ? "take" : "send", how);
 }
 
 zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
@@ -295,7 +295,7 @@ zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
         if (!is_fine)
             zr_control_kill(control, "cannot exchange data through MPI: %s", error);
         else if (now >= until_ms)
-            kill_for_lateness(site, control, transfers);
+            zr_mpi_kill_for_lateness(control, transfers, site->timeout_ms, " through MPI");
         if (zr_control_is_dead(control)) {
             site->module->give_up();
             return ZR_ERR_COMM;

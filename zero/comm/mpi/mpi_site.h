@@ -36,6 +36,11 @@ ZR_NODISCARD zr_status_t zr_mpi_site_find_ranks(const zr_launch_t *launch, const
 void zr_mpi_site_share(zr_mpi_site_t *site);
 void zr_mpi_site_leave(zr_mpi_site_t *site, bool is_dead);
 
+/** End the control: the first of these transfers that is not done, and there is one, takes too
+ * long. */
+void zr_mpi_kill_for_lateness(zr_control_t *control, const zr_mpi_transfer_t *transfers,
+                              int timeout_ms, const char *how);
+
 /**
  * Wait for transfers, as long as the communicator lives and each of them makes its way within the
  * time limit. What is left of them otherwise is given up, with all of MPI in this process.
