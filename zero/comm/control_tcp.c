@@ -124,7 +124,7 @@ static int hear(zr_line_t *line, void *data, size_t length) {
         if (n < 0)
             return (int)-n;
         received += (size_t)n;
-        if (n > 0)
+        if (n > 0 || line->clock.has_jumped)
             line->heard_ms = now;
         if (now - line->heard_ms >= zr_wire_silence_ms(line->timeout_ms))
             return ETIMEDOUT;

@@ -28,7 +28,8 @@ int64_t zr_wire_lived_ms(zr_lived_t *lived) {
     int64_t now = zr_wire_now_ms();
     int64_t step_ms = lived->looked_ms != 0 ? now - lived->looked_ms : 0;
     lived->looked_ms = now;
-    lived->lived_ms += step_ms < lived->most_step_ms ? step_ms : lived->most_step_ms;
+    lived->has_jumped = step_ms > lived->most_step_ms;
+    lived->lived_ms += lived->has_jumped ? lived->most_step_ms : step_ms;
     return lived->lived_ms;
 }
 

@@ -69,13 +69,15 @@ typedef struct zr_lived {
     int64_t looked_ms; /* of zr_wire_now_ms; 0: never */
     int64_t lived_ms;
     int64_t most_step_ms; /* that counts between two looks: half of the silence that is one's end */
+    bool has_jumped;      /* more has passed before the latest look */
 } zr_lived_t;
 
 zr_lived_t zr_wire_lived(int timeout_ms);
 
 /**
  * Milliseconds lived, to be asked often. Who goes on after having been stopped, with all others as
- * a job is, or alone, does not take its own silence for theirs.
+ * a job is, or alone, does not take its own silence for theirs: where the clock has jumped, they
+ * have all their time anew.
  */
 int64_t zr_wire_lived_ms(zr_lived_t *lived);
 

@@ -132,6 +132,8 @@ static void serve(zr_hub_t *hub) {
     int n_polled = fill_polled(hub);
     int n_ready = poll(hub->polled, (nfds_t)n_polled, LOOK_MS);
     hub->now_ms = zr_wire_lived_ms(&hub->clock);
+    for (int rank = 0; hub->clock.has_jumped && rank < hub->options.n_ranks; rank++)
+        hub->ranks[rank].heard_ms = hub->now_ms;
     if (n_ready < 0)
         return;
     char byte;
