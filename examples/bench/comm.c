@@ -277,6 +277,8 @@ static void print_for_people(const report_t *report) {
                 zr_size_text(tensor_bytes(report, row)).text, 1e6 * row->seconds,
                 1e-9 * row->bytes / row->seconds, 1e-9 * row->bytes / row->copy_seconds,
                 row->ratio);
+        if (row->read_ratio > 0.0)
+            fprintf(stderr, "  of reading alone %6.3f", row->read_ratio);
         print_mpi(row);
     }
     fprintf(stderr, "  ratio %.3f, the least%s\n", least, are_large ? " from 16 MiB on" : "");
@@ -310,6 +312,7 @@ static json_t *describe_row(const report_t *report, const comm_row_t *row) {
         json_put(object, "copy", json_string(row->copy)) &&
         json_put(object, "copy_bytes_per_s", json_number(row->bytes / row->copy_seconds)) &&
         json_put(object, "ratio", json_number(row->ratio)) &&
+        (row->read_ratio <= 0.0 || json_put(object, "read_ratio", json_number(row->read_ratio))) &&
         json_put(object, "rounds", json_count(row->n_rounds)) &&
         json_put(object, "calls_a_round", json_count(row->calls_a_round)) &&
         (row->mpi == NULL || json_put(object, "mpi", describe_mpi(row))))

@@ -83,3 +83,52 @@ void comm_copy_run(comm_copy_t copy, crew_t *crew, int n_threads, void *dst, con
     size_t part_bytes = size_bytes / (size_t)n_threads + 1;
     crew_run(crew, size_bytes, part_bytes, copy_part, &job);
 }
+
+/* ---- reading ---------------------------------------------------------------------------------
+ */
+
+/* The loop, for each instruction set. Nobody wants the sum, but it is there to be made. */
+static inline __attribute__((always_inline)) void read_numbers(const uint64_t *numbers, size_t n) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += numbers[i];
+    __asm__ volatile("" : : "r"(sum));
+}
+
+static void read_plainly(const uint64_t *numbers, size_t n) {
+    read_numbers(numbers, n);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void read_avx2(const uint64_t *numbers, size_t n) {
+    read_numbers(numbers, n);
+}
+
+__attribute__((target("avx512f,prefer-vector-width=512"))) static void
+read_avx512(const uint64_t *numbers, size_t n) {
+    read_numbers(numbers, n);
+}
+#endif
+
+typedef struct read_job {
+    void (*read)(const uint64_t *numbers, size_t n);
+    const uint64_t *numbers;
+} read_job_t;
+
+static void read_part(void *context, size_t first, size_t last) {
+    const read_job_t *job = context;
+    job->read(job->numbers + first, last - first);
+}
+
+void comm_read_run(crew_t *crew, int n_threads, const void *src, size_t size_bytes) {
+    read_job_t job = {.read = read_plainly, .numbers = src};
+    size_t n_numbers = size_bytes / sizeof(uint64_t);
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f"))
+        job.read = read_avx512;
+    else if (__builtin_cpu_supports("avx2"))
+        job.read = read_avx2;
+#endif
+    crew_run(crew, n_numbers, n_numbers / (size_t)n_threads + 1, read_part, &job);
+}

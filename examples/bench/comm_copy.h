@@ -21,5 +21,7 @@ bool comm_copy_exists(comm_copy_t copy);
 /** Copy, each thread of the crew one part. */
 void comm_copy_run(comm_copy_t copy, crew_t *crew, int n_threads, void *dst, const void *src,
                    size_t size_bytes);
+/** Read and write nothing, likewise; `src` begins where a uint64_t may. */
+void comm_read_run(crew_t *crew, int n_threads, const void *src, size_t size_bytes);
 
 #endif

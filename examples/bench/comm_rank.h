@@ -14,9 +14,10 @@
 
 #define COMM_STAGING_BYTES ((size_t)1 << 20)
 
-/** What takes turns: the ways to copy (comm_copy_t), then the collective, then MPI's own. */
+/** What takes turns: the ways to copy (comm_copy_t), reading alone, the collective, MPI's own. */
 enum {
-    COMM_WORK_OURS = N_COMM_COPIES,
+    COMM_WORK_READ = N_COMM_COPIES,
+    COMM_WORK_OURS,
     COMM_WORK_MPI,
     N_COMM_WORKS = COMM_WORK_MPI + N_COMM_MPI_WAYS
 };

@@ -28,6 +28,7 @@ typedef struct comm_row {
     double seconds, copy_seconds; /* of a call, and of copies that read and write as much */
     double ratio;                 /* seconds of copies to those of calls beside them: the median */
     const char *copy;             /* the faster way to copy; static */
+    double read_ratio; /* of reading alone what all tensors hold; 0: it was not measured */
     size_t n_rounds, calls_a_round; /* of the collective */
     const char *mpi;                /* MPI's own, the faster one: "MPI_Allgather"; NULL: none */
     bool mpi_keeps_memory;          /* comm_mpi_keep_memory; otherwise malloc as it comes */

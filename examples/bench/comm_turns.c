@@ -111,6 +111,8 @@ static zr_status_t note_medians(comm_rank_t *rank, comm_row_t *row) {
         row->copy = rank->is_host ? comm_copy_name((comm_copy_t)way) : "device";
     }
     ZR_TRY(note_ratio(rank, best, &row->ratio));
+    if (comm_has_work(rank, row, COMM_WORK_READ))
+        ZR_TRY(note_ratio(rank, COMM_WORK_READ, &row->read_ratio));
     return median_of(rank, &rank->times[COMM_WORK_OURS], &row->seconds);
 }
 

@@ -69,6 +69,13 @@ static zr_status_t copy(comm_rank_t *rank, const comm_row_t *row, comm_copy_t wa
     return ZR_OK;
 }
 
+/* A rank's share of reading all tensors: its own. */
+static zr_status_t read_tensor(comm_rank_t *rank, const comm_row_t *row) {
+    size_t n_bytes = comm_block_bytes(rank, row) * (size_t)rank->options->n_ranks;
+    comm_read_run(rank->crew, rank->options->n_threads, rank->whole, n_bytes);
+    return ZR_OK;
+}
+
 static comm_mpi_call_t mpi_call_of(const comm_rank_t *rank, const comm_row_t *row) {
     return (comm_mpi_call_t){.collective = row->collective,
                              .in_place = row->in_place,
@@ -94,10 +101,13 @@ const char *comm_work_name(const comm_rank_t *rank, const comm_row_t *row, int w
                                 : rank->mpi->name(&call, work - COMM_WORK_MPI);
 }
 
-/* On a device all copies are the same. */
+/* On a device all copies are the same. A reduce-scatter reads as many times what it writes as there
+ * are ranks: there, reading may be what takes the time. */
 bool comm_has_work(const comm_rank_t *rank, const comm_row_t *row, int work) {
     if (work == COMM_WORK_OURS || work == COMM_COPY_MEMCPY)
         return true;
+    if (work == COMM_WORK_READ)
+        return rank->is_host && row->collective == ZR_REDUCE_SCATTER;
     if (work >= COMM_WORK_MPI)
         return rank->mpi != NULL && comm_work_name(rank, row, work) != NULL;
     return rank->is_host && comm_copy_exists((comm_copy_t)work);
@@ -106,5 +116,7 @@ bool comm_has_work(const comm_rank_t *rank, const comm_row_t *row, int work) {
 zr_status_t comm_do_work(comm_rank_t *rank, const comm_row_t *row, int work) {
     if (work >= COMM_WORK_MPI)
         return call_mpi(rank, row, work - COMM_WORK_MPI);
+    if (work == COMM_WORK_READ)
+        return read_tensor(rank, row);
     return work == COMM_WORK_OURS ? call(rank, row) : copy(rank, row, (comm_copy_t)work);
 }

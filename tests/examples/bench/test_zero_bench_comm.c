@@ -36,6 +36,10 @@ static double check_row(const json_t *row, double n_ranks, double elem_bytes) {
     assert_near(number_at(row, "bytes_per_s"), bytes / number_at(row, "seconds"));
     assert_true(number_at(row, "copy_bytes_per_s") > 0.0 && number_at(row, "ratio") > 0.0);
     assert_non_null(json_string_value(json_object_get(row, "copy")));
+    if (strcmp(collective, "reduce_scatter") == 0)
+        assert_true(number_at(row, "read_ratio") > 0.0);
+    else
+        assert_null(json_object_get(row, "read_ratio"));
     assert_true(number_at(row, "rounds") >= 5.0);
     assert_true(number_at(row, "calls_a_round") >= 1.0);
     return tensor;

@@ -154,7 +154,7 @@ static void fail_gathering(zr_hub_t *hub, const char *reason) {
 }
 
 void zr_hub_gathering_look(zr_hub_t *hub) {
-    char missing[256], reason[640];
+    char missing[256], reason[768];
     int world[ZR_MAX_SUM_SOURCES] = {0};
     list_missing(hub, missing, sizeof(missing));
     if (missing[0] != '\0') {
