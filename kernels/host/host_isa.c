@@ -165,18 +165,35 @@ ZR_INLINE void end_streams(void) {
 #endif
 }
 
-/* Whole lines; other sizes are written as ever. */
-ZR_INLINE void put(char *dst, const char *bytes, size_t size_bytes, bool is_streamed) {
-    if (!is_streamed || size_bytes % ZR_LINE_BYTES != 0) {
-        memcpy(dst, bytes, size_bytes);
-        return;
-    }
+ZR_INLINE void stream_lines(char *dst, const char *source, size_t size_bytes) {
     for (size_t i = 0; i < size_bytes; i += ZR_LINE_BYTES)
-        stream_line(dst + i, bytes + i);
+        stream_line(dst + i, source + i);
 }
 
-ZR_INLINE void put_sums(const zr_spread_t *args, const bool *is_streamed, const float *sums,
-                        zr_dtype_t dtype, size_t offset, size_t n_elems) {
+/* Where a piece's results go, streamed ones first. Read from here, and not through the arguments, a
+ * place costs nothing: loads between streaming stores, of what those might have changed, made a
+ * copy a seventh slower. */
+typedef struct places {
+    int n_streamed, n_dsts;
+    char *dsts[ZR_MAX_SUM_SOURCES];
+} places_t;
+
+static void take_places(const zr_spread_t *args, const bool *is_streamed, size_t offset_bytes,
+                        places_t *places) {
+    int n_dsts = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int d = 0; d < args->n_dsts; d++)
+            if (is_streamed[d] == (pass == 0))
+                places->dsts[n_dsts++] = (char *)args->dsts[d] + offset_bytes;
+        if (pass == 0)
+            places->n_streamed = n_dsts;
+    }
+    places->n_dsts = n_dsts;
+}
+
+/* Whole lines are streamed; other sizes are written as ever. */
+ZR_INLINE void put_sums(const places_t *places, const float *sums, zr_dtype_t dtype, size_t offset,
+                        size_t n_elems) {
     zr_bf16_t rounded[ZR_SPREAD_MAX_ELEMS] __attribute__((aligned(ZR_LINE_BYTES)));
     const void *line = sums;
     size_t elem_bytes = zr_dtype_size(dtype);
@@ -185,13 +202,16 @@ ZR_INLINE void put_sums(const zr_spread_t *args, const bool *is_streamed, const 
             rounded[i] = zr_bf16_from_f32(sums[i]);
         line = rounded;
     }
-    for (int d = 0; d < args->n_dsts; d++)
-        put((char *)args->dsts[d] + offset * elem_bytes, line, n_elems * elem_bytes,
-            is_streamed[d]);
+    size_t size_bytes = n_elems * elem_bytes;
+    int n_streamed = size_bytes % ZR_LINE_BYTES == 0 ? places->n_streamed : 0;
+    for (int d = 0; d < n_streamed; d++)
+        stream_lines(places->dsts[d] + offset * elem_bytes, line, size_bytes);
+    for (int d = n_streamed; d < places->n_dsts; d++)
+        memcpy(places->dsts[d] + offset * elem_bytes, line, size_bytes);
 }
 
 /* n_sources is a constant: the sources, or the first four where there are more. */
-ZR_INLINE void sum_sources(const zr_spread_t *args, const bool *is_streamed, int n_sources,
+ZR_INLINE void sum_sources(const zr_spread_t *args, const places_t *places, int n_sources,
                            zr_dtype_t dtype, size_t first, size_t n_elems) {
     float sums[ZR_SPREAD_MAX_ELEMS] __attribute__((aligned(ZR_LINE_BYTES)));
     const void *sources[ZR_SPREAD_GROUP];
@@ -204,69 +224,56 @@ ZR_INLINE void sum_sources(const zr_spread_t *args, const bool *is_streamed, int
         add_sources(sums, false, sources, n_sources, dtype, first + done, step);
         if (has_more)
             add_rest(sums, args, dtype, first + done, step);
-        put_sums(args, is_streamed, sums, dtype, first + done, step);
+        put_sums(places, sums, dtype, done, step);
     }
     if (done < n_elems) {
         add_sources(sums, false, sources, n_sources, dtype, first + done, n_elems - done);
         if (has_more)
             add_rest(sums, args, dtype, first + done, n_elems - done);
-        put_sums(args, is_streamed, sums, dtype, first + done, n_elems - done);
+        put_sums(places, sums, dtype, done, n_elems - done);
     }
 }
 
-ZR_INLINE void sum_loop(const zr_spread_t *args, const bool *is_streamed, zr_dtype_t dtype,
+ZR_INLINE void sum_loop(const zr_spread_t *args, const places_t *places, zr_dtype_t dtype,
                         size_t first, size_t n_elems) {
     if (args->n_sources == 2)
-        sum_sources(args, is_streamed, 2, dtype, first, n_elems);
+        sum_sources(args, places, 2, dtype, first, n_elems);
     else if (args->n_sources == 3)
-        sum_sources(args, is_streamed, 3, dtype, first, n_elems);
+        sum_sources(args, places, 3, dtype, first, n_elems);
     else
-        sum_sources(args, is_streamed, 4, dtype, first, n_elems);
+        sum_sources(args, places, 4, dtype, first, n_elems);
 }
 
-/* As many bytes, whole lines, go to one place and then to the next, from the first cache: with a
- * line to each in turn, copies to three places took 1.7 times as long. */
+/* So many bytes go to one place and then to the next, from the first cache: with a line to each in
+ * turn, copies to three places took 1.7 times as long. */
 #define ZR_COPY_RUN_BYTES ((size_t)8 * ZR_LINE_BYTES)
 
-ZR_INLINE void stream_lines(char *dst, const char *source, size_t size_bytes) {
-    for (size_t i = 0; i < size_bytes; i += ZR_LINE_BYTES)
-        stream_line(dst + i, source + i);
-}
-
-/* Whole lines from `begin` on, to all places that are streamed. */
-ZR_INLINE void stream_run(const zr_spread_t *args, const bool *is_streamed, size_t begin,
-                          size_t run_bytes) {
-    const char *source = (const char *)args->sources[0] + begin;
-    for (int d = 0; d < args->n_dsts; d++)
-        if (is_streamed[d])
-            stream_lines((char *)args->dsts[d] + begin, source, run_bytes);
-}
-
 /* One source: bytes. Places that are not streamed get all of them at once. */
-static void copy_loop(const zr_spread_t *args, const bool *is_streamed, size_t first,
-                      size_t n_elems) {
-    size_t elem_bytes = zr_dtype_size(args->dtype), size_bytes = n_elems * elem_bytes;
-    size_t offset = first * elem_bytes, n_lines_bytes = size_bytes - size_bytes % ZR_LINE_BYTES;
-    const char *source = (const char *)args->sources[0] + offset;
-    size_t done = 0;
+static void copy_loop(const char *source, const places_t *places, size_t size_bytes) {
+    size_t n_lines_bytes = size_bytes - size_bytes % ZR_LINE_BYTES, done = 0;
+    int n_streamed = places->n_streamed;
     for (; n_lines_bytes - done >= ZR_COPY_RUN_BYTES; done += ZR_COPY_RUN_BYTES)
-        stream_run(args, is_streamed, offset + done, ZR_COPY_RUN_BYTES);
-    stream_run(args, is_streamed, offset + done, n_lines_bytes - done);
-    for (int d = 0; d < args->n_dsts; d++) {
-        char *dst = (char *)args->dsts[d] + offset;
-        size_t begin = is_streamed[d] ? n_lines_bytes : 0;
-        if (args->dsts[d] != args->sources[0])
-            memcpy(dst + begin, source + begin, size_bytes - begin);
+        for (int d = 0; d < n_streamed; d++)
+            stream_lines(places->dsts[d] + done, source + done, ZR_COPY_RUN_BYTES);
+    for (int d = 0; d < places->n_dsts; d++) {
+        size_t begin = d < n_streamed ? n_lines_bytes : 0;
+        if (d < n_streamed)
+            stream_lines(places->dsts[d] + done, source + done, n_lines_bytes - done);
+        if (places->dsts[d] != source)
+            memcpy(places->dsts[d] + begin, source + begin, size_bytes - begin);
     }
 }
 
 static void spread(const zr_spread_t *args, const bool *is_streamed, size_t first, size_t n_elems) {
+    size_t elem_bytes = zr_dtype_size(args->dtype), offset_bytes = first * elem_bytes;
+    places_t places;
+    take_places(args, is_streamed, offset_bytes, &places);
     if (args->n_sources == 1)
-        copy_loop(args, is_streamed, first, n_elems);
+        copy_loop((const char *)args->sources[0] + offset_bytes, &places, n_elems * elem_bytes);
     else if (args->dtype == ZR_DTYPE_F32)
-        sum_loop(args, is_streamed, ZR_DTYPE_F32, first, n_elems);
+        sum_loop(args, &places, ZR_DTYPE_F32, first, n_elems);
     else
-        sum_loop(args, is_streamed, ZR_DTYPE_BF16, first, n_elems);
+        sum_loop(args, &places, ZR_DTYPE_BF16, first, n_elems);
     end_streams();
 }
 
