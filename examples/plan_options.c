@@ -239,7 +239,21 @@ static zr_status_t read_config(plan_options_t *o, const char *path, const zr_log
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
+/* What is read, and the picture, would be written over. */
+static zr_status_t check_trace(const plan_options_t *o, const zr_log_t *log) {
+    const char *const others[][2] = {{"--config", o->run.config_path},
+                                     {"--hardware", o->hardware_name},
+                                     {"--plot", o->plot_path}};
+    for (size_t i = 0; i < N_ELEMS(others) && o->trace_path != NULL; i++)
+        if (others[i][1] != NULL && files_are_same(o->trace_path, others[i][1]))
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "%s %s and --trace %s: are one file; give another name", others[i][0],
+                           others[i][1], o->trace_path);
+    return ZR_OK;
+}
+
 static zr_status_t check(const plan_options_t *o, const parsing_t *p) {
+    ZR_TRY(check_trace(o, p->log));
     if (p->has_device && !o->is_this)
         return zr_fail(p->log, ZR_ERR_ARGUMENT,
                        "--device and --threads are of this machine, and --hardware %s is planned "

@@ -444,12 +444,10 @@ static json_t *about(zr_trace_t *const *traces, size_t n_traces) {
         const zr_trace_t *trace = traces[i];
         const zr_trace_options_t *o = &trace->options;
         char name[NAME_BYTES];
-        json_t *steps = o->last_step == SIZE_MAX
-                            ? json_sprintf("%zu on", o->first_step)
-                            : json_sprintf("%zu to %zu", o->first_step, o->last_step);
         json_t *own =
-            json_pack("{s:o, s:I, s:I}", "steps", steps, "events", (json_int_t)trace->n_events,
-                      "left_out", (json_int_t)trace->n_left_out);
+            json_pack("{s:I, s:I, s:I, s:I}", "first_step", (json_int_t)trace->first_step,
+                      "last_step", (json_int_t)trace->last_step, "events",
+                      (json_int_t)trace->n_events, "left_out", (json_int_t)trace->n_left_out);
         for (int k = 0; k < 3 && own != NULL; k++)
             if (trace->has_times[k])
                 (void)json_object_set_new(own, "times", json_string(times[k]));

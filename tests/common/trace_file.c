@@ -148,16 +148,31 @@ size_t trace_file_count(json_t *file, int process, const char *lane, const char 
     return n_found;
 }
 
-double trace_file_peak(json_t *file, int process, const char *counter) {
-    double peak = -1;
-    size_t i;
-    json_t *event;
-    json_array_foreach(json_object_get(file, "traceEvents"), i, event) {
+/* The next value of a counter from an event on; false: there is none. */
+static bool next_value(json_t *file, int process, const char *counter, size_t *i, double *value_p) {
+    json_t *events = json_object_get(file, "traceEvents");
+    for (; *i < json_array_size(events); ++*i) {
+        json_t *event = json_array_get(events, *i);
         if (strcmp(text(event, "ph"), "C") != 0 || whole(event, "pid") != process ||
             strcmp(text(event, "name"), counter) != 0)
             continue;
-        double value = json_number_value(json_object_get(json_object_get(event, "args"), "bytes"));
-        peak = value > peak ? value : peak;
+        *value_p = json_number_value(json_object_get(json_object_get(event, "args"), "bytes"));
+        ++*i;
+        return true;
     }
+    return false;
+}
+
+double trace_file_peak(json_t *file, int process, const char *counter) {
+    double peak = -1, value;
+    for (size_t i = 0; next_value(file, process, counter, &i, &value);)
+        peak = value > peak ? value : peak;
     return peak;
+}
+
+double trace_file_last(json_t *file, int process, const char *counter) {
+    double last = -1;
+    for (size_t i = 0; next_value(file, process, counter, &i, &last);)
+        continue;
+    return last;
 }

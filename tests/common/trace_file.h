@@ -27,6 +27,9 @@ size_t trace_file_count(json_t *file, int process, const char *lane, const char 
 /** The largest value of a counter; -1: there is none. */
 double trace_file_peak(json_t *file, int process, const char *counter);
 
+/** Its last value, in the order of the file; -1: there is none. */
+double trace_file_last(json_t *file, int process, const char *counter);
+
 /** Nanoseconds. */
 long long trace_file_begin(json_t *slice);
 long long trace_file_end(json_t *slice);

@@ -406,6 +406,8 @@ static void hardware_is_found(void **state) {
                          {"--offload-optimizer nvme", "--nvme-path"},
                          {"--plot picture.pdf", "NAME.svg, NAME.png"},
                          {"--plot nowhere/picture.png", "cannot write --plot nowhere/picture.png"},
+                         {"--trace nowhere/t.json", "cannot write --trace nowhere/t.json"},
+                         {"--trace ./it.svg --plot it.svg", "--trace ./it.svg: are one file"},
                          {"--micro-batch 0", "--micro-batch"},
                          {"word", "word"}};
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {

@@ -108,6 +108,8 @@ static void two_ranks(void **state) {
     for (int rank = 0; rank < 2; rank++) {
         check_names(file, rank + 1);
         check_bytes(file, rank + 1, result);
+        assert_true(trace_file_last(file, rank + 1, "device memory: gathered_parameters") == 0);
+        assert_true(trace_file_last(file, rank + 1, "device memory: activations") == 0);
     }
     check_peaks(file, 2, result);
     assert_string_equal(text(said, "file"), "t.json");
@@ -281,6 +283,10 @@ static void the_schedule_is_the_plan(void **state) {
                                     "--offload-params none",
                  stage);
         compare(options, lanes, 2);
+        json_t *file = trace_file_load("ran.json");
+        size_t n_published = stage == 1 || stage == 2;
+        assert_int_equal(trace_file_count(file, 1, "schedule", "publish h.0"), n_published);
+        json_decref(file);
     }
     compare("--micro-batch 1 --recompute unit --stage 3 --ranks 1 --offload-optimizer cpu "
             "--offload-params cpu --sub-group 2048",

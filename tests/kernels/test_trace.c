@@ -198,6 +198,9 @@ static void steps_that_are_wanted(void **state) {
     assert_true(trace_file_peak(file, 1, "device memory: parameters") == 70);
     zr_trace_info(trace, &info);
     assert_true(info.first_step == 2 && info.last_step == 2 && info.n_left_out == 0);
+    json_t *about = json_object_get(json_object_get(file, "otherData"), "rank 0");
+    assert_int_equal(json_integer_value(json_object_get(about, "first_step")), 2);
+    assert_int_equal(json_integer_value(json_object_get(about, "last_step")), 2);
     json_decref(file);
     zr_trace_destroy(&trace);
 }
