@@ -15,7 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Numbers of meetings have 31 bits and begin again at 0, a while after the first meeting, so that
+ * it is nothing rare. */
 #define ZR_PAGE_ENDED 0x80000000u
+#define ZR_PAGE_NUMBERS 0x7FFFFFFFu
+#define ZR_PAGE_FIRST (ZR_PAGE_NUMBERS - 9)
 
 enum {
     LINE_BYTES = 64,
@@ -24,15 +28,15 @@ enum {
 };
 
 typedef struct seat {
-    _Alignas(LINE_BYTES) atomic_uint n_arrived; /* meetings that it came to */
-    atomic_uint n_posts;                        /* calls, of whose first meetings those are */
-    int32_t statuses[2];                        /* brought to meetings of even and odd numbers */
-    zr_post_t posts[2];                         /* likewise */
+    _Alignas(LINE_BYTES) atomic_uint came_to; /* the latest meeting that it came to */
+    atomic_uint n_posts;                      /* calls, of whose first meetings those are */
+    int32_t statuses[2];                      /* brought to meetings of even and odd numbers */
+    zr_post_t posts[2];                       /* likewise */
 } seat_t;
 
 typedef struct shared {
-    atomic_uint state; /* meetings completed; with ZR_PAGE_ENDED: no more will be. Who waits for it
-                          sleeps on it */
+    atomic_uint state; /* the latest that is complete; with ZR_PAGE_ENDED: no more will be. Who
+                          waits for it sleeps on it */
     atomic_uint n_sleepers;
     uint32_t n_ranks;
     seat_t seats[];
@@ -44,6 +48,11 @@ struct zr_page {
     int rank, n_looks;
     int file; /* of who has made it, until it is sealed; else -1 */
 };
+
+/* Not before it, of two numbers that are close. */
+static bool has_reached(unsigned number, unsigned other) {
+    return ((number - other) & ZR_PAGE_NUMBERS) < ZR_PAGE_NUMBERS / 2;
+}
 
 /* ---- life --------------------------------------------------------------------------------------
  */
@@ -90,6 +99,9 @@ zr_page_t *zr_page_create(int n_ranks, int rank, zr_page_place_t *place_p) {
     }
     page->file = file;
     page->shared->n_ranks = (uint32_t)n_ranks;
+    atomic_store(&page->shared->state, ZR_PAGE_FIRST);
+    for (int other = 0; other < n_ranks; other++)
+        atomic_store(&page->shared->seats[other].came_to, ZR_PAGE_FIRST);
     *place_p = (zr_page_place_t){.pid = getpid(),
                                  .descriptor = file,
                                  .device = (uint64_t)status.st_dev,
@@ -142,7 +154,7 @@ static void wake_all(shared_t *shared) {
 }
 
 bool zr_page_has_come(const zr_page_t *page, int rank, unsigned meeting) {
-    return atomic_load(&page->shared->seats[rank].n_arrived) >= meeting;
+    return has_reached(atomic_load(&page->shared->seats[rank].came_to), meeting);
 }
 
 static bool have_all_come(const zr_page_t *page, unsigned meeting) {
@@ -162,11 +174,12 @@ void zr_page_show(zr_page_t *page, const zr_post_t *post) {
 unsigned zr_page_arrive(zr_page_t *page, const zr_post_t *post, zr_status_t status) {
     shared_t *shared = page->shared;
     seat_t *seat = &shared->seats[page->rank];
-    unsigned meeting = atomic_load(&seat->n_arrived) + 1, before = meeting - 1;
+    unsigned before = atomic_load(&seat->came_to);
+    unsigned meeting = (before + 1) & ZR_PAGE_NUMBERS;
     seat->statuses[meeting % 2] = (int32_t)status;
     if (post != NULL)
         zr_page_show(page, post);
-    atomic_store(&seat->n_arrived, meeting);
+    atomic_store(&seat->came_to, meeting);
     /* Who comes last sees all others here; two may, and one of them is first. */
     if (have_all_come(page, meeting) &&
         atomic_compare_exchange_strong(&shared->state, &before, meeting))
@@ -175,7 +188,7 @@ unsigned zr_page_arrive(zr_page_t *page, const zr_post_t *post, zr_status_t stat
 }
 
 bool zr_page_is_complete(const zr_page_t *page, unsigned meeting) {
-    return (atomic_load(&page->shared->state) & ~ZR_PAGE_ENDED) >= meeting;
+    return has_reached(atomic_load(&page->shared->state) & ZR_PAGE_NUMBERS, meeting);
 }
 
 bool zr_page_has_ended(const zr_page_t *page) {
@@ -191,7 +204,7 @@ static void look_again_later(void) {
 void zr_page_wait(zr_page_t *page, unsigned meeting, int ms) {
     shared_t *shared = page->shared;
     struct timespec limit = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-    unsigned waiting = meeting - 1;
+    unsigned waiting = (meeting - 1) & ZR_PAGE_NUMBERS;
     for (int i = 0; i < page->n_looks; i++) {
         if (atomic_load(&shared->state) != waiting)
             return;
@@ -203,7 +216,7 @@ void zr_page_wait(zr_page_t *page, unsigned meeting, int ms) {
 }
 
 bool zr_page_end_meeting(zr_page_t *page, unsigned meeting) {
-    unsigned before = meeting - 1;
+    unsigned before = (meeting - 1) & ZR_PAGE_NUMBERS;
     if (!atomic_compare_exchange_strong(&page->shared->state, &before, before | ZR_PAGE_ENDED))
         return false;
     wake_all(page->shared);

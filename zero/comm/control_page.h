@@ -33,7 +33,7 @@ void zr_page_close(zr_page_t **page);
 /** Before the first meeting: a rank's latest post, elsewhere. */
 void zr_page_show(zr_page_t *page, const zr_post_t *post);
 
-/** Arrive at the next meeting: its number, from 1. @param post  NULL: a later one of a call */
+/** Arrive at the next meeting: its number. @param post  NULL: a later one of a call */
 unsigned zr_page_arrive(zr_page_t *page, const zr_post_t *post, zr_status_t status);
 
 /** Wait for at most so long: for a meeting, or the communicator's end. */
