@@ -9,6 +9,7 @@
 
 #include "kernels/kernels.h"
 #include "zero/comm/control.h"
+#include "zero/comm/deadline.h"
 
 typedef struct memory_control memory_control_t;
 
@@ -38,18 +39,6 @@ static place_t *place_of(zr_control_t *control) {
 
 /* ---- meetings ---- */
 
-static struct timespec deadline_after(int timeout_ms) {
-    struct timespec deadline;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += timeout_ms / 1000;
-    deadline.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (deadline.tv_nsec >= 1000000000) {
-        deadline.tv_sec += 1;
-        deadline.tv_nsec -= 1000000000;
-    }
-    return deadline;
-}
-
 /* All that was split from a place, be it in several steps, ends. Lock held. */
 static void end_groups(place_t *place, const char *reason) {
     for (place_t *group = place->first; group != NULL; group = group->next) {
@@ -78,7 +67,7 @@ static void tell_if_changed(place_t *place, unsigned generation) {
 static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, void *all) {
     place_t *place = place_of(control);
     zr_roll_t *roll = place->roll;
-    struct timespec deadline = deadline_after(place->timeout_ms);
+    struct timespec deadline = zr_deadline_after(place->timeout_ms);
     pthread_mutex_lock(&place->mutex);
     unsigned generation = roll->generation;
     if (!atomic_load(&roll->is_dead)) {
@@ -168,25 +157,6 @@ static void memory_destroy(zr_control_t *control) {
     release_place(place, 1, NULL);
 }
 
-/* A mutex, and a condition on the clock that deadlines are on. */
-static zr_status_t init_locks(place_t *place) {
-    if (pthread_mutex_init(&place->mutex, NULL) != 0)
-        return ZR_ERR_MEMORY;
-    pthread_condattr_t attributes;
-    if (pthread_condattr_init(&attributes) != 0)
-        goto err_destroy_mutex;
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    int error = pthread_cond_init(&place->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    if (error != 0)
-        goto err_destroy_mutex;
-    return ZR_OK;
-
-err_destroy_mutex:
-    pthread_mutex_destroy(&place->mutex);
-    return ZR_ERR_MEMORY;
-}
-
 /* The place, its roll and the array of offspring in one piece. */
 static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, const int *origins,
                                 place_t **place_p) {
@@ -194,7 +164,7 @@ static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, con
     place_t *place = calloc(1, head_bytes + zr_roll_bytes(n_ranks));
     if (place == NULL)
         return ZR_ERR_MEMORY;
-    if (init_locks(place) != ZR_OK) {
+    if (!zr_deadline_init(&place->mutex, &place->changed)) {
         free(place);
         return ZR_ERR_MEMORY;
     }

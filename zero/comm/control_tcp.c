@@ -19,6 +19,7 @@
 
 #include "kernels/kernels.h"
 #include "zero/comm/control_tcp.h"
+#include "zero/comm/deadline.h"
 
 enum {
     LAST_WORDS_MS = 2000 /* for the hub to close the connection, when all is said */
@@ -163,18 +164,6 @@ static void *reader_main(void *argument) {
 }
 
 /* ---- asking ---- */
-
-static struct timespec deadline_after(int64_t ms) {
-    struct timespec deadline;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += ms / 1000;
-    deadline.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (deadline.tv_nsec >= 1000000000) {
-        deadline.tv_sec += 1;
-        deadline.tv_nsec -= 1000000000;
-    }
-    return deadline;
-}
 
 /* Lock held. A frame that is not sent shows as a lost connection. */
 static void send_locked(zr_tcp_control_t *self, zr_frame_kind_t kind, const void *data,
@@ -321,7 +310,7 @@ static void close_line(zr_line_t *line) {
     struct timeval limit = {.tv_sec = LAST_WORDS_MS / 1000};
     (void)setsockopt(line->socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     (void)shutdown(line->socket, SHUT_WR);
-    struct timespec deadline = deadline_after(LAST_WORDS_MS);
+    struct timespec deadline = zr_deadline_after(LAST_WORDS_MS);
     pthread_mutex_lock(&line->lock);
     while (!line->is_lost &&
            pthread_cond_timedwait(&line->changed, &line->lock, &deadline) != ETIMEDOUT)
@@ -379,22 +368,6 @@ static zr_status_t tcp_open_group(zr_control_t *control, int color, zr_control_t
 }
 
 /* ---- beginning ---- */
-
-/* A lock, and a condition on the clock that deadlines are on. */
-static bool init_locks(zr_line_t *line) {
-    pthread_condattr_t attributes;
-    if (pthread_mutex_init(&line->lock, NULL) != 0)
-        return false;
-    if (pthread_condattr_init(&attributes) == 0) {
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        int error = pthread_cond_init(&line->changed, &attributes);
-        pthread_condattr_destroy(&attributes);
-        if (error == 0)
-            return true;
-    }
-    pthread_mutex_destroy(&line->lock);
-    return false;
-}
 
 static void describe_address(const struct sockaddr_storage *address, socklen_t length, char *text) {
     text[0] = '\0';
@@ -536,7 +509,7 @@ static zr_status_t check_launch(const zr_launch_t *launch, const zr_log_t *log) 
 static zr_status_t create_on(const zr_launch_t *launch, int socket, const zr_log_t *log,
                              int timeout_ms, zr_control_t **control_p) {
     zr_line_t *line = calloc(1, sizeof(*line));
-    if (line == NULL || !init_locks(line)) {
+    if (line == NULL || !zr_deadline_init(&line->lock, &line->changed)) {
         close_socket(socket);
         free(line);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the connection to other ranks");

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "kernels/cuda/cuda_device.h"
+#include "zero/comm/deadline.h"
 
 /* How often the watch looks while something is queued. */
 #define WATCH_MS 20
@@ -124,17 +125,6 @@ static void look(zr_nccl_link_t *link) {
         abort_locked(link);
 }
 
-static struct timespec next_look(void) {
-    struct timespec moment;
-    clock_gettime(CLOCK_MONOTONIC, &moment);
-    moment.tv_nsec += WATCH_MS * 1000000L;
-    if (moment.tv_nsec >= 1000000000L) {
-        moment.tv_sec += 1;
-        moment.tv_nsec -= 1000000000L;
-    }
-    return moment;
-}
-
 static void *watch_main(void *argument) {
     zr_nccl_link_t *link = argument;
     (void)cudaSetDevice(link->device); /* what fails for want of it is reported there */
@@ -144,7 +134,7 @@ static void *watch_main(void *argument) {
             pthread_cond_wait(&link->changed, &link->lock);
             continue;
         }
-        struct timespec until = next_look();
+        struct timespec until = zr_deadline_after(WATCH_MS);
         pthread_cond_timedwait(&link->changed, &link->lock, &until);
         look(link);
     }
@@ -273,22 +263,6 @@ zr_status_t zr_nccl_link_queue(zr_nccl_link_t *link, const zr_comm_call_t *call,
 /* ---- life -------------------------------------------------------------------------------------
  */
 
-/* A lock, and a condition on the clock that the watch goes by. */
-static bool init_locks(zr_nccl_link_t *link) {
-    pthread_condattr_t attributes;
-    if (pthread_mutex_init(&link->lock, NULL) != 0)
-        return false;
-    if (pthread_condattr_init(&attributes) == 0) {
-        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        int error = pthread_cond_init(&link->changed, &attributes);
-        pthread_condattr_destroy(&attributes);
-        if (error == 0)
-            return true;
-    }
-    pthread_mutex_destroy(&link->lock);
-    return false;
-}
-
 static void free_link(zr_nccl_link_t *link) {
     for (size_t i = 0; i < ZR_NCCL_NOTES; i++) {
         if (link->notes[i].begin != NULL)
@@ -327,7 +301,7 @@ zr_status_t zr_nccl_link_open(const zr_nccl_library_t *nccl, zr_control_t *contr
                               zr_nccl_link_t **link_p) {
     char text[ZR_COMM_DESCRIPTION_BYTES];
     zr_nccl_link_t *link = calloc(1, sizeof(*link));
-    if (link == NULL || !init_locks(link)) {
+    if (link == NULL || !zr_deadline_init(&link->lock, &link->changed)) {
         free(link);
         zr_control_kill(control, "has no memory for its part of NCCL's communicator");
         return ZR_ERR_MEMORY;

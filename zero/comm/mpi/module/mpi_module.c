@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "zero/comm/deadline.h"
+
 enum {
     N_EAGER_LOOKS = 200,    /* at transfers, before a pause between two looks */
     LEAST_PAUSE_NS = 20000, /* of the first such pause */
@@ -245,22 +247,10 @@ static void *thread_main(void *argument) {
 /* ---- asking -----------------------------------------------------------------------------------
  */
 
-static struct timespec deadline_after(int ms) {
-    struct timespec deadline;
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += ms / 1000;
-    deadline.tv_nsec += (long)(ms % 1000) * 1000000;
-    if (deadline.tv_nsec >= 1000000000) {
-        deadline.tv_sec += 1;
-        deadline.tv_nsec -= 1000000000;
-    }
-    return deadline;
-}
-
 /* Have a job done. One at a time: who comes first. Lock held. False: it failed, or takes longer,
  * and then MPI is given up. */
 static bool ask(job_t job, int timeout_ms, const char *what, char *error) {
-    struct timespec deadline = deadline_after(timeout_ms);
+    struct timespec deadline = zr_deadline_after(timeout_ms);
     self.job = job;
     self.job_failed = false;
     pthread_cond_broadcast(&self.asked);
@@ -298,12 +288,11 @@ static bool start_thread(char *error) {
     if (self.is_running)
         return true;
     if (self.posted_end == NULL) { /* the first time in this process */
-        pthread_condattr_t attributes;
-        (void)pthread_condattr_init(&attributes);
-        (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-        (void)pthread_cond_init(&self.asked, &attributes);
-        (void)pthread_cond_init(&self.answered, &attributes);
-        (void)pthread_condattr_destroy(&attributes);
+        if (!zr_deadline_init_condition(&self.asked) ||
+            !zr_deadline_init_condition(&self.answered)) {
+            snprintf(error, ZR_MPI_ERROR_BYTES, "no memory for the thread that calls MPI");
+            return false;
+        }
         self.posted_end = &self.posted;
     }
     self.is_running = true;
@@ -372,7 +361,7 @@ static size_t count_left(const zr_mpi_transfer_t *transfers, size_t n_transfers)
 
 static bool module_wait(zr_mpi_transfer_t *transfers, size_t n_transfers, int wait_ms,
                         size_t *n_left_p, char *error) {
-    struct timespec deadline = deadline_after(wait_ms);
+    struct timespec deadline = zr_deadline_after(wait_ms);
     pthread_mutex_lock(&self.lock);
     size_t n_left = count_left(transfers, n_transfers);
     while (n_left > 0 && self.error[0] == '\0' && !self.is_given_up) {
