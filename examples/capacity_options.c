@@ -41,7 +41,8 @@ enum {
     KEY_STATE,
     KEY_RESUME,
     KEY_CSV,
-    KEY_PLOT
+    KEY_PLOT,
+    KEY_GROUPS
 };
 
 #define N_ELEMS(array) (sizeof(array) / sizeof((array)[0]))
@@ -88,6 +89,7 @@ static const struct argp_option own[] = {
     {"csv", KEY_CSV, "FILE", 0, "write a line for each capacity", 7},
     {"plot", KEY_PLOT, "FILE", 0,
      "draw capacities, and step times against sizes, as FILE.svg or FILE.png (needs gnuplot)", 7},
+    {"shard-group-size", KEY_GROUPS, "RANKS", OPTION_HIDDEN, NULL, 7}, /* refused, with a reason */
 };
 
 static const shared_option_t shared[] = {
@@ -320,6 +322,12 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
     const char *name = shared_options_name(&all, key);
     if (key == KEY_STATE || key == KEY_CSV || key == KEY_PLOT || key == KEY_RESUME)
         return take_output(p, key, value);
+    if (key == KEY_GROUPS)
+        return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "--shard-group-size %s: groups hold a copy of the model each, and copies "
+                       "train nothing larger; what a group of so many ranks can train is what "
+                       "--ranks %s can",
+                       value, value);
     if (name == NULL) {
         size_t i = 0;
         while (own[i].key != key)

@@ -73,6 +73,10 @@ static void add_defaults(const plan_options_t *options, plan_words_t *words) {
 void plan_command_options(const plan_options_t *options, const plan_row_t *row,
                           plan_words_t *words) {
     plan_words_add(words, "--stage %d", row->stage);
+    if (row->group_size > 0)
+        plan_words_add(words, " --shard-group-size %d", row->group_size);
+    else if (options->run.config_path != NULL && !options->group_open)
+        plan_words_add(words, " --shard-group-size all");
     if (options->run.config_path != NULL)
         plan_words_add(words, " --config %s", options->run.config_path);
     if (row->optimizer != ZR_OFFLOAD_NONE || options->run.config_path != NULL)

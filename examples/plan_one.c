@@ -135,3 +135,10 @@ zr_status_t plan_one(const gpt_plan_request_t *request, const zr_log_t *log, pla
     one_p->fits = true;
     return ZR_OK;
 }
+
+bool plan_one_fits(const gpt_plan_request_t *request) {
+    gpt_plan_request_t own = *request;
+    plan_one_t one = {0};
+    own.log = (zr_log_t){.sink = keep_first, .context = &one, .level = ZR_LOG_ERROR};
+    return gpt_plan(&own, &one.plan) != ZR_ERR_BUDGET;
+}

@@ -49,6 +49,10 @@ json_t *plan_lack_object(const plan_lack_t *lack);
 ZR_NODISCARD zr_status_t plan_one(const gpt_plan_request_t *request, const zr_log_t *log,
                                   plan_one_t *one_p);
 
+/** Whether there is memory for a run, and no more: of one that does not fit, found in a fraction of
+ * the time. What fails for anything else is said by plan_one. */
+bool plan_one_fits(const gpt_plan_request_t *request);
+
 /** What there is of a tier for a rank: its budget, or its part of the machine where that is less.
  * Where there is one memory, host memory is what the device leaves. */
 size_t plan_one_there(const gpt_plan_request_t *request, zr_tier_t tier, const gpt_plan_t *plan);

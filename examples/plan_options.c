@@ -22,7 +22,6 @@ static const shared_option_t shared[] = {
     {"seq", 1, NULL},
     {"freeze", 1, NULL},
     {"ranks", 2, PLAN_RANKS_DOC},
-    {"shard-group-size", 2, NULL},
     {"dtype", 2, NULL},
     {"grad-accum", 2, NULL},
     {"reduce", 2, NULL},
@@ -35,6 +34,10 @@ static const shared_option_t shared[] = {
     {"config", 2,
      "DeepSpeed's JSON; options override it, and what it gives is not tried in all ways"},
     {"stage", 3, "what is sharded (default, and auto: each stage is tried)"},
+    {"shard-group-size", 3,
+     "ranks that share one copy of what is sharded, or all of them (default, and auto: all; on "
+     "several nodes, where their links cost time, also those of a node, or of as few nodes as "
+     "hold the model)"},
     {"offload-optimizer", 3,
      "where the optimizer's state lives (default: each is tried, as a whole); auto: as far up as "
      "fits"},
@@ -128,7 +131,8 @@ static void note_given(plan_options_t *o, const char *name, const char *value) {
                       {"offload-optimizer", &o->optimizer_open},
                       {"offload-params", &o->params_open},
                       {"recompute", &o->recompute_open},
-                      {"micro-batch", &o->micro_batch_open}};
+                      {"micro-batch", &o->micro_batch_open},
+                      {"shard-group-size", &o->group_open}};
     size_t i = 0;
     for (size_t k = 0; k < sizeof(open) / sizeof(open[0]); k++)
         if (strcmp(name, open[k].name) == 0) {
@@ -168,6 +172,11 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
         return files_check_writable("--trace", value, p->log);
     }
     const char *name = shared_options_name(&all, key);
+    if (strcmp(name, "shard-group-size") == 0 && strcmp(value, "auto") == 0) {
+        o->run.config.shard_group_size = zr_config_default().shard_group_size;
+        o->group_open = true;
+        return ZR_OK;
+    }
     ZR_TRY(train_options_take(&o->run, key, value, p->log));
     p->has_device |= strcmp(name, "device") == 0 || strcmp(name, "threads") == 0;
     note_given(o, name, value);
@@ -218,6 +227,7 @@ static zr_status_t read_config(plan_options_t *o, const char *path, const zr_log
     zr_config_t *config = &o->run.config;
     const zr_config_t own = *config;
     config->stage = -1;
+    config->shard_group_size = 0;
     config->offload_optimizer.device = config->offload_param.device = (zr_offload_device_t)-1;
     files_log_t named = {*log, "--config"};
     zr_log_t file_log = files_log(&named);
@@ -225,11 +235,14 @@ static zr_status_t read_config(plan_options_t *o, const char *path, const zr_log
     o->stage_open = config->stage < 0;
     o->optimizer_open = (int)config->offload_optimizer.device < 0;
     o->params_open = (int)config->offload_param.device < 0;
+    o->group_open = config->shard_group_size == 0;
     o->micro_batch_open = config->micro_batch == 0 && config->train_batch == 0;
     o->schedule = config->schedule;
     o->has_schedule = !is_same_schedule(&o->schedule, &own.schedule);
     if (o->stage_open)
         config->stage = own.stage;
+    if (o->group_open)
+        config->shard_group_size = own.shard_group_size;
     if (o->optimizer_open)
         config->offload_optimizer.device = own.offload_optimizer.device;
     if (o->params_open)
@@ -306,7 +319,8 @@ static plan_options_t default_options(void) {
                             .optimizer_open = true,
                             .params_open = true,
                             .recompute_open = true,
-                            .micro_batch_open = true};
+                            .micro_batch_open = true,
+                            .group_open = true};
 }
 
 /* Options over the file that they name. */

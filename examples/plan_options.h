@@ -28,6 +28,7 @@ typedef struct plan_options {
 
     /* What is tried in all ways. */
     bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;
+    bool group_open;        /* sizes of groups that share one copy of what is sharded */
     int least_stage;        /* of those that are tried */
     zr_schedule_t schedule; /* as --config gives it, with what it leaves to the run's steps */
     bool has_schedule;      /* it gives one */

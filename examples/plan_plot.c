@@ -58,15 +58,19 @@ static bool is_better(const plan_rows_t *rows, const plan_row_t *row, const plan
     return row->one.fits && row->tokens_per_s > than->tokens_per_s;
 }
 
-/* A column for each stage and placement: the best of it. */
+/* Sizes of groups are one column. */
+static bool has_same_column(const plan_row_t *a, const plan_row_t *b) {
+    return (a->group_size > 0) == (b->group_size > 0) && a->stage == b->stage &&
+           a->optimizer == b->optimizer && a->params == b->params;
+}
+
+/* A column for each stage and placement, and with groups another one: the best of it. */
 static void choose_columns(plot_t *plot) {
     const plan_rows_t *rows = plot->rows;
     for (size_t i = 0; i < rows->n; i++) {
         const plan_row_t *row = &rows->all[i];
         size_t k = 0;
-        while (k < plot->n_columns && (plot->columns[k]->stage != row->stage ||
-                                       plot->columns[k]->optimizer != row->optimizer ||
-                                       plot->columns[k]->params != row->params))
+        while (k < plot->n_columns && !has_same_column(plot->columns[k], row))
             k++;
         if (k == MOST_COLUMNS)
             return;
@@ -250,17 +254,24 @@ static void write_grounds(const plot_t *plot) {
 
 /* What the columns are, line by line. */
 static void write_table(const plot_t *plot) {
-    static const char *const lines[] = {"stage",     "optimizer",   "parameters",
-                                        "recompute", "micro-batch", "tokens/s"};
+    const char *const lines[] = {plot->rows->has_groups ? "stage, group" : "stage",
+                                 "optimizer",
+                                 "parameters",
+                                 "recompute",
+                                 "micro-batch",
+                                 "tokens/s"};
     fputs("set xtics scale 0 nomirror (", plot->script);
     for (size_t i = 0; i < plot->n_columns; i++) {
         const plan_row_t *row = plot->columns[i];
-        char speed[32] = "no room";
+        char speed[32] = "no room", group[32] = "";
         if (row->one.fits)
             snprintf(speed, sizeof(speed), "%.0f", row->tokens_per_s);
-        fprintf(plot->script, "%s\"%d\\n%s\\n%s\\n%s\\n%zu\\n%s\" %zu", i == 0 ? "" : ", ",
-                row->stage, train_offload_name(row->optimizer), train_offload_name(row->params),
-                row->recompute ? "unit" : "none", row->micro_batch, speed, i);
+        if (plot->rows->has_groups)
+            snprintf(group, sizeof(group), ", %d", plan_row_group_size(plot->options, row));
+        fprintf(plot->script, "%s\"%d%s\\n%s\\n%s\\n%s\\n%zu\\n%s\" %zu", i == 0 ? "" : ", ",
+                row->stage, group, train_offload_name(row->optimizer),
+                train_offload_name(row->params), row->recompute ? "unit" : "none", row->micro_batch,
+                speed, i);
     }
     fputs(")\n", plot->script);
     fputs("set label \"", plot->script);

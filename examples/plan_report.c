@@ -55,7 +55,9 @@ static bool put_parts(json_t *object, const zr_config_t *config) {
 
 static json_t *row_object(const plan_options_t *options, const plan_row_t *row) {
     json_t *object = json_object();
+    int group_size = plan_row_group_size(options, row);
     bool made = json_put(object, "stage", json_count((uint64_t)row->stage));
+    made &= json_put(object, "shard_group_size", json_count((uint64_t)group_size));
     made &= json_put(object, "offload_optimizer", json_string(train_offload_name(row->optimizer)));
     made &= json_put(object, "offload_params", json_string(train_offload_name(row->params)));
     made &= put_parts(object, &row->config);
@@ -135,18 +137,12 @@ bool plan_report_json(const plan_options_t *options, const plan_rows_t *rows, FI
 
 /* ---- for people ------------------------------------------------------------------------------ */
 
-/* Whether a plan is of the same placement as the one before. */
-static bool continues(const plan_row_t *row, const plan_row_t *before) {
-    return row->stage == before->stage && row->optimizer == before->optimizer &&
-           row->params == before->params && row->recompute == before->recompute;
-}
-
 /* The best micro-batch, or the recommended one, of the placement that begins at `i`; *next_p: where
  * the next one does. */
 static const plan_row_t *best_of(const plan_rows_t *rows, size_t i, size_t *next_p) {
     const plan_row_t *best = &rows->all[i], *recommended = &rows->all[rows->recommended];
     size_t next = i + 1;
-    for (; next < rows->n && continues(&rows->all[next], &rows->all[i]); next++)
+    for (; next < rows->n && plan_row_is_alike(&rows->all[next], &rows->all[i]); next++)
         if (rows->all[next].one.fits && best != recommended &&
             (&rows->all[next] == recommended || rows->all[next].tokens_per_s > best->tokens_per_s))
             best = &rows->all[next];
@@ -174,15 +170,26 @@ static const char *format_part(zr_offload_device_t device, double ratio, char te
     return text;
 }
 
-static void print_row(const plan_row_t *row, bool is_recommended, FILE *file) {
-    char device[32], host[32], nvme[32], lack[256], optimizer[16], params[16];
+/* The columns that say which plan it is. */
+static void print_choice(const plan_options_t *options, const plan_rows_t *rows,
+                         const plan_row_t *row, FILE *file) {
+    char optimizer[16], params[16];
+    bool is_recommended = rows->n_fit > 0 && row == &rows->all[rows->recommended];
+    fprintf(file, "%-2s%3d", is_recommended ? "->" : "", row->stage);
+    if (rows->has_groups)
+        fprintf(file, " %6d", plan_row_group_size(options, row));
+    fprintf(file, " %9s %9s %9s %6zu",
+            format_part(row->optimizer, row->config.offload_optimizer.ratio, optimizer),
+            format_part(row->params, row->config.offload_param.ratio, params),
+            row->recompute ? "unit" : "none", row->micro_batch);
+}
+
+static void print_row(const plan_row_t *row, FILE *file) {
+    char device[32], host[32], nvme[32], lack[256];
     const gpt_plan_times_t *times = &row->one.plan.times;
     plan_words_t text = {lack, sizeof(lack), 0};
     fprintf(
-        file, "%-2s%3d %9s %9s %9s %6zu %10s %10s %10s", is_recommended ? "->" : "", row->stage,
-        format_part(row->optimizer, row->config.offload_optimizer.ratio, optimizer),
-        format_part(row->params, row->config.offload_param.ratio, params),
-        row->recompute ? "unit" : "none", row->micro_batch,
+        file, " %10s %10s %10s",
         train_format_bytes((double)row->one.plan.tiers[0].reserved.peak, device, sizeof(device)),
         train_format_bytes((double)row->one.plan.tiers[1].reserved.peak, host, sizeof(host)),
         train_format_bytes((double)row->one.plan.nvme_bytes, nvme, sizeof(nvme)));
@@ -197,7 +204,7 @@ static void print_row(const plan_row_t *row, bool is_recommended, FILE *file) {
     fprintf(file, " %5.1f%%\n", 100 * times->idle / row->one.plan.step_seconds);
 }
 
-static bool print_rows(const plan_rows_t *rows, FILE *file) {
+static bool print_rows(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {
     const plan_row_t **lines = calloc(rows->n, sizeof(*lines));
     size_t n = 0;
     if (lines == NULL)
@@ -205,11 +212,14 @@ static bool print_rows(const plan_rows_t *rows, FILE *file) {
     for (size_t i = 0; i < rows->n;)
         lines[n++] = best_of(rows, i, &i);
     qsort(lines, n, sizeof(*lines), by_speed);
-    fprintf(file, "%5s %9s %9s %9s %6s %10s %10s %10s %10s %12s | %s\n", "stage", "optimizer",
-            "params", "recompute", "micro", "device", "host", "nvme", "step ms", "tokens/s",
+    fprintf(file, "stage%s %9s %9s %9s %6s %10s %10s %10s %10s %12s | %s\n",
+            rows->has_groups ? "  group" : "", "optimizer", "params", "recompute", "micro",
+            "device", "host", "nvme", "step ms", "tokens/s",
             "exposed: compute, update, communication, host link, disk; idle");
-    for (size_t i = 0; i < n; i++)
-        print_row(lines[i], rows->n_fit > 0 && lines[i] == &rows->all[rows->recommended], file);
+    for (size_t i = 0; i < n; i++) {
+        print_choice(options, rows, lines[i], file);
+        print_row(lines[i], file);
+    }
     free(lines);
     return true;
 }
@@ -278,6 +288,9 @@ void plan_report_table(const plan_options_t *options, const plan_rows_t *rows, F
             messages_plural((size_t)run->n_ranks));
     if (n_nodes > 1)
         fprintf(file, " on %d nodes", n_nodes);
+    int n_shards = zr_config_n_shards(&run->config, run->n_ranks);
+    if (n_shards < run->n_ranks)
+        fprintf(file, ", in groups of %d", n_shards);
     if (run->n_ranks < n_on_node)
         fprintf(file, ", each with the share of one of %d", n_on_node);
     if (options->ranks_open && run->n_ranks > 1)
@@ -287,7 +300,7 @@ void plan_report_table(const plan_options_t *options, const plan_rows_t *rows, F
         fprintf(file, "          (its memory is this machine's; its rates are not measured, and "
                       "times only compare placements)\n");
     fprintf(file, "\n");
-    if (!print_rows(rows, file))
+    if (!print_rows(options, rows, file))
         return;
     if (rows->n_fit > 0)
         print_recommendation(options, rows, file);

@@ -10,6 +10,7 @@
 
 /** A plan: what was chosen of what is open, and what came of it. */
 typedef struct plan_row {
+    int group_size; /* ranks that share one copy of what is sharded; -1: all */
     int stage;
     zr_offload_device_t optimizer, params; /* of a placement that is auto: what it has become */
     bool recompute;
@@ -21,9 +22,12 @@ typedef struct plan_row {
 } plan_row_t;
 
 typedef struct plan_rows {
-    plan_row_t *all; /* owned; simple before sharded, sharded before offloaded */
+    /* Owned; one group before several, and in each, simple before sharded, sharded before
+     * offloaded. */
+    plan_row_t *all;
     size_t n, capacity;
-    size_t n_tried; /* with those that only looked for a placement */
+    bool has_groups; /* there are plans with one group, and with several */
+    size_t n_tried;  /* with those that only looked for a placement */
     size_t n_fit;
     size_t nearest;     /* none fits: the one that is short of least */
     size_t fastest;     /* of those that fit */
@@ -46,6 +50,12 @@ void plan_rows_free(plan_rows_t *rows);
 
 /** The request that a plan is of, without a log. */
 gpt_plan_request_t plan_row_request(const plan_options_t *options, const plan_row_t *row);
+
+/** Whether two plans differ in their micro-batch alone. */
+bool plan_row_is_alike(const plan_row_t *a, const plan_row_t *b);
+
+/** Ranks that share one copy of what is sharded. */
+int plan_row_group_size(const plan_options_t *options, const plan_row_t *row);
 
 /** Whether anything of a plan is on drives. */
 bool plan_row_uses_nvme(const plan_options_t *options, const plan_row_t *row);

@@ -31,6 +31,9 @@ void plan_words_placement(const plan_row_t *row, plan_words_t *words) {
     const zr_config_t *config = &row->config;
     plan_words_add(words, row->stage == 0 ? "plain data parallelism (stage 0)" : "stage %d",
                    row->stage);
+    if (row->group_size > 0)
+        plan_words_add(words, " in groups of %d rank%s", row->group_size,
+                       messages_plural((size_t)row->group_size));
     if (row->optimizer != ZR_OFFLOAD_NONE)
         plan_words_add(words, " with %soptimizer state %s",
                        part_of(config->offload_optimizer.ratio, part, sizeof(part)),

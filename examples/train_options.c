@@ -128,10 +128,9 @@ static const struct argp_option option_table[] = {
      "them with as many ranks (default: those of an assumed one)",
      2},
     {"ranks", KEY_RANKS, "N", 0, "ranks, as threads of this process (default 1)", 2},
-    {"shard-group-size", KEY_SHARD_GROUP_SIZE, "RANKS", 0,
+    {"shard-group-size", KEY_SHARD_GROUP_SIZE, "RANKS|all", 0,
      "ranks that share one copy of what is sharded: gathers stay within groups of so many, in "
-     "order "
-     "of rank, and gradients are added between them once per step (default: all ranks)",
+     "order of rank, and gradients are added between them once per step (default: all ranks)",
      2},
     {"dtype", KEY_DTYPE, "fp32|bf16", 0, "of parameters and gradients (default fp32)", 2},
     {"reduce", KEY_REDUCE, "auto|every-micro-batch", 0,
@@ -366,6 +365,14 @@ static zr_status_t set_ranks(parsing_t *p, const char *value) {
 
 static zr_status_t set_shard_group_size(parsing_t *p, const char *value) {
     size_t size = 0;
+    if (strcmp(value, "all") == 0) {
+        p->options->config.shard_group_size = -1;
+        return ZR_OK;
+    }
+    if (strcmp(value, "auto") == 0)
+        return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                       "--shard-group-size auto: zero-train does not choose it; allowed are all, "
+                       "and a number that divides the ranks; zero-plan tries several");
     ZR_TRY(args_count("--shard-group-size", value, 1, TRAIN_MOST_RANKS, p->log, &size));
     p->options->config.shard_group_size = (int)size;
     return ZR_OK;

@@ -156,7 +156,7 @@ static void several_gpus(void **state) {
  * once per step. */
 static void slow_links_between_nodes(void **state) {
     static const char options[] = "--model gpt3-6.7b --ranks 16 --micro-batch 2 --recompute unit "
-                                  "--device-memory 30GiB";
+                                  "--device-memory 30GiB --shard-group-size all";
     static const double links[] = {100e9, 1.25e9};
     char arguments[512];
     double gain[2];
@@ -172,6 +172,22 @@ static void slow_links_between_nodes(void **state) {
         json_decref(object);
     }
     assert_true(gain[1] > 2.5 && gain[1] > 2 * gain[0]);
+}
+
+/* What groups of a node's ranks gain where nodes wait for each other, and memory holds a copy per
+ * node: whatever else is chosen, all stages are faster in them, and over fast links they are not
+ * worth naming. */
+static void groups_over_slow_links(void **state) {
+    static const char options[] = "--model gpt3-6.7b --ranks 16 --micro-batch 8 --recompute unit "
+                                  "--offload-optimizer none --offload-params none";
+    static const double links[] = {400e9, 1.25e9};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        json_t *object = advise(describe("8x-a100-80g", links[i]), options);
+        int size = (int)number(recommended_plan(object), "shard_group_size", NULL);
+        assert_int_equal(size, i == 0 ? 16 : 8);
+        json_decref(object);
+    }
 }
 
 /* As much memory as a plan needs is enough, and a granule less is not. */
@@ -196,6 +212,7 @@ int main(void) {
         cmocka_unit_test(one_gpu),
         cmocka_unit_test(several_gpus),
         cmocka_unit_test(slow_links_between_nodes),
+        cmocka_unit_test(groups_over_slow_links),
         cmocka_unit_test(to_the_granule),
     };
     return cmocka_run_group_tests(tests, prepare, clean);

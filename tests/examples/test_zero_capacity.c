@@ -529,7 +529,8 @@ static void described_hardware_is_planned_for(void **state) {
 static void bad_input_is_refused(void **state) {
     struct {
         const char *arguments, *part;
-    } const refused[] = {{"--verify maybe", "steps=3"},
+    } const refused[] = {{"--shard-group-size 8", "a group of so many ranks can train"},
+                         {"--verify maybe", "steps=3"},
                          {"--verify steps=0", "--verify steps"},
                          {"--verify steps=2 --device-memory 1MiB", "without --host-memory"},
                          {BUDGETS "--verify steps=2 --nvme-path .", "without --nvme-capacity"},

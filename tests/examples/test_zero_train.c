@@ -54,6 +54,7 @@ static void bad_usage_and_input(void **state) {
         {TINY "--ranks 0", {"--ranks 0", "1 to 1024", "nearest is 1"}},
         {TINY "--ranks two", {"--ranks two", "not a whole number"}},
         {TINY "--shard-group-size 0", {"--shard-group-size 0", "1 to 1024", "nearest is 1"}},
+        {TINY "--shard-group-size auto", {"zero-plan tries several", "divides the ranks"}},
         {TINY "--ranks 6 --shard-group-size 4",
          {"--shard-group-size) is 4", "divide the 6 ranks", "below that does is 3"}},
         {TINY "--sage 3", {"--sage", "nearest is --stage"}},
