@@ -9,7 +9,8 @@
  * Times are those of large machines' algorithms. A ring goes through the ranks of a node and then
  * to the next node, so that each node has one edge to others, over all its adapters at once. A
  * gather of S bytes over N ranks moves S (N-1)/N over the slowest edge, and takes the latencies of
- * N-1 edges.
+ * N-1 edges. Groups of ranks do the same at the same time: those that leave a node share its
+ * adapters, and the group that has it worst holds up the others.
  *
  * A sum in rank order is made where its slice belongs: every rank sends every other its slice, so
  * that a node of G ranks sends S G (N-G)/N to others, G times what a ring would. It goes in pieces
@@ -41,11 +42,23 @@ typedef struct fate {
     char reason[REASON_BYTES];
 } fate_t;
 
+/* How a communicator's ranks lie on nodes, and those of the groups beside it, which do the same at
+ * the same time and share the nodes' links to others. Of all of them, the worst counts. */
+typedef struct sim_spread {
+    int per_node;   /* ranks of a node, that it was found for; 0: it was not */
+    int n_nodes;    /* that a group is on */
+    int n_on_node;  /* ranks of a group on one node */
+    int n_leaving;  /* groups on a node that are on others, too */
+    double n_pairs; /* of a rank on a node and one of its group elsewhere */
+} sim_spread_t;
+
 typedef struct sim_comm {
     zr_comm_t base;
     int origin_rank; /* in the first communicator */
     bool is_nested;  /* of a group made by split */
     int stride;      /* ranks of the first communicator from one of this one's to the next */
+    int n_all;       /* of the first communicator */
+    sim_spread_t spread;
     fate_t *fate;
 } sim_comm_t;
 
@@ -60,15 +73,80 @@ static int depth_of(int n) {
     return depth;
 }
 
-/* Bytes per second over the slowest edge of the ring, and the latency of its edges but one. */
-static zr_link_t ring_of(const zr_hardware_t *hardware, int n_ranks) {
-    int per_node = hardware->ranks_per_node;
-    int n_nodes = (n_ranks - 1) / per_node + 1;
+/* Ranks of a group that are below `rank`; its first is `first`. */
+static int n_below(const sim_comm_t *comm, int first, int rank) {
+    int n = rank <= first ? 0 : (rank - first - 1) / comm->stride + 1;
+    return n < comm->base.n_ranks ? n : comm->base.n_ranks;
+}
+
+static int first_of_group(const sim_comm_t *comm, int rank) {
+    int block = comm->stride * comm->base.n_ranks;
+    return rank / block * block + rank % comm->stride;
+}
+
+/* Add the groups of one node, from its first rank to before its end. */
+static void spread_over_node(const sim_comm_t *comm, int begin, int end, sim_spread_t *spread) {
+    int n_ranks = comm->base.n_ranks, n_leaving = 0;
+    double n_pairs = 0;
+    for (int rank = begin; rank < end; rank++) {
+        int first = first_of_group(comm, rank), before = n_below(comm, first, begin);
+        if (first + before * comm->stride != rank)
+            continue; /* not the first of its group here */
+        int n_here = n_below(comm, first, end) - before;
+        n_leaving += n_here < n_ranks;
+        n_pairs += (double)n_here * (n_ranks - n_here);
+        if (n_here > spread->n_on_node)
+            spread->n_on_node = n_here;
+    }
+    if (n_leaving > spread->n_leaving)
+        spread->n_leaving = n_leaving;
+    if (n_pairs > spread->n_pairs)
+        spread->n_pairs = n_pairs;
+}
+
+/* On how many nodes the group is whose first rank this is. */
+static int n_nodes_of(const sim_comm_t *comm, int first, int per_node) {
+    int n_nodes = 1;
+    for (int i = 1; i < comm->base.n_ranks; i++) {
+        int rank = first + i * comm->stride;
+        n_nodes += rank / per_node != (rank - comm->stride) / per_node;
+    }
+    return n_nodes;
+}
+
+static sim_spread_t find_spread(const sim_comm_t *comm, int per_node) {
+    sim_spread_t spread = {.per_node = per_node, .n_nodes = 1};
+    int n_all = comm->n_all / comm->base.n_ranks * comm->base.n_ranks;
+    for (int begin = 0; begin < n_all; begin += per_node)
+        spread_over_node(comm, begin, begin + per_node < n_all ? begin + per_node : n_all, &spread);
+    for (int rank = 0; rank < n_all; rank++) {
+        int n_nodes = first_of_group(comm, rank) == rank ? n_nodes_of(comm, rank, per_node) : 0;
+        if (n_nodes > spread.n_nodes)
+            spread.n_nodes = n_nodes;
+    }
+    return spread;
+}
+
+/* A call and its bytes on each rank; of a gather or scatter: of all ranks' parts. */
+typedef struct cost {
+    const sim_comm_t *comm;
+    const zr_comm_call_t *call;
+    const zr_hardware_t *hardware;
+    const sim_spread_t *spread;
+    int n_ranks;
+    double bytes;
+} cost_t;
+
+/* Bytes per second over the slowest edge of the ring, and the latency of its edges but one. Each
+ * group that leaves a node has an edge from it. */
+static zr_link_t ring_of(const cost_t *c) {
+    const zr_hardware_t *hardware = c->hardware;
+    int n_ranks = c->n_ranks, n_nodes = c->spread->n_nodes;
     int n_between = n_nodes == 1 ? 0 : n_nodes < n_ranks ? n_nodes : n_ranks - 1;
     int n_within = n_ranks - 1 - n_between;
-    zr_link_t ring = {.bytes_per_s = hardware->between_nodes.bytes_per_s};
-    if (n_between == 0 || (n_nodes < n_ranks &&
-                           hardware->within_node.bytes_per_s < hardware->between_nodes.bytes_per_s))
+    double between = hardware->between_nodes.bytes_per_s / fmax(c->spread->n_leaving, 1);
+    zr_link_t ring = {.bytes_per_s = between};
+    if (n_between == 0 || (n_nodes < n_ranks && hardware->within_node.bytes_per_s < between))
         ring.bytes_per_s = hardware->within_node.bytes_per_s;
     ring.latency_s =
         n_within * hardware->within_node.latency_s + n_between * hardware->between_nodes.latency_s;
@@ -83,21 +161,10 @@ static zr_link_t adding(zr_link_t ring, const zr_hardware_t *hardware) {
 }
 
 /* From the root to the last rank. */
-static double tree_latency(const zr_hardware_t *hardware, int n_ranks) {
-    int per_node = hardware->ranks_per_node;
-    int n_nodes = (n_ranks - 1) / per_node + 1;
-    return depth_of(per_node < n_ranks ? per_node : n_ranks) * hardware->within_node.latency_s +
-           depth_of(n_nodes) * hardware->between_nodes.latency_s;
+static double tree_latency(const cost_t *c) {
+    return depth_of(c->spread->n_on_node) * c->hardware->within_node.latency_s +
+           depth_of(c->spread->n_nodes) * c->hardware->between_nodes.latency_s;
 }
-
-/* A call and its bytes on each rank; of a gather or scatter: of all ranks' parts. */
-typedef struct cost {
-    const sim_comm_t *comm;
-    const zr_comm_call_t *call;
-    const zr_hardware_t *hardware;
-    int n_ranks;
-    double bytes;
-} cost_t;
 
 static double ring_seconds(const cost_t *c, zr_link_t ring) {
     return c->bytes * (c->n_ranks - 1) / c->n_ranks / ring.bytes_per_s + ring.latency_s;
@@ -107,16 +174,15 @@ static double ring_seconds(const cost_t *c, zr_link_t ring) {
 static double exchange_seconds(const cost_t *c) {
     const zr_hardware_t *hardware = c->hardware;
     int n_ranks = c->n_ranks;
-    int per_node = hardware->ranks_per_node < n_ranks ? hardware->ranks_per_node : n_ranks;
     double slice = c->bytes / n_ranks;
     size_t piece = zr_comm_piece_elems(&c->comm->base, c->call);
     size_t longest = zr_comm_longest_slice(&c->comm->base, c->call);
     double n_rounds = piece == 0 ? 1.0 : (double)((longest - 1) / piece + 1);
-    double within = slice * (per_node - 1) / hardware->within_node.bytes_per_s;
-    double between = slice * per_node * (n_ranks - per_node) / hardware->between_nodes.bytes_per_s;
+    double within = slice * (c->spread->n_on_node - 1) / hardware->within_node.bytes_per_s;
+    double between = slice * c->spread->n_pairs / hardware->between_nodes.bytes_per_s;
     double adding_up = slice * (n_ranks - 1) / hardware->reduce_bytes_per_s;
-    double latency =
-        per_node < n_ranks ? hardware->between_nodes.latency_s : hardware->within_node.latency_s;
+    double latency = c->spread->n_nodes > 1 ? hardware->between_nodes.latency_s
+                                            : hardware->within_node.latency_s;
     return fmax(fmax(within, between), adding_up) + n_rounds * latency;
 }
 
@@ -131,8 +197,8 @@ static double all_reduce_seconds(const cost_t *c, zr_link_t ring, zr_link_t sum,
 static double seconds_of(const cost_t *c) {
     if (c->n_ranks == 1)
         return 0.0;
-    zr_link_t ring = ring_of(c->hardware, c->n_ranks), sum = adding(ring, c->hardware);
-    double tree = tree_latency(c->hardware, c->n_ranks);
+    zr_link_t ring = ring_of(c), sum = adding(ring, c->hardware);
+    double tree = tree_latency(c);
     switch (c->call->collective) {
     case ZR_ALL_GATHER:
         return ring_seconds(c, ring);
@@ -150,26 +216,18 @@ static double seconds_of(const cost_t *c) {
     return 2.0 * tree;
 }
 
-/* The hardware as a group finds it. Ranks that it leaves out are in groups that do the same, and
- * share the links between nodes. A group begins at a node's first rank, or else within one node. */
-static zr_hardware_t seen_by(const sim_comm_t *comm, const zr_hardware_t *hardware) {
-    zr_hardware_t seen = *hardware;
-    int per_node = hardware->ranks_per_node;
-    int n_sharing = comm->stride < per_node ? comm->stride : per_node;
-    seen.ranks_per_node = per_node / n_sharing;
-    seen.between_nodes.bytes_per_s /= n_sharing;
-    return seen;
-}
-
 static void take_time(sim_comm_t *self, const zr_comm_call_t *call, double n_parts) {
     const zr_device_t *device = self->base.device;
     zr_sim_clock_t *clock = device == NULL ? NULL : zr_sim_clock_of(device);
     if (clock == NULL)
         return;
-    zr_hardware_t hardware = seen_by(self, zr_sim_hardware_of(device));
+    const zr_hardware_t *hardware = zr_sim_hardware_of(device);
+    if (self->spread.per_node != hardware->ranks_per_node)
+        self->spread = find_spread(self, hardware->ranks_per_node);
     cost_t cost = {.comm = self,
                    .call = call,
-                   .hardware = &hardware,
+                   .hardware = hardware,
+                   .spread = &self->spread,
                    .n_ranks = self->base.n_ranks,
                    .bytes = (double)call->n_elems * (double)zr_dtype_size(call->message.dtype) *
                             n_parts};
@@ -312,6 +370,7 @@ static sim_comm_t *make(const zr_comm_options_t *options, int rank, int n_ranks,
     zr_comm_init(&self->base, &sim_backend, options, rank, n_ranks);
     self->origin_rank = rank;
     self->stride = 1;
+    self->n_all = n_ranks;
     return self;
 }
 
@@ -331,6 +390,7 @@ static zr_status_t sim_split(zr_comm_t *comm, const zr_comm_call_t *call) {
     if (group == NULL)
         return zr_fail(&comm->options.log, ZR_ERR_MEMORY,
                        "split: no memory for a group of %d simulated ranks", n_ranks);
+    group->n_all = self->n_all;
     group->stride = self->stride * (is_even ? call->group_stride : 1);
     group->origin_rank = self->origin_rank;
     group->is_nested = true;

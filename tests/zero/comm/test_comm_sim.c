@@ -210,15 +210,27 @@ static void test_pieces(void **state) {
                                  5 * 0.001 + 2 * 0.1);
 }
 
-/* Seconds of an all-gather of 1 MB of each rank of a group. */
-static double gather_in_group(int n_ranks, zr_groups_t groups, int size) {
+static zr_status_t call_of(zr_comm_t *group, zr_collective_t collective, void *part, void *memory,
+                           zr_stream_t *stream) {
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    if (collective == ZR_ALL_GATHER)
+        return zr_comm_all_gather(group, &message, part, memory, 250000, stream);
+    if (collective == ZR_REDUCE_SCATTER)
+        return zr_comm_reduce_scatter(group, &message, memory, part, 250000, stream);
+    return zr_comm_all_reduce(group, &message, memory, 250000, stream);
+}
+
+/* Seconds of a collective in a group: a gather or scatter of 1 MB of each rank, or a sum of 1 MB.
+ */
+static double in_group(zr_collective_t collective, double between, int n_ranks, zr_groups_t groups,
+                       int size) {
     zr_hardware_t hardware = round_hardware();
+    hardware.between_nodes.bytes_per_s = between;
     zr_sim_clock_t *clock = NULL;
     zr_device_options_t options = {.log = zr_log_default(), .hardware = &hardware};
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
     zr_comm_t *comm = NULL, *group = NULL;
-    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
     void *memory = NULL;
     double before = 0.0;
     assert_int_equal(zr_sim_clock_create(NULL, &clock), ZR_OK);
@@ -229,7 +241,7 @@ static double gather_in_group(int n_ranks, zr_groups_t groups, int size) {
     assert_int_equal(zr_comm_create_sim(n_ranks - 1, n_ranks, NULL, &comm), ZR_OK);
     assert_int_equal(zr_comm_split_evenly(comm, groups, size, &group), ZR_OK);
     char *part = (char *)memory + ((size_t)1 << 29);
-    assert_int_equal(zr_comm_all_gather(group, &message, part, memory, 250000, stream), ZR_OK);
+    assert_int_equal(call_of(group, collective, part, memory, stream), ZR_OK);
     double seconds = since(clock, stream, &before);
     zr_comm_destroy(&group);
     zr_comm_destroy(&comm);
@@ -237,6 +249,10 @@ static double gather_in_group(int n_ranks, zr_groups_t groups, int size) {
     zr_device_close(&device);
     zr_sim_clock_destroy(&clock);
     return seconds;
+}
+
+static double gather_in_group(int n_ranks, zr_groups_t groups, int size) {
+    return in_group(ZR_ALL_GATHER, 2e6, n_ranks, groups, size);
 }
 
 /* A node's groups share its link to others: 2 MB/s for the 4 ranks that all go over it. */
@@ -249,6 +265,31 @@ static void test_groups(void **state) {
     expect(gather_in_group(8, ZR_GROUPS_ACROSS, 2), 3.0 + 0.001 + 2 * 0.1);
     expect(gather_in_group(16, ZR_GROUPS_ACROSS, 8), 2.0 + 0.1);
     expect(gather_in_group(8, ZR_GROUPS_NEAR, 1), 0.0);
+}
+
+/* What a node's link of 0.5 MB/s has to carry of all groups, for groups of two nodes, half a node,
+ * and others that nodes do not fit: then some lie within a node, and wait for those that do not. */
+static void test_links_of_groups(void **state) {
+    (void)state;
+    /* Groups 0-7 and 8-15, each with 4 nodes' links of its own. */
+    expect(in_group(ZR_ALL_GATHER, 0.5e6, 16, ZR_GROUPS_NEAR, 8), 7 / 0.5 + 5 * 0.001 + 2 * 0.1);
+    /* Across: 4 rings between nodes 0 and 2, and as many between 1 and 3. */
+    expect(in_group(ZR_ALL_GATHER, 0.5e6, 16, ZR_GROUPS_ACROSS, 8), 4 * 1 / 0.5 + 0.1);
+    /* Half a node, and across 2 rings of 4 ranks each, 2 on either node. */
+    expect(in_group(ZR_ALL_GATHER, 0.5e6, 8, ZR_GROUPS_NEAR, 2), 1.0 + 0.001);
+    expect(in_group(ZR_ALL_GATHER, 0.5e6, 8, ZR_GROUPS_ACROSS, 2), 2 * 3 / 0.5 + 0.001 + 2 * 0.1);
+    /* Groups 0-5 and 6-11 both leave node 1; 0-2 leaves none, 3-5 and 6-8 both leave node 1. */
+    expect(in_group(ZR_ALL_GATHER, 0.5e6, 12, ZR_GROUPS_NEAR, 6),
+           2 * 5 / 0.5 + 3 * 0.001 + 2 * 0.1);
+    expect(in_group(ZR_ALL_GATHER, 0.5e6, 12, ZR_GROUPS_NEAR, 3), 2 * 2 / 0.5 + 2 * 0.1);
+    /* Across 3: ranks 0, 3, 6, 9 are on 3 nodes, as are 1, 4, 7, 10 and 2, 5, 8, 11. */
+    expect(in_group(ZR_ALL_GATHER, 0.5e6, 12, ZR_GROUPS_ACROSS, 3), 3 * 3 / 0.5 + 3 * 0.1);
+    /* In rank order: on node 1 each of 2 and 2 ranks sends 4 of another node a slice. */
+    expect(in_group(ZR_REDUCE_SCATTER, 0.5e6, 12, ZR_GROUPS_NEAR, 6), 16 / 0.5 + 0.1);
+    /* A sum of 1 MB of each of a node's 4 ranks with the other node's: half of it there to be
+     * added, and the sum of the other half, too. */
+    expect(in_group(ZR_ALL_REDUCE, 0.5e6, 8, ZR_GROUPS_ACROSS, 4), 2 * (4 * 0.5 / 0.5 + 0.1));
+    expect(in_group(ZR_ALL_REDUCE, 0.5e6, 4, ZR_GROUPS_ACROSS, 2), 0.5 + 0.001 + 0.5 + 0.001);
 }
 
 /* A large sum goes the way that costs less, whatever the latencies; and more ranks cost more. */
@@ -302,6 +343,7 @@ int main(void) {
         cmocka_unit_test(test_sums_in_rank_order),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_links_of_groups),
         cmocka_unit_test(test_many_ranks),
         cmocka_unit_test(test_refused_ranks),
     };
