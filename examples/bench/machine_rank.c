@@ -108,37 +108,46 @@ static zr_status_t time_collective(machine_rank_t *rank, work_t *work, zr_stream
     return ZR_OK;
 }
 
-static zr_status_t measure_collectives(machine_rank_t *rank,
-                                       const on_device_options_t *on_options) {
+static zr_status_t time_collectives(machine_rank_t *rank, zr_comm_t *comm, on_device_t *on) {
     machine_figures_t *figures = &rank->figures;
-    on_device_t on = {0};
     size_t n_ranks = (size_t)rank->options->n_ranks;
     size_t n_part = rank->sizes.comm_bytes / sizeof(float) / n_ranks;
     size_t part_bytes = n_part * sizeof(float);
-    collective_t large = {.comm = rank->base.comm, .n_elems = n_part};
-    zr_status_t status = on_device_open(on_options, &on);
-    if (status == ZR_OK)
-        status = on_device_map(&on, on_device_array_bytes(n_ranks * part_bytes) +
-                                        on_device_array_bytes(part_bytes));
-    if (status == ZR_OK) {
-        large.all = on_device_take(&on, n_ranks * part_bytes);
-        large.part = on_device_take(&on, part_bytes);
-        status = on_device_draw(&on, large.all, ZR_DTYPE_F32, n_ranks * n_part);
-    }
+    collective_t large = {.comm = comm, .n_elems = n_part};
+    ZR_TRY(on_device_map(on, on_device_array_bytes(n_ranks * part_bytes) +
+                                 on_device_array_bytes(part_bytes)));
+    large.all = on_device_take(on, n_ranks * part_bytes);
+    large.part = on_device_take(on, part_bytes);
+    ZR_TRY(on_device_draw(on, large.all, ZR_DTYPE_F32, n_ranks * n_part));
     collective_t small = large;
     small.n_elems = 16;
     work_t works[] = {{.queue = queue_scatter, .context = &large},
                       {.queue = queue_gather, .context = &large},
                       {.queue = queue_gather, .context = &small}};
     double *const seconds[] = {&figures->scatter_s, &figures->gather_s, &figures->small_gather_s};
+    zr_status_t status = ZR_OK;
     for (size_t i = 0; i < 3 && status == ZR_OK; i++) {
-        status = time_collective(rank, &works[i], on.stream);
+        status = time_collective(rank, &works[i], on->stream);
         *seconds[i] = bench_times_median(&works[i].times);
     }
     works_free(works, 3);
-    zr_status_t met = status == ZR_OK ? meet(rank) : status; /* nobody reads the memory any more */
+    return status == ZR_OK ? meet(rank) : status; /* nobody reads the memory any more */
+}
+
+/* By a group of all ranks, since a communicator has to go before a device that it has worked on. */
+static zr_status_t measure_collectives(machine_rank_t *rank,
+                                       const on_device_options_t *on_options) {
+    on_device_t on = {0};
+    zr_comm_t *group = NULL;
+    ZR_TRY(zr_comm_split(rank->base.comm, 0, rank->base.number, &group));
+    zr_status_t status = on_device_open(on_options, &on);
+    if (status == ZR_OK)
+        status = time_collectives(rank, group, &on);
+    if (status != ZR_OK)
+        zr_comm_abort(group, zr_status_name(status));
+    zr_comm_destroy(&group);
     on_device_close(&on);
-    return met;
+    return status;
 }
 
 /* ---- the host link ----------------------------------------------------------------------------
