@@ -6,11 +6,10 @@
 #ifndef EXAMPLES_BENCH_COMM_RANK_H
 #define EXAMPLES_BENCH_COMM_RANK_H
 
-#include <pthread.h>
-
 #include "examples/bench/comm_copy.h"
 #include "examples/bench/comm_run.h"
 #include "examples/bench/on_device.h"
+#include "examples/bench/ranks.h"
 
 #define COMM_STAGING_BYTES ((size_t)1 << 20)
 
@@ -23,10 +22,8 @@ enum {
 };
 
 typedef struct comm_rank {
+    bench_rank_t base;
     const comm_options_t *options;
-    pthread_t thread;
-    zr_status_t status;
-    zr_comm_t *comm;
     comm_row_t *rows; /* this rank's own copy */
     size_t n_rows;
     on_device_t on;

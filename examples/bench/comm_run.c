@@ -59,12 +59,12 @@ static zr_status_t prepare_mpi(comm_rank_t *rank) {
 
 static zr_status_t set_up(comm_rank_t *rank) {
     const comm_options_t *o = rank->options;
-    zr_log_t log = zr_log_with_rank(&o->log, zr_comm_rank(rank->comm));
+    zr_log_t log = zr_log_with_rank(&o->log, rank->base.number);
     on_device_options_t on_options = on_device_options_default(&log);
     char name[32];
     rank->is_host = strcmp(o->comm->device, "host") == 0;
     snprintf(name, sizeof(name), rank->is_host ? "%s" : "%s:%d", o->comm->device,
-             zr_comm_rank(rank->comm));
+             rank->base.number);
     on_options.device = name;
     on_options.shares_memory = o->comm->is_launched;
     on_options.n_threads = rank->is_host ? (size_t)o->n_threads : 0;
@@ -89,70 +89,42 @@ static zr_status_t set_up(comm_rank_t *rank) {
     return ZR_OK;
 }
 
-static void tear_down(comm_rank_t *rank) {
+static zr_status_t measure_rows(void *argument) {
+    comm_rank_t *rank = argument;
+    ZR_TRY(set_up(rank));
+    ZR_TRY(prepare_mpi(rank));
+    for (size_t i = 0; i < rank->n_rows; i++)
+        ZR_TRY(comm_measure_row(rank, &rank->rows[i]));
+    return ZR_OK;
+}
+
+static void tear_down(void *argument) {
+    comm_rank_t *rank = argument;
     for (int work = 0; work < N_COMM_WORKS; work++)
         bench_times_free(&rank->times[work]);
     crew_destroy(&rank->crew);
     free(rank->staging);
     free(rank->untouched);
-    if (rank->mpi != NULL && rank->status == ZR_OK) /* else others may not come to it */
+    if (rank->mpi != NULL && rank->base.status == ZR_OK) /* else others may not come to it */
         rank->mpi->end(rank->mpi_ranks);
-    zr_comm_destroy(&rank->comm); /* it has events of the device */
+    zr_comm_destroy(&rank->base.comm); /* it has events of the device */
     on_device_close(&rank->on);
-}
-
-static void *run_rank(void *argument) {
-    comm_rank_t *rank = argument;
-    rank->status = set_up(rank);
-    if (rank->status == ZR_OK)
-        rank->status = prepare_mpi(rank);
-    for (size_t i = 0; i < rank->n_rows && rank->status == ZR_OK; i++)
-        rank->status = comm_measure_row(rank, &rank->rows[i]);
-    if (rank->status != ZR_OK)
-        zr_comm_abort(rank->comm, zr_status_name(rank->status));
-    tear_down(rank);
-    return NULL;
 }
 
 /* ---- all ranks --------------------------------------------------------------------------------
  */
 
-/* Ranks of this process, with a copy of the rows each. */
-static zr_status_t start_ranks(const comm_options_t *options, zr_comm_t **comms, comm_rank_t *ranks,
-                               int *n_started_p) {
-    for (int i = 0; i < options->n_ranks; i++) {
-        if (comms[i] == NULL)
-            continue;
-        comm_rank_t *rank = &ranks[*n_started_p];
-        rank->comm = comms[i];
-        if (pthread_create(&rank->thread, NULL, run_rank, rank) != 0) {
-            zr_comm_abort(comms[i], "its thread could not be started");
-            for (int rest = i; rest < options->n_ranks; rest++)
-                zr_comm_destroy(&comms[rest]);
-            return zr_fail(&options->log, ZR_ERR_MEMORY, "cannot start a thread for rank %d", i);
-        }
-        (*n_started_p)++;
-    }
-    return ZR_OK;
-}
-
-static zr_status_t run_ranks(const comm_options_t *options, comm_rank_t *ranks) {
-    zr_comm_options_t comm_options = zr_comm_options_default();
-    comm_options.log = options->log;
-    zr_comm_t *comms[ZR_MAX_SUM_SOURCES] = {NULL};
-    int n_started = 0;
+static zr_status_t run_ranks(const comm_options_t *options, comm_rank_t *all) {
+    const bench_ranks_t ranks = {.n_ranks = options->n_ranks,
+                                 .all = all,
+                                 .rank_bytes = sizeof(*all),
+                                 .create = options->comm->create,
+                                 .work = measure_rows,
+                                 .end = tear_down,
+                                 .log = options->log};
     if (options->comm->is_launched)
         comm_mpi_share_heap();
-    ZR_TRY(options->comm->create(options->n_ranks, &comm_options, comms));
-    zr_status_t status = start_ranks(options, comms, ranks, &n_started);
-    for (int i = 0; i < n_started; i++)
-        pthread_join(ranks[i].thread, NULL);
-    /* That of the cause, if one is not about the communicator: the others were stopped by it. */
-    for (int i = 0; i < n_started; i++) {
-        if (ranks[i].status != ZR_OK && (status == ZR_OK || status == ZR_ERR_COMM))
-            status = ranks[i].status;
-    }
-    return status;
+    return bench_ranks_run(&ranks);
 }
 
 zr_status_t comm_measure(const comm_options_t *options, comm_row_t *rows, size_t n_rows,

@@ -10,14 +10,14 @@ zr_status_t comm_agree_on_most(comm_rank_t *rank, double own, double *most_p) {
     const zr_message_t message = {
         .tensor = "times", .dtype = ZR_DTYPE_F64, .traffic = ZR_TRAFFIC_CONTROL};
     double all[ZR_MAX_SUM_SOURCES];
-    size_t n_ranks = (size_t)zr_comm_n_ranks(rank->comm);
-    double *place = rank->shown + zr_comm_rank(rank->comm);
+    size_t n_ranks = (size_t)zr_comm_n_ranks(rank->base.comm);
+    double *place = rank->shown + rank->base.number;
     zr_stream_t *stream = rank->on.stream;
     ZR_TRY(zr_copy_async(stream, place, &own, sizeof(own), ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_comm_all_gather(rank->comm, &message, place, rank->shown, 1, stream));
+    ZR_TRY(zr_comm_all_gather(rank->base.comm, &message, place, rank->shown, 1, stream));
     ZR_TRY(zr_copy_async(stream, all, rank->shown, n_ranks * sizeof(*all), ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(stream));
-    ZR_TRY(zr_comm_check(rank->comm));
+    ZR_TRY(zr_comm_check(rank->base.comm));
     *most_p = own;
     for (size_t i = 0; i < n_ranks; i++)
         *most_p = all[i] > *most_p ? all[i] : *most_p;
@@ -30,13 +30,13 @@ zr_status_t comm_agree_on_most(comm_rank_t *rank, double own, double *most_p) {
 /* Of one call, on the slowest rank. All begin together; what does not end together waits. */
 static zr_status_t time_work(comm_rank_t *rank, const comm_row_t *row, int work, size_t n_calls,
                              double *seconds_p) {
-    ZR_TRY(zr_comm_barrier(rank->comm, "begin"));
+    ZR_TRY(zr_comm_barrier(rank->base.comm, "begin"));
     double begin = bench_seconds();
     for (size_t i = 0; i < n_calls; i++)
         ZR_TRY(comm_do_work(rank, row, work));
     ZR_TRY(zr_stream_synchronize(rank->on.stream));
     if (work < COMM_WORK_OURS)
-        ZR_TRY(zr_comm_barrier(rank->comm, "end"));
+        ZR_TRY(zr_comm_barrier(rank->base.comm, "end"));
     double seconds = bench_seconds() - begin;
     ZR_TRY(comm_agree_on_most(rank, seconds, &seconds));
     *seconds_p = seconds / (double)n_calls;

@@ -23,12 +23,15 @@ static zr_status_t start(const bench_ranks_t *ranks, int *n_started_p) {
     zr_comm_t **comms = calloc((size_t)n_ranks, sizeof(*comms));
     if (comms == NULL)
         return zr_fail(&ranks->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_ranks);
-    zr_status_t status = zr_comm_create_threads(n_ranks, &comm_options, comms);
+    zr_status_t status = (ranks->create != NULL ? ranks->create : zr_comm_create_threads)(
+        n_ranks, &comm_options, comms);
     for (int i = 0; i < n_ranks && status == ZR_OK; i++) {
-        bench_rank_t *rank = rank_at(ranks, i);
+        bench_rank_t *rank = rank_at(ranks, *n_started_p);
+        if (comms[i] == NULL)
+            continue;
         *rank = (bench_rank_t){.number = i, .comm = comms[i], .ranks = ranks};
         if (pthread_create(&rank->thread, NULL, run_rank, rank) == 0) {
-            *n_started_p = i + 1;
+            (*n_started_p)++;
             continue;
         }
         status = zr_fail(&ranks->log, ZR_ERR_MEMORY, "cannot start a thread for rank %d", i);

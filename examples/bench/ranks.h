@@ -1,5 +1,5 @@
 /*
- * Ranks as threads of this process, for what is measured while all of them work.
+ * Ranks of this process as threads, for what is measured while all of them work.
  */
 #ifndef EXAMPLES_BENCH_RANKS_H
 #define EXAMPLES_BENCH_RANKS_H
@@ -21,8 +21,11 @@ typedef struct bench_rank {
 
 struct bench_ranks {
     int n_ranks;
-    void *all; /* [n_ranks] of rank_bytes, each with a bench_rank_t to be filled in first */
+    void *all; /* [n_ranks] of rank_bytes, each with a bench_rank_t to be filled in first; where
+                  some ranks are other processes, only as many as there are here are used */
     size_t rank_bytes;
+    /* Fill comms[n_ranks]: NULL for a rank that is another process. NULL: threads */
+    zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
     zr_status_t (*work)(void *rank); /* what it returns that is no success stops the others */
     void (*end)(void *rank);         /* undoes all that work has made; always called */
     zr_log_t log;
