@@ -110,6 +110,8 @@ static const shared_option_t shared[] = {
      "none, cpu, nvme or auto: at stage 3, where parameters live (default: each is tried)"},
     {"offload-gradients", 3,
      "none or cpu: where gradients of offloaded state wait (default: what fits the larger model)"},
+    {"offload-gradients-ratio", 3,
+     "how much of them waits in host memory (default: what fits the larger model)"},
     {"offload-activations", 3,
      "none, cpu or nvme: where inputs of layers wait (default: what fits the larger model)"},
     {"device-memory", 4, "device memory of each rank (default: what the hardware has)"},
@@ -297,7 +299,7 @@ static void note_open(capacity_options_t *o, const char *name) {
     const zr_config_t *config = &o->run.config;
     if (strcmp(name, "stage") == 0)
         o->stage_open = false;
-    else if (strcmp(name, "offload-gradients") == 0)
+    else if (strcmp(name, "offload-gradients") == 0 || strcmp(name, "offload-gradients-ratio") == 0)
         o->gradients_open = false;
     else if (strcmp(name, "offload-activations") == 0)
         o->activations_open = false;

@@ -81,6 +81,8 @@ static void add_optimizer(text_t *text, const zr_config_t *config, bool is_cuda)
         add(text, " --state-in-host %zu", offload->max_in_cpu_elems);
     if (config->stage >= 2)
         add(text, " --offload-gradients %s", train_offload_name(offload->gradients));
+    if (config->stage >= 2 && offload->gradients == ZR_OFFLOAD_CPU && offload->gradients_ratio < 1)
+        add(text, " --offload-gradients-ratio %.8g", offload->gradients_ratio);
     if (is_cuda)
         add(text, " --update-on %s", update_on[offload->update_on]);
 }
@@ -196,6 +198,7 @@ static json_t *largest_object(const capacity_search_t *search) {
     made &= json_put(
         object, "offload_gradients",
         json_string(train_offload_name(has_gradients ? offload->gradients : ZR_OFFLOAD_NONE)));
+    made &= json_put(object, "offload_gradients_ratio", json_number(offload->gradients_ratio));
     made &= json_put(object, "offload_activations",
                      json_string(train_offload_name(run->offload_activations)));
     made &= json_put(object, "step_ms", json_number(1e3 * seconds));

@@ -77,6 +77,7 @@ static const struct {
     {"budgets_bytes", "largest.bytes.budgets", false},
     {"efficiency", "largest.efficiency", false},
     {"offload_gradients", "largest.offload_gradients", true},
+    {"offload_gradients_ratio", "largest.offload_gradients_ratio", false},
     {"offload_activations", "largest.offload_activations", true},
     {"device_bytes", "largest.peak_bytes.device.reserved", false},
     {"host_bytes", "largest.peak_bytes.host.reserved", false},
@@ -206,8 +207,9 @@ static void print_point(const json_t *point, FILE *file) {
              capacity_point_number(point, "largest.model.channels"));
     if (capacity_point_at(point, "proof.step_ms") != NULL)
         snprintf(measured, sizeof(measured), "%.1f", capacity_point_number(point, "proof.step_ms"));
+    bool is_part = capacity_point_number(point, "largest.offload_gradients_ratio") < 1;
     fprintf(file, " %5s %5s %10s %11s %10s %10s %10s %10s %6.3f %10.1f %10s",
-            capacity_point_text(point, "largest.offload_gradients"),
+            is_part ? "part" : capacity_point_text(point, "largest.offload_gradients"),
             capacity_point_text(point, "largest.offload_activations"),
             format_params(capacity_point_number(point, "largest.model.parameters"), params,
                           sizeof(params)),

@@ -11,9 +11,10 @@
 
 typedef struct variant {
     zr_offload_device_t gradients, activations;
+    bool parts_gradients; /* as many of them as host memory has no room for wait on the device */
 } variant_t;
 
-#define MOST_VARIANTS 8
+#define MOST_VARIANTS 9
 
 const char *capacity_where_name(capacity_where_t where) {
     static const char *const names[] = {"none", "cpu", "nvme", "auto"};
@@ -70,6 +71,9 @@ static zr_status_t try_shape(capacity_search_t *search, const variant_t *variant
     search->n_plans++;
     if (run.auto_optimizer || run.auto_params)
         ZR_TRY(plan_auto_place(&run, &search->its_case->hardware, search->log, &search->n_plans));
+    if (variant->parts_gradients)
+        ZR_TRY(
+            plan_auto_gradients(&run, &search->its_case->hardware, search->log, &search->n_plans));
     gpt_plan_request_t request = request_of(search, &run);
     zr_status_t status = gpt_plan(&request, &plan);
     *fits_p = status == ZR_OK;
@@ -177,6 +181,10 @@ static size_t list_variants(const capacity_search_t *search, variant_t variants[
             variant.gradients = ZR_OFFLOAD_CPU;
         variants[n++] = variant;
         variant.gradients = ZR_OFFLOAD_NONE;
+        if (splits_gradients)
+            variants[n++] = variant;
+        variant.gradients = ZR_OFFLOAD_CPU;
+        variant.parts_gradients = true;
         if (splits_gradients)
             variants[n++] = variant;
     }

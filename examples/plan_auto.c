@@ -103,6 +103,12 @@ static void turn_params_in_host(search_t *search, size_t share) {
         part_that_is_up(search->param_elems, share);
 }
 
+/* Of gradients, what leaves host memory goes up. */
+static void turn_gradients_up(search_t *search, size_t share) {
+    search->run->config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
+    search->run->config.offload_optimizer.gradients_ratio = (double)(N_SHARES - share) / N_SHARES;
+}
+
 /* Turn down as little as the budget asked about needs. *fits_p false: all is down, in vain. */
 static zr_status_t turn_down(search_t *search, turn_fn turn, question_t question, bool *fits_p) {
     size_t low = 0, high = N_SHARES; /* `low` - 1 does not fit; `high` does, or nothing */
@@ -199,6 +205,24 @@ static zr_status_t place_state_first(search_t *search, bool *fits_p) {
     return *fits_p ? fits(search, OF_HOST, fits_p) : ZR_OK;
 }
 
+/* The least of host memory that there is, but for gradients that the device has no room for. */
+static zr_status_t place_gradients_last(search_t *search, bool *fits_p) {
+    zr_config_t *config = &search->run->config;
+    *fits_p = false;
+    if (config->nvme.paths[0] == '\0' && search->run->auto_optimizer)
+        return ZR_OK;
+    reset(search);
+    if (search->run->auto_optimizer)
+        config->offload_optimizer.device = ZR_OFFLOAD_NVME;
+    if (search->run->auto_params && config->stage == 3)
+        config->offload_param.device = ZR_OFFLOAD_NVME;
+    ZR_TRY(turn_down(search, turn_gradients_up, OF_HOST, fits_p));
+    ZR_TRY(*fits_p ? fits(search, OF_DEVICE, fits_p) : ZR_OK);
+    if (!*fits_p)
+        config->offload_optimizer.gradients_ratio = 1;
+    return ZR_OK;
+}
+
 /* Gradients go with their state, unless only the device has room for them. */
 static zr_status_t choose(search_t *search) {
     zr_offload_options_t *state = &search->run->config.offload_optimizer;
@@ -213,7 +237,19 @@ static zr_status_t choose(search_t *search) {
         return ZR_OK;
     state->gradients = ZR_OFFLOAD_CPU;
     ZR_TRY(place_state_first(search, &found));
+    if (!found)
+        ZR_TRY(place_gradients_last(search, &found));
     return found ? ZR_OK : place(search, &found);
+}
+
+zr_status_t plan_auto_gradients(train_options_t *run, const zr_hardware_t *hardware,
+                                const zr_log_t *log, size_t *n_plans_p) {
+    search_t search = {.run = run, .log = log};
+    bool found = false;
+    search.request = train_plan_request(run, hardware);
+    ZR_TRY(turn_down(&search, turn_gradients_up, OF_HOST, &found));
+    *n_plans_p += search.n_plans;
+    return ZR_OK;
 }
 
 zr_status_t plan_auto_place(train_options_t *run, const zr_hardware_t *hardware,

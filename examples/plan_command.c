@@ -25,7 +25,7 @@ static bool is_said(const plan_options_t *options, const plan_row_t *row, const 
         return row->params == ZR_OFFLOAD_NVME;
     if (strcmp(name, "update-on") == 0)
         return row->optimizer != ZR_OFFLOAD_NONE;
-    if (strcmp(name, "offload-gradients") == 0)
+    if (strcmp(name, "offload-gradients") == 0 || strcmp(name, "offload-gradients-ratio") == 0)
         return row->optimizer != ZR_OFFLOAD_NONE && row->stage >= 2;
     return true;
 }

@@ -61,6 +61,7 @@ static const shared_option_t shared[] = {
     {"offload-param-ratio", 5, NULL},
     {"params-in-host", 5, NULL},
     {"offload-gradients", 5, NULL},
+    {"offload-gradients-ratio", 5, NULL},
     {"update-on", 5, NULL},
     {"offload-activations", 5, NULL},
     {"sub-group", 5, NULL},

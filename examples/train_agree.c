@@ -98,6 +98,7 @@ static void agree_on_schedule(agreement_t *a, const train_options_t *o) {
     agree(a, "--sub-group %zu", config->sub_group_elems);
     agree(a, "--offload-optimizer %s", place_name(config->offload_optimizer.device));
     agree(a, "--offload-gradients %s", place_name(config->offload_optimizer.gradients));
+    agree(a, "--offload-gradients-ratio %.17g", config->offload_optimizer.gradients_ratio);
     agree(a, "--offload-params %s", place_name(config->offload_param.device));
     agree(a, "--offload-activations %s", place_name(o->offload_activations));
 }

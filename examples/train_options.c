@@ -74,6 +74,7 @@ enum option_key {
     KEY_OFFLOAD_RATIO,
     KEY_STATE_IN_HOST,
     KEY_OFFLOAD_GRADIENTS,
+    KEY_OFFLOAD_GRADIENTS_RATIO,
     KEY_UPDATE_ON,
     KEY_OFFLOAD_ACTIVATIONS,
     KEY_NVME_PATH,
@@ -180,6 +181,9 @@ static const struct argp_option option_table[] = {
     {"offload-gradients", KEY_OFFLOAD_GRADIENTS, "none|cpu", 0,
      "with --offload-optimizer, at stages 2 and 3: where gradients wait for an update on the host "
      "(default cpu)",
+     4},
+    {"offload-gradients-ratio", KEY_OFFLOAD_GRADIENTS_RATIO, "RATIO", 0,
+     "how much of them waits in host memory, at least; the rest waits on the device (default 1)",
      4},
     {"update-on", KEY_UPDATE_ON, "auto|host|device", 0,
      "with --offload-optimizer: where what is offloaded is updated (default auto: the faster, "
@@ -449,10 +453,17 @@ static zr_status_t set_offload_gradients(parsing_t *p, const char *value) {
     static const char *const names[] = {"none", "cpu"};
     int choice = 0;
     ZR_TRY(choose(p, "--offload-gradients", value, names, 2, &choice));
-    p->options->offload_given = "--offload-gradients";
+    p->options->offload_given = p->options->gradients_given_as = "--offload-gradients";
     p->options->gradients_given = true;
     p->options->config.offload_optimizer.gradients = (zr_offload_device_t)choice;
     return ZR_OK;
+}
+
+static zr_status_t set_offload_gradients_ratio(parsing_t *p, const char *value) {
+    p->options->offload_given = p->options->gradients_given_as = "--offload-gradients-ratio";
+    p->options->gradients_ratio_given = p->options->gradients_given = true;
+    return args_number("--offload-gradients-ratio", value, 0, 1, p->log,
+                       &p->options->config.offload_optimizer.gradients_ratio);
 }
 
 static zr_status_t set_update_on(parsing_t *p, const char *value) {
@@ -596,6 +607,8 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
     case KEY_STATE_IN_HOST:
         return args_count("--state-in-host", value, 0, MOST_COUNT, p->log,
                           &o->config.offload_optimizer.max_in_cpu_elems);
+    case KEY_OFFLOAD_GRADIENTS_RATIO:
+        return set_offload_gradients_ratio(p, value);
     case KEY_OFFLOAD_GRADIENTS:
         return set_offload_gradients(p, value);
     case KEY_SUB_GROUP:
@@ -942,9 +955,14 @@ static zr_status_t check_offload(const train_options_t *options, const zr_log_t 
                        options->offload_given);
     if (options->gradients_given && options->config.stage < 2)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--offload-gradients: at stage %d every rank adds up all gradients on the "
-                       "device; only shards of them can be offloaded, at --stage 2 or 3",
-                       options->config.stage);
+                       "%s: at stage %d every rank adds up all gradients on the device; only "
+                       "shards of them can be offloaded, at --stage 2 or 3",
+                       options->gradients_given_as, options->config.stage);
+    if (options->gradients_ratio_given &&
+        options->config.offload_optimizer.gradients == ZR_OFFLOAD_NONE)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--offload-gradients-ratio: with --offload-gradients none all of them wait "
+                       "on the device; leave one of the two out");
     if (device != ZR_OFFLOAD_NVME && options->config.offload_optimizer.max_in_cpu_elems != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--state-in-host: no optimizer state is offloaded to NVMe; add "

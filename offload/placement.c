@@ -36,11 +36,10 @@ static size_t count_pieces(const zr_placement_options_t *o, const size_t *tensor
 
 /* How far the cutting has come. */
 typedef struct progress {
-    size_t seen_elems;   /* of the pieces so far */
-    size_t down_elems;   /* of those that went down */
-    size_t lower_elems;  /* of these, to lower */
-    size_t tensor_elems; /* of the last tensor's pieces that went down */
-    double lower_share;  /* of what goes down, that may go to lower */
+    size_t seen_elems;  /* of the pieces so far */
+    size_t down_elems;  /* of those that went down */
+    size_t lower_elems; /* of these, to lower */
+    double lower_share; /* of what goes down, that may go to lower */
 } progress_t;
 
 /* A piece goes down when the fraction is not reached without it: then it is never missed, and
@@ -76,9 +75,6 @@ static void add_piece(const zr_placement_options_t *o, zr_placement_t *placement
     size_t size_bytes = piece->n_elems * o->elem_bytes;
     size_t *in_tensor = &placement->tensor_bytes[piece->tensor][tier];
     piece->tier = tier;
-    piece->below_elems = progress->tensor_elems;
-    if (tier != o->upper)
-        progress->tensor_elems += piece->n_elems;
     piece->offset_bytes = *in_tensor;
     *in_tensor += size_bytes;
     placement->bytes[tier] += size_bytes;
@@ -104,7 +100,6 @@ zr_status_t zr_placement_make(const zr_placement_options_t *o, const size_t *ten
     }
     progress_t progress = begin(o, tensor_elems, n_tensors);
     for (size_t i = 0; i < n_tensors; i++) {
-        progress.tensor_elems = 0;
         for (size_t first = 0; first < tensor_elems[i];) {
             size_t left = tensor_elems[i] - first;
             zr_piece_t piece = {.tensor = i,

@@ -38,7 +38,6 @@ typedef struct zr_piece {
     size_t n_elems;
     zr_tier_t tier;
     size_t offset_bytes; /* in what its tensor has in this tier */
-    size_t below_elems; /* of its tensor's pieces before it, those that are not in the upper tier */
 } zr_piece_t;
 
 typedef struct zr_placement {

@@ -29,6 +29,8 @@ static void advise_device(const zr_config_t *config, int n_shards, zr_allocator_
         by_tag[ZR_TAG_GRADIENTS] = by_tag[ZR_TAG_OPTIMIZER_STATE];
     else if (config->stage >= 2 && !moves_gradients(config))
         by_tag[ZR_TAG_GRADIENTS] = "--offload-gradients cpu, with an offloaded optimizer";
+    else if (config->stage >= 2 && config->offload_optimizer.gradients_ratio < 1)
+        by_tag[ZR_TAG_GRADIENTS] = "a larger --offload-gradients-ratio";
     if (config->stage == 3 && config->offload_param.device == ZR_OFFLOAD_NONE)
         by_tag[ZR_TAG_PARAMETERS] = "--offload-params cpu or nvme";
     else if (config->stage == 3 && config->offload_param.ratio < 1)
@@ -66,7 +68,7 @@ static void advise_host(const zr_config_t *config, zr_allocator_advice_t *advice
     if (config->offload_optimizer.device == ZR_OFFLOAD_NVME)
         by_tag[ZR_TAG_OPTIMIZER_STATE] = "a smaller --state-in-host";
     if (config->offload_optimizer.device != ZR_OFFLOAD_NONE && moves_gradients(config))
-        by_tag[ZR_TAG_GRADIENTS] = "--offload-gradients none";
+        by_tag[ZR_TAG_GRADIENTS] = "a lower --offload-gradients-ratio, or --offload-gradients none";
     if (config->offload_param.device == ZR_OFFLOAD_CPU)
         by_tag[ZR_TAG_PARAMETERS] = "--offload-params nvme";
     if (config->offload_param.device == ZR_OFFLOAD_NVME)

@@ -31,6 +31,7 @@ zr_config_t zr_config_default(void) {
         .offload_optimizer = {.device = ZR_OFFLOAD_NONE,
                               .ratio = 1,
                               .gradients = ZR_OFFLOAD_CPU,
+                              .gradients_ratio = 1,
                               .n_buffers = 4,
                               .read_ahead = true,
                               .write_behind = true},
@@ -238,6 +239,11 @@ static zr_status_t check_offload(const zr_config_t *config, const zr_log_t *log)
                                     "configuration: offload_optimizer.gradients is %d; allowed are "
                                     "none (0) and cpu (1)",
                                     (int)optimizer->gradients));
+    if (!(optimizer->gradients_ratio >= 0 && optimizer->gradients_ratio <= 1))
+        keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
+                                    "configuration: offload_optimizer.gradients_ratio "
+                                    "(--offload-gradients-ratio) is %g, has to be from 0 to 1",
+                                    optimizer->gradients_ratio));
     if ((unsigned)optimizer->update_on > ZR_UPDATE_ON_DEVICE)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
                                     "configuration: offload_optimizer.update_on is %d; allowed are "

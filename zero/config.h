@@ -71,6 +71,8 @@ typedef struct zr_offload_options {
                                 stays in host memory */
     zr_offload_device_t gradients; /* stages 2 and 3: where shards of gradients are whose state is
                                       not on the device: NONE, there all the same; or CPU */
+    double gradients_ratio;        /* with CPU: at least this fraction of them waits there, in whole
+                                      sub-groups; the rest on the device; 0 to 1 */
     zr_update_on_t update_on;      /* the same where the device works on host memory */
     size_t n_buffers;  /* nvme: sub-groups that are read, worked on and written at once; > 0 */
     bool read_ahead;   /* nvme: read the next sub-groups while one is worked on */
@@ -152,9 +154,9 @@ typedef struct zr_config {
  * Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
  * decay, no clipping, constant rate, prefetch of 50,000,000 elements, one group of all ranks,
  * overlap, no budgets, nothing
- * offloaded (ratio 1, gradients with it, 4 buffers; of parameters ratio 1, 5 buffers of 4194304,
- * none in host memory; requests of 512 KiB, 32 at once, checksums), progress every 10 steps. The
- * schedule's other fields are DeepSpeed's defaults: whoever sets a kind sets steps too.
+ * offloaded (ratio 1, all gradients with it, 4 buffers; of parameters ratio 1, 5 buffers of
+ * 4194304, none in host memory; requests of 512 KiB, 32 at once, checksums), progress every 10
+ * steps. The schedule's other fields are DeepSpeed's defaults: whoever sets a kind sets steps too.
  *
  * Threads: thread-safe, as everything here: nothing is shared.
  */
@@ -184,8 +186,8 @@ ZR_NODISCARD zr_status_t zr_config_read_json(const char *path, const zr_log_t *l
  * digits.
  *
  * DeepSpeed's JSON has no keys for reduce, device_memory_bytes, host_memory_bytes,
- * offload_optimizer.max_in_cpu_elems, .gradients and .update_on, host_threads, plan_memory, and of
- * nvme capacity_bytes, submit_batch, files_per_path, verify and store.
+ * offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio and .update_on, host_threads,
+ * plan_memory, and of nvme capacity_bytes, submit_batch, files_per_path, verify and store.
  *
  * @param log     NULL: default
  * @param text_p  JSON, indented; the caller frees it with free()

@@ -11,24 +11,65 @@
  */
 #include "zero/grads.h"
 
+#include <stdlib.h>
+
 #include "zero/runtime_internal.h"
 
 /* ---- where ----------------------------------------------------------------------------------- */
 
-static const size_t *state_bytes(const zr_unit_t *unit) {
-    return unit->runtime->state.placement.tensor_bytes[unit->index];
+static zr_grads_place_t *place_of(const zr_runtime_t *runtime, const zr_piece_t *piece) {
+    return &runtime->grads_places[piece - runtime->state.placement.pieces];
 }
 
-static size_t elems_in(const zr_unit_t *unit, zr_tier_t tier) {
-    return state_bytes(unit)[tier] / ZR_STATE_BYTES_PER_ELEM;
+bool zr_grads_wait_below(const zr_runtime_t *runtime, const zr_piece_t *piece) {
+    return runtime->grads_places != NULL && place_of(runtime, piece)->is_below;
+}
+
+/* Of pieces whose state is not on the device, evenly over their order. */
+zr_status_t zr_grads_place(zr_runtime_t *runtime) {
+    const zr_placement_t *placement = &runtime->state.placement;
+    double ratio = runtime->config.offload_optimizer.gradients_ratio;
+    size_t n_lowered = 0, n_below = 0; /* elements */
+    if (!zr_rt_offloads_grads(runtime))
+        return ZR_OK;
+    runtime->grads_places = calloc(placement->n_pieces + 1, sizeof(*runtime->grads_places));
+    if (runtime->grads_places == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu pieces",
+                       placement->n_pieces);
+    for (size_t unit = 0; unit < placement->n_tensors; unit++) {
+        size_t first[2] = {0, 0};
+        for (size_t i = placement->first_piece[unit]; i < placement->first_piece[unit + 1]; i++) {
+            const zr_piece_t *piece = &placement->pieces[i];
+            zr_grads_place_t *place = &runtime->grads_places[i];
+            bool is_lowered = piece->tier != ZR_TIER_DEVICE;
+            n_lowered += is_lowered ? piece->n_elems : 0;
+            place->is_below = is_lowered && (double)n_below < ratio * (double)n_lowered;
+            place->first = first[place->is_below];
+            first[place->is_below] += piece->n_elems;
+            n_below += place->is_below ? piece->n_elems : 0;
+            runtime->n_grads_below += place->is_below;
+        }
+    }
+    return ZR_OK;
+}
+
+/* Of a unit's shard. */
+static size_t elems_below(const zr_unit_t *unit) {
+    const zr_runtime_t *runtime = unit->runtime;
+    const zr_placement_t *placement = &runtime->state.placement;
+    size_t n = 0;
+    for (size_t i = placement->first_piece[unit->index];
+         i < placement->first_piece[unit->index + 1]; i++)
+        n += zr_grads_wait_below(runtime, &placement->pieces[i]) ? placement->pieces[i].n_elems : 0;
+    return n;
 }
 
 void *zr_grads_of_piece(const zr_unit_t *unit, const zr_piece_t *piece) {
     const zr_runtime_t *runtime = unit->runtime;
     if (unit->grads_are_split) {
-        if (piece->tier != ZR_TIER_DEVICE)
-            return zr_rt_at(runtime, unit->grad_host, piece->below_elems);
-        return zr_rt_at(runtime, unit->grad_shard, piece->first - piece->below_elems);
+        const zr_grads_place_t *place = place_of(runtime, piece);
+        return zr_rt_at(runtime, place->is_below ? unit->grad_host : unit->grad_shard,
+                        place->first);
     }
     if (runtime->config.stage != 0 && unit->grad_shard != NULL)
         return zr_rt_at(runtime, unit->grad_shard, piece->first);
@@ -55,14 +96,14 @@ static zr_status_t allocate_full(zr_unit_t *unit) {
 static zr_status_t allocate_shard(zr_unit_t *unit) {
     const zr_runtime_t *runtime = unit->runtime;
     size_t shard_elems = unit->flat[FLAT_TRAINABLE].shard_elems;
-    size_t device_elems = elems_in(unit, ZR_TIER_DEVICE);
-    if (!zr_rt_offloads_grads(runtime) || device_elems == shard_elems)
+    size_t below_elems = elems_below(unit);
+    if (below_elems == 0)
         return allocate(unit, ZR_TIER_DEVICE, shard_elems, &unit->grad_shard);
-    if (device_elems == 0 && !runtime->state.has_copies)
+    if (below_elems == shard_elems && !runtime->state.has_copies)
         return allocate(unit, ZR_TIER_HOST, shard_elems, &unit->grad_shard);
     unit->grads_are_split = true;
-    ZR_TRY(allocate(unit, ZR_TIER_DEVICE, device_elems, &unit->grad_shard));
-    return allocate(unit, ZR_TIER_HOST, shard_elems - device_elems, &unit->grad_host);
+    ZR_TRY(allocate(unit, ZR_TIER_DEVICE, shard_elems - below_elems, &unit->grad_shard));
+    return allocate(unit, ZR_TIER_HOST, below_elems, &unit->grad_host);
 }
 
 zr_status_t zr_grads_allocate(zr_unit_t *unit) {
@@ -153,7 +194,7 @@ static zr_status_t add_kept(zr_unit_t *unit, const zr_piece_t *piece, void *land
     zr_dtype_t dtype = runtime->config.dtype;
     const void *kept = zr_grads_of_piece(unit, piece);
     size_t size_bytes = zr_rt_bytes(runtime, piece->n_elems);
-    if (landing != NULL && piece->tier != ZR_TIER_DEVICE) {
+    if (landing != NULL && zr_grads_wait_below(runtime, piece)) {
         ZR_TRY(zr_copy_async(stream, landing, kept, size_bytes, ZR_COPY_HOST_TO_DEVICE));
         runtime->state.copied_up_bytes += size_bytes;
         kept = landing;
@@ -164,7 +205,7 @@ static zr_status_t add_kept(zr_unit_t *unit, const zr_piece_t *piece, void *land
 static zr_status_t keep(zr_unit_t *unit, const zr_piece_t *piece) {
     zr_runtime_t *runtime = unit->runtime;
     size_t size_bytes = zr_rt_bytes(runtime, piece->n_elems);
-    bool goes_down = piece->tier != ZR_TIER_DEVICE;
+    bool goes_down = zr_grads_wait_below(runtime, piece);
     if (goes_down && runtime->state.has_copies)
         runtime->state.copied_down_bytes += size_bytes;
     return zr_copy_async(pieces_stream(runtime), zr_grads_of_piece(unit, piece),
@@ -178,7 +219,8 @@ static zr_status_t add_all_kept(zr_unit_t *unit) {
     zr_stream_t *stream = pieces_stream(runtime);
     size_t end = placement->first_piece[unit->index + 1], largest = 0;
     for (size_t i = placement->first_piece[unit->index]; i < end; i++)
-        if (placement->pieces[i].tier != ZR_TIER_DEVICE && placement->pieces[i].n_elems > largest)
+        if (zr_grads_wait_below(runtime, &placement->pieces[i]) &&
+            placement->pieces[i].n_elems > largest)
             largest = placement->pieces[i].n_elems;
     void *landing = NULL;
     if (runtime->state.has_copies)

@@ -259,6 +259,7 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     free(runtime->params);
     free(runtime->order_units);
     free(runtime->reduced);
+    free(runtime->grads_places);
     free(runtime->norms_host);
     free(runtime->scalars_host);
     free(runtime);
@@ -582,6 +583,7 @@ static zr_status_t commit(zr_runtime_t *runtime) {
     ZR_TRY(allocate_staging(runtime));
     ZR_TRY(allocate_norms(runtime));
     ZR_TRY(zr_state_place(runtime));
+    ZR_TRY(zr_grads_place(runtime));
     ZR_TRY(zr_params_place(runtime));
     ZR_TRY(zr_nvme_open(runtime));
     ZR_TRY(zr_state_create(runtime));

@@ -135,9 +135,11 @@ struct zr_runtime {
     float *staging_device; /* [ZR_STAGING_ELEMS] */
     float *staging_host;
 
-    zr_state_t state;   /* the optimizer's */
-    zr_params_t shards; /* of parameters that are offloaded */
-    zr_nvme_t nvme;     /* the store of all that is kept in one */
+    zr_state_t state;               /* the optimizer's */
+    zr_grads_place_t *grads_places; /* [pieces of state]; NULL: all on the device */
+    size_t n_grads_below;           /* pieces whose gradients wait in host memory */
+    zr_params_t shards;             /* of parameters that are offloaded */
+    zr_nvme_t nvme;                 /* the store of all that is kept in one */
 
     const zr_checkpoint_t *restore; /* initial values come from it; NULL: from fill functions */
     zr_checkpoint_reader_t *restore_reader;
@@ -195,7 +197,7 @@ static inline bool zr_rt_reduces_every_micro_batch(const zr_runtime_t *runtime) 
                                           runtime->config.grad_accum > 1);
 }
 
-/** Whether gradients wait in host memory where their state is not on the device. */
+/** Whether gradients wait in host memory where their state is not on the device, all or some. */
 static inline bool zr_rt_offloads_grads(const zr_runtime_t *runtime) {
     const zr_offload_options_t *offload = &runtime->config.offload_optimizer;
     return runtime->config.stage >= 2 && offload->device != ZR_OFFLOAD_NONE &&
@@ -208,7 +210,8 @@ static inline bool zr_rt_offloads_grads(const zr_runtime_t *runtime) {
 static inline bool zr_rt_may_update_early(const zr_runtime_t *runtime) {
     return !runtime->config.check_overflow && runtime->config.clip == 0 &&
            zr_rt_offloads_grads(runtime) && !zr_rt_offloads_params(runtime) &&
-           runtime->state.has_copies && !runtime->state.choice.is_on_device;
+           runtime->n_grads_below == runtime->state.n_lowered && runtime->state.has_copies &&
+           !runtime->state.choice.is_on_device;
 }
 
 /** Whether a shard of summed gradients is kept apart from the full ones. */

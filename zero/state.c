@@ -197,7 +197,7 @@ static zr_status_t create_copies(zr_runtime_t *runtime) {
         return zr_state_create_stages(runtime);
     for (size_t i = 0; i < ZR_STATE_N_COPIES; i++) {
         zr_state_copy_t *copy = &state->copies[i];
-        if (!zr_rt_offloads_grads(runtime))
+        if (runtime->n_grads_below < state->n_lowered)
             ZR_TRY(allocate_copy(runtime, &copy->grads));
         if (zr_params_part_on_device(runtime) > 0)
             ZR_TRY(allocate_copy(runtime, &copy->params));

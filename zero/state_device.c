@@ -37,7 +37,7 @@ zr_status_t zr_state_create_stages(zr_runtime_t *runtime) {
     size_t n_elems = largest_piece_elems(state);
     for (size_t i = 0; i < ZR_STATE_N_STAGES; i++) {
         zr_state_stage_t *stage = &state->stages[i];
-        ZR_TRY(allocate_stage(runtime, stage, n_elems, zr_rt_offloads_grads(runtime)));
+        ZR_TRY(allocate_stage(runtime, stage, n_elems, runtime->n_grads_below > 0));
         ZR_TRY(zr_event_create(runtime->device, &stage->there));
         ZR_TRY(zr_event_create(runtime->device, &stage->updated));
         ZR_TRY(zr_event_create(runtime->device, &stage->gone));
@@ -184,14 +184,13 @@ static zr_status_t measure(zr_runtime_t *runtime, probe_t *probe, piece_seconds_
 static void predict(const zr_runtime_t *runtime, const piece_seconds_t *seconds,
                     zr_update_choice_t *choice) {
     double width = (double)zr_dtype_size(runtime->config.dtype);
-    bool grads_wait_below = zr_rt_offloads_grads(runtime);
+    double below = (double)runtime->n_grads_below / (double)runtime->state.n_lowered;
     double params_up = width * zr_params_part_on_device(runtime), params_down = width - params_up;
     double state = ZR_STATE_BYTES_PER_ELEM;
-    double on_host = fmax(seconds->host_adam, fmax(grads_wait_below ? 0 : width * seconds->down,
-                                                   params_up * seconds->up));
-    double on_device =
-        fmax(seconds->device_adam, fmax((state + (grads_wait_below ? width : 0)) * seconds->up,
-                                        (state + params_down) * seconds->down));
+    double on_host = fmax(seconds->host_adam,
+                          fmax((1 - below) * width * seconds->down, params_up * seconds->up));
+    double on_device = fmax(seconds->device_adam, fmax((state + below * width) * seconds->up,
+                                                       (state + params_down) * seconds->down));
     choice->host_elems_per_s = 1 / on_host;
     choice->device_elems_per_s = 1 / on_device;
     choice->is_on_device = on_device < on_host;

@@ -44,10 +44,11 @@ static void *device_params(const zr_unit_t *unit, size_t first) {
 /* Bring the gradients of the next piece down, if there is one, and they are not there. */
 static zr_status_t queue_grads(zr_runtime_t *runtime, size_t number) {
     zr_state_t *state = &runtime->state;
-    if (!state->has_copies || state->choice.is_on_device || zr_rt_offloads_grads(runtime) ||
-        number >= state->n_lowered)
+    if (!state->has_copies || state->choice.is_on_device || number >= state->n_lowered)
         return ZR_OK;
     const zr_piece_t *piece = &state->placement.pieces[state->lowered[number]];
+    if (zr_grads_wait_below(runtime, piece))
+        return ZR_OK;
     const zr_unit_t *unit = runtime->units[piece->tensor];
     zr_state_copy_t *copy = &state->copies[number % ZR_STATE_N_COPIES];
     size_t size_bytes = zr_rt_bytes(runtime, piece->n_elems);
@@ -62,7 +63,7 @@ static zr_status_t take_copies(zr_runtime_t *runtime, piece_work_t *work) {
     zr_state_copy_t *copy = &state->copies[state->n_updated % ZR_STATE_N_COPIES];
     ZR_TRY(queue_grads(runtime, state->n_updated + 1));
     ZR_TRY(zr_event_synchronize(copy->params_taken)); /* of the piece before last */
-    if (!zr_rt_offloads_grads(runtime)) {
+    if (!zr_grads_wait_below(runtime, work->piece)) {
         ZR_TRY(zr_event_synchronize(copy->grads_there));
         work->grads = copy->grads;
     }
@@ -206,7 +207,7 @@ static zr_status_t update_on_stage(zr_unit_t *unit, const zr_state_update_t *upd
                                    piece_work_t *work) {
     zr_runtime_t *runtime = unit->runtime;
     zr_state_t *state = &runtime->state;
-    const void *host_grads = zr_rt_offloads_grads(runtime) ? work->grads : NULL;
+    const void *host_grads = zr_grads_wait_below(runtime, work->piece) ? work->grads : NULL;
     zr_state_stage_t *stage = NULL;
     float *home = NULL;
     ZR_TRY(find_home(unit, work->piece, &home));

@@ -51,7 +51,7 @@ static void choose_offload(uint64_t *dice, char *text, size_t stage) {
     if (optimizer != 0 && throw(dice, 2))
         add(text, " --offload-ratio 0.%zu", throw(dice, 10));
     if (optimizer != 0 && stage >= 2 && throw(dice, 2))
-        add(text, " --offload-gradients none");
+        add(text, throw(dice, 2) ? " --offload-gradients none" : " --offload-gradients-ratio 0.4");
     if (optimizer == 2 || params == 2 || activations == 2)
         add(text, " --nvme-path drive");
     if (params == 2)

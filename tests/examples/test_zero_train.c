@@ -117,6 +117,13 @@ static void bad_usage_and_input(void **state) {
         {TINY "--offload-gradients cpu", {"--offload-gradients", "--offload-optimizer cpu"}},
         {TINY "--offload-optimizer cpu --stage 2 --offload-gradients nvme",
          {"--offload-gradients nvme", "none, cpu"}},
+        {TINY "--offload-optimizer cpu --stage 2 --offload-gradients-ratio 1.5",
+         {"--offload-gradients-ratio 1.5", "0 to 1; the nearest is 1"}},
+        {TINY "--offload-optimizer cpu --stage 1 --offload-gradients-ratio 0.5",
+         {"--offload-gradients-ratio: at stage 1", "at --stage 2 or 3"}},
+        {TINY "--offload-optimizer cpu --stage 2 --offload-gradients none "
+              "--offload-gradients-ratio 0.5",
+         {"--offload-gradients-ratio: with --offload-gradients none"}},
         {TINY "--offload-optimizer cpu --stage 1 --offload-gradients none",
          {"--offload-gradients", "at --stage 2 or 3"}},
         {TINY "--nvme-path /tmp", {"--nvme-path", "add --offload-optimizer nvme"}},

@@ -177,6 +177,8 @@ static void choose_offload(dice_t *dice, zr_config_t *config) {
     optimizer->write_behind = throw(dice, 4) != 0;
     if (config->stage >= 2 && optimizer->device != ZR_OFFLOAD_NONE && throw(dice, 2))
         optimizer->gradients = ZR_OFFLOAD_CPU;
+    if (throw(dice, 3) == 0)
+        optimizer->gradients_ratio = 0.4;
     if (config->stage == 3)
         config->offload_param.device = (zr_offload_device_t) throw(dice, 3);
     config->offload_param.n_buffers = 1 + throw(dice, 4);

@@ -114,6 +114,7 @@ static void late_streams_with_offload(void **state) {
                     options.config.offload_optimizer.ratio = is_part ? 0.3 : 1;
                     options.config.offload_optimizer.gradients =
                         keeps_grads ? ZR_OFFLOAD_CPU : ZR_OFFLOAD_NONE;
+                    options.config.offload_optimizer.gradients_ratio = n_ranks > 2 ? 0.5 : 1;
                     options.config.nvme.store = "memory";
                     options.config.sub_group_elems = is_part ? 2048 : 1024;
                     options.config.offload_optimizer.max_in_cpu_elems = is_part ? 6000 : 0;
@@ -284,6 +285,7 @@ static void early_updates_change_nothing(void **state) {
                 options.config.offload_optimizer.device =
                     flags % 2 ? ZR_OFFLOAD_CPU : ZR_OFFLOAD_NVME;
                 options.config.offload_optimizer.ratio = flags % 3 ? 1 : 0.5;
+                options.config.offload_optimizer.gradients_ratio = flags % 10 ? 1 : 0.5;
                 options.config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
                 options.config.nvme.store = "memory";
                 options.config.sub_group_elems = 2048;

@@ -89,8 +89,11 @@ static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
                 copy.config.offload_optimizer.max_in_cpu_elems = i == 1 ? 7000 : 0;
                 copy.config.offload_optimizer.update_on = (zr_update_on_t)(i % 3);
                 bool has_choice = options->config.stage >= 2 && (is_host || is_small);
-                for (int gradients = has_choice ? 0 : 1; gradients < 2; gradients++) {
-                    copy.config.offload_optimizer.gradients = (zr_offload_device_t)gradients;
+                for (int gradients = has_choice ? 0 : 1; gradients < (has_choice ? 3 : 2);
+                     gradients++) {
+                    copy.config.offload_optimizer.gradients =
+                        gradients == 0 ? ZR_OFFLOAD_NONE : ZR_OFFLOAD_CPU;
+                    copy.config.offload_optimizer.gradients_ratio = gradients == 2 ? 0.4 : 1;
                     if (hash_of(&copy) != reference)
                         fail_msg("stage %d, %d ranks, %s, placement %d, gradients %d, ratio %g, %s "
                                  "sub-groups: other weights",
@@ -264,6 +267,29 @@ static void nvme_is_shared_with_the_host(void **state) {
         }
 }
 
+/* Of gradients, as of state: at least the fraction waits in host memory, and by a sub-group more at
+ * most; all of a shard's are somewhere. */
+static void a_fraction_of_gradients_waits_in_host_memory(void **state) {
+    (void)state;
+    for (int stage = 2; stage <= 3; stage++)
+        for (int percent = 0; percent <= 100; percent += 20) {
+            toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 16);
+            toy_result_t result;
+            offload(&options, ZR_OFFLOAD_CPU, percent % 40 ? 0.7 : 1);
+            options.config.sub_group_elems = SMALL_GROUP;
+            uint64_t reference = hash_of(&options);
+            options.config.offload_optimizer.gradients_ratio = percent / 100.0;
+            train(&options, &result);
+            assert_true(result.hash == reference);
+            size_t lowered = result.offload[0].state_bytes[ZR_TIER_HOST] / STATE_BYTES;
+            size_t below = result.host_memory.by_tag[ZR_TAG_GRADIENTS].peak / sizeof(float);
+            size_t above = result.device_memory.by_tag[ZR_TAG_GRADIENTS].peak / sizeof(float);
+            assert_int_equal(below + above, result.size.trainable_padded_elems / 2);
+            assert_true((double)below >= percent / 100.0 * (double)lowered);
+            assert_true((double)below <= percent / 100.0 * (double)lowered + SMALL_GROUP);
+        }
+}
+
 /* Buffers are what NVMe needs of the host, as few and as large as was said. */
 static void host_memory_does_not_grow_with_the_model(void **state) {
     (void)state;
@@ -424,6 +450,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_skipped_step_writes_nothing),
         cmocka_unit_test(what_is_offloaded_is_not_on_the_device),
         cmocka_unit_test(nvme_is_shared_with_the_host),
+        cmocka_unit_test(a_fraction_of_gradients_waits_in_host_memory),
         cmocka_unit_test(host_memory_does_not_grow_with_the_model),
         cmocka_unit_test(few_groups_need_few_buffers),
         cmocka_unit_test(the_store_is_counted),
