@@ -5,13 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/bench/comm_run.h"
+#include "examples/bench/comm_report.h"
 #include "examples/common/device.h"
 
 #define MAX_TENSOR_BYTES ((size_t)1 << 40)
-/* From here on tensors are no matter of caches or of meeting: what the object's ratio is about. */
-#define LARGE_BYTES ((size_t)16 << 20)
-
 /* This process's rank, of those that a launcher has started. */
 static zr_status_t create_mpi(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms) {
     zr_launch_t launch;
@@ -210,149 +207,6 @@ static size_t list_rows(const options_t *o, comm_row_t *rows) {
     return n_rows;
 }
 
-/* ---- the report -------------------------------------------------------------------------- */
-
-typedef struct report {
-    const options_t *options;
-    comm_row_t *rows;
-    size_t n_rows;
-    comm_about_t about;
-} report_t;
-
-static size_t tensor_bytes(const report_t *report, const comm_row_t *row) {
-    return row->block_elems * report->options->n_ranks * zr_dtype_size(report->options->comm.dtype);
-}
-
-/* What is left out so that all ranks have as much is no matter. */
-static bool is_large_tensor(size_t size_bytes) {
-    return size_bytes >= LARGE_BYTES - LARGE_BYTES / 64;
-}
-
-static double copy_ratio(const comm_row_t *row) {
-    return row->ratio;
-}
-
-/* MPI's own reduce-scatters; 0: it is none, or was not measured. */
-static double mpi_ratio(const comm_row_t *row) {
-    return row->collective == ZR_REDUCE_SCATTER ? row->mpi_ratio : 0.0;
-}
-
-/* The least above 0 among large tensors, or among all where none is large. 0: there is none. */
-static double least_ratio(const report_t *report, double (*ratio_of)(const comm_row_t *row),
-                          bool *are_large_p) {
-    double least = 0.0;
-    *are_large_p = false;
-    for (size_t i = 0; i < report->n_rows; i++) {
-        double ratio = ratio_of(&report->rows[i]);
-        bool is_large = is_large_tensor(tensor_bytes(report, &report->rows[i]));
-        if (ratio <= 0.0)
-            continue;
-        if (least <= 0.0 || (is_large && !*are_large_p) ||
-            (is_large == *are_large_p && ratio < least))
-            least = ratio;
-        *are_large_p = *are_large_p || is_large;
-    }
-    return least;
-}
-
-/* The end of a row's line. */
-static void print_mpi(const comm_row_t *row) {
-    if (row->mpi != NULL)
-        fprintf(stderr, "  %s %10.1f us%s  ratio %6.2f", row->mpi, 1e6 * row->mpi_seconds,
-                row->mpi_keeps_memory ? "" : " (malloc as it comes)", row->mpi_ratio);
-    fputc('\n', stderr);
-}
-
-static void print_for_people(const report_t *report) {
-    const comm_options_t *o = &report->options->comm;
-    bool are_large;
-    double least = least_ratio(report, copy_ratio, &are_large);
-    fprintf(stderr, "%s\n%s, %d ranks of %d thread%s, %s; a tensor of each rank, checked\n",
-            report->about.device, o->comm->name, o->n_ranks, o->n_threads,
-            messages_plural((size_t)o->n_threads), zr_dtype_name(o->dtype));
-    for (size_t i = 0; i < report->n_rows; i++) {
-        const comm_row_t *row = &report->rows[i];
-        fprintf(stderr, "  %-14s %-8s %11s  %10.1f us  %7.2f GB/s  copy %7.2f GB/s  ratio %6.3f",
-                zr_collective_name(row->collective), row->in_place ? "in place" : "apart",
-                zr_size_text(tensor_bytes(report, row)).text, 1e6 * row->seconds,
-                1e-9 * row->bytes / row->seconds, 1e-9 * row->bytes / row->copy_seconds,
-                row->ratio);
-        if (row->read_ratio > 0.0)
-            fprintf(stderr, "  of reading alone %6.3f", row->read_ratio);
-        print_mpi(row);
-    }
-    fprintf(stderr, "  ratio %.3f, the least%s\n", least, are_large ? " from 16 MiB on" : "");
-    if (report->about.mpi[0] != '\0' && !report->about.has_mpi)
-        fprintf(stderr, "  MPI's own collectives are left out: %s\n", report->about.mpi);
-    least = least_ratio(report, mpi_ratio, &are_large);
-    if (least > 0.0)
-        fprintf(stderr, "  %s: its reduce-scatter takes %.2f times as long, the least%s\n",
-                report->about.mpi, least, are_large ? " from 16 MiB on" : "");
-}
-
-static json_t *describe_mpi(const comm_row_t *row) {
-    json_t *object = json_object();
-    if (json_put(object, "call", json_string(row->mpi)) &&
-        json_put(object, "malloc", json_string(row->mpi_keeps_memory ? "kept" : "as it comes")) &&
-        json_put(object, "seconds", json_number(row->mpi_seconds)) &&
-        json_put(object, "ratio", json_number(row->mpi_ratio)))
-        return object;
-    json_decref(object);
-    return NULL;
-}
-
-static json_t *describe_row(const report_t *report, const comm_row_t *row) {
-    json_t *object = json_object();
-    if (json_put(object, "collective", json_string(zr_collective_name(row->collective))) &&
-        json_put(object, "in_place", json_boolean(row->in_place)) &&
-        json_put(object, "tensor_bytes", json_count(tensor_bytes(report, row))) &&
-        json_put(object, "bytes", json_number(row->bytes)) &&
-        json_put(object, "seconds", json_number(row->seconds)) &&
-        json_put(object, "bytes_per_s", json_number(row->bytes / row->seconds)) &&
-        json_put(object, "copy", json_string(row->copy)) &&
-        json_put(object, "copy_bytes_per_s", json_number(row->bytes / row->copy_seconds)) &&
-        json_put(object, "ratio", json_number(row->ratio)) &&
-        (row->read_ratio <= 0.0 || json_put(object, "read_ratio", json_number(row->read_ratio))) &&
-        json_put(object, "rounds", json_count(row->n_rounds)) &&
-        json_put(object, "calls_a_round", json_count(row->calls_a_round)) &&
-        (row->mpi == NULL || json_put(object, "mpi", describe_mpi(row))))
-        return object;
-    json_decref(object);
-    return NULL;
-}
-
-/* Whose collectives were measured beside, or why none; where they were asked for. */
-static bool put_mpi(json_t *object, const report_t *report) {
-    bool are_large;
-    double least = least_ratio(report, mpi_ratio, &are_large);
-    if (report->about.mpi[0] == '\0')
-        return true;
-    if (!report->about.has_mpi)
-        return json_put(object, "mpi_left_out", json_text(report->about.mpi));
-    return json_put(object, "mpi", json_text(report->about.mpi)) &&
-           (least <= 0.0 || json_put(object, "mpi_reduce_scatter_ratio", json_number(least)));
-}
-
-static json_t *describe(const report_t *report) {
-    const comm_options_t *o = &report->options->comm;
-    json_t *object = json_object(), *list = json_array();
-    bool is_whole = list != NULL, are_large;
-    for (size_t i = 0; i < report->n_rows && is_whole; i++)
-        is_whole = json_array_append_new(list, describe_row(report, &report->rows[i])) == 0;
-    is_whole = json_put(object, "measurements", list) && is_whole;
-    if (is_whole && json_put(object, "command", json_string("comm")) &&
-        json_put(object, "comm", json_string(o->comm->name)) &&
-        json_put(object, "device", json_string(report->about.device)) &&
-        json_put(object, "ranks", json_count((uint64_t)o->n_ranks)) &&
-        json_put(object, "threads_per_rank", json_count((uint64_t)o->n_threads)) &&
-        json_put(object, "dtype", json_string(zr_dtype_name(o->dtype))) &&
-        json_put(object, "ratio", json_number(least_ratio(report, copy_ratio, &are_large))) &&
-        put_mpi(object, report))
-        return object;
-    json_decref(object);
-    return NULL;
-}
-
 /* ---- the command --------------------------------------------------------------------------- */
 
 static int exit_code(zr_status_t status) {
@@ -374,7 +228,7 @@ static int run(int argc, char **argv, const zr_log_t *log) {
         return code;
     if (complete(&options) != ZR_OK)
         return BENCH_BAD_INPUT;
-    report_t report = {.options = &options, .n_rows = list_rows(&options, NULL)};
+    comm_report_t report = {.options = &options.comm, .n_rows = list_rows(&options, NULL)};
     report.rows = calloc(report.n_rows, sizeof(*report.rows));
     if (report.rows == NULL) {
         zr_log_write(log, ZR_LOG_ERROR, "no memory for %zu measurements", report.n_rows);
@@ -384,9 +238,9 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     zr_status_t status = comm_measure(&options.comm, report.rows, report.n_rows, &report.about);
     code = exit_code(status);
     if (status == ZR_OK && !options.is_silent)
-        print_for_people(&report);
+        comm_report_print(&report);
     if (status == ZR_OK && options.common.json && !options.is_silent)
-        code = bench_print(describe(&report), log);
+        code = bench_print(comm_report_describe(&report), log);
     free(report.rows);
     return code;
 }

@@ -1,0 +1,21 @@
+/*
+ * What zero-bench comm has measured, for people and as JSON (docs/bench.md).
+ */
+#ifndef EXAMPLES_BENCH_COMM_REPORT_H
+#define EXAMPLES_BENCH_COMM_REPORT_H
+
+#include "examples/bench/comm_run.h"
+
+typedef struct comm_report {
+    const comm_options_t *options;
+    comm_row_t *rows;
+    size_t n_rows;
+    comm_about_t about;
+} comm_report_t;
+
+/** To standard error. */
+void comm_report_print(const comm_report_t *report);
+/** NULL: no memory. */
+json_t *comm_report_describe(const comm_report_t *report);
+
+#endif
