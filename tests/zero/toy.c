@@ -17,7 +17,7 @@ enum { PEEK_UNIT = 4, PEEK_PARAM = 0, PEEK_ELEMS = 64 };
 
 /* The unit that is visited again when the next one has been gathered; and what is in memory that
  * the toy alone uses. */
-enum { AGAIN_UNIT = 3, AGAIN_PARAM = 3, N_SPOILT = 10 };
+enum { AGAIN_UNIT = 3, AGAIN_PARAM = 3, N_SPOILT = 20 };
 #define OWN_VALUE 12345.0f
 
 typedef struct rank_state {
@@ -283,23 +283,26 @@ static zr_status_t check_peeked(rank_state_t *state) {
 
 /* ---- memory that others have freed ---- */
 
-static zr_status_t take_own(rank_state_t *state, size_t n_elems, void **memory_p) {
+static zr_status_t take_own(rank_state_t *state, zr_lifetime_t lifetime, size_t n_elems,
+                            void **memory_p) {
     zr_stream_t *stream = zr_runtime_stream(state->runtime);
     zr_allocation_request_t request = {.size_bytes = n_elems * sizeof(float),
                                        .tier = ZR_TIER_DEVICE,
                                        .tag = ZR_TAG_WORKSPACE,
-                                       .lifetime = ZR_LIFETIME_UNIT,
+                                       .lifetime = lifetime,
                                        .name = "own",
                                        .stream = stream};
     ZR_TRY(zr_allocate(zr_runtime_allocator(state->runtime), &request, memory_p));
     return zr_kernel_fill(stream, *memory_p, ZR_DTYPE_F32, n_elems, OWN_VALUE);
 }
 
+/* Memory of all sizes, of both classes that are freed behind other streams. */
 static zr_status_t spoil(rank_state_t *state) {
     void *memory[N_SPOILT] = {NULL};
     zr_status_t status = ZR_OK;
     for (size_t i = 0; state->options->spoil && i < N_SPOILT && status == ZR_OK; i++)
-        status = take_own(state, (size_t)64 << i, &memory[i]);
+        status = take_own(state, i % 2 ? ZR_LIFETIME_COLLECTIVE : ZR_LIFETIME_UNIT,
+                          (size_t)64 << i / 2, &memory[i]);
     for (size_t i = 0; i < N_SPOILT; i++)
         zr_free(zr_runtime_allocator(state->runtime), &memory[i],
                 zr_runtime_stream(state->runtime));
@@ -312,7 +315,7 @@ static zr_status_t visit_again(rank_state_t *state) {
     size_t size_bytes = MAX_ELEMS * zr_dtype_size(state->options->config.dtype);
     ZR_TRY(zr_unit_acquire(unit, ZR_FORWARD));
     ZR_TRY(read_params(state, state->params[AGAIN_UNIT][AGAIN_PARAM]));
-    ZR_TRY(take_own(state, size_bytes / sizeof(float), &state->held));
+    ZR_TRY(take_own(state, ZR_LIFETIME_UNIT, size_bytes / sizeof(float), &state->held));
     ZR_TRY(zr_stream_synchronize(zr_runtime_stream(state->runtime)));
     return zr_unit_release(unit);
 }
