@@ -34,7 +34,8 @@ typedef struct zr_control_backend {
     /* Behind the arrival at a split: the place in the group of this rank's color, or NULL. The
      * same outcome on every rank: ZR_OK, ZR_ERR_MEMORY (nothing is made) or ZR_ERR_COMM. */
     zr_status_t (*open_group)(zr_control_t *control, int color, zr_control_t **group_p);
-    /* End the communicator for all ranks, for this reason, which is copied. From any thread. */
+    /* End the communicator for all ranks, and the groups split from it, for this reason, which is
+     * copied. From any thread. */
     void (*kill)(zr_control_t *control, const char *reason);
     /* Why it has ended, or NULL; the text stays while the handle does. From any thread.
      * has_left_p: whether a rank has left, and nothing else: what was queued before can go on. May

@@ -5,7 +5,9 @@
  * It first gathers the ranks: whoever connects has to say which rank it is; a rank that comes
  * twice, with another number of ranks or another version is refused and told why, and so is, by
  * silence, whatever is not a rank. Then it answers their frames until all have gone. A rank whose
- * connection is lost, or who sends what is no message, ends all communicators that it is in.
+ * connection is lost, who is not heard for too long (wire.h), or who sends what is no message, ends
+ * all communicators that it is in; and what ends a communicator, but for leaving, ends the groups
+ * split from it.
  */
 #ifndef ZR_ZERO_COMM_HUB_HUB_H
 #define ZR_ZERO_COMM_HUB_HUB_H
