@@ -3,6 +3,7 @@
  * each a process with a host device. The conformance suite; what is refused; and a process that is
  * killed in the midst of a run.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/host/host_share.h"
 #include "tests/zero/comm/free_port.h"
 #include "tests/zero/comm/process_cases.h"
 #include "zero/comm/comm_backend.h"
@@ -136,6 +138,29 @@ static void test_other_device(void **state) {
     suite.open_device = open_device;
 }
 
+static int most_maps = -1; /* of every other process; -1: no limit */
+
+/* The linker sends the communicator's calls here (--wrap). */
+int __real_zr_host_map_shared(const zr_host_file_t *file, int pid, void **view_p);
+int __wrap_zr_host_map_shared(const zr_host_file_t *file, int pid, void **view_p);
+int __wrap_zr_host_map_shared(const zr_host_file_t *file, int pid, void **view_p) {
+    if (most_maps < 0 || getpid() % 2)
+        return __real_zr_host_map_shared(file, pid, view_p);
+    return most_maps-- == 0 ? ENOMEM : __real_zr_host_map_shared(file, pid, view_p);
+}
+
+/* Some ranks cannot map others' memory, at once or when it has grown: none does. */
+static void test_memory_that_cannot_be_mapped(void **state) {
+    (void)state;
+    suite.open_device = open_shared_device;
+    for (int most = 0; most <= 2; most += 2) {
+        most_maps = most;
+        run_ranks(&suite, 3, 60000, moved_memory, NULL);
+    }
+    most_maps = -1;
+    suite.open_device = open_device;
+}
+
 static void test_moved_memory(void **state) {
     (void)state;
     run_ranks(&suite, 3, 60000, moved_memory, NULL);
@@ -213,10 +238,14 @@ static bool outlive(int rank, moment_t moment) {
     zr_stream_destroy(&stream);
     zr_range_release(device, ZR_TIER_DEVICE, &range, granule);
     zr_device_close(&device);
-    const char *cause = "rank 2 is gone: its connection has ended (closed by its process or "
-                        "machine) (latest: all_reduce of";
+    char cause[256];
+    snprintf(cause, sizeof(cause),
+             "rank 2 is gone: its connection has ended (closed by its process or machine) (latest: "
+             "all_reduce of \"h.3 gradients\" (fp32, 100 elements, model, call %d))",
+             is_inside ? 2 : 1);
     if (is_inside && moment == TOO_SLOW)
-        cause = "has waited 300 ms for rank 2 to come to the end of all_reduce of";
+        snprintf(cause, sizeof(cause),
+                 "has waited 300 ms for rank 2 to come to the end of all_reduce of");
     return status == ZR_ERR_COMM &&
            strstr(error, "all_reduce of \"h.3 gradients\" (fp32, 100 elements, model, call 2)") &&
            strstr(error, cause);
@@ -272,8 +301,11 @@ int main(int argc, char **argv) {
         return run_comm_suite(&suite);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_large_tensors), cmocka_unit_test(test_several_machines),
-        cmocka_unit_test(test_moved_memory),  cmocka_unit_test(test_other_device),
+        cmocka_unit_test(test_large_tensors),
+        cmocka_unit_test(test_several_machines),
+        cmocka_unit_test(test_memory_that_cannot_be_mapped),
+        cmocka_unit_test(test_moved_memory),
+        cmocka_unit_test(test_other_device),
         cmocka_unit_test(test_killed_rank),
     };
     int failed = run_comm_suite(&suite);
