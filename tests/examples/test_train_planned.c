@@ -66,8 +66,13 @@ static void choose(uint64_t seed, char *text) {
     add(text, "--model layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=256", 1 + throw(&dice, 4),
         heads * (4 + 4 * throw(&dice, 5)), heads, seq);
     add(text, " --data text --json --quiet --sub-group %zu", (size_t)1024 << throw(&dice, 4));
-    add(text, " --stage %zu --ranks %zu --dtype %s", stage, 1 + throw(&dice, 3),
-        throw(&dice, 2) ? "bf16" : "fp32");
+    size_t ranks = 1 + throw(&dice, 3);
+    const char *dtype = throw(&dice, 2) ? "bf16" : "fp32";
+    if (seed % 3 == 0) /* several groups of 1 or of 2 ranks */
+        ranks = 2 + 2 * (seed % 2);
+    add(text, " --stage %zu --ranks %zu --dtype %s", stage, ranks, dtype);
+    if (seed % 3 == 0)
+        add(text, " --shard-group-size %zu", ranks == 2 || seed % 4 == 1 ? 1 : ranks / 2);
     add(text, " --steps %zu --micro-batch %zu --grad-accum %zu", 1 + throw(&dice, 7),
         1 + throw(&dice, 3), 1 + throw(&dice, 3));
     add(text, " --clip %zu --memory-plan %s", throw(&dice, 2), throw(&dice, 4) ? "on" : "off");
@@ -80,6 +85,9 @@ static void choose(uint64_t seed, char *text) {
         add(text, " --device-memory %zu", (size_t)100000 << throw(&dice, 4));
     if (throw(&dice, 6) == 0)
         add(text, " --host-memory %zu", (size_t)150000 << throw(&dice, 3));
+    if (seed % 2 == 1)
+        add(text, " --checkpoint-dir saved%zu --checkpoint-every %zu%s", (size_t)seed,
+            1 + throw(&dice, 3), throw(&dice, 2) ? " --checkpoint-async" : "");
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */

@@ -48,16 +48,17 @@ static size_t device_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *sl
     return unit->data[kind].tier == ZR_TIER_DEVICE ? zr_slice_bytes(slice) : 0;
 }
 
-/* Of all rows together, and of the largest. */
-static size_t add_up(const zr_runtime_t *runtime, const zr_slices_t *slices, row_fn bytes_of,
-                     size_t *largest_p) {
+/* What a rank saves of all rows together, and of the largest. Pieces of its own stand for those of
+ * any other, as all shards are alike. */
+static size_t add_up(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank,
+                     row_fn bytes_of, size_t *largest_p) {
     size_t sum = 0;
     *largest_p = 0;
     for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
         const zr_unit_t *unit = runtime->units[i / N_FLATS];
         int kind = (int)(i % N_FLATS);
         zr_slice_t slice;
-        if (!zr_slices_find(slices, unit, kind, runtime->rank, &slice))
+        if (!zr_slices_find(slices, unit, kind, rank, &slice))
             continue;
         size_t n_bytes = bytes_of(unit, kind, &slice);
         sum += n_bytes;
@@ -68,30 +69,48 @@ static size_t add_up(const zr_runtime_t *runtime, const zr_slices_t *slices, row
 
 size_t zr_save_copy_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices) {
     size_t largest;
-    return add_up(runtime, slices, resident_bytes, &largest);
+    return add_up(runtime, slices, runtime->rank, resident_bytes, &largest);
 }
 
-size_t zr_save_staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
+static size_t staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank,
+                            bool copies) {
     size_t looked_at, on_device, chunk = slices->chunk_bytes;
-    add_up(runtime, slices, looked_at_bytes, &looked_at);
-    add_up(runtime, slices, device_bytes, &on_device);
+    add_up(runtime, slices, rank, looked_at_bytes, &looked_at);
+    add_up(runtime, slices, rank, device_bytes, &on_device);
     size_t largest = copies || looked_at > on_device ? looked_at : on_device;
     size_t most = MOST_STAGING_BYTES / chunk * chunk;
     largest = (largest + chunk - 1) / chunk * chunk;
     return largest < most ? largest : most;
 }
 
+size_t zr_save_staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
+    return staging_bytes(runtime, slices, runtime->rank, copies);
+}
+
 /* A rank that saves nothing needs nothing. */
-static size_t memory_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
+static size_t memory_of(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank,
+                        bool copies) {
     zr_store_options_t store = zr_nvme_store_options(runtime);
-    size_t copy = zr_save_copy_bytes(runtime, slices), largest;
+    size_t largest, copy = add_up(runtime, slices, rank, resident_bytes, &largest);
     bool is_any = copy != 0 || runtime->state.n_items != 0 ||
-                  add_up(runtime, slices, looked_at_bytes, &largest) != 0;
+                  add_up(runtime, slices, rank, looked_at_bytes, &largest) != 0;
     if (!is_any)
         return 0;
     return SLACK_BYTES + ZR_SAVE_N_BOUNCE_BUFFERS * store.request_bytes +
-           ZR_SAVE_N_STAGING_BUFFERS * zr_save_staging_bytes(runtime, slices, copies) +
+           ZR_SAVE_N_STAGING_BUFFERS * staging_bytes(runtime, slices, rank, copies) +
            (copies ? copy : 0);
+}
+
+/* The most of any rank: where one saves a unit for others, ranks differ in what they save, and each
+ * has the same room, so that a run fits on all of them or on none, and a plan of one rank is that
+ * of all. */
+static size_t memory_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
+    size_t most = 0;
+    for (int rank = 0; rank < runtime->n_ranks; rank++) {
+        size_t own = memory_of(runtime, slices, rank, copies);
+        most = own > most ? own : most;
+    }
+    return most;
 }
 
 /* ---- for a copy ------------------------------------------------------------------------------ */
