@@ -32,6 +32,10 @@ if(TARGET zero-train)
   add_test(NAME test_four_hosts COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/examples/four_hosts.sh
     $<TARGET_FILE:zero-train> $<TARGET_FILE:zero-checkpoint> 3)
   zr_test_properties(test_four_hosts NO_SANITIZERS)
+  # What a link between two hosts carries is what is counted.
+  add_test(NAME test_two_levels COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/examples/two_levels.sh
+    $<TARGET_FILE:zero-train>)
+  zr_test_properties(test_two_levels NO_SANITIZERS)
   zr_add_test(examples/test_train_in_budget.c NO_SANITIZERS)
   target_compile_definitions(test_train_in_budget PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_train_in_budget zero-train)
