@@ -24,7 +24,7 @@ mkdir -p $work
 
 # plan OPTION...: the one plan of it, as JSON; nothing is said where it does not fit.
 plan() {
-    "$ZERO_PLAN" --dtype bf16 --json --quiet "$@" >$work/plan.json 2>$work/error.txt
+    "$ZERO_PLAN" --dtype bf16 --shard-group-size all --json --quiet "$@" >$work/plan.json 2>$work/error.txt
     [ $? -le 1 ] || zr_die "zero-plan $*: $(cat $work/error.txt)"
     jq -c '.plans[0]' $work/plan.json
 }
