@@ -47,6 +47,7 @@ struct zr_allocator {
     size_t n_frees;            /* numbers pending blocks */
     zr_recording_t *recording; /* the arenas', too; NULL: nothing is recorded */
     zr_replay_t *replay;       /* NULL: off */
+    zr_plan_cache_t *plans;    /* borrowed; NULL: each is made */
     uint32_t tape_epoch;       /* of the last replay: what was on its tape is on none after it */
     zr_evict_fn evict;         /* NULL: none */
     void *evict_context;

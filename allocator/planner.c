@@ -258,6 +258,19 @@ zr_status_t zr_plan_run(const zr_plan_buffer_t *buffers, size_t n_buffers, size_
     return status;
 }
 
+static zr_status_t make_plan(const zr_plan_buffer_t *buffers, size_t n_buffers,
+                             const zr_plan_options_t *options, size_t *offsets_p,
+                             zr_plan_result_t *result_p) {
+    zr_plan_clock_t clock = clock_start(options);
+    zr_status_t status =
+        zr_plan_run(buffers, n_buffers, options->capacity_bytes, 0, &clock, offsets_p, result_p);
+    if (status != ZR_OK)
+        return zr_fail(&options->log, status, "no memory to plan %zu buffers", n_buffers);
+    result_p->n_steps = clock.n_steps;
+    result_p->seconds = zr_plan_clock_now(&clock) - clock.begin;
+    return ZR_OK;
+}
+
 zr_status_t zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buffers,
                             const zr_plan_options_t *options, size_t *offsets_p,
                             zr_plan_result_t *result_p) {
@@ -265,13 +278,12 @@ zr_status_t zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buffers,
     zr_plan_result_t result = {0};
     options = options == NULL ? &defaults : options;
     ZR_TRY(check_input(buffers, n_buffers, offsets_p, &options->log));
-    zr_plan_clock_t clock = clock_start(options);
-    zr_status_t status =
-        zr_plan_run(buffers, n_buffers, options->capacity_bytes, 0, &clock, offsets_p, &result);
-    if (status != ZR_OK)
-        return zr_fail(&options->log, status, "no memory to plan %zu buffers", n_buffers);
-    result.n_steps = clock.n_steps;
-    result.seconds = zr_plan_clock_now(&clock) - clock.begin;
+    bool is_known = zr_plan_cache_knows(options) &&
+                    zr_plan_cache_find(options, buffers, n_buffers, offsets_p, &result);
+    if (!is_known)
+        ZR_TRY(make_plan(buffers, n_buffers, options, offsets_p, &result));
+    if (!is_known && zr_plan_cache_knows(options))
+        zr_plan_cache_add(options, buffers, n_buffers, offsets_p, &result);
     if (result_p != NULL)
         *result_p = result;
     return ZR_OK;

@@ -33,8 +33,22 @@ typedef struct zr_plan_buffer {
     size_t alignment;     /* a power of two; 0 means 1 */
 } zr_plan_buffer_t;
 
+/** Plans that were made, for whoever asks for the same ones again. */
+typedef struct zr_plan_cache zr_plan_cache_t;
+
+/**
+ * @param max_bytes  of what is kept; beyond it, what was not used for longest goes
+ * @return NULL: no memory. Threads: a cache may be used by several at a time.
+ */
+zr_plan_cache_t *zr_plan_cache_create(size_t max_bytes);
+/** Nobody may use it any more. NULL and *cache == NULL are fine. */
+void zr_plan_cache_destroy(zr_plan_cache_t **cache);
+
 typedef struct zr_plan_options {
     zr_log_t log;
+    /* Borrowed for the call; NULL: none. Not used with max_seconds or is_cancelled. A plan is the
+     * same as without it; its seconds are those of the first time. */
+    zr_plan_cache_t *cache;
     /* Stop as soon as the height is at most this; 0: not before the least height is known. */
     size_t capacity_bytes;
     double max_seconds; /* by `clock`; 0: no limit, and the clock is not looked at to decide */

@@ -6,6 +6,7 @@
  * planner_greedy.c  the portfolio of orders, and the local search over orders
  * planner_search.c  the exact search
  * planner_fold.c    one period for many identical micro-batches
+ * plan_cache.c      plans that were made before
  *
  * Time is cut into sections: the largest sets of buffers that are alive at once, in order.
  * Two buffers overlap in time exactly if they share a section, so that sections are all that
@@ -112,6 +113,17 @@ void zr_plan_search_destroy(zr_plan_search_t **search);
  */
 ZR_NODISCARD zr_status_t zr_plan_fold(zr_plan_part_t *part, size_t target, unsigned depth,
                                       zr_plan_clock_t *clock);
+
+/* ---- plan_cache.c -------------------------------------------------------------------- */
+
+/** Whether there is a cache, and the options have one answer for each input. */
+bool zr_plan_cache_knows(const zr_plan_options_t *options);
+/** The plan of these buffers, if it was made; false: it was not. */
+bool zr_plan_cache_find(const zr_plan_options_t *options, const zr_plan_buffer_t *buffers,
+                        size_t n_buffers, size_t *offsets_p, zr_plan_result_t *result_p);
+/** Keep a plan, where there is memory for it. */
+void zr_plan_cache_add(const zr_plan_options_t *options, const zr_plan_buffer_t *buffers,
+                       size_t n_buffers, const size_t *offsets, const zr_plan_result_t *result);
 
 /* ---- planner.c ---------------------------------------------------------------------- */
 

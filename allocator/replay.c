@@ -456,15 +456,21 @@ static zr_replay_t *create_replay(const zr_allocator_t *allocator,
     if (replay->tape.max_entries > ZR_TAPE_OPEN / 4)
         replay->tape.max_entries = ZR_TAPE_OPEN / 4;
     replay->tape.epoch = allocator->tape_epoch + 1;
-    replay->planning =
-        (zr_replay_planning_t){.log = allocator->log,
-                               .compute = options->compute,
-                               .is_synchronous = allocator->is_synchronous,
-                               .search = {.log = allocator->log, .max_steps = PLAN_STEPS}};
+    replay->planning = (zr_replay_planning_t){
+        .log = allocator->log,
+        .compute = options->compute,
+        .is_synchronous = allocator->is_synchronous,
+        .search = {.log = allocator->log, .cache = allocator->plans, .max_steps = PLAN_STEPS}};
     replay->search_seconds = options->search_seconds;
     replay->segment = NO_SEGMENT;
     replay->statistics.is_on = true;
     return replay;
+}
+
+void zr_allocator_use_plans(zr_allocator_t *allocator, zr_plan_cache_t *plans) {
+    pthread_mutex_lock(&allocator->lock);
+    allocator->plans = plans;
+    pthread_mutex_unlock(&allocator->lock);
 }
 
 zr_status_t zr_allocator_replay_start(zr_allocator_t *allocator,

@@ -17,6 +17,7 @@
 #define ZR_ALLOCATOR_REPLAY_H
 
 #include "allocator/allocator.h"
+#include "allocator/planner.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,6 +37,14 @@ typedef struct zr_replay_options {
 
 /** No compute stream, the default number of allocations, no search beside training. */
 zr_replay_options_t zr_replay_options_default(void);
+
+/**
+ * Look plans up among those that others have made, before each is made: for whoever simulates many
+ * runs. For the next replay that starts.
+ *
+ * @param plans  borrowed for as long as the allocator replays; NULL: none
+ */
+void zr_allocator_use_plans(zr_allocator_t *allocator, zr_plan_cache_t *plans);
 
 /**
  * Learn the steps that marks tell of from now on, and allocate by plan.

@@ -22,6 +22,7 @@ typedef struct running {
     const zr_log_t *log;
     messages_t *messages;
     const atomic_bool *stop;
+    zr_plan_cache_t *plans;  /* of memory, made before */
     json_t *question, *kept; /* kept: points of an earlier run; NULL: none */
     json_t *points;
     capacity_place_t places[MOST_PLACES];
@@ -84,6 +85,7 @@ static void set_axis(train_options_t *run, capacity_axis_t axis, size_t value) {
 static zr_status_t make_case(const running_t *running, size_t index, capacity_case_t *case_p) {
     const capacity_options_t *o = running->options;
     *case_p = (capacity_case_t){.run = o->run};
+    case_p->run.plans = running->plans;
     for (size_t i = o->n_sweeps; i-- > 0;) {
         const capacity_sweep_t *sweep = &o->sweeps[i];
         set_axis(&case_p->run, sweep->axis, sweep->values[index % sweep->n_values]);
@@ -240,7 +242,9 @@ zr_status_t capacity_run(const capacity_options_t *options, const zr_log_t *log,
     running_t running = {.options = options, .log = log, .messages = messages, .stop = stop};
     capacity_results_t results = {.points = NULL};
     list_places(&running);
+    running.plans = zr_plan_cache_create(PLAN_KEPT_BYTES); /* NULL: each plan is made */
     zr_status_t status = run_all(&running, results.hardware);
+    zr_plan_cache_destroy(&running.plans);
     if (messages != NULL)
         messages_end_progress(messages);
     if (status == ZR_ERR_STATE && atomic_load(stop))

@@ -38,7 +38,9 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     if (rank->watch == NULL)
         return fail_memory(request);
     ZR_TRY(zr_comm_create_sim(0, request->n_ranks, &comm_options, &rank->comm));
-    return zr_runtime_create(&config, rank->comm, rank->device, &request->log, &rank->runtime);
+    ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &request->log, &rank->runtime));
+    zr_allocator_use_plans(zr_runtime_allocator(rank->runtime), request->plans);
+    return ZR_OK;
 }
 
 static zr_status_t build(planned_rank_t *rank) {

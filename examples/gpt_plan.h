@@ -29,6 +29,7 @@ typedef struct gpt_plan_request {
                                 it is not kept */
     zr_trace_t *trace;       /* where it is recorded; NULL: nowhere */
     zr_log_t log;            /* where that rank reports */
+    zr_plan_cache_t *plans;  /* of memory, that runs before have made; NULL: none; borrowed */
 } gpt_plan_request_t;
 
 typedef struct gpt_plan {

@@ -11,6 +11,9 @@
 /** Steps of a plan after which nothing new happens: see gpt_plan_request_t.n_steps. */
 #define PLAN_N_STEPS 3
 
+/** What a search of plans keeps of those of memory: many placements have the same. */
+#define PLAN_KEPT_BYTES ((size_t)64 << 20)
+
 /** Bytes of memory for any plan. */
 #define PLAN_ENOUGH_BYTES ((size_t)1 << 50)
 

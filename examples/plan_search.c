@@ -336,27 +336,33 @@ static zr_status_t plan_groups(search_t *search) {
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+static zr_status_t plan_stages(search_t *search) {
+    const plan_options_t *o = search->options;
+    for (int stage = o->least_stage; stage <= 3; stage++)
+        if (o->stage_open || stage == o->run.config.stage)
+            ZR_TRY(
+                plan_placements(search, (plan_row_t){.group_size = o->run.config.shard_group_size,
+                                                     .stage = stage}));
+    if (search->rows.n == 0)
+        return zr_fail(search->log, ZR_ERR_ARGUMENT,
+                       "nothing to plan: what is asked for is on drives, and of this machine none "
+                       "were named; add --nvme-path DIR");
+    return plan_groups(search);
+}
+
 zr_status_t plan_search(const plan_options_t *options, const zr_log_t *log, messages_t *messages,
                         plan_rows_t *rows_p) {
-    search_t search = {.options = options, .log = log, .messages = messages};
-    zr_status_t status = ZR_OK;
-    for (int stage = options->least_stage; stage <= 3 && status == ZR_OK; stage++)
-        if (options->stage_open || stage == options->run.config.stage)
-            status = plan_placements(
-                &search,
-                (plan_row_t){.group_size = options->run.config.shard_group_size, .stage = stage});
-    if (status == ZR_OK)
-        status = plan_groups(&search);
+    plan_options_t own = *options;
+    search_t search = {.options = &own, .log = log, .messages = messages};
+    own.run.plans = zr_plan_cache_create(PLAN_KEPT_BYTES); /* NULL: each plan is made */
+    zr_status_t status = plan_stages(&search);
+    zr_plan_cache_destroy(&own.run.plans);
     if (messages != NULL)
         messages_end_progress(messages);
     if (status != ZR_OK) {
         plan_rows_free(&search.rows);
         return status;
     }
-    if (search.rows.n == 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "nothing to plan: what is asked for is on drives, and of this machine none "
-                       "were named; add --nvme-path DIR");
     choose(&search.rows);
     *rows_p = search.rows;
     return ZR_OK;

@@ -37,6 +37,7 @@ gpt_plan_request_t train_plan_request(const train_options_t *options,
                                 .n_ranks = options->n_ranks,
                                 .sums = options->sums,
                                 .beside = train_options_overlap(options, n_machines),
+                                .plans = options->plans,
                                 .hardware = *hardware};
 }
 

@@ -23,6 +23,7 @@ zr_add_test(allocator/test_replay_properties.c allocator/replay_steps.c allocato
 
 zr_add_test(allocator/test_planner.c allocator/plan_cases.c LABELS asan)
 zr_add_test(allocator/test_planner_threads.c allocator/plan_cases.c)
+zr_add_test(allocator/test_plan_cache.c allocator/plan_cases.c LABELS asan tsan)
 zr_add_test(allocator/test_planner_faults.c allocator/fail_malloc.c allocator/plan_cases.c LABELS asan)
 target_link_options(test_planner_faults PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 # Published cases that are no part of the repository; they may lie beside it.
