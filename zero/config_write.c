@@ -45,6 +45,14 @@ static bool is_batch_of_two(const zr_config_key_t *key, const zr_config_t *confi
            config->grad_accum != 0;
 }
 
+/* Of drives that nothing of the file is on, what was set is said all the same. */
+static bool says_transfers(const zr_config_t *config) {
+    const zr_nvme_options_t usual = zr_config_default().nvme, *nvme = &config->nvme;
+    return config->offload_optimizer.device == ZR_OFFLOAD_NVME ||
+           config->offload_param.device == ZR_OFFLOAD_NVME ||
+           nvme->request_bytes != usual.request_bytes || nvme->depth != usual.depth;
+}
+
 static bool says_something(const zr_config_key_t *key, const zr_config_t *config) {
     const char *path = key->path;
     if (is_batch_of_two(key, config))
@@ -53,6 +61,8 @@ static bool says_something(const zr_config_key_t *key, const zr_config_t *config
         return says_offload(config->offload_optimizer.device, path);
     if (begins_with(path, PARAM))
         return says_offload(config->offload_param.device, path);
+    if (begins_with(path, "aio."))
+        return says_transfers(config);
     if (begins_with(path, "zero_optimization.stage3_"))
         return config->stage == 3;
     if (begins_with(path, SCHEDULER_PARAMS))

@@ -285,6 +285,9 @@ static void expect_file_runs(const char *asked) {
     json_t *best = json_array_get(json_object_get(planned, "plans"),
                                   (size_t)number(recommended, "plan", NULL));
     assert_int_equal(json_dump_file(json_object_get(recommended, "config"), "ds.json", 0), 0);
+    assert_true((json_object_get(json_object_get(recommended, "config"), "aio") != NULL) ==
+                (strcmp(text(best, "offload_optimizer"), "nvme") == 0 ||
+                 strcmp(text(best, "offload_params"), "nvme") == 0));
     snprintf(arguments, sizeof(arguments), "--data text --steps 3 --json %s",
              text(recommended, "options"));
     json_t *by_options = run_json(arguments, 0);
