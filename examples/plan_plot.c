@@ -15,7 +15,8 @@
 
 #define MOST_COLUMNS 48
 /* In pixels. */
-#define WIDTH 1500
+#define LEAST_WIDTH 1500
+#define COLUMN_WIDTH 64 /* at least: its numbers have room */
 #define PANEL_HEIGHT 230
 #define LANE_HEIGHT 42
 #define HEAD_HEIGHT 92
@@ -33,7 +34,7 @@ typedef struct plot {
     bool has_tier[ZR_N_TIERS];
     bool has_tag[ZR_N_TAGS];
     plan_line_t *line; /* NULL: none */
-    int height;        /* in pixels */
+    int width, height; /* in pixels */
     int top;           /* of what is drawn next, from above */
     FILE *script;
 } plot_t;
@@ -133,8 +134,8 @@ static void place(plot_t *plot, int above, int height, int below) {
     fprintf(plot->script,
             "set lmargin at screen %.5f\nset rmargin at screen %.5f\n"
             "set tmargin at screen %.5f\nset bmargin at screen %.5f\n",
-            (double)LEFT / WIDTH, 1 - (double)RIGHT / WIDTH, 1 - (double)top / plot->height,
-            1 - (double)(top + height) / plot->height);
+            (double)LEFT / plot->width, 1 - (double)RIGHT / plot->width,
+            1 - (double)top / plot->height, 1 - (double)(top + height) / plot->height);
     plot->top = top + height + below;
 }
 
@@ -376,8 +377,10 @@ static void write_head(const plot_t *plot) {
 
 static zr_status_t draw(plot_t *plot, const char *path, const zr_log_t *log) {
     gnuplot_t gnuplot;
+    plot->width = LEFT + (int)plot->n_columns * COLUMN_WIDTH + RIGHT;
+    plot->width = plot->width > LEAST_WIDTH ? plot->width : LEAST_WIDTH;
     plot->height = picture_height(plot);
-    ZR_TRY(gnuplot_begin(path, WIDTH, plot->height, log, &gnuplot));
+    ZR_TRY(gnuplot_begin(path, plot->width, plot->height, log, &gnuplot));
     plot->script = gnuplot.script;
     write_head(plot);
     draw_memory(plot);

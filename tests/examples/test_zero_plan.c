@@ -234,6 +234,14 @@ static void pictures_are_drawn(void **state) {
     read_file("none.svg", file, sizeof(file));
     assert_in(file, "no room");
     assert_null(strstr(file, "one step"));
+    assert_int_equal(plan("--model gpt3-6.7b --hardware 8x-h100-100gb --dtype bf16 --stage 3 "
+                          "--offload-optimizer none --offload-params none --recompute unit "
+                          "--micro-batch 4 --ranks 32 --plot groups.svg"),
+                     0);
+    read_file("groups.svg", file, sizeof(file));
+    assert_in(file, "stage, group");
+    assert_in(file, "3, 32");
+    assert_in(file, "3, 8");
 }
 
 static void a_picture_needs_gnuplot(void **state) {
