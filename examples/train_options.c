@@ -287,7 +287,7 @@ static const struct argp_option option_table[] = {
     {"trace", KEY_TRACE, "FILE", 0,
      "write what ran when on every rank, for ui.perfetto.dev or chrome://tracing: kernels, "
      "collectives, copies, transfers of drives, what a rank waited for, and memory (of ranks that "
-     "are processes, rank N > 0 writes FILE.rankN)",
+     "are processes, rank N > 0 writes NAME.rankN.json)",
      7},
     {"trace-steps", KEY_TRACE_STEPS, "FIRST:LAST", 0,
      "with --trace: of these steps (default: the first ten of the run)", 7},

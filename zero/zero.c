@@ -9,9 +9,11 @@ const char *zr_version(void) {
 }
 
 const char *zr_build_description(void) {
-#ifdef ZR_HAVE_CUDA
-    return "devices host and cuda, communicator threads";
+#if defined(ZR_HAVE_NCCL)
+    return "devices host and cuda, communicators threads, mpi and nccl";
+#elif defined(ZR_HAVE_CUDA)
+    return "devices host and cuda, communicators threads and mpi; built without NCCL";
 #else
-    return "device host, communicator threads; built without CUDA";
+    return "device host, communicators threads and mpi; built without CUDA";
 #endif
 }

@@ -59,7 +59,9 @@ enum {
 
 static const struct argp_option option_table[] = {
     {"comm", KEY_COMM, "threads|nccl|mpi", 0,
-     "the communicator (default threads); mpi: of processes that mpirun has started", 0},
+     "the communicator (default threads); mpi: of processes that mpirun, or you, have started "
+     "(docs/clusters.md)",
+     0},
     {"ranks", KEY_RANKS, "N", 0, "ranks, 2 or more (default 2; of mpi: those that were started)",
      0},
     {"threads", KEY_THREADS, "N", 0, "threads of each rank (default: all cores, shared out)", 0},
@@ -130,7 +132,8 @@ static const bench_parser_t parser = {
     .options = option_table,
     .take = take_option,
     .doc = "Bytes per second of collectives, against copies of the bytes that they have to read "
-           "and write, by as many threads, in the same run. Results are checked."};
+           "and write, by as many threads, in the same run. Results are checked. With --comm mpi "
+           "under mpirun, MPI's own collectives take turns with them."};
 
 /* The number of ranks, where it is not for the caller to say. */
 static zr_status_t count_ranks(options_t *o) {
