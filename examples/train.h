@@ -24,9 +24,6 @@ typedef struct train_peak {
     train_class_peak_t by_class[ZR_N_CLASSES];
 } train_peak_t;
 
-/** What may lie on drives has one of these tags. */
-bool train_tag_is_on_drives(zr_tag_t tag);
-
 /** The peaks of an allocator's statistics. */
 train_peak_t train_peak_of(const zr_tier_statistics_t *statistics);
 

@@ -10,6 +10,7 @@
 #include "examples/common/json.h"
 #include "examples/common/process.h"
 #include "examples/gpt_json.h"
+#include "examples/train_sum.h"
 
 /* ---- while it runs ---------------------------------------------------------------------- */
 
