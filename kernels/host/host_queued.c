@@ -11,16 +11,18 @@ static bool is_queued(const zr_stream_t *stream) {
     return ((const zr_host_stream_t *)stream)->beside != NULL;
 }
 
+static zr_status_t run_or_queue(zr_stream_t *stream, const zr_host_work_t *work) {
+    return is_queued(stream) ? zr_host_queue(stream, work) : work->run(stream, work);
+}
+
 static zr_status_t run_copy(zr_stream_t *stream, const zr_host_work_t *work) {
     return zr_host_copy_async(stream, work->dst, work->src, work->n, work->kind);
 }
 
 zr_status_t zr_host_queue_copy(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                                zr_copy_t kind) {
-    if (!is_queued(stream))
-        return zr_host_copy_async(stream, dst, src, size_bytes, kind);
     zr_host_work_t work = {.run = run_copy, .dst = dst, .src = src, .n = size_bytes, .kind = kind};
-    return zr_host_queue(stream, &work);
+    return run_or_queue(stream, &work);
 }
 
 static zr_status_t run_adamw(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -28,10 +30,8 @@ static zr_status_t run_adamw(zr_stream_t *stream, const zr_host_work_t *work) {
 }
 
 zr_status_t zr_host_queue_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
-    if (!is_queued(stream))
-        return zr_host_adamw(stream, args);
     zr_host_work_t work = {.run = run_adamw, .adamw = *args};
-    return zr_host_queue(stream, &work);
+    return run_or_queue(stream, &work);
 }
 
 static zr_status_t run_sum_of_squares(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -41,15 +41,13 @@ static zr_status_t run_sum_of_squares(zr_stream_t *stream, const zr_host_work_t 
 
 zr_status_t zr_host_queue_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                          size_t n_elems, double *result, void *workspace) {
-    if (!is_queued(stream))
-        return zr_host_sum_of_squares(stream, x, dtype, n_elems, result, workspace);
     zr_host_work_t work = {.run = run_sum_of_squares,
                            .src = x,
                            .src_dtype = dtype,
                            .n = n_elems,
                            .dst = result,
                            .workspace = workspace};
-    return zr_host_queue(stream, &work);
+    return run_or_queue(stream, &work);
 }
 
 static zr_status_t run_add(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -58,15 +56,13 @@ static zr_status_t run_add(zr_stream_t *stream, const zr_host_work_t *work) {
 
 zr_status_t zr_host_queue_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
                               zr_dtype_t src_dtype, size_t n_elems) {
-    if (!is_queued(stream))
-        return zr_host_add(stream, dst, dst_dtype, src, src_dtype, n_elems);
     zr_host_work_t work = {.run = run_add,
                            .dst = dst,
                            .dst_dtype = dst_dtype,
                            .src = src,
                            .src_dtype = src_dtype,
                            .n = n_elems};
-    return zr_host_queue(stream, &work);
+    return run_or_queue(stream, &work);
 }
 
 static zr_status_t run_scale(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -75,11 +71,9 @@ static zr_status_t run_scale(zr_stream_t *stream, const zr_host_work_t *work) {
 
 zr_status_t zr_host_queue_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
                                 float factor) {
-    if (!is_queued(stream))
-        return zr_host_scale(stream, x, dtype, n_elems, factor);
     zr_host_work_t work = {
         .run = run_scale, .dst = x, .dst_dtype = dtype, .n = n_elems, .value = factor};
-    return zr_host_queue(stream, &work);
+    return run_or_queue(stream, &work);
 }
 
 static zr_status_t run_cast(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -88,15 +82,13 @@ static zr_status_t run_cast(zr_stream_t *stream, const zr_host_work_t *work) {
 
 zr_status_t zr_host_queue_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype,
                                const void *src, zr_dtype_t src_dtype, size_t n_elems) {
-    if (!is_queued(stream))
-        return zr_host_cast(stream, dst, dst_dtype, src, src_dtype, n_elems);
     zr_host_work_t work = {.run = run_cast,
                            .dst = dst,
                            .dst_dtype = dst_dtype,
                            .src = src,
                            .src_dtype = src_dtype,
                            .n = n_elems};
-    return zr_host_queue(stream, &work);
+    return run_or_queue(stream, &work);
 }
 
 static zr_status_t run_fill(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -105,11 +97,9 @@ static zr_status_t run_fill(zr_stream_t *stream, const zr_host_work_t *work) {
 
 zr_status_t zr_host_queue_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
                                float value) {
-    if (!is_queued(stream))
-        return zr_host_fill(stream, x, dtype, n_elems, value);
     zr_host_work_t work = {
         .run = run_fill, .dst = x, .dst_dtype = dtype, .n = n_elems, .value = value};
-    return zr_host_queue(stream, &work);
+    return run_or_queue(stream, &work);
 }
 
 zr_status_t zr_host_queue_sum(zr_stream_t *stream, void *dst, const void *const *sources,
