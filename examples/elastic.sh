@@ -69,8 +69,11 @@ until [ -n "$(saved)" ] && [ "$(saved | tr -d '\n')" != step-00000005 ]; do
     sleep 0.05
 done
 zr_say "checkpoint $(saved) is there: rank $victim is killed (SIGKILL)"
-kill -KILL "${pids[$victim]}"
 begin=$SECONDS
+{ # the shell remarks on a process that was killed
+    kill -KILL "${pids[$victim]}"
+    wait "${pids[$victim]}"
+} 2>/dev/null
 for ((rank = 0; rank < ranks; rank++)); do
     wait "${pids[$rank]}" 2>/dev/null
     code=$?
