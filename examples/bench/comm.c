@@ -250,5 +250,7 @@ static int run(int argc, char **argv, const zr_log_t *log) {
 
 const bench_command_t bench_comm = {
     .name = "comm",
-    .summary = "collectives of a communicator against copies of the bytes that they have to move",
+    .summary =
+        "collectives of a communicator against copies of the bytes that they have to move, and "
+        "against MPI's own",
     .run = run};
