@@ -10,9 +10,10 @@ foreach(folder kernels allocator offload zero)
 endforeach()
 # Programs look for them in this folder, beside the one that they are in.
 foreach(kind ${ZR_MPI_KINDS})
-  install(TARGETS zero-${kind} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/libzero)
+  install(TARGETS zero-${kind} zero-bench-${kind}
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/libzero)
 endforeach()
-install(TARGETS zero-checkpoint RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS zero-checkpoint zero-bench RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(TARGET zero-train)
   install(TARGETS zero-train zero-plan zero-capacity RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   # zero-plan looks for them beside the folder it is in.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What is installed can be used: a program is built with the pkg-config file alone, and runs.
+# What is installed can be used: a program is built with the pkg-config file alone, and runs; all
+# programs are there, with what they look for beside them.
 #
 # Usage: test_install.sh BUILD
 set -eu
@@ -58,4 +59,12 @@ export PKG_CONFIG_PATH
 cc -std=c11 -Wall -Werror "$prefix/user.c" -o "$prefix/user" \
     $(pkg-config --static --cflags --libs libzero)
 "$prefix/user"
-"$(find "$prefix" -name zero-train)" --version
+for program in zero-train zero-plan zero-capacity zero-bench zero-checkpoint; do
+    "$prefix/bin/$program" --version
+done
+# Each kind of MPI that was found has two modules: the library's, and that of zero-bench.
+for module in "$prefix"/lib*/libzero/libzero-*.so "$prefix"/lib/*/libzero/libzero-*.so; do
+    [ -e "$module" ] || continue
+    kind=${module##*-}
+    ls "${module%/*}/libzero-$kind" "${module%/*}/libzero-bench-$kind" >/dev/null
+done
