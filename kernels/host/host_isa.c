@@ -180,15 +180,14 @@ typedef struct places {
 
 static void take_places(const zr_spread_t *args, const bool *is_streamed, size_t offset_bytes,
                         places_t *places) {
-    int n_dsts = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        for (int d = 0; d < args->n_dsts; d++)
-            if (is_streamed[d] == (pass == 0))
-                places->dsts[n_dsts++] = (char *)args->dsts[d] + offset_bytes;
-        if (pass == 0)
-            places->n_streamed = n_dsts;
-    }
-    places->n_dsts = n_dsts;
+    places->n_streamed = places->n_dsts = 0;
+    for (int d = 0; d < args->n_dsts; d++)
+        if (is_streamed[d])
+            places->dsts[places->n_streamed++] = (char *)args->dsts[d] + offset_bytes;
+    places->n_dsts = places->n_streamed;
+    for (int d = 0; d < args->n_dsts; d++)
+        if (!is_streamed[d])
+            places->dsts[places->n_dsts++] = (char *)args->dsts[d] + offset_bytes;
 }
 
 /* Whole lines are streamed; other sizes are written as ever. */
