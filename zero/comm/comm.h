@@ -141,7 +141,7 @@ ZR_NODISCARD zr_status_t zr_comm_create_nccl(const zr_launch_t *launch,
 
 /**
  * Make the communicator of a rank that is a process of its own, with a host device, whose tensors
- * are in host memory. Returns when all ranks have come, within the time limit.
+ * are in host memory. Returns when all ranks have come, within the time limit of the launch.
  *
  * Ranks of one machine read each other's memory, which needs no MPI. Those of several machines
  * exchange data through MPI, and have to be started by its launcher; MPI is then begun, unless the

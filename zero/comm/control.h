@@ -70,7 +70,7 @@ ZR_NODISCARD zr_status_t zr_control_create_memory(int n_ranks, int timeout_ms,
  * @param launch   borrowed for the call
  * @param log      of the rank
  * @return ZR_OK; ZR_ERR_ARGUMENT for a launch that is none; ZR_ERR_MEMORY; ZR_ERR_COMM when ranks
- *         are missing after timeout_ms, or come twice, or do not fit; logged
+ *         are missing after start_timeout_ms of the launch, or come twice, or do not fit; logged
  */
 ZR_NODISCARD zr_status_t zr_control_create_tcp(const zr_launch_t *launch, const zr_log_t *log,
                                                int timeout_ms, zr_control_t **control_p);

@@ -399,12 +399,17 @@ static void close_socket(int socket) {
         close(socket);
 }
 
+static int start_ms(const zr_launch_t *launch, const zr_line_t *line) {
+    return launch->start_timeout_ms > 0 ? launch->start_timeout_ms : line->timeout_ms;
+}
+
 /* Rank 0: the hub, and a connection to it within the process. */
 static zr_status_t open_hub(const zr_launch_t *launch, int listener, const zr_log_t *log,
                             zr_line_t *line) {
     zr_hub_options_t options = {.log = *log,
                                 .listener = listener,
                                 .n_ranks = launch->n_ranks,
+                                .gather_ms = start_ms(launch, line),
                                 .timeout_ms = line->timeout_ms};
     int port = launch->port;
     int error = listener < 0 ? zr_wire_listen(launch->port, &options.listener, &port) : 0;
@@ -428,8 +433,8 @@ static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const z
     int error = 0;
     line->socket = socket;
     if (socket < 0)
-        error = zr_wire_connect(launch->host, launch->port, zr_wire_now_ms() + line->timeout_ms,
-                                &line->socket, &detail);
+        error = zr_wire_connect(launch->host, launch->port,
+                                zr_wire_now_ms() + start_ms(launch, line), &line->socket, &detail);
     if (error == 0)
         zr_wire_guard(line->socket, line->timeout_ms);
     if (error == 0)
@@ -438,7 +443,7 @@ static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const z
         return zr_fail(log, ZR_ERR_COMM,
                        "rank 0 cannot be reached at MASTER_ADDR %s, MASTER_PORT %d, for %d ms: %s; "
                        "is its process running, and the port open?",
-                       launch->host, launch->port, line->timeout_ms,
+                       launch->host, launch->port, start_ms(launch, line),
                        detail != NULL ? detail : strerror(error));
     return ZR_OK;
 }

@@ -14,12 +14,14 @@ extern "C" {
 #endif
 
 typedef struct zr_launch {
-    char host[256];    /* of rank 0: MASTER_ADDR */
-    int port;          /* at which rank 0 listens: MASTER_PORT; 1 to 65535 */
-    int rank;          /* RANK */
-    int n_ranks;       /* WORLD_SIZE */
-    int local_rank;    /* LOCAL_RANK: which of its machine's ranks, and so which GPU */
-    int n_local_ranks; /* LOCAL_WORLD_SIZE: ranks of its machine; 0: nobody says */
+    char host[256];       /* of rank 0: MASTER_ADDR */
+    int port;             /* at which rank 0 listens: MASTER_PORT; 1 to 65535 */
+    int rank;             /* RANK */
+    int n_ranks;          /* WORLD_SIZE */
+    int local_rank;       /* LOCAL_RANK: which of its machine's ranks, and so which GPU */
+    int n_local_ranks;    /* LOCAL_WORLD_SIZE: ranks of its machine; 0: nobody says */
+    int start_timeout_ms; /* how long ranks wait for each other until all have come; 0: as long as
+                             in a call (timeout_ms of zr_comm_options_t) */
     bool by_mpi; /* MPI's launcher has started it: MPI tells where rank 0 is, and host and port
                     mean nothing */
 } zr_launch_t;

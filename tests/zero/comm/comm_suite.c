@@ -623,7 +623,7 @@ static void some_never_come(rank_t *self) {
     if (self->rank >= first_absent)
         return;
     char cause[64];
-    snprintf(cause, sizeof(cause), "has waited %d ms for ", SHORT_MS);
+    snprintf(cause, sizeof(cause), "has waited %d ms for ", self->timeout_ms);
     expect_end(self, 1, cause);
     for (int absent = first_absent; absent < self->n_ranks; absent++) {
         const char *latest = self->suite->latest;

@@ -26,8 +26,9 @@ typedef struct comm_suite {
     /* Ranks are processes: make the communicator of one. NULL: threads; `create` makes all. */
     zr_status_t (*create_rank)(int rank, int n_ranks, const zr_comm_options_t *options,
                                zr_comm_t **comm_p);
-    void (*prepare)(void);     /* before children are made, or NULL */
-    rank_fn warm_up;           /* of ranks that are processes, before the body, or NULL */
+    void (*prepare)(void); /* before children are made, or NULL */
+    /* Of ranks that are processes, before the body, or NULL; false: notes a failure. */
+    bool (*warm_up)(rank_t *self);
     const char *latest;        /* the call of that, as a message has it; NULL: "no call so far" */
     const rank_world_t *world; /* this process is a rank, and so are others; NULL: make children */
     zr_status_t (*create)(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms);
@@ -52,6 +53,8 @@ struct rank {
     rank_t *ranks;               /* all of them */
     pthread_barrier_t *together; /* of the test, outside of what is tested */
     rank_fn body;
+    int timeout_ms;              /* of calls */
+    bool is_too_slow;            /* for that, before the body */
     char log[LOG_BYTES];         /* errors since the last clear_log */
     char failure[FAILURE_BYTES]; /* first check that failed, "" without one */
     void *arena;
@@ -77,7 +80,8 @@ struct rank_world {
 /** Make the barrier of a board for processes. */
 void prepare_board(rank_board_t *board, int n_ranks);
 
-/** Run `body` on every rank of a new communicator; fails the test when a check did. */
+/** Run `body` on every rank of a new communicator; fails the test when a check did. Where a busy
+ * machine leaves a short time limit no time to warm up, it is run again with a longer one. */
 void run_ranks(const comm_suite_t *suite, int n_ranks, int timeout_ms, rank_fn body,
                const void *context);
 

@@ -30,6 +30,7 @@ static zr_status_t create_rank(int rank, int n_ranks, const zr_comm_options_t *o
     zr_launch_t wanted = launch;
     wanted.rank = rank;
     wanted.n_ranks = n_ranks;
+    wanted.start_timeout_ms = 60000; /* short limits are those of calls */
     return zr_comm_create_mpi(&wanted, &own, comm_p);
 }
 

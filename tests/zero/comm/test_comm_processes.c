@@ -7,11 +7,13 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +24,8 @@
 #include "tests/zero/comm/process_cases.h"
 #include "zero/comm/comm_backend.h"
 
+enum { LONG_MS = 60000 };
+
 static int port; /* of the ranks that come next */
 
 static void prepare(void) {
@@ -31,6 +35,7 @@ static void prepare(void) {
 static zr_status_t create_rank(int rank, int n_ranks, const zr_comm_options_t *options,
                                zr_comm_t **comm_p) {
     zr_launch_t launch = {.host = "127.0.0.1", .port = port, .rank = rank, .n_ranks = n_ranks};
+    launch.start_timeout_ms = LONG_MS; /* short limits are those of calls */
     return zr_comm_create_mpi(&launch, options, comm_p);
 }
 
@@ -53,14 +58,16 @@ static zr_status_t open_shared_device(zr_device_t **device_p) {
 }
 
 /* A first call with data, after which ranks of one machine meet in memory. It is not counted. */
-static void warm_up(rank_t *self) {
+static bool warm_up(rank_t *self) {
     zr_message_t message = {"warmth", ZR_DTYPE_F32, ZR_TRAFFIC_CONTROL};
     self->comm->n_calls = 98; /* a number that tests do not come to */
-    if (zr_comm_all_reduce(self->comm, &message, self->arena, 1, self->stream) != ZR_OK)
+    bool is_made = zr_comm_all_reduce(self->comm, &message, self->arena, 1, self->stream) == ZR_OK;
+    if (!is_made)
         note_failure(self, __FILE__, __LINE__, "a first call");
     self->comm->n_calls = 0;
     self->comm->device = NULL;
     self->comm->statistics = (zr_comm_statistics_t){0};
+    return is_made;
 }
 
 /* Of several ranks, that whose process number is odd has private memory, as had they other
@@ -181,7 +188,8 @@ enum { N_PROCESSES = 3, VICTIM = 2 };
  * is only too slow in that. */
 typedef enum moment { BETWEEN, LATE, INSIDE, TOO_SLOW, N_MOMENTS } moment_t;
 
-static bool dies_in_kernels, sleeps_in_kernels;
+static bool dies_in_kernels, waits_in_kernels;
+static atomic_int *n_let_go; /* ranks whose call has ended without the victim; all share it */
 
 /* The linker sends the communicators' calls here (--wrap). */
 zr_status_t __real_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
@@ -195,8 +203,8 @@ zr_status_t __wrap_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int 
                                     size_t n_elems) {
     if (dies_in_kernels)
         (void)raise(SIGKILL);
-    if (sleeps_in_kernels)
-        (void)usleep(900000);
+    while (waits_in_kernels && atomic_load(n_let_go) < N_PROCESSES - 1)
+        (void)usleep(1000);
     return __real_zr_kernel_spread(stream, dsts, n_dsts, sources, n_sources, dtype, n_elems);
 }
 
@@ -206,8 +214,10 @@ static void keep_error(void *context, zr_log_level_t level, int rank, const char
         snprintf(context, 512, "%s", message);
 }
 
+typedef enum verdict { RIGHT, WRONG, NOT_BEGUN } verdict_t;
+
 /* A rank: the last one is killed. The first error has to name it and the call. */
-static bool outlive(int rank, moment_t moment) {
+static verdict_t outlive(int rank, moment_t moment, int timeout_ms) {
     char error[512] = "";
     zr_message_t message = {"h.3 gradients", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
     zr_comm_options_t options = zr_comm_options_default();
@@ -216,24 +226,26 @@ static bool outlive(int rank, moment_t moment) {
     zr_comm_t *comm = NULL;
     void *range = NULL;
     options.log = (zr_log_t){.sink = keep_error, .context = error, .level = ZR_LOG_ERROR};
-    options.timeout_ms = moment == TOO_SLOW ? 300 : options.timeout_ms;
+    options.timeout_ms = timeout_ms;
     if (create_rank(rank, N_PROCESSES, &options, &comm) != ZR_OK ||
         open_shared_device(&device) != ZR_OK || zr_stream_create(device, "comm", &stream) != ZR_OK)
-        return false;
+        return WRONG;
     size_t granule = zr_device_info(device)->granule_bytes;
     if (zr_range_reserve(device, ZR_TIER_DEVICE, granule, &range) != ZR_OK ||
-        zr_range_map(device, ZR_TIER_DEVICE, range, 0, granule) != ZR_OK ||
-        zr_comm_all_reduce(comm, &message, range, 100, stream) != ZR_OK)
-        return false;
+        zr_range_map(device, ZR_TIER_DEVICE, range, 0, granule) != ZR_OK)
+        return WRONG;
+    if (zr_comm_all_reduce(comm, &message, range, 100, stream) != ZR_OK)
+        return NOT_BEGUN;
     bool is_inside = moment >= INSIDE && zr_device_info(device)->shares_memory;
     dies_in_kernels = rank == VICTIM && is_inside && moment == INSIDE;
-    sleeps_in_kernels = rank == VICTIM && is_inside && moment == TOO_SLOW;
+    waits_in_kernels = rank == VICTIM && is_inside && moment == TOO_SLOW;
     if (rank == VICTIM && !is_inside) {
         if (moment == LATE)
             (void)usleep(100000);
         (void)raise(SIGKILL);
     }
     zr_status_t status = zr_comm_all_reduce(comm, &message, range, 100, stream);
+    atomic_fetch_add(n_let_go, 1);
     zr_comm_destroy(&comm);
     zr_stream_destroy(&stream);
     zr_range_release(device, ZR_TIER_DEVICE, &range, granule);
@@ -245,34 +257,53 @@ static bool outlive(int rank, moment_t moment) {
              is_inside ? 2 : 1);
     if (is_inside && moment == TOO_SLOW)
         snprintf(cause, sizeof(cause),
-                 "has waited 300 ms for rank 2 to come to the end of all_reduce of");
-    return status == ZR_ERR_COMM &&
-           strstr(error, "all_reduce of \"h.3 gradients\" (fp32, 100 elements, model, call 2)") &&
-           strstr(error, cause);
+                 "has waited %d ms for rank 2 to come to the end of all_reduce of", timeout_ms);
+    bool is_right =
+        status == ZR_ERR_COMM &&
+        strstr(error, "all_reduce of \"h.3 gradients\" (fp32, 100 elements, model, call 2)") &&
+        strstr(error, cause);
+    return is_right ? RIGHT : WRONG;
+}
+
+/* False: a busy machine has left no time to come to the moment. */
+static bool lose_rank(moment_t moment, int timeout_ms) {
+    pid_t children[N_PROCESSES];
+    bool has_begun = true;
+    prepare();
+    atomic_store(n_let_go, 0);
+    fflush(NULL);
+    for (int rank = 0; rank < N_PROCESSES; rank++) {
+        children[rank] = fork();
+        if (children[rank] == 0)
+            _exit(outlive(rank, moment, timeout_ms));
+        assert_true(children[rank] > 0);
+    }
+    for (int rank = 0; rank < N_PROCESSES; rank++) {
+        int status = 0;
+        assert_int_equal(waitpid(children[rank], &status, 0), children[rank]);
+        bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+        has_begun &= !WIFEXITED(status) || WEXITSTATUS(status) != NOT_BEGUN;
+        if (!has_begun && timeout_ms < LONG_MS)
+            continue;
+        if (rank == VICTIM && (is_killed || moment != TOO_SLOW))
+            assert_true(is_killed);
+        else
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == RIGHT);
+    }
+    return has_begun;
 }
 
 static void test_killed_rank(void **state) {
     (void)state;
+    n_let_go =
+        mmap(NULL, sizeof(*n_let_go), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(n_let_go != MAP_FAILED);
     for (moment_t moment = BETWEEN; moment < N_MOMENTS; moment++) {
-        pid_t children[N_PROCESSES];
-        prepare();
-        fflush(NULL);
-        for (int rank = 0; rank < N_PROCESSES; rank++) {
-            children[rank] = fork();
-            if (children[rank] == 0)
-                _exit(outlive(rank, moment) ? 0 : 1);
-            assert_true(children[rank] > 0);
-        }
-        for (int rank = 0; rank < N_PROCESSES; rank++) {
-            int status = 0;
-            assert_int_equal(waitpid(children[rank], &status, 0), children[rank]);
-            bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-            if (rank == VICTIM && (is_killed || moment != TOO_SLOW))
-                assert_true(is_killed);
-            else
-                assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        }
+        int timeout_ms = moment == TOO_SLOW ? 300 : LONG_MS;
+        while (!lose_rank(moment, timeout_ms))
+            timeout_ms *= 4;
     }
+    munmap(n_let_go, sizeof(*n_let_go));
 }
 
 static zr_status_t open_device_beside(zr_device_t **device_p) {

@@ -167,7 +167,7 @@ void zr_hub_gathering_look(zr_hub_t *hub) {
         else
             snprintf(reason, sizeof(reason),
                      "after %d ms these ranks of %d have not come to %s: %s",
-                     hub->options.timeout_ms, hub->options.n_ranks, hub->options.place, missing);
+                     hub->options.gather_ms, hub->options.n_ranks, hub->options.place, missing);
         if (gone >= 0 || hub->now_ms >= hub->gather_until_ms)
             fail_gathering(hub, reason);
         return;

@@ -195,7 +195,7 @@ static void *hub_main(void *argument) {
     zr_hub_t *hub = argument;
     hub->clock = zr_wire_lived(hub->options.timeout_ms);
     hub->now_ms = zr_wire_lived_ms(&hub->clock);
-    hub->gather_until_ms = hub->now_ms + hub->options.timeout_ms;
+    hub->gather_until_ms = hub->now_ms + hub->options.gather_ms;
     while (!is_over(hub)) {
         serve(hub);
         beat(hub);

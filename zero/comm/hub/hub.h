@@ -20,7 +20,8 @@ typedef struct zr_hub_options {
     zr_log_t log;    /* warnings of the hub: what connected and was no rank */
     int listener;    /* of zr_wire_listen; the hub's from now on, also when it cannot be made */
     int n_ranks;     /* 2 and more */
-    int timeout_ms;  /* to gather, and for a rank that others wait for */
+    int gather_ms;   /* until all ranks have come */
+    int timeout_ms;  /* for a rank that others wait for */
     char place[300]; /* where ranks are told to connect: "host:port", for messages */
 } zr_hub_options_t;
 

@@ -172,7 +172,8 @@ static zr_status_t connect_to_place(const zr_log_t *log, const place_t *place, i
 
 /* Behind MPI's beginning: all learn where rank 0 is, and meet there. */
 static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
-                        const zr_log_t *log, int timeout_ms, zr_control_t **control_p) {
+                        const zr_log_t *log, int start_ms, int timeout_ms,
+                        zr_control_t **control_p) {
     zr_launch_t launch = *given;
     place_t own = {0};
     char error[ZR_MPI_ERROR_BYTES] = "";
@@ -182,14 +183,14 @@ static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for where %d ranks are", launch.n_ranks);
     zr_status_t status =
         launch.rank == 0 ? listen_for_ranks(log, &own, &socket) : ZR_OK; /* the others wait */
-    if (!module->gather(&own, sizeof(own), all, timeout_ms, error) && status == ZR_OK)
+    if (!module->gather(&own, sizeof(own), all, start_ms, error) && status == ZR_OK)
         status = zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
     launch.port = all[0].port;
     snprintf(launch.host, sizeof(launch.host), "%s", all[0].addresses[0]);
     if (status == ZR_OK && launch.port == 0)
         status = zr_fail(log, ZR_ERR_COMM, "rank 0 cannot listen for the others: see its message");
     if (status == ZR_OK && launch.rank != 0)
-        status = connect_to_place(log, &all[0], timeout_ms, &launch, &socket);
+        status = connect_to_place(log, &all[0], start_ms, &launch, &socket);
     free(all);
     if (status == ZR_OK)
         return zr_control_create_tcp_on(&launch, socket, log, timeout_ms, control_p);
@@ -214,6 +215,7 @@ static zr_status_t check_world(const zr_launch_t *launch, const zr_mpi_world_t *
 
 static zr_status_t open_site(const zr_launch_t *launch, const zr_log_t *log, int timeout_ms,
                              zr_mpi_site_t **site_p, zr_control_t **control_p) {
+    int start_ms = launch->start_timeout_ms > 0 ? launch->start_timeout_ms : timeout_ms;
     const zr_mpi_module_t *module = NULL;
     zr_mpi_world_t world;
     char error[ZR_MPI_ERROR_BYTES] = "";
@@ -222,13 +224,13 @@ static zr_status_t open_site(const zr_launch_t *launch, const zr_log_t *log, int
     if (site == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the state of %d ranks", launch->n_ranks);
     *site = (zr_mpi_site_t){.module = module, .n_users = 1, .timeout_ms = timeout_ms};
-    if (!module->open(timeout_ms, &world, error)) {
+    if (!module->open(start_ms, &world, error)) {
         free(site);
         return zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
     }
     zr_status_t status = check_world(launch, &world, log);
     if (status == ZR_OK)
-        status = meet(module, launch, log, timeout_ms, control_p);
+        status = meet(module, launch, log, start_ms, timeout_ms, control_p);
     if (status != ZR_OK) {
         zr_mpi_site_leave(site, true);
         return status;
