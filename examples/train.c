@@ -438,24 +438,29 @@ static zr_status_t record_steps(rank_t *rank, size_t n_done) {
     return stop_recording(rank);
 }
 
-/* Ranks that are processes tell each other. What fails here fails in the step as well. */
-static bool any_process_has_seen(rank_t *rank, bool has_seen) {
+/* Ranks that are processes tell each other whether any has seen the flag. */
+static zr_status_t ask_processes(rank_t *rank, size_t i, bool has_seen, bool *begins_p) {
     double share = 0;
-    return zr_runtime_average(rank->runtime, has_seen, &share) == ZR_OK && share > 0;
+    *begins_p = i < rank->run->options->steps;
+    if (*begins_p)
+        ZR_TRY(zr_runtime_average(rank->runtime, has_seen, &share));
+    *begins_p = *begins_p && share == 0;
+    return ZR_OK;
 }
 
 /* Whether to begin step `i`, counted from 0. All ranks have to end after the same step: in every
  * step they wait for each other, so whoever comes to the next one sees who saw the flag in this. */
-static bool begins_step(rank_t *rank, size_t i) {
+static zr_status_t begins_step(rank_t *rank, size_t i, bool *begins_p) {
     run_t *run = rank->run;
     const train_options_t *o = run->options;
     size_t none = SIZE_MAX, last = o->n_ranks == 1 ? i : i + 1;
     bool has_seen = o->stop != NULL && atomic_load(o->stop);
     if (o->is_launched)
-        return i < o->steps && !any_process_has_seen(rank, has_seen);
+        return ask_processes(rank, i, has_seen, begins_p);
     if (has_seen && i < o->steps)
         atomic_compare_exchange_strong(&run->n_wanted, &none, last);
-    return i < o->steps && i < atomic_load(&run->n_wanted);
+    *begins_p = i < o->steps && i < atomic_load(&run->n_wanted);
+    return ZR_OK;
 }
 
 static zr_status_t save_checkpoint(rank_t *rank) {
@@ -478,8 +483,12 @@ static zr_status_t train_steps(rank_t *rank) {
     train_time_t before = rank_time(rank), after = before;
     double step_start = now_seconds();
     (void)take_own_seconds(rank);
-    for (size_t i = saved_step; begins_step(rank, i); i++) {
+    for (size_t i = saved_step;; i++) {
         train_step_line_t line = {0};
+        bool begins = false;
+        ZR_TRY(begins_step(rank, i, &begins));
+        if (!begins)
+            break;
         ZR_TRY(train_step(rank, &line));
         ZR_TRY(record_steps(rank, i + 1 - result->first_step));
         double step_end = now_seconds();

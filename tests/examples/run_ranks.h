@@ -44,9 +44,11 @@ static inline void kill_rank(const char *arguments) {
     assert_int_equal(run_shell(command), 1);
     assert_said("a killed rank", "rank 1");
     assert_said("a killed rank", "error: rank 0: ");
+    assert_not_said("a killed rank", "has failed before"); /* at any moment */
     read_file("err.2", err, sizeof(err));
     assert_said("a killed rank", "error: rank 2: ");
     assert_said("a killed rank", "rank 1");
+    assert_not_said("a killed rank", "has failed before");
 }
 
 #endif
