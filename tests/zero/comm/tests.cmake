@@ -17,7 +17,7 @@ zr_test_properties(test_comm_shared LABELS asan)
 add_test(NAME test_comm_links COMMAND test_comm_processes apart)
 zr_test_properties(test_comm_links NO_SANITIZERS)
 add_test(NAME test_comm_links_beside COMMAND test_comm_processes apart beside)
-zr_test_properties(test_comm_links_beside NO_SANITIZERS)
+zr_test_properties(test_comm_links_beside LABELS asan)
 # Under mpirun, with more ranks than cores and by whoever runs the tests.
 include(zero/comm/mpi.cmake)
 add_executable(test_comm_mpi zero/comm/test_comm_mpi.c ${PROCESSES})
