@@ -113,11 +113,13 @@ static bool is_deadly(zr_status_t status) {
 
 zr_status_t zr_comm_queue_run(zr_comm_t *comm, const zr_comm_call_t *call, zr_comm_entry_fn entry) {
     zr_comm_queue_t *queue = &comm->queue;
+    bool can_queue = call->stream != NULL && zr_stream_takes_calls(call->stream);
     zr_status_t failed = zr_comm_queue_status(queue);
-    bool is_queued = call->stream != NULL && zr_stream_takes_calls(call->stream) && failed == ZR_OK;
-    if (!is_queued || queue->stream != call->stream)
+    if (!can_queue || queue->stream != call->stream || failed != ZR_OK) {
         drain(queue);
-    if (is_queued)
+        failed = zr_comm_queue_status(queue); /* of what was queued, too */
+    }
+    if (can_queue && failed == ZR_OK)
         return queue_call(comm, call, entry);
     if (failed != ZR_OK && !is_deadly(failed))
         return zr_fail(&comm->options.log, failed,
