@@ -57,9 +57,17 @@ static void interrupted_runs_report(void **state) {
     assert_int_equal(access("lives.rank1.csv", R_OK), 0);
 }
 
+#if defined(__SANITIZE_THREAD__)
+static const bool has_few_addresses = true;
+#else
+static const bool has_few_addresses = false;
+#endif
+
 /* Warnings are no chatter: whatever is asked to be left out, they are there, before it begins. */
 static void quiet_runs_are_warned(void **state) {
     (void)state;
+    if (has_few_addresses)
+        skip(); /* no plan of a run so large, and so nothing to warn of */
     pid_t child = start("--model gpt3-175b --seq 16 --data text --quiet --steps 1");
     wait_for(child, "the system may end the run without a word");
     assert_int_equal(kill(child, SIGKILL), 0);

@@ -99,7 +99,7 @@ static void groups_agree(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i += (size_t)ranks_step)
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
-            for (unsigned flags = 0; flags < 16; flags += 2 + flags_step) {
+            for (unsigned flags = 0; flags < 16; flags += 4 + flags_step) {
                 toy_options_t options = variant(shapes[i][0], (zr_dtype_t)dtype, flags);
                 options.config.shard_group_size = shapes[i][1];
                 options.n_steps = 3;
@@ -117,7 +117,7 @@ static void groups_agree(void **state) {
 static void the_two_ends_of_grouping_are_one_group(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++)
-        for (unsigned flags = 0; flags < 16; flags += 2) {
+        for (unsigned flags = 0; flags < 16; flags += 4 * flags_step) {
             toy_options_t options = variant(4, flags & 4 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, flags);
             options.config.stage = stage;
             uint64_t reference = hash_of(&options);
