@@ -91,7 +91,7 @@ run_limited() {
     kill -TERM -- "-$pid" 2>/dev/null
     for ((tries = 0; tries < 40; tries++)); do
         [ "$tries" -ne 20 ] || kill -KILL -- "-$pid" 2>/dev/null
-        kill -0 "$pid" 2>/dev/null || return 124
+        kill -0 -- "-$pid" 2>/dev/null || return 124
         sleep 0.1
     done
     return 125

@@ -122,6 +122,10 @@ expect "packages are unpacked and used" counts 47 0
 ZR_GPU_SECONDS=6 run hangs
 expect "a build that hangs, and does not end when asked to, is ended" grep -q 'build: timed out (' "$work/said"
 expect "and the only part" counts 0 1
+nothing_is_left() {
+    ! grep -aqs "$work/bin/[n]inja" /proc/[0-9]*/cmdline
+}
+expect "nothing of it is left" nothing_is_left
 run broken
 expect "a build that fails is the only part" counts 0 1
 bash "$script" --unknown >"$work/said" 2>&1
