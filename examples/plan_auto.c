@@ -226,7 +226,7 @@ static zr_status_t place_gradients_last(search_t *search, bool *fits_p) {
 /* Gradients go with their state, unless only the device has room for them. */
 static zr_status_t choose(search_t *search) {
     zr_offload_options_t *state = &search->run->config.offload_optimizer;
-    bool is_free = !search->run->gradients_given && search->run->config.stage >= 2;
+    bool is_free = search->run->gradients_given == NULL && search->run->config.stage >= 2;
     bool found = false;
     ZR_TRY(place(search, &found));
     if (found || !is_free)

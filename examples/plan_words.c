@@ -128,8 +128,8 @@ void plan_words_moves(const train_options_t *asked, const plan_row_t *row, plan_
         return;
     if (offload->has_copies && asked->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
         plan_words_add(words, " --update-on %s", offload->is_updated_on_device ? "device" : "host");
-    if (row->stage >= 2 && !asked->gradients_given && state->gradients == ZR_OFFLOAD_NONE)
+    if (row->stage >= 2 && asked->gradients_given == NULL && state->gradients == ZR_OFFLOAD_NONE)
         plan_words_add(words, " --offload-gradients none");
-    else if (row->stage >= 2 && !asked->gradients_given && state->gradients_ratio < 1)
+    else if (row->stage >= 2 && asked->gradients_given == NULL && state->gradients_ratio < 1)
         plan_words_add(words, " --offload-gradients-ratio %.8g", state->gradients_ratio);
 }

@@ -453,15 +453,14 @@ static zr_status_t set_offload_gradients(parsing_t *p, const char *value) {
     static const char *const names[] = {"none", "cpu"};
     int choice = 0;
     ZR_TRY(choose(p, "--offload-gradients", value, names, 2, &choice));
-    p->options->offload_given = p->options->gradients_given_as = "--offload-gradients";
-    p->options->gradients_given = true;
+    p->options->offload_given = p->options->gradients_given = "--offload-gradients";
     p->options->config.offload_optimizer.gradients = (zr_offload_device_t)choice;
     return ZR_OK;
 }
 
 static zr_status_t set_offload_gradients_ratio(parsing_t *p, const char *value) {
-    p->options->offload_given = p->options->gradients_given_as = "--offload-gradients-ratio";
-    p->options->gradients_ratio_given = p->options->gradients_given = true;
+    p->options->offload_given = p->options->gradients_given = "--offload-gradients-ratio";
+    p->options->gradients_ratio_given = true;
     return args_number("--offload-gradients-ratio", value, 0, 1, p->log,
                        &p->options->config.offload_optimizer.gradients_ratio);
 }
@@ -953,11 +952,11 @@ static zr_status_t check_offload(const train_options_t *options, const zr_log_t 
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: nothing is offloaded; add --offload-optimizer cpu or nvme",
                        options->offload_given);
-    if (options->gradients_given && options->config.stage < 2)
+    if (options->gradients_given != NULL && options->config.stage < 2)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: at stage %d every rank adds up all gradients on the device; only "
                        "shards of them can be offloaded, at --stage 2 or 3",
-                       options->gradients_given_as, options->config.stage);
+                       options->gradients_given, options->config.stage);
     if (options->gradients_ratio_given &&
         options->config.offload_optimizer.gradients == ZR_OFFLOAD_NONE)
         return zr_fail(log, ZR_ERR_ARGUMENT,
@@ -1005,7 +1004,7 @@ static zr_status_t check_memory_snapshot(const train_options_t *options, const z
 static int least_stage(const train_options_t *options) {
     if (options->config.offload_param.device != ZR_OFFLOAD_NONE)
         return 3;
-    return options->gradients_given ? 2 : 0;
+    return options->gradients_given != NULL ? 2 : 0;
 }
 
 zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log) {

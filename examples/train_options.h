@@ -111,9 +111,8 @@ typedef struct train_options {
     bool warmup_given;
     size_t warmup_steps;
     bool min_lr_ratio_given;
-    bool gradients_given;
     bool gradients_ratio_given;
-    const char *gradients_given_as; /* the option that said so last */
+    const char *gradients_given; /* the option that said last where gradients wait; NULL: none */
     double min_lr_ratio;
     const char *offload_given; /* an option that means something with offload only; NULL: none */
     const char *nvme_given;    /* likewise with offload to NVMe */

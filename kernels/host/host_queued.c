@@ -50,18 +50,25 @@ zr_status_t zr_host_queue_sum_of_squares(zr_stream_t *stream, const void *x, zr_
     return run_or_queue(stream, &work);
 }
 
+/* Work from one array to another, element by element. */
+static zr_host_work_t of_two(zr_status_t (*run)(zr_stream_t *, const zr_host_work_t *), void *dst,
+                             zr_dtype_t dst_dtype, const void *src, zr_dtype_t src_dtype,
+                             size_t n_elems) {
+    return (zr_host_work_t){.run = run,
+                            .dst = dst,
+                            .dst_dtype = dst_dtype,
+                            .src = src,
+                            .src_dtype = src_dtype,
+                            .n = n_elems};
+}
+
 static zr_status_t run_add(zr_stream_t *stream, const zr_host_work_t *work) {
     return zr_host_add(stream, work->dst, work->dst_dtype, work->src, work->src_dtype, work->n);
 }
 
 zr_status_t zr_host_queue_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
                               zr_dtype_t src_dtype, size_t n_elems) {
-    zr_host_work_t work = {.run = run_add,
-                           .dst = dst,
-                           .dst_dtype = dst_dtype,
-                           .src = src,
-                           .src_dtype = src_dtype,
-                           .n = n_elems};
+    zr_host_work_t work = of_two(run_add, dst, dst_dtype, src, src_dtype, n_elems);
     return run_or_queue(stream, &work);
 }
 
@@ -82,12 +89,7 @@ static zr_status_t run_cast(zr_stream_t *stream, const zr_host_work_t *work) {
 
 zr_status_t zr_host_queue_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype,
                                const void *src, zr_dtype_t src_dtype, size_t n_elems) {
-    zr_host_work_t work = {.run = run_cast,
-                           .dst = dst,
-                           .dst_dtype = dst_dtype,
-                           .src = src,
-                           .src_dtype = src_dtype,
-                           .n = n_elems};
+    zr_host_work_t work = of_two(run_cast, dst, dst_dtype, src, src_dtype, n_elems);
     return run_or_queue(stream, &work);
 }
 
