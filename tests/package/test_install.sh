@@ -1,64 +1,37 @@
 #!/usr/bin/env bash
-# What is installed can be used: a program is built with the pkg-config file alone, and runs; all
-# programs are there, with what they look for beside them.
+# What is installed can be used: the program in examples/library is built with the pkg-config file alone,
+# and by CMake's package, and learns the same at every stage, with ranks that are threads; all programs are there,
+# with what they look for beside them.
 #
-# Usage: test_install.sh BUILD
+# Usage: test_install.sh BUILD [MPIRUN]   (MPIRUN: that of Open MPI, where its module is installed)
 set -eu
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
 cmake --install "$1" --prefix "$prefix" >/dev/null
-cat >"$prefix/user.c" <<'PROGRAM'
-#include <stdio.h>
-#include <zero/zero.h>
-#define TRY(call) \
-    do { \
-        zr_status_t status = (call); \
-        if (status != ZR_OK) { \
-            fprintf(stderr, "%s: %s\n", #call, zr_status_name(status)); \
-            return 1; \
-        } \
-    } while (0)
-
-/* A step on one parameter whose gradient is 1 everywhere: it goes down by the learning rate. */
-int main(void) {
-    zr_config_t config = zr_config_default();
-    zr_log_t log = zr_log_default();
-    zr_comm_t *comm;
-    zr_device_t *device;
-    zr_runtime_t *runtime;
-    zr_unit_t *layer;
-    zr_param_t *w;
-    zr_step_report_t report;
-    float *grad, value;
-    TRY(zr_config_resolve(&config, 1, &log));
-    TRY(zr_comm_create_threads(1, NULL, &comm));
-    TRY(zr_device_open("host", NULL, &device));
-    TRY(zr_runtime_create(&config, comm, device, &log, &runtime));
-    TRY(zr_runtime_add_unit(runtime, "layer", &layer));
-    TRY(zr_unit_add_param(layer, &(zr_param_desc_t){.name = "w", .n_dims = 2, .dims = {3, 3}}, &w));
-    TRY(zr_runtime_commit(runtime));
-    TRY(zr_runtime_begin_micro_batch(runtime));
-    TRY(zr_unit_acquire(layer, ZR_BACKWARD));
-    TRY(zr_param_grad(w, (void **)&grad, NULL));
-    for (int i = 0; i < 9; i++)
-        grad[i] = 1;
-    TRY(zr_unit_reduce(layer));
-    TRY(zr_unit_release(layer));
-    TRY(zr_runtime_step(runtime, &report));
-    TRY(zr_param_read(w, 8, 1, &value));
-    zr_runtime_destroy(&runtime);
-    zr_device_close(&device);
-    zr_comm_destroy(&comm);
-    printf("%s: norm %g, value %g\n", zr_version(), report.gradient_norm, value);
-    return !(report.gradient_norm == 3 && value < -0.99 * report.lr && value > -1.01 * report.lr);
-}
-PROGRAM
+example=$prefix/share/libzero/examples/library
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name libzero.pc)")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046
-cc -std=c11 -Wall -Werror "$prefix/user.c" -o "$prefix/user" \
+cc -std=c11 -Wall -Werror "$example/regression.c" -o "$prefix/regression" \
     $(pkg-config --static --cflags --libs libzero)
-"$prefix/user"
+(
+    unset PKG_CONFIG_PATH # the package finds its own file
+    cmake -S "$example" -B "$prefix/user/build" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+    cmake --build "$prefix/user/build" >/dev/null
+)
+for stage in 0 1 2 3; do
+    printf '{"zero_optimization": {"stage": %d}, "gradient_clipping": 1.0}' $stage >"$prefix/ds.json"
+    "$prefix/regression" 3 "$prefix/ds.json" >"$prefix/stage-$stage"
+    diff "$prefix/stage-0" "$prefix/stage-$stage"
+done
+"$prefix/user/build/regression" 3 "$prefix/ds.json" | diff "$prefix/stage-0" -
+awk '/^step/ { sub(/^.* /, ""); last = $0; if (!first) first = last }
+    END { exit !(first > 1 && last < first / 100) }' "$prefix/stage-0" || {
+    echo "it did not learn:"
+    cat "$prefix/stage-0"
+    exit 1
+}
+grep -q '^weights [0-9a-f]\{16\}$' "$prefix/stage-0"
 for program in zero-train zero-plan zero-capacity zero-bench zero-checkpoint; do
     "$prefix/bin/$program" --version
 done
@@ -68,3 +41,6 @@ for module in "$prefix"/lib*/libzero/libzero-*.so "$prefix"/lib/*/libzero/libzer
     kind=${module##*-}
     ls "${module%/*}/libzero-$kind" "${module%/*}/libzero-bench-$kind" >/dev/null
 done
+# A user's program, which lies anywhere, finds its module.
+[ $# -lt 2 ] || "$2" --allow-run-as-root --oversubscribe -n 3 --bind-to none \
+    "$prefix/user/build/regression" 1 "$prefix/ds.json" | diff "$prefix/stage-0" -

@@ -2,8 +2,12 @@ add_test(NAME test_headers COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test
                                    ${CMAKE_SOURCE_DIR} $<TARGET_FILE:zero>)
 zr_test_properties(test_headers NO_SANITIZERS)
 if(TARGET zero-train)
+  set(ZR_INSTALL_MPIRUN "")
+  if("openmpi" IN_LIST ZR_MPI_KINDS AND ZR_MPIRUN_openmpi)
+    set(ZR_INSTALL_MPIRUN ${ZR_MPIRUN_openmpi})
+  endif()
   add_test(NAME test_install COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_install.sh
-                                     ${CMAKE_BINARY_DIR})
+                                     ${CMAKE_BINARY_DIR} ${ZR_INSTALL_MPIRUN})
   zr_test_properties(test_install NO_SANITIZERS)
 endif()
 add_test(NAME test_install_library

@@ -1,0 +1,11 @@
+# find_package(libzero): the target libzero::zero. Its flags are those of the pkg-config file.
+find_package(PkgConfig REQUIRED)
+set(libzero_path "$ENV{PKG_CONFIG_PATH}")
+set(ENV{PKG_CONFIG_PATH} "${CMAKE_CURRENT_LIST_DIR}/../../pkgconfig:${libzero_path}")
+pkg_check_modules(LIBZERO REQUIRED QUIET libzero)
+set(ENV{PKG_CONFIG_PATH} "${libzero_path}")
+if(NOT TARGET libzero::zero)
+  add_library(libzero::zero INTERFACE IMPORTED)
+  target_include_directories(libzero::zero INTERFACE ${LIBZERO_STATIC_INCLUDE_DIRS})
+  target_link_libraries(libzero::zero INTERFACE ${LIBZERO_STATIC_LDFLAGS})
+endif()
