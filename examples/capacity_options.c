@@ -74,8 +74,8 @@ static const struct argp_option own[] = {
      4},
     {"verify", KEY_VERIFY, "steps=N|off", 0,
      "train each capacity that was found for so many steps, and see that the next larger size is "
-     "refused; fewer than 3 may need less than was planned (default steps=3 on this machine, where "
-     "all budgets are given; described hardware cannot be trained on)",
+     "refused, within 3 steps at least; all that a run needs is seen in 3 (default steps=3 on this "
+     "machine, where all budgets are given; described hardware cannot be trained on)",
      6},
     {"sweep", KEY_SWEEP, "NAME=VALUE,...", 0,
      "find capacities for each of these values of ranks, device-memory, host-memory or "

@@ -107,10 +107,22 @@ static bool is_within(const capacity_search_t *search, const train_result_t *res
            result->peak[ZR_TIER_NVME].reserved <= config->nvme.capacity_bytes;
 }
 
-static bool is_as_planned(const capacity_search_t *search, const train_result_t *result) {
+/* Fewer steps than those of the search's plan may need less: a plan of as many says what. */
+static zr_status_t plan_of_run(const capacity_search_t *search, gpt_plan_t *plan_p) {
+    gpt_plan_request_t request = train_plan_request(&search->run, &search->its_case->hardware);
+    if (search->run.steps >= request.n_steps) {
+        *plan_p = search->plan;
+        return ZR_OK;
+    }
+    request.log = *search->log;
+    request.n_steps = search->run.steps;
+    return gpt_plan(&request, plan_p);
+}
+
+static bool is_as_planned(const gpt_plan_t *plan, const train_result_t *result) {
     train_peak_t planned[ZR_N_TIERS];
     bool same = true;
-    train_plan_peaks(&search->plan, planned);
+    train_plan_peaks(plan, planned);
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         same &= planned[tier].live == result->peak[tier].live;
         for (int tag = 0; tag < ZR_N_TAGS; tag++)
@@ -123,9 +135,20 @@ static bool was_stopped(const capacity_search_t *search) {
     return search->stop != NULL && atomic_load(search->stop);
 }
 
+/* The larger one is refused in the step in which its memory does not suffice: the first, or one of
+ * those after it whose peaks are a plan's. */
+static zr_status_t train_next(const verifying_t *verifying, capacity_proof_t *proof) {
+    train_options_t run = verifying->search->next_run;
+    train_result_t result;
+    if (run.steps < PLAN_N_STEPS)
+        run.steps = PLAN_N_STEPS;
+    return train(verifying, &run, proof->next_message, sizeof(proof->next_message), &result);
+}
+
 static zr_status_t verify(const verifying_t *verifying, capacity_proof_t *proof) {
     const capacity_search_t *search = verifying->search;
-    train_result_t *result = &proof->result, next;
+    train_result_t *result = &proof->result;
+    gpt_plan_t plan;
     zr_status_t status =
         train(verifying, &search->run, proof->message, sizeof(proof->message), result);
     if (was_stopped(search))
@@ -133,11 +156,13 @@ static zr_status_t verify(const verifying_t *verifying, capacity_proof_t *proof)
     proof->trained = status == ZR_OK && result->n_steps == search->run.steps &&
                      isfinite(result->last_loss) && result->weights.n_non_finite == 0 &&
                      is_within(search, result);
-    proof->as_planned = proof->trained && is_as_planned(search, result);
+    if (proof->trained) {
+        ZR_TRY(plan_of_run(search, &plan));
+        proof->as_planned = is_as_planned(&plan, result);
+    }
     proof->refused = !search->has_next;
     if (search->has_next) {
-        status = train(verifying, &search->next_run, proof->next_message,
-                       sizeof(proof->next_message), &next);
+        status = train_next(verifying, proof);
         if (was_stopped(search))
             return ZR_ERR_STATE;
         proof->refused = status == ZR_ERR_BUDGET;

@@ -267,6 +267,7 @@ static void proofs_can_fail(void **state) {
     assert_true(!proof.trained && !proof.as_planned && proof.refused);
     assert_non_null(strstr(proof.message, "does not fit"));
     other = search;
+    other.run.steps = 3;
     other.plan.tiers[ZR_TIER_HOST].by_tag[ZR_TAG_OPTIMIZER_STATE].peak += 4;
     assert_int_equal(capacity_verify(&other, &proof), ZR_OK);
     assert_true(proof.trained && !proof.as_planned && proof.refused);
@@ -274,6 +275,26 @@ static void proofs_can_fail(void **state) {
     other = search;
     other.stop = &stop;
     assert_int_equal(capacity_verify(&other, &proof), ZR_ERR_STATE);
+}
+
+/* At stage 3 the second step is the first that gathers ahead: what is refused only there is so,
+ * too, where one step is asked for, and that step's peaks are those of one step's plan. */
+static void few_steps_are_proof_enough(void **state) {
+    (void)state;
+    json_t *object = capacity_json(
+        SMALL "--device-memory 2200kB --host-memory 8MiB --ranks 2 --verify steps=1 --stage 3 "
+              "--offload-params none --offload-optimizer cpu --offload-gradients cpu "
+              "--offload-gradients-ratio 1 --offload-activations none",
+        0);
+    json_t *point = json_array_get(json_object_get(object, "points"), 0);
+    json_t *proof = json_object_get(point, "proof");
+    assert_int_equal((int)number(proof, "steps", NULL), 1);
+    assert_string_equal(text(proof, "result"), "trained");
+    assert_string_equal(text(proof, "peaks"), "as_planned");
+    assert_string_equal(text(proof, "next"), "refused");
+    assert_true(number(json_object_get(proof, "peak_bytes"), "device", NULL) <
+                number(at(point, "largest", "peak_bytes"), "device", "reserved"));
+    json_decref(object);
 }
 
 static double largest(const char *arguments) {
@@ -638,6 +659,7 @@ int main(void) {
         cmocka_unit_test(a_search_can_be_stopped),
         cmocka_unit_test(capacities_are_trained),
         cmocka_unit_test(proofs_can_fail),
+        cmocka_unit_test(few_steps_are_proof_enough),
         cmocka_unit_test(parts_fit_more),
         cmocka_unit_test(options_are_zero_trains),
         cmocka_unit_test(too_small_budgets_have_none),
