@@ -109,6 +109,25 @@ static size_t largest_fit(const zr_attempt_t *attempt) {
     return fits * ZR_BLOCK_ALIGNMENT;
 }
 
+/* There may be room, and none that can be used, as it is less than a granule, or all granules are
+ * those of other classes: nothing is in pieces. False: that is not so, and nothing is said. */
+static bool say_granules(text_t *text, const zr_attempt_t *attempt, size_t largest_bytes) {
+    const zr_tier_statistics_t *statistics = &attempt->memory->statistics;
+    size_t granule = attempt->arena->granule_bytes, budget = statistics->budget_bytes;
+    size_t n_left = (budget - statistics->reserved.live) / granule;
+    bool is_too_small = attempt->request->size_bytes > budget / granule * granule;
+    if (budget == ZR_NO_BUDGET || (!is_too_small && (n_left > 0 || largest_bytes > 0)))
+        return false;
+    say(text, "; granules are the cause: memory is reserved in granules of ");
+    say_size(text, granule);
+    if (is_too_small)
+        say(text, ", and the budget has room for %zu of them", budget / granule);
+    else
+        say(text, ", each for one class of lifetimes, and none is left for class \"%s\"",
+            attempt->arena->name);
+    return true;
+}
+
 static void say_cause(text_t *text, const zr_attempt_t *attempt, size_t largest_bytes) {
     const zr_tier_statistics_t *statistics = &attempt->memory->statistics;
     size_t asked = attempt->request->size_bytes, budget = statistics->budget_bytes;
@@ -123,7 +142,7 @@ static void say_cause(text_t *text, const zr_attempt_t *attempt, size_t largest_
         say(text, " of them");
     } else if (attempt->is_machine_full) {
         say(text, "; the machine is the cause: it has no more memory than is reserved");
-    } else {
+    } else if (!say_granules(text, attempt, largest_bytes)) {
         say(text, "; a hole is the cause: ");
         say_size(text, not_live);
         say(text, " of the budget are not live, but the largest hole that class \"%s\" can use is ",

@@ -227,6 +227,29 @@ static void test_message_when_a_hole_is_the_cause(void **state) {
         zr_free(fixture->allocator, &walls[i], NULL);
 }
 
+/* Less than a granule holds nothing, and a granule of another class nothing of this one. */
+static void test_message_when_granules_are_the_cause(void **state) {
+    fixture_t *fixture = *state;
+    void *wall, *more = NULL;
+    zr_allocator_destroy(&fixture->allocator);
+    create(fixture, GRANULE - 4096);
+    assert_int_equal(try_allocate(fixture, 256, ZR_LIFETIME_STEP, ZR_TAG_OTHER, &more),
+                     ZR_ERR_BUDGET);
+    assert_says(fixture, "granules are the cause: memory is reserved in granules of 0.1 MiB (65536 "
+                         "bytes), and the budget has room for 0 of them");
+    zr_allocator_destroy(&fixture->allocator);
+    create(fixture, 2 * GRANULE + 4096);
+    assert_int_equal(
+        try_allocate(fixture, 2 * GRANULE + 256, ZR_LIFETIME_STEP, ZR_TAG_OTHER, &more),
+        ZR_ERR_BUDGET);
+    assert_says(fixture, "and the budget has room for 2 of them");
+    wall = allocate(fixture, GRANULE + 256, ZR_LIFETIME_MICRO_BATCH);
+    assert_int_equal(try_allocate(fixture, 256, ZR_LIFETIME_STEP, ZR_TAG_OTHER, &more),
+                     ZR_ERR_BUDGET);
+    assert_says(fixture, "each for one class of lifetimes, and none is left for class \"step\"");
+    zr_free(fixture->allocator, &wall, NULL);
+}
+
 static void test_message_when_the_addresses_are_the_cause(void **state) {
     fixture_t *fixture = *state;
     zr_allocator_destroy(&fixture->allocator);
@@ -339,6 +362,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_growth_maps_the_least, setup, teardown),
         cmocka_unit_test_setup_teardown(test_message_when_the_total_is_the_cause, setup, teardown),
         cmocka_unit_test_setup_teardown(test_message_when_a_hole_is_the_cause, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_message_when_granules_are_the_cause, setup, teardown),
         cmocka_unit_test_setup_teardown(test_message_when_the_addresses_are_the_cause, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_creation_without_addresses_fails, setup, teardown),
