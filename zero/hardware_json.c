@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "zero/config_keys.h"
 
@@ -203,9 +204,17 @@ static void check_complete(reader_t *reader, const json_t *root) {
 
 static zr_status_t load(const char *path, const zr_log_t *log, json_t **root_p) {
     json_error_t error;
+    struct stat about;
     FILE *file = fopen(path, "r");
     if (file == NULL)
         return zr_fail(log, ZR_ERR_IO, "%s: cannot read it: %s", path, strerror(errno));
+    if (fstat(fileno(file), &about) == 0 && S_ISDIR(about.st_mode)) {
+        fclose(file);
+        return zr_fail(log, ZR_ERR_IO,
+                       "%s: it is a folder; allowed is a file that describes a machine, as "
+                       "zero-bench --save-hardware FILE writes it",
+                       path);
+    }
     json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
     bool has_failed = ferror(file) != 0;
     fclose(file);

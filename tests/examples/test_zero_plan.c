@@ -409,6 +409,7 @@ static void hardware_is_found(void **state) {
         const char *arguments, *part;
     } const refused[] = {{"--hardware 8x-h200", "8x-h100"},
                          {"--hardware ./none.json", "--hardware ./none.json: cannot read it"},
+                         {"--hardware ./", "--hardware ./: it is a folder; allowed is a file"},
                          {"--hardware h200 --device host", "--hardware this"},
                          {"--hardwar h200 --stge 1", "--stage"},
                          {"--stage 1 --offload-params cpu", "--stage 3"},
