@@ -103,7 +103,7 @@ static const shared_option_t shared[] = {
     {"prefetch", 2, NULL},
     {"memory-plan", 2, NULL},
     {"seed", 2, "of initial weights and data of the verifying runs (default 1)"},
-    {"stage", 3, "what is sharded (default: each stage is tried)"},
+    {"stage", 3, "what is sharded (default, and auto: each stage is tried)"},
     {"offload-optimizer", 3,
      "none, cpu, nvme or auto: where the optimizer's state lives (default: each is tried)"},
     {"offload-params", 3,
@@ -297,9 +297,11 @@ static capacity_where_t where(zr_offload_device_t device, bool is_auto) {
 /* What is given is no longer tried in all ways. */
 static void note_open(capacity_options_t *o, const char *name) {
     const zr_config_t *config = &o->run.config;
-    if (strcmp(name, "stage") == 0)
-        o->stage_open = false;
-    else if (strcmp(name, "offload-gradients") == 0 || strcmp(name, "offload-gradients-ratio") == 0)
+    if (strcmp(name, "stage") == 0) {
+        o->stage_open = o->run.auto_stage; /* each is tried, as without it */
+        o->run.auto_stage = false;
+    } else if (strcmp(name, "offload-gradients") == 0 ||
+               strcmp(name, "offload-gradients-ratio") == 0)
         o->gradients_open = false;
     else if (strcmp(name, "offload-activations") == 0)
         o->activations_open = false;
@@ -319,17 +321,23 @@ static bool is_of_output(const char *name) {
     return false;
 }
 
+static zr_status_t check_groups(const char *value, const zr_log_t *log) {
+    if (strcmp(value, "all") == 0)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--shard-group-size %s: groups hold a copy of the model each, and copies train "
+                   "nothing larger; allowed is all; what groups of N ranks can train is what "
+                   "--ranks N can",
+                   value);
+}
+
 static zr_status_t take(parsing_t *p, int key, const char *value) {
     capacity_options_t *o = p->options;
     const char *name = shared_options_name(&all, key);
     if (key == KEY_STATE || key == KEY_CSV || key == KEY_PLOT || key == KEY_RESUME)
         return take_output(p, key, value);
     if (key == KEY_GROUPS)
-        return zr_fail(p->log, ZR_ERR_ARGUMENT,
-                       "--shard-group-size %s: groups hold a copy of the model each, and copies "
-                       "train nothing larger; what a group of so many ranks can train is what "
-                       "--ranks %s can",
-                       value, value);
+        return check_groups(value, p->log);
     if (name == NULL) {
         size_t i = 0;
         while (own[i].key != key)
@@ -338,10 +346,6 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
         ZR_TRY(take_own(p, key, value));
     } else {
         ZR_TRY(train_options_take(&o->run, key, value, p->log));
-        if (o->run.auto_stage)
-            return zr_fail(p->log, ZR_ERR_ARGUMENT,
-                           "--stage auto: capacities are of one stage each; allowed are 0, 1, 2, "
-                           "3, or leave it out, and each is tried");
         note_fixed(p, name);
         note_open(o, name);
     }

@@ -330,6 +330,20 @@ static void parts_fit_more(void **state) {
 }
 
 /* What is printed runs in zero-train, and one layer more does not. */
+/* What is left open by a word is as open as what is not said. */
+static void open_stages_are_all_tried(void **state) {
+    (void)state;
+    json_t *object = capacity_json(SMALL BUDGETS "--offload-optimizer none --offload-params none "
+                                                 "--offload-activations none --verify off "
+                                                 "--stage 2 --stage auto --shard-group-size all",
+                                   0);
+    json_t *points = json_object_get(object, "points");
+    assert_int_equal(json_array_size(points), 4);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal((int)number(json_array_get(points, i), "stage", NULL), (int)i);
+    json_decref(object);
+}
+
 static void options_are_zero_trains(void **state) {
     char arguments[2048], larger[64];
     (void)state;
@@ -554,7 +568,7 @@ static void described_hardware_is_planned_for(void **state) {
 static void bad_input_is_refused(void **state) {
     struct {
         const char *arguments, *part;
-    } const refused[] = {{"--shard-group-size 8", "a group of so many ranks can train"},
+    } const refused[] = {{"--shard-group-size 8", "allowed is all; what groups of N"},
                          {"--verify maybe", "steps=3"},
                          {"--verify steps=0", "--verify steps"},
                          {"--verify steps=2 --device-memory 1MiB", "without --host-memory"},
@@ -583,7 +597,7 @@ static void bad_input_is_refused(void **state) {
                          {"--nvme-path none-such", "none-such"},
                          {"--recompute none --offload-activations cpu", "--recompute unit"},
                          {"--stge 1", "--stage"},
-                         {"--stage auto", "leave it out"},
+                         {"--stage every", "--stage every: allowed are 0, 1, 2, 3, auto"},
                          {"word", "word"}};
     (void)state;
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
@@ -661,6 +675,7 @@ int main(void) {
         cmocka_unit_test(proofs_can_fail),
         cmocka_unit_test(few_steps_are_proof_enough),
         cmocka_unit_test(parts_fit_more),
+        cmocka_unit_test(open_stages_are_all_tried),
         cmocka_unit_test(options_are_zero_trains),
         cmocka_unit_test(too_small_budgets_have_none),
         cmocka_unit_test(stopped_sweeps_go_on),
