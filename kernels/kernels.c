@@ -266,10 +266,10 @@ zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_
 
 zr_status_t zr_stream_launched(zr_stream_t *stream, const zr_charge_t *charge) {
     const zr_device_backend_t *backend = stream->device->backend;
-    const zr_cost_t *cost = &charge->cost;
-    if (charge->kernel == NULL)
+    if (charge == NULL || charge->kernel == NULL)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
                        "a kernel on stream \"%s\" has no name", stream->name);
+    const zr_cost_t *cost = &charge->cost;
     if (!isfinite(cost->operations) || !isfinite(cost->bytes) || cost->operations < 0 ||
         cost->bytes < 0)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,

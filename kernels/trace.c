@@ -42,6 +42,8 @@ static zr_status_t check_options(const zr_trace_options_t *o) {
 zr_status_t zr_trace_create(const zr_trace_options_t *options, zr_trace_t **trace_p) {
     zr_trace_options_t o = options != NULL ? *options : zr_trace_options_default();
     ZR_TRY(check_options(&o));
+    if (trace_p == NULL)
+        return zr_fail(&o.log, ZR_ERR_ARGUMENT, "creating a trace needs a place for the result");
     zr_trace_t *trace = calloc(1, sizeof(*trace));
     char *name = strdup(o.process_name);
     if (trace == NULL || name == NULL || pthread_mutex_init(&trace->lock, NULL) != 0) {

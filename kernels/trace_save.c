@@ -530,6 +530,8 @@ static zr_status_t save(zr_trace_t *const *traces, size_t n_traces, const char *
 
 zr_status_t zr_trace_save(zr_trace_t *const *traces, size_t n_traces, const char *path,
                           const zr_log_t *log) {
+    if (path == NULL || (traces == NULL && n_traces > 0))
+        return zr_fail(log, ZR_ERR_ARGUMENT, "saving traces needs a path, and the traces");
     errno = 0;
     zr_status_t status = save(traces, n_traces, path);
     if (status == ZR_ERR_MEMORY)

@@ -102,8 +102,12 @@ zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float
     ZR_TRY(check_outside(runtime, "zr_param_read"));
     if (first > param->layout.n_elems || n_elems > param->layout.n_elems - first)
         return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
-                       "elements %zu to %zu of parameter \"%s\", which has %zu", first,
-                       first + n_elems, param->name, param->layout.n_elems);
+                       "%zu elements from element %zu of parameter \"%s\", which has %zu", n_elems,
+                       first, param->name, param->layout.n_elems);
+    if (values == NULL && n_elems > 0)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "no place (NULL) for %zu elements of parameter \"%s\"", n_elems,
+                       param->name);
     return zr_rt_note(runtime, read_param(param, first, n_elems, values));
 }
 
@@ -130,6 +134,10 @@ zr_status_t zr_runtime_share(zr_runtime_t *runtime, const double *values, size_t
         return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
                        "zr_runtime_share: %zu values; 1 to %d are possible", n_values,
                        ZR_MAX_SHARED_VALUES);
+    if (values == NULL || all == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "zr_runtime_share: %zu values at %p, a place for those of all at %p",
+                       n_values, (const void *)values, (void *)all);
     ZR_TRY(zr_rt_note(runtime, share(runtime, values, n_values)));
     memcpy(all, runtime->scalars_host, (size_t)runtime->n_ranks * n_values * sizeof(double));
     return ZR_OK;
@@ -207,14 +215,14 @@ zr_status_t zr_runtime_weights(zr_runtime_t *runtime, zr_weights_t *weights_p) {
         return zr_rt_note(
             runtime, zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for a hash"));
     XXH3_64bits_reset(state);
-    size_t n_non_finite = 0;
-    zr_status_t status = look_at_params(runtime, state, &n_non_finite);
-    if (status == ZR_OK)
-        *weights_p =
-            (zr_weights_t){.xxh3 = XXH3_64bits_digest(state), .n_non_finite = n_non_finite};
+    zr_weights_t weights = {0};
+    zr_status_t status = look_at_params(runtime, state, &weights.n_non_finite);
+    weights.xxh3 = XXH3_64bits_digest(state);
     XXH3_freeState(state);
     if (status == ZR_OK)
-        status = check_replicas(runtime, weights_p->xxh3);
+        status = check_replicas(runtime, weights.xxh3);
+    if (status == ZR_OK)
+        *weights_p = weights;
     return zr_rt_note(runtime, status);
 }
 

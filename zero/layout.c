@@ -4,13 +4,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Offsets are multiplied by at most 12 bytes of state and 2^16 ranks; this leaves room for both. */
-#define MAX_FLAT_ELEMS (SIZE_MAX >> 24)
-
 static bool round_up(size_t value, size_t multiple, size_t *result_p) {
     size_t remainder = value % multiple;
     size_t add = remainder ? multiple - remainder : 0;
-    if (value > MAX_FLAT_ELEMS - add)
+    if (value > ZR_LAYOUT_MAX_ELEMS - add)
         return false;
     *result_p = value + add;
     return true;
@@ -18,7 +15,8 @@ static bool round_up(size_t value, size_t multiple, size_t *result_p) {
 
 static zr_status_t append_param(zr_flat_t *flat, zr_layout_param_t *param, size_t *end) {
     size_t start;
-    if (!round_up(*end, ZR_LAYOUT_ALIGN_ELEMS, &start) || param->n_elems > MAX_FLAT_ELEMS - start)
+    if (!round_up(*end, ZR_LAYOUT_ALIGN_ELEMS, &start) ||
+        param->n_elems > ZR_LAYOUT_MAX_ELEMS - start)
         return ZR_ERR_ARGUMENT;
     param->offset_elems = start;
     zr_segment_t *last = flat->n_segments ? &flat->segments[flat->n_segments - 1] : NULL;

@@ -13,10 +13,15 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "kernels/status.h"
 
 #define ZR_LAYOUT_ALIGN_ELEMS ((size_t)32)
+
+/* Of a flat buffer, with padding. Lengths are multiplied by at most 12 bytes of state and 2^16
+ * ranks; this leaves room for both. */
+#define ZR_LAYOUT_MAX_ELEMS (SIZE_MAX >> 24)
 
 /** What the layout needs to know of a parameter, and what it decides. */
 typedef struct zr_layout_param {

@@ -8,6 +8,7 @@
 #include "zero/runtime_internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -158,9 +159,10 @@ static zr_status_t create_parts(zr_runtime_t *runtime) {
 zr_status_t zr_runtime_create(const zr_config_t *config, zr_comm_t *comm, zr_device_t *device,
                               const zr_log_t *log, zr_runtime_t **runtime_p) {
     zr_log_t own_log = log ? *log : zr_log_default();
-    if (config == NULL || comm == NULL || device == NULL)
+    if (config == NULL || comm == NULL || device == NULL || runtime_p == NULL)
         return zr_fail(&own_log, ZR_ERR_ARGUMENT,
-                       "zr_runtime_create needs a configuration, a communicator and a device");
+                       "zr_runtime_create needs a configuration, a communicator, a device and a "
+                       "place for the result");
     own_log.rank = zr_comm_rank(comm);
     ZR_TRY(check_config(config, zr_comm_n_ranks(comm), &own_log));
     zr_runtime_t *runtime = calloc(1, sizeof(*runtime));
@@ -268,12 +270,28 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
 
 /* ---- groups, units, parameters ---- */
 
+/* What the update can work with, in fp32. */
+static bool is_factor(double value) {
+    return value >= 0 && isfinite((float)value);
+}
+
+static zr_status_t check_group(const zr_runtime_t *runtime, const zr_group_t *group,
+                               const int *group_p) {
+    if (group == NULL || group->name == NULL || group_p == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "a parameter group needs a name and a place for its number");
+    if (!is_factor(group->weight_decay) || !is_factor(group->lr_scale))
+        return zr_fail(
+            &runtime->log, ZR_ERR_ARGUMENT,
+            "parameter group \"%s\": weight_decay %g and lr_scale %g; both have to be at "
+            "least 0, and finite in fp32",
+            group->name, group->weight_decay, group->lr_scale);
+    return ZR_OK;
+}
+
 zr_status_t zr_runtime_add_group(zr_runtime_t *runtime, const zr_group_t *group, int *group_p) {
     ZR_TRY(check_building(runtime, "zr_runtime_add_group"));
-    if (group == NULL || group->name == NULL || !(group->weight_decay >= 0) ||
-        !(group->lr_scale >= 0))
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
-                       "a parameter group needs a name, weight_decay >= 0 and lr_scale >= 0");
+    ZR_TRY(check_group(runtime, group, group_p));
     zr_group_t *grown = realloc(runtime->groups, (size_t)(runtime->n_groups + 1) * sizeof(*grown));
     if (grown == NULL)
         return zr_rt_note(runtime, out_of_memory(runtime, "a parameter group"));
@@ -287,9 +305,11 @@ zr_status_t zr_runtime_add_group(zr_runtime_t *runtime, const zr_group_t *group,
     return ZR_OK;
 }
 
-static zr_status_t check_unit_name(const zr_runtime_t *runtime, const char *name) {
-    if (name == NULL || name[0] == '\0')
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "a unit needs a name");
+static zr_status_t check_unit(const zr_runtime_t *runtime, const char *name,
+                              zr_unit_t *const *unit_p) {
+    if (name == NULL || name[0] == '\0' || unit_p == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "a unit needs a name and a place for the result");
     for (size_t i = 0; i < runtime->n_units; i++)
         if (strcmp(runtime->units[i]->name, name) == 0)
             return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "there is a unit \"%s\" already", name);
@@ -298,7 +318,7 @@ static zr_status_t check_unit_name(const zr_runtime_t *runtime, const char *name
 
 zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *name, zr_unit_t **unit_p) {
     ZR_TRY(check_building(runtime, "zr_runtime_add_unit"));
-    ZR_TRY(check_unit_name(runtime, name));
+    ZR_TRY(check_unit(runtime, name, unit_p));
     zr_unit_t *unit = calloc(1, sizeof(*unit));
     if (unit == NULL)
         return zr_rt_note(runtime, out_of_memory(runtime, "a unit"));
@@ -335,9 +355,11 @@ static zr_status_t count_elems(const zr_runtime_t *runtime, const zr_param_desc_
     return ZR_OK;
 }
 
-static zr_status_t check_desc(const zr_runtime_t *runtime, const zr_param_desc_t *desc) {
-    if (desc == NULL || desc->name == NULL || desc->name[0] == '\0')
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "a parameter needs a name");
+static zr_status_t check_param(const zr_runtime_t *runtime, const zr_param_desc_t *desc,
+                               zr_param_t *const *param_p) {
+    if (desc == NULL || desc->name == NULL || desc->name[0] == '\0' || param_p == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "a parameter needs a name and a place for the result");
     if (desc->n_dims < 0 || desc->n_dims > 4)
         return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
                        "parameter \"%s\" has %d dimensions; allowed are 0 to 4", desc->name,
@@ -357,7 +379,7 @@ static zr_status_t check_desc(const zr_runtime_t *runtime, const zr_param_desc_t
 zr_status_t zr_unit_add_param(zr_unit_t *unit, const zr_param_desc_t *desc, zr_param_t **param_p) {
     zr_runtime_t *runtime = unit->runtime;
     ZR_TRY(check_building(runtime, "zr_unit_add_param"));
-    ZR_TRY(check_desc(runtime, desc));
+    ZR_TRY(check_param(runtime, desc, param_p));
     size_t n_elems = 0;
     ZR_TRY(count_elems(runtime, desc, &n_elems));
     zr_param_t *param = calloc(1, sizeof(*param));
@@ -404,8 +426,9 @@ static zr_status_t lay_out_unit(zr_unit_t *unit) {
         return out_of_memory(runtime, "a layout");
     if (status != ZR_OK)
         return zr_fail(&runtime->log, status,
-                       "unit \"%s\": its parameters are too large to lay out over %d ranks",
-                       unit->name, runtime->n_ranks);
+                       "unit \"%s\": its parameters are too large: with padding for shards of %d "
+                       "ranks it may have %zu elements; make several units of it",
+                       unit->name, runtime->sharding.n_shards, ZR_LAYOUT_MAX_ELEMS);
     return ZR_OK;
 }
 

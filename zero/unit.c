@@ -361,6 +361,9 @@ zr_status_t zr_param_grad(zr_param_t *param, void **grad_p, bool *accumulate_p) 
         return zr_fail(
             &runtime->log, ZR_ERR_STATE, "parameter \"%s\" has no gradient: %s", param->name,
             param->layout.frozen ? "it is frozen" : "its unit is not acquired with gradients");
+    if (grad_p == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "no place (NULL) for the gradient of parameter \"%s\"", param->name);
     size_t first = param->layout.offset_elems;
     if (accumulate_p == NULL && !param->grad_written)
         ZR_TRY(zr_rt_note(

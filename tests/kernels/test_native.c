@@ -63,6 +63,7 @@ static void test_cost(void **state) {
                                  {.cost = {1.0, 1.0}}};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         assert_refused(&fixture, ZR_ERR_ARGUMENT, zr_stream_launched(fixture.stream, &wrong[i]));
+    assert_refused(&fixture, ZR_ERR_ARGUMENT, zr_stream_launched(fixture.stream, NULL));
     assert_int_equal(zr_stream_cost(fixture.stream, &before), ZR_OK);
     assert_memory_equal(&before, &after, sizeof(after));
 }

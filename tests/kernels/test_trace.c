@@ -246,6 +246,9 @@ static void no_memory(void **state) {
     assert_int_equal(zr_trace_save(&trace, 1, FILE_NAME, &log), ZR_ERR_MEMORY);
     assert_int_equal(zr_trace_create(NULL, &none), ZR_ERR_MEMORY);
     has_no_memory = false;
+    assert_int_equal(zr_trace_create(NULL, NULL), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_trace_save(&trace, 1, NULL, &log), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_trace_save(NULL, 1, FILE_NAME, &log), ZR_ERR_ARGUMENT);
     zr_trace_info(trace, &info);
     assert_true(info.n_left_out > 0);
     json_decref(save(trace));

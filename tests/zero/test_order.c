@@ -2,6 +2,7 @@
  * The recorded order of units, ranks that leave it, and calls that do not fit the state. With
  * "beside", collectives are on streams that have a thread.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -226,6 +227,7 @@ static void wrong_declarations_are_refused(void **state) {
     zr_param_t *param;
     open_fixture(&f, 1);
     assert_int_equal(zr_runtime_add_unit(f.runtime, "", &unit), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_runtime_add_unit(f.runtime, "a", NULL), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_runtime_add_unit(f.runtime, "a", &unit), ZR_OK);
     assert_int_equal(zr_runtime_add_unit(f.runtime, "a", &unit), ZR_ERR_ARGUMENT);
     expect_message(&f, "\"a\" already");
@@ -238,6 +240,7 @@ static void wrong_declarations_are_refused(void **state) {
     desc.group = 1;
     assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_ERR_ARGUMENT);
     desc.group = 0;
+    assert_int_equal(zr_unit_add_param(unit, &desc, NULL), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_OK); /* 2^40: legal alone */
     desc.dims[0] = 1;
     assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_ERR_ARGUMENT);
@@ -246,8 +249,58 @@ static void wrong_declarations_are_refused(void **state) {
     desc.dims[0] = (size_t)1 << 62;
     assert_int_equal(zr_unit_add_param(unit, &desc, &param), ZR_OK);
     assert_int_equal(zr_runtime_commit(f.runtime), ZR_ERR_ARGUMENT);
-    expect_message(&f, "too large");
+    expect_message(&f, "it may have 1099511627775 elements");
     assert_int_equal(zr_runtime_commit(f.runtime), ZR_ERR_STATE);
+    close_fixture(&f);
+}
+
+/* What the update could not work with is refused where it is said, not in the first step. */
+static void groups_have_factors_of_fp32(void **state) {
+    (void)state;
+    static const zr_group_t wrong[] = {{"g", -1, 1},   {"g", NAN, 1},     {"g", INFINITY, 1},
+                                       {"g", 1e39, 1}, {"g", 0, -0.5},    {"g", 0, NAN},
+                                       {"g", 0, 1e39}, {"g", 0, INFINITY}};
+    const zr_group_t right = {"g", 0, 1};
+    fixture_t f;
+    int number;
+    open_fixture(&f, 1);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        f.message[0] = '\0';
+        assert_int_equal(zr_runtime_add_group(f.runtime, &wrong[i], &number), ZR_ERR_ARGUMENT);
+        expect_message(&f, "\"g\": weight_decay");
+    }
+    assert_int_equal(zr_runtime_add_group(f.runtime, NULL, &number), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_runtime_add_group(f.runtime, &right, NULL), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_runtime_add_group(f.runtime, &right, &number), ZR_OK);
+    assert_int_equal(number, 1);
+    close_fixture(&f);
+}
+
+/* A refused call leaves a runtime that goes on. */
+static void places_that_are_missing_change_nothing(void **state) {
+    (void)state;
+    fixture_t f;
+    void *grad;
+    bool ended;
+    double values[1] = {2}, all[1];
+    open_fixture(&f, 2);
+    build_fixture(&f);
+    assert_int_equal(zr_param_read(f.param, 0, 15, NULL), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_param_read(f.param, 1, SIZE_MAX, (float *)values), ZR_ERR_ARGUMENT);
+    expect_message(&f, "18446744073709551615 elements from element 1 of parameter \"w\"");
+    assert_int_equal(zr_param_read(f.param, 15, 0, NULL), ZR_OK);
+    assert_int_equal(zr_runtime_share(f.runtime, NULL, 1, all), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_runtime_share(f.runtime, values, 1, NULL), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_runtime_share(f.runtime, values, 1, all), ZR_OK);
+    assert_true(all[0] == 2);
+    assert_int_equal(zr_runtime_save_end(f.runtime, true, NULL, NULL), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_runtime_save_end(f.runtime, true, &ended, NULL), ZR_OK);
+    assert_int_equal(zr_runtime_begin_micro_batch(f.runtime), ZR_OK);
+    assert_int_equal(zr_unit_acquire(f.unit, ZR_BACKWARD), ZR_OK);
+    assert_int_equal(zr_param_grad(f.param, NULL, NULL), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_param_grad(f.param, &grad, NULL), ZR_OK);
+    assert_int_equal(zr_runtime_create(zr_runtime_config(f.runtime), f.comm, f.device, NULL, NULL),
+                     ZR_ERR_ARGUMENT);
     close_fixture(&f);
 }
 
@@ -275,6 +328,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(calls_that_do_not_fit_are_refused),
         cmocka_unit_test(a_refused_micro_batch_changes_nothing),
         cmocka_unit_test(wrong_declarations_are_refused),
+        cmocka_unit_test(groups_have_factors_of_fp32),
+        cmocka_unit_test(places_that_are_missing_change_nothing),
         cmocka_unit_test(parameters_can_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

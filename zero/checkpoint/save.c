@@ -423,6 +423,9 @@ zr_status_t zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
     bool ends = true;
     double start = zr_rt_now(runtime);
     ZR_TRY(check(runtime, "zr_runtime_save_end"));
+    if (ended_p == NULL)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "zr_runtime_save_end: no place (NULL) for whether it has ended");
     *ended_p = saving == NULL;
     if (saving == NULL)
         return ZR_OK;
