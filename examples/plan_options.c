@@ -173,16 +173,12 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
         return files_check_writable("--trace", value, p->log);
     }
     const char *name = shared_options_name(&all, key);
-    if (strcmp(name, "shard-group-size") == 0 && strcmp(value, "auto") == 0) {
-        o->run.config.shard_group_size = zr_config_default().shard_group_size;
-        o->group_open = true;
-        return ZR_OK;
-    }
     ZR_TRY(train_options_take(&o->run, key, value, p->log));
     p->has_device |= strcmp(name, "device") == 0 || strcmp(name, "threads") == 0;
     note_given(o, name, value);
     o->stage_open |= o->run.auto_stage;
-    o->run.auto_stage = false;
+    o->group_open |= o->run.auto_group;
+    o->run.auto_stage = o->run.auto_group = false;
     return ZR_OK;
 }
 

@@ -106,7 +106,8 @@ static zr_status_t take_rates(const train_options_t *options, const zr_log_t *lo
                : plan_hardware_read(options->hardware_path, log, hardware);
 }
 
-/* They have to be those of such a device, and are a share of so many ranks and threads. */
+/* They have to be those of such a device, and are a share of so many ranks of a machine and
+ * threads. */
 static zr_status_t check_rates(const train_options_t *options, const zr_log_t *log,
                                const zr_hardware_t *rates, const zr_hardware_t *looked_up) {
     if (options->hardware_path == NULL)
@@ -118,15 +119,15 @@ static zr_status_t check_rates(const train_options_t *options, const zr_log_t *l
                        options->hardware_path, zr_hardware_kind_name(rates->kind),
                        zr_hardware_kind_name(looked_up->kind),
                        zr_hardware_kind_name(looked_up->kind));
-    if (rates->ranks_per_node != options->n_ranks || rates->n_threads != looked_up->n_threads)
-        zr_log_write(
-            log, ZR_LOG_WARNING,
-            "--hardware %s: its rates are those of %d rank%s of %d threads each, and these "
-            "are %d of %d: times are rough; measure them with zero-bench --save-hardware "
-            "FILE --ranks %d",
-            options->hardware_path, rates->ranks_per_node,
-            messages_plural((size_t)rates->ranks_per_node), rates->n_threads, options->n_ranks,
-            looked_up->n_threads, options->n_ranks);
+    int n_here = looked_up->ranks_per_node;
+    if (rates->ranks_per_node != n_here || rates->n_threads != looked_up->n_threads)
+        zr_log_write(log, ZR_LOG_WARNING,
+                     "--hardware %s: its rates are those of %d rank%s of %d threads each, and "
+                     "these are %d of %d on this machine: times are rough; measure them with "
+                     "zero-bench --save-hardware FILE --ranks %d",
+                     options->hardware_path, rates->ranks_per_node,
+                     messages_plural((size_t)rates->ranks_per_node), rates->n_threads, n_here,
+                     looked_up->n_threads, n_here);
     return ZR_OK;
 }
 

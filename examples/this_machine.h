@@ -12,7 +12,8 @@
  * options->hardware_path; without it they are those of zr_hardware_default, and times of a plan
  * compare placements and foretell nothing.
  *
- * Ranks of this process share its memory, its drives, and its device unless each has its own.
+ * The ranks that are on it (train_launch_n_sharing) share its memory, its drives, and its device
+ * unless each has its own; the others are on machines that are taken to be alike.
  *
  * @param options  its device, threads, ranks and paths are read
  * @return ZR_OK; ZR_ERR_ARGUMENT for rates of another kind of device; what reading them, opening

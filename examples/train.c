@@ -845,6 +845,10 @@ zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
     return status;
 }
 
+zr_comm_t *zero_train_comm(const zero_train_t *train) {
+    return train->ranks[0].comm;
+}
+
 void zero_train_close(zero_train_t **train) {
     run_t *run = *train;
     if (run == NULL)

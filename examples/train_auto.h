@@ -1,5 +1,5 @@
 /*
- * `auto`: the stage and the placements that zero-train was left to choose.
+ * `auto`: the stage, the groups and the placements that zero-train was left to choose.
  */
 #ifndef EXAMPLES_TRAIN_AUTO_H
 #define EXAMPLES_TRAIN_AUTO_H
@@ -11,8 +11,8 @@ bool train_auto_is_wanted(const train_options_t *options);
 
 /**
  * Choose what was left open, by planning the run on this machine: of each stage (plan_search.h)
- * with the placement that is best for it (plan_auto.h), the fastest, and of those about as fast the
- * simplest. What was chosen is said.
+ * with the placement that is best for it (plan_auto.h), and where ranks are on several machines in
+ * groups, too, the fastest, and of those about as fast the simplest. What was chosen is said.
  *
  * @param options  resolved; in and out, with choice set
  * @return ZR_OK; ZR_ERR_BUDGET when nothing fits: the message says what comes nearest to it, and

@@ -105,6 +105,17 @@ int train_launch_n_sharing(const train_options_t *options) {
     return options->is_launched && n_local > 0 ? n_local : options->n_ranks;
 }
 
+zr_status_t train_launch_count(train_options_t *options, zr_comm_t *comm) {
+    zr_launch_t *launch = &options->launch;
+    int n_machines = 1;
+    if (!options->is_launched)
+        return ZR_OK;
+    ZR_TRY(zr_comm_count_machines(comm, &n_machines)); /* also where only others have to know */
+    if (launch->n_local_ranks == 0)
+        launch->n_local_ranks = (launch->n_ranks - 1) / n_machines + 1;
+    return ZR_OK;
+}
+
 int train_launch_n_here(const train_options_t *options) {
     return options->is_launched ? 1 : options->n_ranks;
 }

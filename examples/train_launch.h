@@ -21,8 +21,18 @@ ZR_NODISCARD zr_status_t train_launch_apply(train_options_t *options, const zr_l
 int train_launch_n_here(const train_options_t *options);
 int train_launch_first(const train_options_t *options);
 
-/** Ranks that share this machine's processors and memory, as far as is known. */
+/** Ranks that share this machine's processors and memory, as far as is known: what the launcher
+ * says, or else train_launch_count has found; all of them until then. */
 int train_launch_n_sharing(const train_options_t *options);
+
+/**
+ * Where ranks are processes, and their launcher does not say how many of them are on this machine,
+ * the communicator does: all ranks over the machines that they are on.
+ *
+ * @param comm  of this process's rank; all ranks call it
+ * @return as zr_comm_count_machines
+ */
+ZR_NODISCARD zr_status_t train_launch_count(train_options_t *options, zr_comm_t *comm);
 
 /** The communicators of the ranks that are here. comms: [train_launch_n_here] */
 ZR_NODISCARD zr_status_t train_launch_comms(const train_options_t *options, const zr_log_t *log,

@@ -129,9 +129,10 @@ static const struct argp_option option_table[] = {
      "them with as many ranks (default: those of an assumed one)",
      2},
     {"ranks", KEY_RANKS, "N", 0, "ranks, as threads of this process (default 1)", 2},
-    {"shard-group-size", KEY_SHARD_GROUP_SIZE, "RANKS|all", 0,
+    {"shard-group-size", KEY_SHARD_GROUP_SIZE, "RANKS|all|auto", 0,
      "ranks that share one copy of what is sharded: gathers stay within groups of so many, in "
-     "order of rank, and gradients are added between them once per step (default: all ranks)",
+     "order of rank, and gradients are added between them once per step; auto, and the default "
+     "with --stage auto: what a plan finds best, which on one machine is all (default: all ranks)",
      2},
     {"dtype", KEY_DTYPE, "fp32|bf16", 0, "of parameters and gradients (default fp32)", 2},
     {"reduce", KEY_REDUCE, "auto|every-micro-batch", 0,
@@ -368,17 +369,16 @@ static zr_status_t set_ranks(parsing_t *p, const char *value) {
 }
 
 static zr_status_t set_shard_group_size(parsing_t *p, const char *value) {
+    train_options_t *o = p->options;
     size_t size = 0;
-    if (strcmp(value, "all") == 0) {
-        p->options->config.shard_group_size = -1;
+    o->auto_group = strcmp(value, "auto") == 0;
+    o->has_group = !o->auto_group;
+    if (o->auto_group || strcmp(value, "all") == 0) {
+        o->config.shard_group_size = zr_config_default().shard_group_size;
         return ZR_OK;
     }
-    if (strcmp(value, "auto") == 0)
-        return zr_fail(p->log, ZR_ERR_ARGUMENT,
-                       "--shard-group-size auto: zero-train does not choose it; allowed are all, "
-                       "and a number that divides the ranks; zero-plan tries several");
     ZR_TRY(args_count("--shard-group-size", value, 1, TRAIN_MOST_RANKS, p->log, &size));
-    p->options->config.shard_group_size = (int)size;
+    o->config.shard_group_size = (int)size;
     return ZR_OK;
 }
 
@@ -933,7 +933,8 @@ static zr_status_t check_hardware(const train_options_t *options, const zr_log_t
         return zr_fail(
             log, ZR_ERR_ARGUMENT,
             "--hardware %s: nothing is chosen, so nothing is planned with it; add --stage "
-            "auto, --offload-optimizer auto or --offload-params auto, or ask zero-plan",
+            "auto, --offload-optimizer auto, --offload-params auto or --shard-group-size auto, or "
+            "ask zero-plan",
             options->hardware_path);
     if (options->hardware_path != NULL && access(options->hardware_path, R_OK) != 0)
         return zr_fail(log, ZR_ERR_IO,
@@ -1008,8 +1009,10 @@ static int least_stage(const train_options_t *options) {
 }
 
 zr_status_t train_options_resolve_run(train_options_t *options, const zr_log_t *log) {
-    if (options->auto_stage)
+    if (options->auto_stage) {
         options->config.stage = least_stage(options);
+        options->auto_group |= !options->has_group && options->config.shard_group_size <= 0;
+    }
     ZR_TRY(resolve_shape(options, log));
     ZR_TRY(resolve_schedule(options, log));
     ZR_TRY(zr_config_resolve(&options->config, options->n_ranks, log));

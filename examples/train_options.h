@@ -72,6 +72,9 @@ typedef struct train_options {
     bool auto_stage;           /* it is chosen (train_auto.h): at least config.stage */
     bool auto_optimizer;       /* its placement is chosen, likewise */
     bool auto_params;          /* likewise */
+    bool auto_group;           /* the size of groups is chosen; with auto_stage, too, unless it is
+                                  given */
+    bool has_group;            /* it is given */
     const char *hardware_path; /* rates of this machine, for what is chosen; NULL: assumed ones */
     train_choice_t choice;
     train_paths_from_t nvme_paths_from; /* config.nvme.paths */

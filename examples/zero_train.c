@@ -60,14 +60,19 @@ static void plan_and_run(zero_train_t *run, const train_options_t *options, mess
         zr_log_write(log, ZR_LOG_WARNING, "the run was not planned: %s", plan.message);
 }
 
+/* What is left to be settled before the run begins: it changes the options that the run has. */
+static zr_status_t settle(const zero_train_t *run, train_options_t *options, const zr_log_t *log) {
+    ZR_TRY(train_launch_count(options, zero_train_comm(run)));
+    return train_auto_is_wanted(options) ? train_auto_place(options, log) : ZR_OK;
+}
+
 static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
     train_result_t result;
     zero_train_t *run = NULL;
     log.level = options->quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
     options->stop = signals_watch();
     if (zero_train_open(options, &log, &run, &result) == ZR_OK) {
-        zr_status_t status =
-            train_auto_is_wanted(options) ? train_auto_place(options, &log) : ZR_OK;
+        zr_status_t status = settle(run, options, &log);
         if (status == ZR_OK)
             plan_and_run(run, options, messages, &log, &result);
         else

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "tests/examples/run_train.h"
+#include "tests/examples/run_ranks.h"
 #include "zero/zero.h"
 
 /* 0.8 million parameters: 3.2 MB of them, as many gradients, 9.7 MB of optimizer state. */
@@ -258,12 +258,74 @@ static void rates_of_a_file(void **state) {
     assert_said("no such file", "--hardware none.json: cannot read it");
 }
 
+/* ---- several machines --------------------------------------------------------------------------
+ */
+
+/* Four ranks, of which so many are said to be on each machine. The object of rank 0. */
+static json_t *train_on_machines(const char *n_local, const char *options) {
+    char arguments[512];
+    snprintf(arguments, sizeof(arguments), MODEL "--device host --threads 1 %s", options);
+    setenv("LOCAL_WORLD_SIZE", n_local, 1);
+    int code = run_by_hand(4, arguments);
+    unsetenv("LOCAL_WORLD_SIZE");
+    if (code != 0)
+        fail_msg("%s: exit %d\n%s", arguments, code, err);
+    json_t *object = json_loads(out, 0, NULL);
+    assert_non_null(object);
+    return object;
+}
+
+/* Between machines everything is slow by default, and groups send less there; on one there is
+ * nothing to be gained. What is given is kept. */
+static void groups_of_machines(void **state) {
+    static const struct {
+        const char *n_local, *options, *chosen; /* a part of it; NULL: no groups are said */
+        int size;
+    } cases[] = {{"2", "--stage auto", " --shard-group-size 2", 2},
+                 {"4", "--stage auto", NULL, 4},
+                 {"2", "--stage 3 --shard-group-size auto", "--shard-group-size 2", 2},
+                 {"2", "--stage auto --shard-group-size all", NULL, 4},
+                 {"2", "--stage auto --shard-group-size 1", NULL, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        json_t *object = train_on_machines(cases[i].n_local, cases[i].options);
+        const char *options = text(json_object_get(object, "chosen"), "options");
+        const char *said = strstr(options, "--shard-group-size");
+        if ((said != NULL) != (cases[i].chosen != NULL) ||
+            (said != NULL && strstr(options, cases[i].chosen) == NULL))
+            fail_msg("%s on machines of %s: %s", cases[i].options, cases[i].n_local, options);
+        assert_int_equal((int)number(object, "shard_group_size", NULL), cases[i].size);
+        if (said != NULL) {
+            assert_non_null(
+                strstr(text(json_object_get(object, "chosen"), "why"), "in groups of 2 ranks"));
+            assert_said(cases[i].options, "times only compare stages and groups");
+        }
+        json_decref(object);
+    }
+}
+
+/* Rates are a share of a machine: of as many ranks as are on it, and not of all. */
+static void rates_are_of_one_machine(void **state) {
+    (void)state;
+    write_rates("two.json", ZR_HARDWARE_HOST, false);
+    json_decref(train_on_machines("2", "--stage auto --hardware two.json"));
+    assert_null(strstr(err, "times are rough"));
+    json_decref(train_on_machines("4", "--stage auto --hardware two.json"));
+    assert_said("four", "its rates are those of 2 ranks of 1 threads each, and these are 4 of 1 on "
+                        "this machine: times are rough");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_budget_is_kept), cmocka_unit_test(as_much_as_fits_stays_up),
-        cmocka_unit_test(the_stage_that_fits),  cmocka_unit_test(the_fastest_of_those_that_fit),
-        cmocka_unit_test(no_stage_fits),        cmocka_unit_test(what_cannot_be_is_said),
+        cmocka_unit_test(every_budget_is_kept),
+        cmocka_unit_test(as_much_as_fits_stays_up),
+        cmocka_unit_test(the_stage_that_fits),
+        cmocka_unit_test(the_fastest_of_those_that_fit),
+        cmocka_unit_test(no_stage_fits),
+        cmocka_unit_test(what_cannot_be_is_said),
         cmocka_unit_test(rates_of_a_file),
+        cmocka_unit_test(groups_of_machines),
+        cmocka_unit_test(rates_are_of_one_machine),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

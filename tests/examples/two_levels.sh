@@ -29,9 +29,10 @@ done
 # Bytes that host 0 has sent so far.
 sent() { ip netns exec h0 cat /proc/net/dev | sed -n 's/ *eth0: *//p' | awk '{print $9}'; }
 
-# On a host, ranks see each other's processes, and share its memory.
+# On a host, ranks see each other's processes, and share its memory. How many they are is said to them.
+export n_local=2
 ranks='for local in 0 1; do
-    WORLD_SIZE=4 RANK=$((2 * host + local)) LOCAL_RANK=$local LOCAL_WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 \
+    WORLD_SIZE=4 RANK=$((2 * host + local)) LOCAL_RANK=$local LOCAL_WORLD_SIZE=$n_local MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 \
         "$@" >out.$host.$local 2>said.$host.$local & pids="$pids $!"
 done
 for pid in $pids; do wait $pid || exit 1; done'
@@ -72,3 +73,7 @@ begun=$carried scattered=$(number comm_bytes reduce_scatter) gathered=$(number c
 train_for 10 --stage 3 --grad-accum 2
 scattered=$(($(number comm_bytes reduce_scatter) - scattered)) gathered=$(($(number comm_bytes all_gather) - gathered))
 expect "stage 3, all ranks" $((2 * scattered * 2 / 3 + 2 * gathered / 3))
+# Where nobody says it they find out, and a plan of two hosts has each as a group; one of a single host has none.
+n_local=
+train_for 2 --stage auto
+grep -q '"options": *"[^"]*--shard-group-size 2"' out.0.0 || { grep -A 4 chosen out.0.0; echo "no groups were chosen"; exit 1; }
