@@ -221,8 +221,8 @@ static zr_status_t open_newest(const train_options_t *options, const data_t *dat
 
 static zr_status_t make_folder(const char *dir, const zr_log_t *log) {
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
-        return zr_fail(log, ZR_ERR_IO, "--checkpoint-dir %s: cannot be made: %s", dir,
-                       strerror(errno));
+        return zr_fail(log, ZR_ERR_IO, "--checkpoint-dir %s: cannot be made: %s%s", dir,
+                       strerror(errno), errno == ENOENT ? ": make the folder above it first" : "");
     const char *problem = files_refuse_folder(dir);
     if (problem != NULL)
         return zr_fail(log, ZR_ERR_IO,

@@ -611,7 +611,7 @@ static const zr_config_key_t keys[] = {
     {"activation_checkpointing.partition_activations", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
      .only = "false", .note = recompute_note},
     {"activation_checkpointing.cpu_checkpointing", ZR_KEY_BOOL, ZR_KEY_FIXED, .usual = "false",
-     .only = "false", .note = recompute_note},
+     .only = "false", .note = "zero-train --recompute unit --offload-activations cpu does that"},
     {"activation_checkpointing.contiguous_memory_optimization", ZR_KEY_BOOL, ZR_KEY_FIXED,
      .usual = "false", .only = "false", .note = recompute_note},
     {"activation_checkpointing.number_checkpoints", ZR_KEY_INTEGER, ZR_KEY_REFUSED, .usual = "null",
