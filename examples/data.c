@@ -11,6 +11,7 @@
 #include "examples/data.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -271,7 +272,8 @@ struct data_reader {
     uint64_t n_given;
     uint64_t n_returned; /* given and no longer in use: all but the last */
     zr_status_t status;  /* why no more will be read */
-    bool stop;
+    atomic_bool stop;    /* nobody asks any more; looked at without the lock within a micro-batch,
+                            which may be a long one */
 
     int32_t memory[];
 };
@@ -294,7 +296,7 @@ static zr_status_t read_micro_batch(data_reader_t *reader, uint64_t micro_batch,
         part->first_index + (micro_batch * n_ranks + (uint64_t)part->rank) * part->micro_batch;
     size_t length = data_length(reader->data, part->first_step + micro_batch / part->grad_accum,
                                 micro_batch % part->grad_accum);
-    for (size_t i = 0; i < part->micro_batch; i++)
+    for (size_t i = 0; i < part->micro_batch && !atomic_load(&reader->stop); i++)
         ZR_TRY(read_sequence(reader, first + i, length, slot->tokens + i * length,
                              slot->targets + i * length));
     slot->length = length;
@@ -372,7 +374,7 @@ void data_reader_destroy(data_reader_t **reader) {
         return;
     data_reader_t *r = *reader;
     pthread_mutex_lock(&r->lock);
-    r->stop = true;
+    atomic_store(&r->stop, true);
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
     pthread_join(r->thread, NULL);

@@ -467,6 +467,40 @@ static void reader_ends(void **state) {
     data_close(&data);
 }
 
+/* Reads that this process has asked the system for; 0: it does not say. */
+static size_t count_reads(void) {
+    char line[128];
+    size_t n = 0;
+    FILE *file = fopen("/proc/self/io", "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "syscr: %zu", &n) == 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    return n;
+}
+
+/* A run that fails does not wait until a long micro-batch has been read that nobody asks for. */
+static void reader_ends_within_a_micro_batch(void **state) {
+    const char *paths[] = {path_of("small.txt")};
+    data_part_t part = {
+        .n_ranks = 1, .micro_batch = (size_t)1 << 24, .grad_accum = 1, .n_micro_batches = 1};
+    data_reader_t *reader = NULL;
+    data_t *data = NULL;
+    (void)state;
+    size_t n_reads = count_reads();
+    if (n_reads == 0)
+        skip();
+    write_file("small.txt", "two of these", 12);
+    assert_int_equal(open_paths(paths, 1, 1, 256, 1, &data), ZR_OK);
+    assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
+    for (size_t before = count_reads(); count_reads() - before < 100; before = count_reads())
+        usleep(1000); /* until it reads */
+    data_reader_destroy(&reader);
+    assert_in_range(count_reads() - n_reads, 1, part.micro_batch / 2);
+    data_close(&data);
+}
+
 /* ---- what is refused -------------------------------------------------------------------- */
 
 static void refused_files(void **state) {
@@ -564,6 +598,7 @@ int main(void) {
         cmocka_unit_test(sequences_are_cut),
         cmocka_unit_test(hash_tells_data_apart),
         cmocka_unit_test(reader_ends),
+        cmocka_unit_test(reader_ends_within_a_micro_batch),
         cmocka_unit_test(refused_files),
         cmocka_unit_test(refused_tokens),
         cmocka_unit_test(refused_lengths),
