@@ -20,10 +20,12 @@ if(ZR_SANITIZE MATCHES "address") # keep apart what lies in the section of share
   target_compile_options(zero_emu PRIVATE -fsanitize-sections=emu_shared)
 endif()
 
-# zr_add_emu_test(NAME SOURCE...): a program with the emulation; its argument is the device.
-function(zr_add_emu_test name)
+# zr_add_emu_test(NAME SOURCE...): a program with the emulation; its argument is the device. The
+# first source is the test's own.
+function(zr_add_emu_test name source)
   cmake_parse_arguments(TEST "NO_SANITIZERS" "TIMEOUT" "LINK;LABELS" ${ARGN})
-  add_executable(${name} ${TEST_UNPARSED_ARGUMENTS} $<TARGET_OBJECTS:zero_emu>)
+  zr_compiled_once(objects ${TEST_UNPARSED_ARGUMENTS})
+  add_executable(${name} ${source} ${objects} $<TARGET_OBJECTS:zero_emu>)
   target_include_directories(${name} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
   target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${TEST_LINK} zero PkgConfig::CMOCKA m)
