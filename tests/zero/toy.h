@@ -81,6 +81,16 @@ float toy_gradient(int unit, int index, size_t step, size_t micro_batch, int ran
 
 toy_options_t toy_options_default(int stage, int n_ranks);
 
+/* Which of all mixtures of options are met: every so many. As a prime that none of the options has
+ * as its number of values, each value of each is met. */
+typedef struct toy_mixtures {
+    unsigned every;
+    unsigned n_seen;
+} toy_mixtures_t;
+
+/* Whether the next mixture is met. */
+bool toy_meets(toy_mixtures_t *mixtures);
+
 /* Train; every rank is a thread. A rank that ends in other weights than rank 0 has ZR_ERR_STATE. */
 void toy_train(const toy_options_t *options, toy_result_t *result);
 
