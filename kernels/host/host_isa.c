@@ -113,6 +113,7 @@ static double sum_of_blocks(const double *sums, size_t n_blocks) {
 #define ZR_SPREAD_BYTES (2 * ZR_LINE_BYTES)
 #define ZR_SPREAD_MAX_ELEMS (ZR_SPREAD_BYTES / 2)
 #define ZR_SPREAD_GROUP 4
+#define ZR_AHEAD_BYTES (2 * ZR_SPREAD_BYTES)
 
 /* sums (has_sums) + the sources, one after another; n_sources is a constant, 1 to 4. */
 ZR_INLINE void add_sources(float *restrict sums, bool has_sums, const void *const *sources,
@@ -209,6 +210,17 @@ ZR_INLINE void put_sums(const places_t *places, const float *sums, zr_dtype_t dt
         memcpy(places->dsts[d] + offset * elem_bytes, line, size_bytes);
 }
 
+/* Ask for what is added two turns later. Processors foresee each source by itself only up to the
+ * end of a page, and then start again. */
+ZR_INLINE void ask_ahead(const void *const *sources, int n_sources, zr_dtype_t dtype,
+                         size_t offset) {
+    for (int i = 0; i < n_sources; i++) {
+        const char *ahead = (const char *)at(sources[i], dtype, offset) + ZR_AHEAD_BYTES;
+        for (size_t line = 0; line < ZR_SPREAD_BYTES; line += ZR_LINE_BYTES)
+            __builtin_prefetch(ahead + line);
+    }
+}
+
 /* n_sources is a constant: the sources, or the first four where there are more. */
 ZR_INLINE void sum_sources(const zr_spread_t *args, const places_t *places, int n_sources,
                            zr_dtype_t dtype, size_t first, size_t n_elems) {
@@ -220,6 +232,7 @@ ZR_INLINE void sum_sources(const zr_spread_t *args, const places_t *places, int 
         sources[i] = args->sources[i];
     bool has_more = args->n_sources > n_sources;
     for (; n_elems - done >= step; done += step) {
+        ask_ahead(sources, n_sources, dtype, first + done);
         add_sources(sums, false, sources, n_sources, dtype, first + done, step);
         if (has_more)
             add_rest(sums, args, dtype, first + done, step);
