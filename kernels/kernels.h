@@ -131,6 +131,11 @@ ZR_NODISCARD zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t
 ZR_NODISCARD zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sources,
                                        int n_sources, zr_dtype_t dtype, size_t n_elems);
 
+/** From so many bytes on, of all arrays together, what the host writes passes the caches by, to
+ * places that are so aligned. */
+#define ZR_SPREAD_STREAM_BYTES ((size_t)8 << 20)
+#define ZR_SPREAD_STREAM_ALIGNMENT ((size_t)64)
+
 /**
  * The same sum to several places: dsts[d][i] = sources[0][i] + sources[1][i] + ... for every d.
  * What a device can do in one pass over memory: each source is read once, each dst written once.

@@ -92,11 +92,6 @@ zr_status_t zr_host_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_
     return ZR_OK;
 }
 
-/* A call that touches more than this is written past the caches: what it writes would push out
- * what is of more use there, and be read from memory first. */
-#define ZR_STREAM_BYTES ((size_t)8 << 20)
-#define ZR_STREAM_ALIGNMENT 64
-
 typedef struct spread_work {
     const zr_host_isa_t *isa;
     const zr_spread_t *args;
@@ -109,11 +104,12 @@ static void spread_piece(void *context, size_t index) {
                       piece_elems(index, work->args->n_elems));
 }
 
-/* A place that is a source is in the caches when it is written. */
+/* What a large call writes would push out of the caches what is of more use there, and be read from
+ * memory first. A place that is a source is in the caches when it is written. */
 static bool is_streamed(const zr_spread_t *args, const void *dst) {
     size_t array_bytes = args->n_elems * zr_dtype_size(args->dtype);
-    if (array_bytes < ZR_STREAM_BYTES / (size_t)(args->n_sources + args->n_dsts) ||
-        (uintptr_t)dst % ZR_STREAM_ALIGNMENT != 0)
+    if (array_bytes < ZR_SPREAD_STREAM_BYTES / (size_t)(args->n_sources + args->n_dsts) ||
+        (uintptr_t)dst % ZR_SPREAD_STREAM_ALIGNMENT != 0)
         return false;
     for (int i = 0; i < args->n_sources; i++)
         if (args->sources[i] == dst)

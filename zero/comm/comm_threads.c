@@ -29,24 +29,34 @@ typedef struct peer {
     const void *send;
     void *recv;
     zr_event_t *marks[N_MARKS]; /* the rank's; NULL on synchronous devices */
+    atomic_size_t *n_taken;     /* of its part (pass.h); NULL on asynchronous devices */
 } peer_t;
 
 typedef struct threads_comm {
     zr_comm_t base;
     zr_control_t *control;
     zr_event_t *marks[N_MARKS]; /* NULL until a call on an asynchronous device */
+    atomic_size_t n_taken;
     zr_pass_t pass;
     peer_t peers[]; /* [n_ranks] of the call under way */
 } threads_comm_t;
 
-/* The first meeting of a call. */
+static bool is_asynchronous(const zr_comm_call_t *call) {
+    return call->stream != NULL && !zr_device_info(zr_stream_device(call->stream))->synchronous;
+}
+
+/* The first meeting of a call. Nobody has pieces of this rank's part left to take: all met at the
+ * end of the call before. */
 static zr_status_t arrive(threads_comm_t *self, const zr_comm_call_t *call) {
     peer_t own = {.send = call->send, .recv = call->recv};
+    atomic_store_explicit(&self->n_taken, 0, memory_order_relaxed);
+    own.n_taken = is_asynchronous(call) ? NULL : &self->n_taken;
     memcpy(own.marks, self->marks, sizeof(own.marks));
     ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own, sizeof(own), self->peers));
     for (int rank = 0; rank < self->base.n_ranks; rank++) {
         self->pass.sends[rank] = self->peers[rank].send;
         self->pass.recvs[rank] = self->peers[rank].recv;
+        self->pass.n_taken[rank] = self->peers[rank].n_taken;
     }
     return ZR_OK;
 }
@@ -65,10 +75,6 @@ static void kill_for_failure(threads_comm_t *self, const zr_comm_call_t *call, z
 }
 
 /* ---- order on asynchronous devices ---- */
-
-static bool is_asynchronous(const zr_comm_call_t *call) {
-    return call->stream != NULL && !zr_device_info(zr_stream_device(call->stream))->synchronous;
-}
 
 /* Make this rank's events, which belong to its device, at its first call that needs them. */
 static zr_status_t prepare_marks(threads_comm_t *self, const zr_comm_call_t *call) {

@@ -115,6 +115,10 @@ int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place, co
 /** Meet there from now on, or do not, as ranks have agreed. */
 void zr_control_use_page(zr_control_t *control, bool all_have_it);
 
+/** A count of a rank's that all ranks may change (zr_page_count); NULL: they do not meet in a page.
+ */
+atomic_size_t *zr_control_page_count(zr_control_t *control, int rank);
+
 void zr_control_destroy(zr_control_t **control);
 
 /* ---- for communicators: times are counted, errors are logged ------------------------------- */

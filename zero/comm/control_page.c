@@ -32,6 +32,7 @@ typedef struct seat {
     atomic_uint n_posts;                      /* calls, of whose first meetings those are */
     int32_t statuses[2];                      /* brought to meetings of even and odd numbers */
     zr_post_t posts[2];                       /* likewise */
+    atomic_size_t count;
 } seat_t;
 
 typedef struct shared {
@@ -162,6 +163,10 @@ static bool have_all_come(const zr_page_t *page, unsigned meeting) {
         if (!zr_page_has_come(page, (int)rank, meeting))
             return false;
     return true;
+}
+
+atomic_size_t *zr_page_count(zr_page_t *page, int rank) {
+    return &page->shared->seats[rank].count;
 }
 
 void zr_page_show(zr_page_t *page, const zr_post_t *post) {

@@ -30,6 +30,9 @@ int zr_page_open(const zr_page_place_t *place, int n_ranks, int rank, zr_page_t 
 void zr_page_seal(zr_page_t *page);
 void zr_page_close(zr_page_t **page);
 
+/** A count of a rank's that all ranks may change, 0 at first. It stays while the page is open. */
+atomic_size_t *zr_page_count(zr_page_t *page, int rank);
+
 /** Before the first meeting: a rank's latest post, elsewhere. */
 void zr_page_show(zr_page_t *page, const zr_post_t *post);
 

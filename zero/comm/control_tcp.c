@@ -244,6 +244,11 @@ int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place, co
     return error;
 }
 
+atomic_size_t *zr_control_page_count(zr_control_t *control, int rank) {
+    zr_tcp_control_t *self = (zr_tcp_control_t *)control;
+    return self->page == NULL ? NULL : zr_page_count(self->page, rank);
+}
+
 void zr_control_use_page(zr_control_t *control, bool all_have_it) {
     zr_tcp_control_t *self = (zr_tcp_control_t *)control;
     if (!all_have_it) {

@@ -198,3 +198,28 @@ void run_case(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted) {
     if (self->failure[0] == '\0')
         release_memory(self);
 }
+
+/* Whether n_elems are those of a rank's block. */
+static bool is_part(zr_collective_t collective) {
+    return collective == ZR_ALL_GATHER || collective == ZR_REDUCE_SCATTER;
+}
+
+void large_tensors(rank_t *self) {
+    size_t n_ranks = (size_t)self->n_ranks;
+    comm_case_t cases[] = {
+        {.collective = ZR_REDUCE_SCATTER, .dtype = ZR_DTYPE_F32, .in_place = true},
+        {.collective = ZR_REDUCE_SCATTER, .dtype = ZR_DTYPE_BF16},
+        {.collective = ZR_ALL_REDUCE, .dtype = ZR_DTYPE_F32},
+        {.collective = ZR_ALL_GATHER, .dtype = ZR_DTYPE_F32},
+        {.collective = ZR_ALL_GATHER, .dtype = ZR_DTYPE_U8, .in_place = true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]) && self->failure[0] == '\0'; i++) {
+        comm_case_t wanted = cases[i];
+        wanted.seed = i;
+        if (wanted.dtype == ZR_DTYPE_U8)
+            wanted.n_elems = ((size_t)40 << 20) / n_ranks + 1;
+        else
+            wanted.n_elems = is_part(wanted.collective) ? 800001 / n_ranks : 800003;
+        run_case(self, self->comm, &wanted);
+    }
+}

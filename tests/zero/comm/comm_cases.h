@@ -23,4 +23,8 @@ bool is_summed(zr_collective_t collective);
 /** Make the call on `comm` and check every byte of every tensor. */
 void run_case(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted);
 
+/** Of a rank: sums that are made in several pieces, and blocks of several messages, or of pieces
+ * that ranks take from each other. */
+void large_tensors(rank_t *self);
+
 #endif

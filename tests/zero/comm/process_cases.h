@@ -6,9 +6,6 @@
 
 #include "tests/zero/comm/comm_suite.h"
 
-/** Sums that are made in several pieces, and blocks of several messages. */
-void large_tensors(rank_t *self);
-
 /** Memory of a device that others may map: granules that were moved between calls, ranges that came
  * after the first call, and tensors that are in no range at all. */
 void moved_memory(rank_t *self);

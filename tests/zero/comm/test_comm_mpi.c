@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "tests/zero/comm/comm_cases.h"
 #include "tests/zero/comm/process_cases.h"
 
 static zr_launch_t launch;

@@ -21,6 +21,7 @@
 
 #include "kernels/host/host_share.h"
 #include "tests/zero/comm/free_port.h"
+#include "tests/zero/comm/comm_cases.h"
 #include "tests/zero/comm/process_cases.h"
 #include "zero/comm/comm_backend.h"
 

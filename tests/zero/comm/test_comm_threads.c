@@ -2,8 +2,14 @@
  * The conformance suite on ranks that are threads, each with a host device; with "beside" as its
  * argument, on streams of it that have a thread.
  */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <string.h>
+#include <cmocka.h>
 
+#include "tests/zero/comm/comm_cases.h"
 #include "tests/zero/comm/comm_suite.h"
 
 static bool is_beside;
@@ -15,13 +21,22 @@ static zr_status_t open_device(zr_device_t **device_p) {
     return zr_device_open("host", &options, device_p);
 }
 
+static const comm_suite_t suite = {
+    .name = "threads on host",
+    .create = zr_comm_create_threads,
+    .open_device = open_device,
+    .close_device = zr_device_close,
+};
+
+static void test_large_tensors(void **state) {
+    (void)state;
+    run_ranks(&suite, 2, 60000, large_tensors, NULL);
+    run_ranks(&suite, 5, 60000, large_tensors, NULL);
+}
+
 int main(int argc, char **argv) {
     is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
-    static const comm_suite_t suite = {
-        .name = "threads on host",
-        .create = zr_comm_create_threads,
-        .open_device = open_device,
-        .close_device = zr_device_close,
-    };
-    return run_comm_suite(&suite);
+    const struct CMUnitTest large[] = {cmocka_unit_test(test_large_tensors)};
+    int n_failed = run_comm_suite(&suite);
+    return n_failed + cmocka_run_group_tests(large, NULL, NULL);
 }

@@ -8,6 +8,7 @@ zr_add_test(zero/comm/test_comm_queued.c common/ranks.c common/late_device.c com
 zr_add_test(zero/comm/test_comm_memory.c zero/comm/ranks.c)
 target_link_options(test_comm_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc)
 zr_add_test(zero/comm/test_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
+zr_add_test(zero/comm/test_pass.c LABELS asan)
 zr_add_test(zero/comm/test_control_tcp.c)
 set(PROCESSES zero/comm/process_cases.c ${COMM_SUITE})
 zr_add_test(zero/comm/test_comm_processes.c ${PROCESSES} LABELS asan)

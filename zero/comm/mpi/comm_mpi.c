@@ -231,6 +231,9 @@ static peer_t show_tensors(const mpi_comm_t *self, const zr_comm_call_t *call) {
  */
 static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
     introduction_t own = {.peer = show_tensors(self, call)};
+    atomic_size_t *n_taken = zr_control_page_count(self->control, self->base.rank);
+    if (n_taken != NULL)
+        atomic_store_explicit(n_taken, 0, memory_order_relaxed);
     if (self->is_known || call->stream == NULL) {
         ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own.peer, sizeof(own.peer),
                                  self->peers));
@@ -265,13 +268,25 @@ static bool is_in_views(const mpi_comm_t *self, const zr_comm_call_t *call) {
     return is_in;
 }
 
+/* Whether ranks can take pieces of each other's parts: all see both of every rank's tensors, and
+ * what has been taken. */
+static bool is_all_in_views(const mpi_comm_t *self) {
+    for (int rank = 0; rank < self->base.n_ranks; rank++)
+        if (self->peers[rank].send_place == ZR_NOWHERE ||
+            self->peers[rank].recv_place == ZR_NOWHERE)
+            return false;
+    return true;
+}
+
 /* The one step of such a call. Nobody waits in it, so that a rank that has died in it is met, or
  * missed, at its end, and what it has left behind stays as long as it is mapped. */
 static zr_status_t move_in_views(mpi_comm_t *self, const zr_comm_call_t *call) {
+    bool is_shared = is_all_in_views(self);
     for (int rank = 0; rank < self->base.n_ranks; rank++) {
         const peer_t *peer = &self->peers[rank];
         self->pass.sends[rank] = zr_views_tensor(&self->views[rank], peer->send_place);
         self->pass.recvs[rank] = zr_views_tensor(&self->views[rank], peer->recv_place);
+        self->pass.n_taken[rank] = is_shared ? zr_control_page_count(self->control, rank) : NULL;
     }
     self->pass.sends[self->base.rank] = call->send;
     self->pass.recvs[self->base.rank] = call->recv;
