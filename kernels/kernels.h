@@ -133,7 +133,7 @@ ZR_NODISCARD zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const voi
 
 /** From so many bytes on, of all arrays together, what the host writes passes the caches by, to
  * places that are so aligned. */
-#define ZR_SPREAD_STREAM_BYTES ((size_t)8 << 20)
+#define ZR_SPREAD_STREAM_BYTES ((size_t)4 << 20)
 #define ZR_SPREAD_STREAM_ALIGNMENT ((size_t)64)
 
 /**
