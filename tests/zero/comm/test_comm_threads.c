@@ -31,7 +31,6 @@ static const comm_suite_t suite = {
 static void test_large_tensors(void **state) {
     (void)state;
     run_ranks(&suite, 2, 60000, large_tensors, NULL);
-    run_ranks(&suite, 5, 60000, large_tensors, NULL);
 }
 
 int main(int argc, char **argv) {
