@@ -163,10 +163,24 @@ static zr_status_t check_data(const opening_t *opening, const json_t *saved) {
     return status;
 }
 
+/* Weights of a tokenizer's words, and data whose words are bytes: it would run, and train nothing
+ * of use. */
+static void warn_of_bytes(const opening_t *opening) {
+    size_t vocab = opening->options->shape.vocab;
+    if (vocab > 256 && strcmp(data_kind(opening->data), "text") == 0)
+        zr_log_write(opening->log, ZR_LOG_WARNING,
+                     "%s has weights of another tool with a vocabulary of %zu, and --data is text, "
+                     "of which every byte is a token: what the weights have learnt of their "
+                     "tokenizer's tokens is lost; give token files (docs/config.md, \"Data\")",
+                     opening->info.path, vocab);
+}
+
 /* Weights from elsewhere have no place in any data. */
 static zr_status_t find_position(opening_t *opening, const json_t *trainer) {
     const json_t *data = json_object_get(trainer, "data");
     const json_t *sequences = json_object_get(trainer, "sequences");
+    if (data == NULL)
+        warn_of_bytes(opening);
     if (data == NULL || opening->options->checkpoint.restarts_data)
         return ZR_OK;
     if (!json_is_object(data) || !json_is_integer(sequences) || json_integer_value(sequences) < 0)

@@ -178,6 +178,27 @@ static void test_training_goes_on_from_imported_weights(void **state) {
     free(third);
 }
 
+/* Of text a token is a byte, whatever the vocabulary: that is said where the weights are another
+   tool's, and not of a run's own. */
+static void test_text_for_words_is_warned_of(void **state) {
+    (void)state;
+    static const char trained[] = "--model layers=1,channels=8,heads=2,seq=6,vocab=257 --data text "
+                                  "--device host --steps 1 --json --checkpoint-dir ";
+    char arguments[512];
+    write_text();
+    for (int is_imported = 0; is_imported <= 1; is_imported++) {
+        snprintf(arguments, sizeof(arguments), "%s%s --resume", trained, is_imported ? "b2" : "b1");
+        free(train(arguments));
+        assert_int_equal(strstr(err, "every byte is a token") != NULL, is_imported);
+        if (!is_imported) {
+            free(train(arguments));
+            assert_null(strstr(err, "every byte is a token"));
+            expect("export b1 -o b1.safetensors", 0);
+            expect("import b1.safetensors --checkpoint-dir b2", 0);
+        }
+    }
+}
+
 /* ---- what is said ------------------------------------------------------------------------ */
 
 /* In backticks: `name`. */
@@ -350,6 +371,7 @@ int main(void) {
         cmocka_unit_test(test_fp32_comes_back_bit_for_bit),
         cmocka_unit_test(test_short_dtypes_are_rounded_once),
         cmocka_unit_test(test_training_goes_on_from_imported_weights),
+        cmocka_unit_test(test_text_for_words_is_warned_of),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_options_are_documented),
         cmocka_unit_test(test_refusals),
