@@ -1,6 +1,11 @@
 /* See checkpoint_exchange.h. */
 #include "examples/checkpoint_exchange.h"
 
+#include <libgen.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#include "examples/common/files.h"
 #include "examples/gpt_json.h"
 #include "examples/interchange/shape.h"
 
@@ -15,6 +20,27 @@ int exchange_code(zr_status_t status) {
     default:
         return COMMAND_FAILED;
     }
+}
+
+zr_status_t exchange_check_place(const char *option, const char *path, bool is_within,
+                                 const zr_log_t *log) {
+    char copy[PATH_MAX];
+    struct stat about;
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof(copy))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s \"%.40s\": it needs a name, of 1 to %zu bytes; this has %zu", option,
+                       path, sizeof(copy) - 1, length);
+    memcpy(copy, path, length + 1);
+    bool is_there = stat(path, &about) == 0;
+    const char *folder = is_within && is_there ? path : dirname(copy);
+    const char *problem = files_refuse_folder(folder);
+    if (problem == NULL)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "%s %s: nothing can be made in %s: %s; name a place in a folder that can be "
+                   "written to",
+                   option, path, folder, problem);
 }
 
 void exchange_show(void *progress, uint64_t n_elems) {

@@ -92,7 +92,7 @@ static zr_status_t check(const options_t *o) {
     if (o->format == FORMAT_LLMC && o->write.kind == ELEMENT_FP16)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
                        "--dtype fp16: files of llm.c have fp32 or bf16; the nearest is bf16");
-    return ZR_OK;
+    return exchange_check_place("-o", o->write.path, false, o->log);
 }
 
 static json_t *describe(const options_t *o, const zr_checkpoint_info_t *info,

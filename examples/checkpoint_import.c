@@ -121,6 +121,8 @@ static int run(int argc, char **argv, const zr_log_t *log) {
         zr_log_write(log, ZR_LOG_ERROR, "--checkpoint-dir DIR is missing: where to import to");
         return COMMAND_BAD_INPUT;
     }
+    if (exchange_check_place("--checkpoint-dir", o.folder, true, log) != ZR_OK)
+        return COMMAND_BAD_INPUT;
     zr_status_t status = weights_open(o.common.words, o.common.n_words,
                                       o.has_model ? &o.model : NULL, log, &weights);
     if (status == ZR_OK)

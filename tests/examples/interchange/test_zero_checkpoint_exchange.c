@@ -299,8 +299,13 @@ static void test_refusals(void **state) {
     refuse("import a.bin --checkpoint-dir x --model gpt9", "--model gpt9: \"gpt9\" is neither");
     refuse("import absent --checkpoint-dir x", "cannot open absent");
     refuse("import a.bin a.safetensors --checkpoint-dir x", "name it alone");
+    refuse("export c5 -o absent/x", "-o absent/x: nothing can be made in absent: No such file");
+    refuse("export c5 -o a.bin/x", "nothing can be made in a.bin: not a folder");
+    refuse("export c5 -o ''", "-o \"\": it needs a name");
+    refuse("import a.bin --checkpoint-dir absent/x", "nothing can be made in absent: No such file");
+    refuse("import a.bin --checkpoint-dir a.bin", "--checkpoint-dir a.bin: nothing can be made in");
+    refuse("import a.bin --checkpoint-dir ''", "--checkpoint-dir \"\": it needs a name");
     assert_false(made_file_is_there("x"));
-    expect("import a.bin --checkpoint-dir a.bin", 1);
 }
 
 /* All of a GPT but what is behind tensor number n, with one dimension more of number `odd`. */
