@@ -55,15 +55,17 @@ static bool is_frozen(builder_t *builder, const char *name) {
     return frozen;
 }
 
+/* An entry without a name, as in "" and "wte,", names none either. */
 static zr_status_t check_freeze(const builder_t *builder) {
     const char *entry = builder->freeze;
-    for (size_t i = 0; entry != NULL && *entry != '\0'; i++) {
+    size_t n_entries = entry != NULL ? count_entries(entry) : 0;
+    for (size_t i = 0; i < n_entries; i++) {
         size_t length = strcspn(entry, ",");
         if (!builder->used[i])
             return zr_fail(zr_runtime_log(builder->gpt->runtime), ZR_ERR_ARGUMENT,
-                           "freeze: \"%.*s\" names no parameter; names are like wte, wpe, "
-                           "h.0.attn.c_attn.weight, h.0.mlp, h.1, ln_f",
-                           (int)length, entry);
+                           "--freeze \"%s\": \"%.*s\" names no parameter; names are like wte, wpe, "
+                           "h.0.attn.c_attn.weight, h.0.mlp, h.1, ln_f, with commas between",
+                           builder->freeze, (int)length, entry);
         entry += length;
         entry += *entry == ',';
     }

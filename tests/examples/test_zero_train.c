@@ -93,7 +93,7 @@ static void bad_usage_and_input(void **state) {
         {TINY "--schedule constant --warmup 3", {"--warmup 3", "--schedule cosine"}},
         {TINY "--schedule constant --min-lr-ratio 0", {"--min-lr-ratio 0", "--schedule cosine"}},
         {TINY "--schedule linear", {"--schedule linear", "cosine, constant"}},
-        {TINY "--freeze wtf", {"wtf"}},
+        {TINY "--freeze wte,wtf", {"--freeze \"wte,wtf\": \"wtf\" names no parameter"}},
         {TINY "--offload-params tape", {"--offload-params tape", "none, cpu, nvme"}},
         {TINY "--offload-params cpu --stage 2",
          {"--offload-params) is cpu at stage 2", "allowed at stage 3"}},
