@@ -377,6 +377,12 @@ static zr_status_t set_shard_group_size(parsing_t *p, const char *value) {
         o->config.shard_group_size = zr_config_default().shard_group_size;
         return ZR_OK;
     }
+    if (value[0] < '0' || value[0] > '9')
+        return zr_fail(
+            p->log, ZR_ERR_ARGUMENT,
+            "--shard-group-size %s: allowed are all, auto, and 1 to %d, what divides the "
+            "ranks",
+            value, TRAIN_MOST_RANKS);
     ZR_TRY(args_count("--shard-group-size", value, 1, TRAIN_MOST_RANKS, p->log, &size));
     o->config.shard_group_size = (int)size;
     return ZR_OK;
