@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define ZR_MPI_MODULE_VERSION 1u
+#define ZR_MPI_MODULE_VERSION 2u
 /** The symbol of the table: const zr_mpi_module_t. */
 #define ZR_MPI_MODULE_SYMBOL "zr_mpi_module"
 
@@ -58,9 +58,9 @@ typedef struct zr_mpi_module {
                  char *error);
     /* No call of MPI is made any more in this process: nothing that was posted is touched. */
     void (*give_up)(void);
-    /* Use it once less. The last ends MPI, unless it was given up, or other processes may not come
-     * to its end (is_dead). False: the end took longer. */
-    bool (*close)(bool is_dead, int timeout_ms);
+    /* Use it once less. The last ends MPI, unless other processes may not come to its end
+     * (is_dead). False: it was given up before, the end took longer, or failed. */
+    bool (*close)(bool is_dead, int timeout_ms, char *error);
 } zr_mpi_module_t;
 
 #endif

@@ -223,7 +223,7 @@ static zr_status_t open_site(const zr_launch_t *launch, const zr_log_t *log, int
     zr_mpi_site_t *site = calloc(1, sizeof(*site));
     if (site == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the state of %d ranks", launch->n_ranks);
-    *site = (zr_mpi_site_t){.module = module, .n_users = 1, .timeout_ms = timeout_ms};
+    *site = (zr_mpi_site_t){.module = module, .log = *log, .n_users = 1, .timeout_ms = timeout_ms};
     if (!module->open(start_ms, &world, error)) {
         free(site);
         return zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
@@ -258,12 +258,17 @@ void zr_mpi_site_share(zr_mpi_site_t *site) {
 }
 
 void zr_mpi_site_leave(zr_mpi_site_t *site, bool is_dead) {
+    char error[ZR_MPI_ERROR_BYTES] = "";
     if (site == NULL)
         return;
     site->is_dead |= is_dead;
     if (--site->n_users > 0)
         return;
-    (void)site->module->close(site->is_dead, site->timeout_ms); /* late or not: all is said */
+    if (!site->module->close(site->is_dead, site->timeout_ms, error))
+        zr_log_write(&site->log, ZR_LOG_WARNING,
+                     "MPI was not ended in this process: %s; its launcher may say so, and fail the "
+                     "run, though all that ranks had to do is done",
+                     error);
     free(site);
 }
 

@@ -14,6 +14,7 @@
 
 typedef struct zr_mpi_site {
     const zr_mpi_module_t *module;
+    zr_log_t log;
     int n_users;  /* communicators; the last one closes it */
     bool is_dead; /* others may not come to MPI's end */
     int timeout_ms;

@@ -390,11 +390,11 @@ static void module_give_up(void) {
     pthread_mutex_unlock(&self.lock);
 }
 
-static bool module_close(bool is_dead, int timeout_ms) {
-    char error[ZR_MPI_ERROR_BYTES];
+static bool module_close(bool is_dead, int timeout_ms, char *error) {
     pthread_mutex_lock(&self.lock);
-    bool is_last = --self.n_users == 0 && !self.is_given_up;
-    bool is_closed = !is_last || is_dead || ask(JOB_FINALIZE, timeout_ms, "MPI_Finalize", error);
+    bool is_last = --self.n_users == 0;
+    bool is_closed = !is_last || is_dead ||
+                     (check_state(error) && ask(JOB_FINALIZE, timeout_ms, "MPI_Finalize", error));
     pthread_mutex_unlock(&self.lock);
     return is_closed;
 }
