@@ -66,6 +66,10 @@ static zr_status_t check_alone(train_options_t *options, const zr_log_t *log) {
                        "with mpirun -n %d and without --ranks (docs/clusters.md); allowed with "
                        "--ranks are threads, nccl",
                        options->n_ranks);
+    if (options->use_mpi && options->launch.n_ranks == 0)
+        zr_log_write(log, ZR_LOG_WARNING,
+                     "--comm mpi: this process was started alone, and is the only rank; several "
+                     "are started with mpirun -n N, or by hand (docs/clusters.md)");
     if (options->use_mpi)
         options->device = "host";
     return ZR_OK;

@@ -210,6 +210,20 @@ static void refusals(void **state) {
     assert_int_equal(run_after("WORLD_SIZE=1 OMPI_COMM_WORLD_SIZE=2", TINY "--steps 1"), 0);
 }
 
+/* Who asks for ranks that are processes, and has started one, is told so; who has asked for one is
+ * not. */
+static void one_process_alone(void **state) {
+    static const char remark[] = "warning: --comm mpi: this process was started alone, and is the "
+                                 "only rank";
+    (void)state;
+    assert_ran(TINY "--comm mpi --steps 1 --quiet", 0);
+    assert_said("alone", remark);
+    assert_int_equal(run_after("WORLD_SIZE=1", TINY "--comm mpi --steps 1 --quiet"), 0);
+    assert_not_said("one of one", remark);
+    assert_ran(TINY "--steps 1 --quiet", 0);
+    assert_not_said("threads", remark);
+}
+
 /* A program that is not beside its modules says what is missing, and what to do. */
 static void without_module(void **state) {
     (void)state;
@@ -229,7 +243,7 @@ int main(void) {
         cmocka_unit_test(by_mpirun_as_threads), cmocka_unit_test(by_mpich_as_threads),
         cmocka_unit_test(killed_rank),          cmocka_unit_test(different_options),
         cmocka_unit_test(rank_without_data),    cmocka_unit_test(refusals),
-        cmocka_unit_test(without_module),
+        cmocka_unit_test(without_module),       cmocka_unit_test(one_process_alone),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

@@ -30,7 +30,8 @@ typedef struct zr_launch {
  * What the environment says: WORLD_SIZE and what belongs to it, as torchrun sets them; without,
  * what mpirun (Open MPI, MPICH and those made of it) and srun set.
  *
- * @param launch_p  filled when *is_launched_p
+ * @param launch_p  filled when *is_launched_p; otherwise it has the number of ranks alone: 1 where
+ * a launcher says so, 0 where there is none
  * @param is_launched_p  whether this process is one rank of several; otherwise it is alone, and the
  *                       other variables mean nothing
  * @return ZR_OK; ZR_ERR_ARGUMENT when a variable is missing or out of range: the log names it,
