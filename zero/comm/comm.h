@@ -11,8 +11,10 @@
  * bits on every backend and in every run (but for ZR_SUM_ANY, which is asked for).
  *
  * After ZR_ERR_COMM or ZR_ERR_DEVICE a communicator is dead on every rank: each later
- * call returns ZR_ERR_COMM at once. A call refused with ZR_ERR_ARGUMENT was not seen by
- * the others: they wait for this rank, which calls again, or gives up (zr_comm_abort).
+ * call returns ZR_ERR_COMM at once. The first of a rank's calls that finds it so logs the reason;
+ * those after it say nothing, also on communicators that end with it, until one goes well. A call
+ * refused with ZR_ERR_ARGUMENT was not seen by the others: they wait for this rank, which calls
+ * again, or gives up (zr_comm_abort).
  *
  * On a host device's stream that has a thread (zr_stream_create_beside) a collective is made by
  * that thread. It is queued when its call returns; that it failed is told by zr_comm_check and by

@@ -37,6 +37,7 @@ enum { REASON_BYTES = 256 };
 typedef struct fate {
     struct fate *parent; /* NULL: of the first one */
     atomic_int n_holders;
+    atomic_bool has_told; /* of the first one: that it, or one split from it, has ended */
     pthread_mutex_t lock; /* guards what follows */
     bool is_dead;
     char reason[REASON_BYTES];
@@ -274,16 +275,20 @@ static zr_status_t sum_parts(const sim_comm_t *self, const zr_comm_call_t *call,
 
 static zr_status_t check_alive(sim_comm_t *self, const zr_comm_call_t *call) {
     char text[ZR_COMM_DESCRIPTION_BYTES];
+    const fate_t *ended = NULL;
+    fate_t *first = self->fate;
     for (fate_t *fate = self->fate; fate != NULL; fate = fate->parent) {
         pthread_mutex_lock(&fate->lock); /* the reason does not change once there is one */
-        bool is_dead = fate->is_dead;
+        if (ended == NULL && fate->is_dead)
+            ended = fate;
         pthread_mutex_unlock(&fate->lock);
-        if (!is_dead)
-            continue;
-        zr_comm_call_describe(call, text, sizeof(text));
-        return zr_fail(&self->base.options.log, ZR_ERR_COMM, "%s: %s", text, fate->reason);
+        first = fate;
     }
-    return ZR_OK;
+    bool has_told = atomic_exchange(&first->has_told, ended != NULL);
+    if (ended == NULL || has_told)
+        return ended == NULL ? ZR_OK : ZR_ERR_COMM;
+    zr_comm_call_describe(call, text, sizeof(text));
+    return zr_fail(&self->base.options.log, ZR_ERR_COMM, "%s: %s", text, ended->reason);
 }
 
 /* After an error of a device a communicator is dead, as others are. */

@@ -135,8 +135,7 @@ static zr_status_t settle(threads_comm_t *self, const zr_comm_call_t *call, zr_s
 
 /* A call of a single rank: what is not in place is copied. */
 static zr_status_t run_alone(threads_comm_t *self, const zr_comm_call_t *call) {
-    if (zr_control_is_dead(self->control))
-        return refuse(self, call);
+    ZR_TRY(zr_control_check(self->control, &self->base, call));
     if (call->send == call->recv || call->n_elems == 0)
         return ZR_OK;
     double start = zr_comm_clock();

@@ -39,11 +39,27 @@ const char *zr_control_describe_other(const zr_control_t *control, int origin_ra
 
 zr_status_t zr_control_refuse(zr_control_t *control, const zr_comm_t *comm,
                               const zr_comm_call_t *call) {
-    char text[ZR_COMM_DESCRIPTION_BYTES];
-    zr_comm_call_describe(call, text, sizeof(text));
+    char text[ZR_COMM_DESCRIPTION_BYTES] = "collectives were given up";
+    if (atomic_exchange(control->backend->has_told(control), true))
+        return ZR_ERR_COMM;
+    if (call != NULL)
+        zr_comm_call_describe(call, text, sizeof(text));
     const char *reason = control->backend->death(control, NULL);
     return zr_fail(&comm->options.log, ZR_ERR_COMM, "%s: %s", text,
                    reason != NULL ? reason : "the communicator has ended");
+}
+
+/* A call went well: what has ended before was gone on from. */
+static void note_life(zr_control_t *control) {
+    atomic_store(control->backend->has_told(control), false);
+}
+
+zr_status_t zr_control_check(zr_control_t *control, const zr_comm_t *comm,
+                             const zr_comm_call_t *call) {
+    if (zr_control_is_dead(control))
+        return zr_control_refuse(control, comm, call);
+    note_life(control);
+    return ZR_OK;
 }
 
 /* Until now, for other ranks. */
@@ -60,7 +76,10 @@ zr_status_t zr_control_arrive(zr_control_t *control, zr_comm_t *comm, const zr_c
     double start = zr_comm_clock();
     zr_status_t status = control->backend->arrive(control, &post, all);
     count_wait(comm, start, call->message.tensor);
-    return status == ZR_OK ? ZR_OK : zr_control_refuse(control, comm, call);
+    if (status != ZR_OK)
+        return zr_control_refuse(control, comm, call);
+    note_life(control);
+    return ZR_OK;
 }
 
 zr_status_t zr_control_meet(zr_control_t *control, zr_comm_t *comm, zr_status_t status) {

@@ -18,6 +18,8 @@
 #ifndef ZR_ZERO_COMM_CONTROL_H
 #define ZR_ZERO_COMM_CONTROL_H
 
+#include <stdatomic.h>
+
 #include "zero/comm/control_page.h"
 #include "zero/comm/launch.h"
 #include "zero/comm/roll.h"
@@ -41,6 +43,9 @@ typedef struct zr_control_backend {
      * has_left_p: whether a rank has left, and nothing else: what was queued before can go on. May
      * be NULL; set only where it has ended. */
     const char *(*death)(zr_control_t *control, bool *has_left_p);
+    /* Whether this rank has logged an end of the first communicator, or of any that was split from
+     * it, since a call of one of them went well: one for all of them, which stays as long. */
+    atomic_bool *(*has_told)(zr_control_t *control);
     /* Leave, which ends it for the others, and free. */
     void (*destroy)(zr_control_t *control);
 } zr_control_backend_t;
@@ -141,9 +146,19 @@ bool zr_control_is_dead(zr_control_t *control);
 /** Whether it is dead otherwise than because a rank has left: what was queued is given up, too. */
 bool zr_control_has_failed(zr_control_t *control);
 
-/** Log a call's end by the communicator's. Always ZR_ERR_COMM. */
+/**
+ * A call's end by the communicator's, or, where call is NULL, that of calls which are queued on a
+ * device. Always ZR_ERR_COMM.
+ *
+ * What has ended is logged by the first call that finds it, with the reason. Further ones, of this
+ * communicator or its relations by zr_comm_split, end for the same cause, and say nothing.
+ */
 zr_status_t zr_control_refuse(zr_control_t *control, const zr_comm_t *comm,
                               const zr_comm_call_t *call);
+
+/** For calls of a rank that is alone: ZR_OK while it lives, else refused. */
+ZR_NODISCARD zr_status_t zr_control_check(zr_control_t *control, const zr_comm_t *comm,
+                                          const zr_comm_call_t *call);
 
 /** This rank gives up: for zr_comm_abort. */
 void zr_control_abort(zr_control_t *control, const char *reason);

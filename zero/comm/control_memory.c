@@ -24,7 +24,8 @@ typedef struct meeting_place {
     int timeout_ms;
     int n_members; /* handles not destroyed; the last frees the place, once it has no groups */
     zr_control_t *
-        *offspring; /* [n_ranks] at a split: the handle that a rank's leader made for it */
+        *offspring;        /* [n_ranks] at a split: the handle that a rank's leader made for it */
+    atomic_bool *has_told; /* [n_ranks]; of a place that was split from none */
     zr_roll_t *roll;
 } place_t;
 
@@ -120,6 +121,13 @@ static const char *memory_death(zr_control_t *control, bool *has_left_p) {
     return roll->reason;
 }
 
+static atomic_bool *memory_has_told(zr_control_t *control) {
+    place_t *place = place_of(control);
+    while (place->parent != NULL)
+        place = place->parent;
+    return &place->has_told[control->origin_rank];
+}
+
 /* ---- life ---- */
 
 static void free_place(place_t *place) {
@@ -157,11 +165,12 @@ static void memory_destroy(zr_control_t *control) {
     release_place(place, 1, NULL);
 }
 
-/* The place, its roll and the array of offspring in one piece. */
+/* The place, its arrays and its roll in one piece. */
 static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, const int *origins,
                                 place_t **place_p) {
-    size_t head_bytes = sizeof(place_t) + (size_t)n_ranks * sizeof(zr_control_t *);
-    place_t *place = calloc(1, head_bytes + zr_roll_bytes(n_ranks));
+    size_t n = (size_t)n_ranks, head_bytes = sizeof(place_t) + n * sizeof(zr_control_t *);
+    size_t roll_bytes = zr_roll_bytes(n_ranks);
+    place_t *place = calloc(1, head_bytes + roll_bytes + n * sizeof(atomic_bool));
     if (place == NULL)
         return ZR_ERR_MEMORY;
     if (!zr_deadline_init(&place->mutex, &place->changed)) {
@@ -172,6 +181,7 @@ static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, con
     place->n_members = n_ranks;
     place->offspring = (zr_control_t **)(place + 1);
     place->roll = (zr_roll_t *)((char *)place + head_bytes);
+    place->has_told = (atomic_bool *)((char *)place->roll + roll_bytes);
     zr_roll_init(place->roll, n_ranks, is_nested, origins);
     *place_p = place;
     return ZR_OK;
@@ -270,5 +280,6 @@ static const zr_control_backend_t memory_backend = {
     .open_group = memory_open_group,
     .kill = memory_kill,
     .death = memory_death,
+    .has_told = memory_has_told,
     .destroy = memory_destroy,
 };

@@ -285,6 +285,10 @@ static const char *tcp_death(zr_control_t *control, bool *has_left_p) {
     return is_dead ? self->reason : NULL;
 }
 
+static atomic_bool *tcp_has_told(zr_control_t *control) {
+    return &((zr_tcp_control_t *)control)->line->has_told;
+}
+
 /* ---- life ---- */
 
 static const zr_control_backend_t tcp_backend;
@@ -555,5 +559,6 @@ static const zr_control_backend_t tcp_backend = {
     .open_group = tcp_open_group,
     .kill = tcp_kill,
     .death = tcp_death,
+    .has_told = tcp_has_told,
     .destroy = tcp_destroy,
 };

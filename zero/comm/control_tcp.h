@@ -39,6 +39,7 @@ struct zr_line {
     pthread_t reader;
     zr_lived_t clock;          /* the reader's own, as are, in its time: */
     int64_t heard_ms, beat_ms; /* when the hub was heard; when it is told of this side next */
+    atomic_bool has_told;      /* of all its controls */
     pthread_mutex_t lock;      /* guards what follows, and sending */
     pthread_cond_t changed;
     zr_tcp_control_t *controls;

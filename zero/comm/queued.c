@@ -106,7 +106,7 @@ static zr_status_t queue_call(zr_comm_t *comm, const zr_comm_call_t *call, zr_co
     return status;
 }
 
-/* A communicator that is dead says why. */
+/* A communicator that is dead has said why. */
 static bool is_deadly(zr_status_t status) {
     return status == ZR_ERR_COMM || status == ZR_ERR_DEVICE;
 }

@@ -5,7 +5,8 @@
  *
  * A handle is used by one thread at a time: a call that is not queued, or on another stream, waits
  * until those that are have been made. After one that fails no queued one is made; later calls are
- * made in the calling thread again, where the backend refuses them with the reason.
+ * made in the calling thread again, where the backend refuses them. The reason was logged by the
+ * one that failed.
  */
 #ifndef ZR_ZERO_COMM_QUEUED_H
 #define ZR_ZERO_COMM_QUEUED_H

@@ -221,8 +221,43 @@ static void test_failures_are_told(void **state) {
     (void)state;
     run(run_fail_queued, true, &ranks);
     assert_int_equal(ranks.status[0], ZR_OK);
-    assert_int_equal(ranks.n_errors[0], 3); /* the first queued one, and the two that came later */
+    assert_int_equal(ranks.n_errors[0], 1); /* of the first queued one; the others say no more */
     assert_non_null(strstr(ranks.last_error[0], "rank 1 gave up: no bytes left"));
+}
+
+/* A group ends, and the ranks go on without it; then all end. Each end is said once by each rank,
+ * whichever of the communicators it is found in, and however often. */
+static zr_status_t end_twice(test_rank_t *rank, zr_comm_t *group) {
+    bool gives_up = rank->rank == 1, is_told = true;
+    if (gives_up)
+        zr_comm_abort(group, "no more of it");
+    for (int i = 0; i < 2 && !gives_up; i++)
+        is_told &= zr_comm_barrier(group, "in the group") == ZR_ERR_COMM;
+    is_told &= zr_comm_barrier(rank->comm, "goes on") == ZR_OK;
+    if (gives_up)
+        zr_comm_abort(rank->comm, "no bytes left");
+    for (int i = 0; i < 2 && !gives_up; i++) {
+        is_told &= zr_comm_barrier(rank->comm, "ends") == ZR_ERR_COMM;
+        is_told &= zr_comm_barrier(group, "ended before") == ZR_ERR_COMM;
+    }
+    return is_told ? ZR_OK : ZR_ERR_STATE;
+}
+
+static zr_status_t run_end_twice(test_rank_t *rank) {
+    zr_comm_t *group = NULL;
+    ZR_TRY(zr_comm_split(rank->comm, 0, rank->rank, &group));
+    zr_status_t status = end_twice(rank, group);
+    zr_comm_destroy(&group);
+    return status;
+}
+
+static void test_ends_are_said_once(void **state) {
+    test_ranks_t ranks;
+    (void)state;
+    run(run_end_twice, true, &ranks);
+    assert_int_equal(ranks.status[0], ZR_OK);
+    assert_int_equal(ranks.n_errors[0], 2);
+    assert_non_null(strstr(ranks.last_error[0], "\"ends\" (call 3): rank 1 gave up: no bytes"));
 }
 
 int main(void) {
@@ -231,6 +266,7 @@ int main(void) {
         cmocka_unit_test(test_calls_are_copied_and_in_order),
         cmocka_unit_test(test_seconds_are_told_apart),
         cmocka_unit_test(test_failures_are_told),
+        cmocka_unit_test(test_ends_are_said_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -595,8 +595,7 @@ static zr_status_t copy_own(mpi_comm_t *self, const zr_comm_call_t *call) {
 }
 
 static zr_status_t run_alone(mpi_comm_t *self, const zr_comm_call_t *call) {
-    if (zr_control_is_dead(self->control))
-        return refuse(self, call);
+    ZR_TRY(zr_control_check(self->control, &self->base, call));
     return make_step(self, call, copy_own);
 }
 

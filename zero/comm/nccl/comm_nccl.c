@@ -99,8 +99,7 @@ static zr_status_t give_up(nccl_comm_t *self, const zr_comm_call_t *call, zr_sta
 
 /* A single rank: what is not in place is copied. */
 static zr_status_t run_alone(nccl_comm_t *self, const zr_comm_call_t *call) {
-    if (zr_control_is_dead(self->control))
-        return zr_control_refuse(self->control, &self->base, call);
+    ZR_TRY(zr_control_check(self->control, &self->base, call));
     if (call->send == call->recv || call->n_elems == 0)
         return ZR_OK;
     zr_status_t status =
@@ -359,8 +358,7 @@ static zr_status_t nccl_check(zr_comm_t *comm) {
     nccl_comm_t *self = (nccl_comm_t *)comm;
     if (!zr_control_has_failed(self->control))
         return ZR_OK;
-    return zr_fail(&comm->options.log, ZR_ERR_COMM, "collectives were given up: %s",
-                   self->control->backend->death(self->control, NULL));
+    return zr_control_refuse(self->control, comm, NULL);
 }
 
 static void nccl_abort(zr_comm_t *comm, const char *reason) {
