@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.." || exit 1
 
 passed=0 failed=0 skipped=0 broken=0
 jobs=$(nproc)
+# Tests wait for each other's ranks and for the drive: one more than there are cores keeps them busy.
+tests_at_once=$((jobs + 1))
 
 # Add what a run's JUnit file says; its suite is one element with counts as attributes.
 add_counts() {
@@ -38,7 +40,7 @@ run() {
     fi
     local report=$PWD/$build/tests.xml
     rm -f "$report"
-    ctest --test-dir "$build" -j"$jobs" --output-on-failure --no-tests=error \
+    ctest --test-dir "$build" -j"$tests_at_once" --output-on-failure --no-tests=error \
         ${label:+-L "^$label\$"} --output-junit "$report" || broken=1
     [ -f "$report" ] && add_counts "$report"
 }
