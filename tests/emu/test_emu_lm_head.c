@@ -146,11 +146,17 @@ static void check_head(const head_case_t *c) {
 
 static void test_head(void **state) {
     (void)state;
+    /* AddressSanitizer sees both types, and gradients that are added to and that are not. */
+#if defined(__SANITIZE_ADDRESS__)
+    const int every = 3;
+#else
+    const int every = 1;
+#endif
     static const size_t sizes[][4] = {{1, 1, 1, 1},       {1, 3, 2, 1},        {5, 7, 257, 100},
                                       {9, 48, 97, 97},    {17, 12, 501, 4096}, {0, 6, 30, 7},
                                       {7, 24, 1000, 128}, {3, 16, 4099, 4000}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-        for (int variant = 0; variant < 4; variant++)
+        for (int variant = 0; variant < 4; variant += every)
             check_head(&(head_case_t){sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
                                       variant & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, variant & 2,
                                       1.0});
