@@ -413,6 +413,11 @@ static zr_status_t check_placements(const capacity_options_t *o, const zr_log_t 
                        "--offload-params: at stage %d every rank computes with all parameters at "
                        "all times; allowed is none, or --stage 3",
                        run->config.stage);
+    train_open_t open = {.stage = o->stage_open,
+                         .optimizer = o->optimizer_open || o->optimizer == CAPACITY_AUTO,
+                         .params = o->params_open || o->params == CAPACITY_AUTO,
+                         .activations = o->activations_open};
+    ZR_TRY(train_options_check_offload(run, open, log));
     if (run->offload_activations != ZR_OFFLOAD_NONE && !run->recompute)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--offload-activations: only inputs of layers can be offloaded, and without "

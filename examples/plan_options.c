@@ -278,6 +278,10 @@ static zr_status_t check(const plan_options_t *o, const parsing_t *p) {
                        "--offload-params: at stage %d every rank computes with all parameters at "
                        "all times; allowed is none, or --stage 3",
                        o->run.config.stage);
+    train_open_t open = {.stage = o->stage_open,
+                         .optimizer = o->optimizer_open || o->run.auto_optimizer,
+                         .params = o->params_open || o->run.auto_params};
+    ZR_TRY(train_options_check_offload(&o->run, open, p->log));
     if (o->run.offload_activations != ZR_OFFLOAD_NONE && !o->recompute_open && !o->run.recompute)
         return zr_fail(p->log, ZR_ERR_ARGUMENT,
                        "--offload-activations: only inputs of layers can be offloaded, and without "

@@ -881,6 +881,12 @@ static zr_status_t check_sizes(const train_options_t *options, const zr_log_t *l
             "--micro-batch %zu, --grad-accum %zu, --ranks %d, --seq %zu and --steps %zu: "
             "the number of tokens overflows; allowed are less than 2^64 together",
             c->micro_batch, c->grad_accum, options->n_ranks, options->seq, options->steps);
+    if (c->micro_batch > (size_t)INT32_MAX / options->seq)
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "--micro-batch %zu: of sequences of %zu tokens, allowed are at most %d tokens; "
+            "the nearest is %zu",
+            c->micro_batch, options->seq, INT32_MAX, (size_t)INT32_MAX / options->seq);
     return ZR_OK;
 }
 
@@ -950,16 +956,17 @@ static zr_status_t check_hardware(const train_options_t *options, const zr_log_t
     return ZR_OK;
 }
 
-/* What is said about offload that does not happen is a slip. */
-static zr_status_t check_offload(const train_options_t *options, const zr_log_t *log) {
-    zr_offload_device_t device = options->config.offload_optimizer.device;
-    if (options->auto_optimizer || options->auto_params)
-        return check_auto(options, log);
-    if (device == ZR_OFFLOAD_NONE && options->offload_given != NULL)
+zr_status_t train_options_check_offload(const train_options_t *options, train_open_t open,
+                                        const zr_log_t *log) {
+    zr_offload_device_t state = options->config.offload_optimizer.device;
+    zr_offload_device_t params = options->config.offload_param.device;
+    bool has_state = open.optimizer || state != ZR_OFFLOAD_NONE;
+    bool has_state_on_nvme = open.optimizer || state == ZR_OFFLOAD_NVME;
+    if (!has_state && options->offload_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: nothing is offloaded; add --offload-optimizer cpu or nvme",
                        options->offload_given);
-    if (options->gradients_given != NULL && options->config.stage < 2)
+    if (options->gradients_given != NULL && !open.stage && options->config.stage < 2)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: at stage %d every rank adds up all gradients on the device; only "
                        "shards of them can be offloaded, at --stage 2 or 3",
@@ -969,25 +976,32 @@ static zr_status_t check_offload(const train_options_t *options, const zr_log_t 
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--offload-gradients-ratio: with --offload-gradients none all of them wait "
                        "on the device; leave one of the two out");
-    if (device != ZR_OFFLOAD_NVME && options->config.offload_optimizer.max_in_cpu_elems != 0)
+    if (!has_state_on_nvme && options->config.offload_optimizer.max_in_cpu_elems != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--state-in-host: no optimizer state is offloaded to NVMe; add "
                        "--offload-optimizer nvme");
-    if (device != ZR_OFFLOAD_NVME && options->offload_activations != ZR_OFFLOAD_NVME &&
-        options->nvme_optimizer_given != NULL)
+    if (!has_state_on_nvme && !open.activations &&
+        options->offload_activations != ZR_OFFLOAD_NVME && options->nvme_optimizer_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: neither optimizer state nor activations are offloaded to NVMe; add "
                        "--offload-optimizer nvme or --offload-activations nvme",
                        options->nvme_optimizer_given);
-    if (options->config.offload_param.device == ZR_OFFLOAD_NONE && options->params_given != NULL)
+    if (!open.params && params == ZR_OFFLOAD_NONE && options->params_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: no parameters are offloaded; add --offload-params cpu or nvme",
                        options->params_given);
-    if (options->config.offload_param.device != ZR_OFFLOAD_NVME &&
-        options->nvme_params_given != NULL)
+    if (!open.params && params != ZR_OFFLOAD_NVME && options->nvme_params_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: no parameters are offloaded to NVMe; add --offload-params nvme",
                        options->nvme_params_given);
+    return ZR_OK;
+}
+
+/* What is said about offload that does not happen is a slip. */
+static zr_status_t check_offload(const train_options_t *options, const zr_log_t *log) {
+    if (options->auto_optimizer || options->auto_params)
+        return check_auto(options, log);
+    ZR_TRY(train_options_check_offload(options, (train_open_t){.stage = false}, log));
     if (!train_options_use_nvme(options) && options->nvme_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: nothing is offloaded to NVMe; add --offload-optimizer nvme, "

@@ -155,6 +155,20 @@ ZR_NODISCARD zr_status_t train_options_resolve_run(train_options_t *options, con
 /** Whether a host device's collectives run beside compute, with ranks on so many machines. */
 bool train_options_overlap(const train_options_t *options, int n_machines);
 
+/** What is left open, and tried in all ways. */
+typedef struct train_open {
+    bool stage, optimizer, params, activations;
+} train_open_t;
+
+/**
+ * Refuse what is said of offload that cannot come about with what is given.
+ *
+ * @param options  as resolved, but for placements that are open
+ * @return ZR_OK; ZR_ERR_ARGUMENT, logged
+ */
+ZR_NODISCARD zr_status_t train_options_check_offload(const train_options_t *options,
+                                                     train_open_t open, const zr_log_t *log);
+
 /** Whether what `auto` chooses was not given as well: ZR_ERR_ARGUMENT, logged. */
 ZR_NODISCARD zr_status_t train_options_check_auto_parts(const train_options_t *options,
                                                         const zr_log_t *log);

@@ -602,6 +602,9 @@ static void bad_input_is_refused(void **state) {
                          {"--offload-optimizer nvme", "--nvme-path"},
                          {"--nvme-path none-such", "none-such"},
                          {"--recompute none --offload-activations cpu", "--recompute unit"},
+                         {"--offload-optimizer none --offload-gradients cpu", "nothing is offl"},
+                         {"--stage 1 --offload-gradients cpu", "at --stage 2 or 3"},
+                         {"--offload-params none --param-buffer 4096", "--offload-params nvme"},
                          {"--stge 1", "--stage"},
                          {"--stage every", "--stage every: allowed are 0, 1, 2, 3, auto"},
                          {"word", "word"}};

@@ -415,12 +415,17 @@ static void hardware_is_found(void **state) {
                          {"--stage 1 --offload-params cpu", "--stage 3"},
                          {"--stage 1 --offload-params auto", "--stage 3"},
                          {"--offload-optimizer auto --offload-ratio 0.5", "leave them out"},
+                         {"--offload-optimizer none --offload-ratio 0.5", "nothing is offloaded"},
+                         {"--stage 1 --offload-gradients cpu", "at --stage 2 or 3"},
+                         {"--offload-optimizer cpu --state-in-host 7", "--offload-optimizer nvme"},
+                         {"--offload-params none --param-buffers 3", "add --offload-params nvme"},
                          {"--offload-optimizer nvme", "--nvme-path"},
                          {"--plot picture.pdf", "NAME.svg, NAME.png"},
                          {"--plot nowhere/picture.png", "cannot write --plot nowhere/picture.png"},
                          {"--trace nowhere/t.json", "cannot write --trace nowhere/t.json"},
                          {"--trace ./it.svg --plot it.svg", "--trace ./it.svg: are one file"},
                          {"--micro-batch 0", "--micro-batch"},
+                         {"--model gpt2 --micro-batch 2097152", "the nearest is 2097151"},
                          {"word", "word"}};
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         assert_int_equal(plan(refused[i].arguments), 2);
