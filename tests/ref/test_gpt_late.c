@@ -103,10 +103,17 @@ static void assert_same(const late_case_t *host, const late_case_t *late, int st
     }
 }
 
+/* ThreadSanitizer watches two ranks, with each type and with recomputation and without. */
+#if defined(__SANITIZE_THREAD__)
+enum { FIRST_VARIANT = 1, VARIANT_STEP = 6 };
+#else
+enum { FIRST_VARIANT = 0, VARIANT_STEP = 1 };
+#endif
+
 static void test_late(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
-        for (int variant = 0; variant < 8; variant++) {
+        for (int variant = FIRST_VARIANT; variant < 8; variant += VARIANT_STEP) {
             late_case_t host = run(stage, variant, ZR_OFFLOAD_NONE, false);
             late_case_t late = run(stage, variant, ZR_OFFLOAD_NONE, true);
             assert_same(&host, &late, stage, variant);
