@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Links of README.md and docs/ lead to files and headings that are there, and every path of this repository that
-# they name in backticks exists.
+# Links of README.md and docs/ lead to files and headings that are there, and every path of this
+# repository that they name in backticks exists.
 #
 # Usage: test_docs.sh SOURCE
 set -u
@@ -12,40 +12,48 @@ complain() {
     failed=1
 }
 
-# anchors FILE: what links to its headings end with.
-anchors() {
-    awk '/^```/ { code = !code }
-        !code && /^#+ / {
+# All documents are read twice: for their headings, then for what they name, a line each:
+# DOCUMENT LINK FILE, and "yes" or "no": whether the file has the heading that is linked.
+named() {
+    # shellcheck disable=SC2016
+    awk '
+        FNR == 1 { is_code = 0; if (FILENAME == "README.md") pass++ }
+        /^```/ { is_code = !is_code }
+        pass == 1 && !is_code && /^#+ / {
             sub(/^#+ /, "")
             gsub(/\]\([^)]*\)/, "")
             text = tolower($0)
             gsub(/[^a-z0-9_ -]/, "", text)
             gsub(/ /, "-", text)
-            print text
-        }' "$1"
+            headings[FILENAME "#" text] = 1
+        }
+        pass == 1 { next }
+        {
+            folder = FILENAME ~ /\// ? "docs/" : ""
+            for (rest = $0; match(rest, /\]\([^)]*\)/); rest = substr(rest, RSTART + RLENGTH)) {
+                link = substr(rest, RSTART + 2, RLENGTH - 3)
+                if (link ~ /^http/)
+                    continue
+                file = heading = link
+                sub(/#.*/, "", file)
+                file = file == "" ? FILENAME : folder file
+                has = sub(/^[^#]*#/, "", heading) == 0 || (file "#" heading) in headings
+                print FILENAME, link, file, has ? "yes" : "no"
+            }
+            for (rest = $0; match(rest, /`[a-z]+\/[A-Za-z0-9_.\/-]+`/);
+                 rest = substr(rest, RSTART + RLENGTH - 1)) {
+                path = substr(rest, RSTART + 1, RLENGTH - 2)
+                if (path ~ /^(allocator|cmake|docs|examples|hardware|kernels|offload|tests|zero)\//)
+                    print FILENAME, path, path, "yes"
+            }
+        }' README.md docs/*.md README.md docs/*.md
 }
 
-n_links=0
-for document in README.md docs/*.md; do
-    for link in $(grep -o '\]([^)]*)' "$document" | sed 's/^](//; s/)$//'); do
-        case $link in http*) continue ;; esac
-        n_links=$((n_links + 1))
-        file=${link%%#*}
-        target=$document
-        [ -z "$file" ] || target=$(dirname "$document")/$file
-        [ -e "$target" ] || complain "$document: $link: no such file"
-        case $link in
-        *#*)
-            anchors "$target" | grep -qxF -- "${link#*#}" ||
-                complain "$document: $link: no such heading"
-            ;;
-        esac
-    done
-    # shellcheck disable=SC2016
-    for path in $(grep -oE '`(allocator|cmake|docs|examples|hardware|kernels|offload|tests|zero)/[A-Za-z0-9_./-]+`' \
-        "$document" | tr -d '`'); do
-        [ -e "$path" ] || complain "$document: $path is not there"
-    done
-done
-[ $n_links -gt 50 ] || complain "$n_links links were found"
+n_named=0
+while read -r document link file has; do
+    n_named=$((n_named + 1))
+    [ -e "$file" ] || complain "$document: $link: no such file"
+    [ "$has" = yes ] || complain "$document: $link: no such heading"
+done < <(named)
+[ $n_named -gt 200 ] || complain "only $n_named links and paths were found"
 exit $failed
