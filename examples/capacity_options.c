@@ -390,6 +390,13 @@ void capacity_options_help(FILE *file) {
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
+/* Of those that are a multiple of the head size. */
+static size_t nearest_channels(const capacity_family_t *family) {
+    size_t rest = family->channels % family->head_size, below = family->channels - rest;
+    bool is_below = below > 0 && rest <= family->head_size - rest;
+    return is_below ? below : below + family->head_size;
+}
+
 static zr_status_t check_family(const capacity_family_t *family, const zr_log_t *log) {
     if (family->layers != 0 && family->channels != 0)
         return zr_fail(
@@ -401,8 +408,7 @@ static zr_status_t check_family(const capacity_family_t *family, const zr_log_t 
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--channels %zu: has to be a multiple of the head size, %zu; the nearest is "
                        "%zu",
-                       family->channels, family->head_size,
-                       (family->channels / family->head_size + 1) * family->head_size);
+                       family->channels, family->head_size, nearest_channels(family));
     return ZR_OK;
 }
 
@@ -485,14 +491,17 @@ static const char *find_open_budget(const parsing_t *p) {
     return NULL;
 }
 
-/* The default: wherever it is possible, and why not where it is not. */
+/* The default: wherever it is possible. */
 static void choose_verify(const parsing_t *p) {
     capacity_options_t *o = p->options;
+    if (!p->has_verify)
+        o->verify_steps = o->is_this && find_open_budget(p) == NULL ? DEFAULT_VERIFY_STEPS : 0;
+}
+
+/* Why not where it is not; once everything else is as it should be. */
+static void warn_of_open_budget(const parsing_t *p) {
     const char *open = find_open_budget(p);
-    if (p->has_verify)
-        return;
-    o->verify_steps = o->is_this && open == NULL ? DEFAULT_VERIFY_STEPS : 0;
-    if (o->is_this && open != NULL)
+    if (!p->has_verify && p->options->is_this && open != NULL)
         zr_log_write(p->log, ZR_LOG_WARNING,
                      "capacities are planned and not verified: without --%s a run would take what "
                      "the machine has; give it, or --verify off",
@@ -600,7 +609,9 @@ static zr_status_t finish(parsing_t *p) {
         o->run.steps = o->verify_steps;
     ZR_TRY(check(o, p));
     ZR_TRY(find_hardware(p));
-    return resolve(o, p->log);
+    ZR_TRY(resolve(o, p->log));
+    warn_of_open_budget(p);
+    return ZR_OK;
 }
 
 zr_status_t capacity_options_parse(int argc, char **argv, const zr_log_t *log,

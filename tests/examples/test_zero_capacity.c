@@ -584,7 +584,9 @@ static void bad_input_is_refused(void **state) {
                          {"--hardware none-such.json", "--hardware none-such.json: cannot read"},
                          {"--hardware h200 --device host", "--hardware this"},
                          {"--layers 2 --channels 64", "nothing is left to grow"},
-                         {"--channels 100", "multiple of the head size"},
+                         {"--channels 100", "multiple of the head size, 64; the nearest is 128"},
+                         {"--channels 65", "the nearest is 64"},
+                         {"--channels 10", "the nearest is 64"},
                          {"--head-size 0", "--head-size"},
                          {BUDGETS "--vocab 70000", "16 bits"},
                          {"--sweep rank=1,2", "ranks"},
@@ -614,6 +616,9 @@ static void bad_input_is_refused(void **state) {
             fail_msg("%s: not refused\n%s", refused[i].arguments, err);
         assert_string_equal(out, "");
         assert_said(refused[i].arguments, refused[i].part);
+        bool is_of_machine = strstr(refused[i].arguments, "--nvme-path none") != NULL;
+        if (strstr(err, "warning") != NULL && !is_of_machine)
+            fail_msg("%s: a warning of what is not done\n%s", refused[i].arguments, err);
     }
     assert_int_equal(capacity("--help"), 0);
     assert_non_null(strstr(out, "--sweep"));
