@@ -9,6 +9,23 @@ static size_t round_up(size_t value, size_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
+/* Memory of their own. */
+static zr_status_t allocate(const zr_staging_options_t *o, size_t size_bytes, size_t align,
+                            zr_staging_t *staging) {
+    zr_allocation_request_t request = {.size_bytes = size_bytes,
+                                       .tier = ZR_TIER_HOST,
+                                       .tag = ZR_TAG_STAGING,
+                                       .lifetime = ZR_LIFETIME_PERSISTENT,
+                                       .name = o->name};
+    staging->allocator = o->allocator;
+    ZR_TRY(zr_allocate(o->allocator, &request, &staging->allocation));
+    char *base = staging->allocation;
+    size_t skew = (uintptr_t)base % align;
+    staging->base = base + (skew != 0 ? align - skew : 0);
+    staging->size_bytes = size_bytes;
+    return ZR_OK;
+}
+
 zr_status_t zr_staging_make(const zr_staging_options_t *o, zr_store_t *store,
                             zr_staging_t *staging) {
     size_t align = zr_store_info(store)->buffer_align_bytes, total;
@@ -19,18 +36,10 @@ zr_status_t zr_staging_make(const zr_staging_options_t *o, zr_store_t *store,
         return zr_fail(o->log, ZR_ERR_ARGUMENT, "%s: %zu buffers of %zu bytes overflow", o->user,
                        o->n_buffers, o->buffer_bytes);
     total -= align <= ALLOCATOR_ALIGN_BYTES ? align : 0;
-    zr_allocation_request_t request = {.size_bytes = total,
-                                       .tier = ZR_TIER_HOST,
-                                       .tag = ZR_TAG_STAGING,
-                                       .lifetime = ZR_LIFETIME_PERSISTENT,
-                                       .name = o->name};
-    staging->allocator = o->allocator;
-    ZR_TRY(zr_allocate(o->allocator, &request, &staging->allocation));
-    char *base = staging->allocation;
-    size_t skew = (uintptr_t)base % align;
-    staging->base = base + (skew != 0 ? align - skew : 0);
+    staging->base = zr_store_buffer_fit(&o->lent, stride * o->n_buffers, align);
+    if (staging->base == NULL)
+        ZR_TRY(allocate(o, total, align, staging));
     staging->stride = stride;
-    staging->size_bytes = total;
     zr_store_buffer_t buffer = {.base = staging->base, .size_bytes = stride * o->n_buffers};
     ZR_TRY(zr_store_register(store, &buffer, buffer.size_bytes != 0));
     staging->store = store;

@@ -16,7 +16,7 @@ typedef struct zr_staging {
     zr_allocator_t *allocator;
     zr_store_t *store;
     zr_store_buffer_t registered;
-    void *allocation;
+    void *allocation; /* NULL: what was lent */
     char *base;
     size_t stride;     /* from one buffer to the next */
     size_t size_bytes; /* that are allocated */
@@ -27,6 +27,8 @@ typedef struct zr_staging_options {
     zr_allocator_t *allocator; /* borrowed until zr_staging_clear */
     const char *user;          /* for messages: "swap" */
     const char *name;          /* of the memory; borrowed likewise */
+    zr_store_buffer_t lent;    /* where they lie, if it is enough for them, instead of memory of
+                                  their own; borrowed likewise. All zeros: none */
     size_t n_buffers;
     size_t buffer_bytes;
 } zr_staging_options_t;

@@ -60,10 +60,17 @@ typedef uint64_t zr_store_ticket_t;
 /** Every chunk is a multiple of this, whatever the block size of the files. */
 #define ZR_STORE_CHUNK_ALIGN_BYTES ((size_t)4096)
 
+typedef struct zr_store_buffer {
+    void *base;
+    size_t size_bytes;
+} zr_store_buffer_t;
+
 typedef struct zr_store_options {
     zr_log_t log;              /* with the rank, which the file's name in messages repeats */
     zr_allocator_t *allocator; /* for buffers, in the host tier; borrowed for the store's life;
                                   NULL: the system's memory, within no budget */
+    zr_store_buffer_t lent;    /* host memory for the bounce buffers, taken where it is enough for
+                                  them; borrowed likewise. All zeros: none */
     size_t chunk_bytes;        /* one checksum each; a multiple of ZR_STORE_CHUNK_ALIGN_BYTES */
     zr_device_t *device;  /* whose clock times are of, borrowed likewise; "sim" needs a simulated
                              one, whose hardware description it takes. NULL: none */
@@ -114,6 +121,13 @@ ZR_NODISCARD zr_status_t zr_store_create(const char *backend, const zr_store_opt
  */
 const char *zr_store_drive_backend(const zr_log_t *log);
 
+/**
+ * The part of a piece of memory that is aligned, if it is large enough.
+ *
+ * @return where it begins; NULL: it is too small, or there is none
+ */
+void *zr_store_buffer_fit(const zr_store_buffer_t *lent, size_t size_bytes, size_t align_bytes);
+
 /** Wait for what is in flight, and free everything. NULL and *store == NULL are fine. */
 void zr_store_destroy(zr_store_t **store);
 
@@ -138,11 +152,6 @@ const zr_store_info_t *zr_store_info(const zr_store_t *store);
 
 /** An extent as it was declared; NULL when there is none of this number. */
 const zr_store_extent_t *zr_store_extent(const zr_store_t *store, size_t extent);
-
-typedef struct zr_store_buffer {
-    void *base;
-    size_t size_bytes;
-} zr_store_buffer_t;
 
 /**
  * Name buffers that transfers will mostly use, beside those named before: the system pins them

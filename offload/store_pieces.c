@@ -203,9 +203,20 @@ void zr_store_memory_free(zr_store_t *store, zr_store_memory_t *memory) {
     *memory = (zr_store_memory_t){0};
 }
 
+void *zr_store_buffer_fit(const zr_store_buffer_t *lent, size_t size_bytes, size_t align_bytes) {
+    size_t skew = (uintptr_t)lent->base % align_bytes, before = skew == 0 ? 0 : align_bytes - skew;
+    bool fits = lent->size_bytes >= before && lent->size_bytes - before >= size_bytes;
+    return lent->base != NULL && fits ? (char *)lent->base + before : NULL;
+}
+
 zr_status_t zr_store_bounce_allocate(zr_store_t *store, zr_store_memory_t *memory_p) {
+    const zr_store_options_t *o = &store->options;
     size_t align = store->info.buffer_align_bytes > 4096 ? store->info.buffer_align_bytes : 4096;
-    return zr_store_memory_allocate(store, ZR_TAG_STAGING, "the store's bounce buffers",
-                                    store->options.n_bounce_buffers * store->options.request_bytes,
+    size_t size_bytes = o->n_bounce_buffers * o->request_bytes;
+    void *lent = zr_store_buffer_fit(&o->lent, size_bytes, align);
+    *memory_p = (zr_store_memory_t){.base = lent};
+    if (lent != NULL)
+        return ZR_OK;
+    return zr_store_memory_allocate(store, ZR_TAG_STAGING, "the store's bounce buffers", size_bytes,
                                     align, memory_p);
 }

@@ -60,31 +60,41 @@ zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, zr_comm_t *comm, const c
     return zr_rt_order(runtime, runtime->transfer, runtime->compute);
 }
 
-zr_status_t zr_rt_exchange_words(zr_runtime_t *runtime, const char *tensor, const uint64_t *words,
-                                 size_t n_words, void *buffer, uint64_t *all) {
-    size_t own_bytes = n_words * sizeof(*words);
-    char *own = (char *)buffer + own_bytes * (size_t)runtime->rank;
-    ZR_TRY(zr_copy_async(runtime->compute, own, words, own_bytes, ZR_COPY_HOST_TO_DEVICE));
-    ZR_TRY(zr_rt_gather_control(runtime, runtime->comm, tensor, ZR_DTYPE_U8, buffer, own_bytes));
-    ZR_TRY(zr_copy_async(runtime->compute, all, buffer, own_bytes * (size_t)runtime->n_ranks,
+/* At least a word of every rank. */
+static size_t staging_bytes(const zr_runtime_t *runtime) {
+    size_t usual = ZR_STAGING_ELEMS * sizeof(float);
+    size_t least = (size_t)runtime->n_ranks * sizeof(uint64_t);
+    return usual > least ? usual : least;
+}
+
+/* So many words as there is staging for: into staging_host, [n_ranks][n_words]. */
+static zr_status_t gather_some(zr_runtime_t *runtime, const char *tensor, const uint64_t *words,
+                               size_t n_words) {
+    size_t own_bytes = n_words * sizeof(*words), first = own_bytes * (size_t)runtime->rank;
+    char *host = (char *)runtime->staging_host, *device = (char *)runtime->staging_device;
+    if (zr_rt_has_data(runtime))
+        memcpy(host + first, words, own_bytes);
+    ZR_TRY(zr_copy_async(runtime->compute, device + first, host + first, own_bytes,
+                         ZR_COPY_HOST_TO_DEVICE));
+    ZR_TRY(zr_rt_gather_control(runtime, runtime->comm, tensor, ZR_DTYPE_U8, device, own_bytes));
+    ZR_TRY(zr_copy_async(runtime->compute, host, device, own_bytes * (size_t)runtime->n_ranks,
                          ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(runtime->compute));
     return zr_sharding_check(&runtime->sharding);
 }
 
-zr_status_t zr_rt_allocate_words(zr_runtime_t *runtime, const char *tensor, size_t n_words,
-                                 void **buffer_p) {
-    return zr_rt_allocate(runtime, n_words * sizeof(uint64_t) * (size_t)runtime->n_ranks,
-                          ZR_TAG_WORKSPACE, ZR_LIFETIME_COLLECTIVE, tensor, NULL, buffer_p);
-}
-
 zr_status_t zr_rt_gather_words(zr_runtime_t *runtime, const char *tensor, const uint64_t *words,
                                size_t n_words, uint64_t *all) {
-    void *buffer = NULL;
-    ZR_TRY(zr_rt_allocate_words(runtime, tensor, n_words, &buffer));
-    zr_status_t status = zr_rt_exchange_words(runtime, tensor, words, n_words, buffer, all);
-    zr_free(runtime->allocator, &buffer, NULL);
-    return status;
+    size_t n_ranks = (size_t)runtime->n_ranks;
+    size_t most = staging_bytes(runtime) / sizeof(*words) / n_ranks;
+    for (size_t done = 0, n = 0; done < n_words; done += n) {
+        const uint64_t *from = (const uint64_t *)(const void *)runtime->staging_host;
+        n = n_words - done < most ? n_words - done : most;
+        ZR_TRY(gather_some(runtime, tensor, words + done, n));
+        for (size_t rank = 0; rank < n_ranks && zr_rt_has_data(runtime); rank++)
+            memcpy(all + rank * n_words + done, from + rank * n, n * sizeof(*words));
+    }
+    return ZR_OK;
 }
 
 zr_status_t zr_rt_allocate(zr_runtime_t *runtime, size_t size_bytes, zr_tag_t tag,
@@ -568,15 +578,14 @@ static zr_status_t allocate_norms(zr_runtime_t *runtime) {
 }
 
 static zr_status_t allocate_staging(zr_runtime_t *runtime) {
-    zr_allocation_request_t host = {.size_bytes = ZR_STAGING_ELEMS * sizeof(float),
+    zr_allocation_request_t host = {.size_bytes = staging_bytes(runtime),
                                     .tier = ZR_TIER_HOST,
                                     .tag = ZR_TAG_STAGING,
                                     .lifetime = ZR_LIFETIME_PERSISTENT,
                                     .name = "staging"};
     ZR_TRY(zr_allocate(runtime->allocator, &host, (void **)&runtime->staging_host));
-    return zr_rt_allocate(runtime, ZR_STAGING_ELEMS * sizeof(float), ZR_TAG_STAGING,
-                          ZR_LIFETIME_PERSISTENT, "staging", NULL,
-                          (void **)&runtime->staging_device);
+    return zr_rt_allocate(runtime, staging_bytes(runtime), ZR_TAG_STAGING, ZR_LIFETIME_PERSISTENT,
+                          "staging", NULL, (void **)&runtime->staging_device);
 }
 
 /* ---- commit ---- */
@@ -602,8 +611,8 @@ static zr_status_t create_events(zr_unit_t *unit) {
 static zr_status_t commit(zr_runtime_t *runtime) {
     for (size_t i = 0; i < runtime->n_units; i++)
         ZR_TRY(lay_out_unit(runtime->units[i]));
-    ZR_TRY(agree(runtime));
     ZR_TRY(allocate_staging(runtime));
+    ZR_TRY(agree(runtime));
     ZR_TRY(allocate_norms(runtime));
     ZR_TRY(zr_state_place(runtime));
     ZR_TRY(zr_grads_place(runtime));

@@ -80,13 +80,13 @@ struct zr_unit {
     zr_event_t *released;   /* when compute has used it for the last time so far */
 };
 
-/* Checkpoints to come: what they need is held between them (checkpoint/save_memory.c). */
+/* Checkpoints to come: what they need is held (checkpoint/save_memory.c). */
 typedef struct zr_saves {
     bool are_expected;
     bool go_on; /* with a copy, so that the run goes on while it is written */
     bool said_no_room;
     size_t memory_bytes;
-    void *memory; /* NULL: there is none, or a checkpoint is being saved */
+    void *memory; /* NULL: there is none */
 } zr_saves_t;
 
 struct zr_runtime {
@@ -132,7 +132,7 @@ struct zr_runtime {
     void *norm_workspace;
     double *scalars_device; /* [n_ranks * ZR_MAX_SHARED_VALUES]: zr_runtime_share */
     double *scalars_host;
-    float *staging_device; /* [ZR_STAGING_ELEMS] */
+    float *staging_device; /* [ZR_STAGING_ELEMS], and more where a word of every rank needs it */
     float *staging_host;
 
     zr_state_t state;               /* the optimizer's */
@@ -322,20 +322,13 @@ ZR_NODISCARD zr_status_t zr_rt_gather_control(zr_runtime_t *runtime, zr_comm_t *
                                               size_t n_elems);
 
 /**
- * Words of every rank, to all ranks, and wait for them. Where nothing is stored, `all` stays as it
- * was.
+ * Words of every rank, to all ranks, and wait for them. It takes no memory, which a rank may not
+ * have: they pass through the staging. Where nothing is stored, `all` stays as it was.
  *
  * @param all  [n_ranks][n_words] host memory
  */
 ZR_NODISCARD zr_status_t zr_rt_gather_words(zr_runtime_t *runtime, const char *tensor,
                                             const uint64_t *words, size_t n_words, uint64_t *all);
-/** The same in two calls: who has no device memory for it can say so between them. The buffer goes
- * back with zr_free. */
-ZR_NODISCARD zr_status_t zr_rt_allocate_words(zr_runtime_t *runtime, const char *tensor,
-                                              size_t n_words, void **buffer_p);
-ZR_NODISCARD zr_status_t zr_rt_exchange_words(zr_runtime_t *runtime, const char *tensor,
-                                              const uint64_t *words, size_t n_words, void *buffer,
-                                              uint64_t *all);
 
 /**
  * A value of every rank, to all ranks, and wait for them. It takes no memory.

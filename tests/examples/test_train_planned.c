@@ -58,8 +58,7 @@ static void choose_offload(uint64_t *dice, char *text, size_t stage) {
         add(text, " --param-buffer %zu", (size_t)2048 << throw(dice, 4));
 }
 
-/* The arguments of one: whatever a run may be asked for that memory depends on. Which lengths meet
- * a save that is under way is a matter of time, so the two do not come together. */
+/* The arguments of one: whatever a run may be asked for that memory depends on. */
 static void choose(uint64_t seed, char *text) {
     uint64_t dice = seed * 1000003;
     size_t heads = 1 + throw(&dice, 3), seq = 4 + throw(&dice, 28), stage = throw(&dice, 4);
@@ -88,8 +87,7 @@ static void choose(uint64_t seed, char *text) {
         add(text, " --host-memory %zu", (size_t)150000 << throw(&dice, 3));
     if (seed % 2 == 1)
         add(text, " --checkpoint-dir saved%zu --checkpoint-every %zu%s", (size_t)seed,
-            1 + throw(&dice, 3),
-            throw(&dice, 2) && strstr(text, "--seq-min") == NULL ? " --checkpoint-async" : "");
+            1 + throw(&dice, 3), throw(&dice, 2) ? " --checkpoint-async" : "");
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */

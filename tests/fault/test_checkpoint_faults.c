@@ -138,8 +138,8 @@ WRAP(zr_status_t, zr_runtime_save_end, zr_runtime_t *runtime, bool wait, bool *e
 }
 
 WRAP(zr_status_t, zr_save_writer_create, zr_runtime_t *runtime, const zr_slices_t *slices,
-     const char *path, zr_save_writer_t **writer_p) {
-    zr_status_t status = __real_zr_save_writer_create(runtime, slices, path, writer_p);
+     const char *path, bool copies, zr_save_writer_t **writer_p) {
+    zr_status_t status = __real_zr_save_writer_create(runtime, slices, path, copies, writer_p);
     atomic_store(&writer_of[runtime->rank], status == ZR_OK ? *writer_p : NULL);
     return status;
 }

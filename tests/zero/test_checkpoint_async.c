@@ -22,12 +22,71 @@
 static atomic_int n_steps_done; /* of all ranks */
 static atomic_int n_written;    /* since, while the run went on */
 static int n_wanted;
-static int failing; /* this one of them fails, from 1; 0: none */
+static int failing;       /* this one of them fails, from 1; 0: none */
+static bool has_memory;   /* saves are expected */
+static atomic_int n_took; /* calls that took memory of a rank's, or gave some back */
 
 zr_status_t __real_zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p);
 zr_status_t __wrap_zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p);
 zr_status_t __real_zr_save_writer_finish(zr_save_writer_t *writer, zr_written_file_t *file_p);
 zr_status_t __wrap_zr_save_writer_finish(zr_save_writer_t *writer, zr_written_file_t *file_p);
+
+zr_status_t __real_zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *options,
+                                   zr_save_report_t *report_p);
+zr_status_t __wrap_zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *options,
+                                   zr_save_report_t *report_p);
+zr_status_t __real_zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t *options);
+zr_status_t __wrap_zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t *options);
+zr_status_t __real_zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
+                                       zr_save_report_t *report_p);
+zr_status_t __wrap_zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
+                                       zr_save_report_t *report_p);
+
+typedef struct memory {
+    zr_tier_statistics_t tiers[2]; /* device, host */
+} memory_t;
+
+static memory_t memory_of(zr_runtime_t *runtime) {
+    memory_t memory;
+    for (int tier = 0; tier < 2; tier++)
+        zr_allocator_statistics(zr_runtime_allocator(runtime), (zr_tier_t)tier,
+                                &memory.tiers[tier]);
+    return memory;
+}
+
+/* Nothing may have been allocated, freed or mapped since. */
+static void compare_memory(zr_runtime_t *runtime, const memory_t *before) {
+    memory_t now = memory_of(runtime);
+    for (int i = 0; i < 2 && has_memory; i++) {
+        const zr_tier_statistics_t *a = &before->tiers[i], *b = &now.tiers[i];
+        if (a->live.live != b->live.live || a->n_allocations != b->n_allocations ||
+            a->reserved.live != b->reserved.live)
+            atomic_fetch_add(&n_took, 1);
+    }
+}
+
+zr_status_t __wrap_zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *options,
+                                   zr_save_report_t *report_p) {
+    memory_t before = memory_of(runtime);
+    zr_status_t status = __real_zr_runtime_save(runtime, options, report_p);
+    compare_memory(runtime, &before);
+    return status;
+}
+
+zr_status_t __wrap_zr_runtime_save_begin(zr_runtime_t *runtime, const zr_save_options_t *options) {
+    memory_t before = memory_of(runtime);
+    zr_status_t status = __real_zr_runtime_save_begin(runtime, options);
+    compare_memory(runtime, &before);
+    return status;
+}
+
+zr_status_t __wrap_zr_runtime_save_end(zr_runtime_t *runtime, bool wait, bool *ended_p,
+                                       zr_save_report_t *report_p) {
+    memory_t before = memory_of(runtime);
+    zr_status_t status = __real_zr_runtime_save_end(runtime, wait, ended_p, report_p);
+    compare_memory(runtime, &before);
+    return status;
+}
 
 zr_status_t __wrap_zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     zr_status_t status = __real_zr_runtime_step(runtime, report_p);
@@ -94,6 +153,28 @@ static void what_is_saved_is_of_its_step(void **state) {
         }
 }
 
+/* A save that is expected takes no memory and gives none back: what is live, and what is mapped,
+ * does not depend on how long it takes. */
+static void what_is_held_is_all_that_it_takes(void **state) {
+    (void)state;
+    has_memory = true;
+    n_wanted = 0;
+    for (unsigned flags = 0; flags < 6; flags++)
+        for (int goes_on = 0; goes_on < 2; goes_on++) {
+            toy_options_t options = variant(flags < 3 ? 0 : 3, flags);
+            options.save_to = saved;
+            options.save_step = SAVED_STEP;
+            options.save_goes_on = goes_on;
+            options.expect_saves = true;
+            atomic_store(&n_took, 0);
+            train(&options);
+            if (atomic_load(&n_took) != 0)
+                fail_msg("flags %u, goes on %d: took memory", flags, goes_on);
+            empty(saved);
+        }
+    has_memory = false;
+}
+
 /* What one rank could not write is told of by its step, though the run has come further. */
 static void what_fails_is_named_by_its_step(void **state) {
     toy_result_t result;
@@ -136,6 +217,7 @@ static void a_run_may_end_meanwhile(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_is_of_its_step),
+        cmocka_unit_test(what_is_held_is_all_that_it_takes),
         cmocka_unit_test(what_fails_is_named_by_its_step),
         cmocka_unit_test(a_run_may_end_meanwhile),
     };

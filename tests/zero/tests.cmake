@@ -19,6 +19,9 @@ zr_add_test(zero/test_offload.c zero/toy.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_checkpoint.c zero/toy.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_checkpoint_async.c zero/toy.c ${RANKS} LABELS asan tsan)
 target_link_options(test_checkpoint_async PRIVATE LINKER:--wrap=zr_runtime_step
+                                                  LINKER:--wrap=zr_runtime_save
+                                                  LINKER:--wrap=zr_runtime_save_begin
+                                                  LINKER:--wrap=zr_runtime_save_end
                                                   LINKER:--wrap=zr_save_writer_finish)
 zr_add_test(zero/test_checkpoint_models.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_params.c zero/toy.c ${RANKS} LABELS asan)

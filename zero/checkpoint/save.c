@@ -221,9 +221,6 @@ static void end_writing(zr_saving_t *saving) {
         pthread_join(saving->thread, NULL);
     saving->has_thread = false;
     zr_save_writer_destroy(&saving->writer);
-    if (saving->runtime->saves.memory == NULL && zr_saves_take_memory(saving->runtime) != ZR_OK)
-        zr_log_write(&saving->runtime->log, ZR_LOG_WARNING,
-                     "the memory for checkpoints is gone to others; the next one will ask for it");
 }
 
 static void note_file(zr_saving_t *saving) {
@@ -330,8 +327,8 @@ static zr_status_t make_folder(zr_saving_t *saving) {
     return status;
 }
 
-static zr_status_t create_writer(zr_saving_t *saving) {
-    return zr_save_writer_create(saving->runtime, &saving->slices, saving->partial,
+static zr_status_t create_writer(zr_saving_t *saving, bool copies) {
+    return zr_save_writer_create(saving->runtime, &saving->slices, saving->partial, copies,
                                  &saving->writer);
 }
 
@@ -346,13 +343,12 @@ static zr_status_t begin(zr_saving_t *saving, bool goes_on) {
         copies = runtime->saves.go_on;
     else if (goes_on)
         status = zr_save_find_room(runtime, &saving->slices, &copies);
-    zr_saves_give_memory(runtime);
     if (status == ZR_OK)
-        status = agree(runtime, saving->step, create_writer(saving));
+        status = agree(runtime, saving->step, create_writer(saving, copies));
     if (status != ZR_OK)
         return status;
     double start = zr_rt_now(runtime);
-    saving->status = zr_save_writer_take(saving->writer, copies);
+    saving->status = zr_save_writer_take(saving->writer);
     saving->report.write_seconds = zr_rt_now(runtime) - start;
     if (saving->status == ZR_OK)
         start_writing(saving, copies && zr_rt_has_data(runtime));
@@ -389,22 +385,12 @@ static zr_status_t publish(zr_saving_t *saving) {
     return zr_folder_publish(saving->folder, saving->step, saving->keep, &saving->runtime->log);
 }
 
-/* All ranks' files, with the memory for it where all have it. */
+/* All ranks' files, once all have written theirs. */
 static zr_status_t share_files(zr_saving_t *saving) {
-    zr_runtime_t *runtime = saving->runtime;
-    const char *tensor = "files of a checkpoint";
-    void *buffer = NULL;
-    zr_status_t status = saving->status;
-    if (status == ZR_OK)
-        status = zr_rt_allocate_words(runtime, tensor, saving->n_words, &buffer);
-    status = agree(runtime, saving->step, status);
-    if (status == ZR_OK) {
-        note_file(saving);
-        status = zr_rt_exchange_words(runtime, tensor, saving->words, saving->n_words, buffer,
-                                      saving->all);
-    }
-    zr_free(runtime->allocator, &buffer, NULL);
-    return status;
+    ZR_TRY(agree(saving->runtime, saving->step, saving->status));
+    note_file(saving);
+    return zr_rt_gather_words(saving->runtime, "files of a checkpoint", saving->words,
+                              saving->n_words, saving->all);
 }
 
 static zr_status_t end(zr_saving_t *saving) {
@@ -454,9 +440,8 @@ zr_status_t zr_runtime_save(zr_runtime_t *runtime, const zr_save_options_t *opti
 }
 
 void zr_saving_destroy(zr_runtime_t *runtime) {
-    runtime->saves.memory_bytes = 0;
     if (runtime->saving != NULL)
         destroy(runtime->saving);
     runtime->saving = NULL;
-    zr_saves_give_memory(runtime);
+    zr_saves_release(runtime);
 }

@@ -57,9 +57,12 @@ void zr_save_sums_name(int rank, char name[64]);
 /* State lies wherever the allocator has put it: few drives take it from there without a copy. */
 #define ZR_SAVE_N_BOUNCE_BUFFERS ((size_t)8)
 
-/** Where a piece begins in a copy: as transfers past the page cache want it, mostly. */
+/* As transfers past the page cache want memory, mostly. */
+#define ZR_SAVE_ALIGN_BYTES ((size_t)4096)
+
+/** Where a piece begins in a copy. */
 static inline uint64_t zr_save_aligned(uint64_t n_bytes) {
-    return (n_bytes + 4095) / 4096 * 4096;
+    return (n_bytes + ZR_SAVE_ALIGN_BYTES - 1) / ZR_SAVE_ALIGN_BYTES * ZR_SAVE_ALIGN_BYTES;
 }
 /** Host memory that a copy takes of what this rank has in memory and saves. */
 size_t zr_save_copy_bytes(const zr_runtime_t *runtime, const zr_slices_t *slices);
@@ -70,9 +73,15 @@ ZR_NODISCARD zr_status_t zr_save_find_room(zr_runtime_t *runtime, const zr_slice
                                            bool *copies_p);
 /** save.c: whether it is true of all ranks. Collective. */
 ZR_NODISCARD zr_status_t zr_save_all_say(zr_runtime_t *runtime, bool own, bool *all_p);
-/** Between saves a runtime that expects them holds the memory for one. */
-ZR_NODISCARD zr_status_t zr_saves_take_memory(zr_runtime_t *runtime);
-void zr_saves_give_memory(zr_runtime_t *runtime);
+
+/** What a save is lent of the memory that a runtime holds which expects saves. Where a part is all
+ * zeros, or is too small, it takes memory of its own. */
+typedef struct zr_save_parts {
+    zr_store_buffer_t bounce, staging, copy;
+} zr_save_parts_t;
+zr_save_parts_t zr_save_lend(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies);
+/** Nothing is held any more. */
+void zr_saves_release(zr_runtime_t *runtime);
 
 /* ---- save_write.c ---- */
 
@@ -83,19 +92,20 @@ typedef struct zr_save_writer zr_save_writer_t;
  * Make the file, and what writes it.
  *
  * @param slices, folder  borrowed until destroy
+ * @param copies          what is in memory is copied when it is taken; else it has to stay as it is
+ *                        until the writer is destroyed
  * @return what the store and the allocator return
  */
 ZR_NODISCARD zr_status_t zr_save_writer_create(zr_runtime_t *runtime, const zr_slices_t *slices,
-                                               const char *folder, zr_save_writer_t **writer_p);
+                                               const char *folder, bool copies,
+                                               zr_save_writer_t **writer_p);
 
 /**
  * Take what is saved: what is on NVMe is written now.
  *
- * @param copies  what is in memory is copied; else it has to stay as it is until the writer is
- *                destroyed
  * @return what the store, the allocator and the device return
  */
-ZR_NODISCARD zr_status_t zr_save_writer_take(zr_save_writer_t *writer, bool copies);
+ZR_NODISCARD zr_status_t zr_save_writer_take(zr_save_writer_t *writer);
 
 /**
  * Write the rest; all of it is on the drive afterwards. By any thread, if only one at a time uses

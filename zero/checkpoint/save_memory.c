@@ -1,9 +1,9 @@
 /*
  * Host memory that saving takes: buffers, and a copy where the run goes on meanwhile.
  *
- * A run that will save has it from the start: a budget that is too small is met at commit, not
- * hours later, and a save takes nothing from others. It is one allocation, given back when a save
- * begins, whose own then fit where it was, and taken again at its end.
+ * A run that will save has it from the start, until it ends: a budget that is too small is met at
+ * commit, not hours later, a save takes nothing from others, and what is live does not depend on
+ * how long one takes. It is one allocation, of which a save is lent parts.
  */
 #include "zero/checkpoint/save_internal.h"
 
@@ -13,7 +13,6 @@
 #include "zero/nvme.h"
 
 #define MOST_STAGING_BYTES ((size_t)4 << 20)
-#define SLACK_BYTES ((size_t)3 * 8192) /* what aligns the three kinds */
 
 /* ---- how much -------------------------------------------------------------------------------- */
 
@@ -87,18 +86,33 @@ size_t zr_save_staging_bytes(const zr_runtime_t *runtime, const zr_slices_t *sli
     return staging_bytes(runtime, slices, runtime->rank, copies);
 }
 
+/* Sizes of the parts, with room to align what lies in them, each staging buffer for itself. */
+static zr_save_parts_t parts_of(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank,
+                                bool copies) {
+    zr_store_options_t store = zr_nvme_store_options(runtime);
+    size_t n_buffers = ZR_SAVE_N_STAGING_BUFFERS, largest;
+    size_t staging = n_buffers * staging_bytes(runtime, slices, rank, copies);
+    size_t copy = copies ? add_up(runtime, slices, rank, resident_bytes, &largest) : 0;
+    return (zr_save_parts_t){.bounce.size_bytes = ZR_SAVE_N_BOUNCE_BUFFERS * store.request_bytes +
+                                                  ZR_SAVE_ALIGN_BYTES,
+                             .staging.size_bytes = staging + (n_buffers + 1) * ZR_SAVE_ALIGN_BYTES,
+                             .copy.size_bytes = copy + ZR_SAVE_ALIGN_BYTES};
+}
+
+static bool saves_any(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank) {
+    size_t largest;
+    return runtime->state.n_items != 0 ||
+           add_up(runtime, slices, rank, resident_bytes, &largest) != 0 ||
+           add_up(runtime, slices, rank, looked_at_bytes, &largest) != 0;
+}
+
 /* A rank that saves nothing needs nothing. */
 static size_t memory_of(const zr_runtime_t *runtime, const zr_slices_t *slices, int rank,
                         bool copies) {
-    zr_store_options_t store = zr_nvme_store_options(runtime);
-    size_t largest, copy = add_up(runtime, slices, rank, resident_bytes, &largest);
-    bool is_any = copy != 0 || runtime->state.n_items != 0 ||
-                  add_up(runtime, slices, rank, looked_at_bytes, &largest) != 0;
-    if (!is_any)
+    zr_save_parts_t parts = parts_of(runtime, slices, rank, copies);
+    if (!saves_any(runtime, slices, rank))
         return 0;
-    return SLACK_BYTES + ZR_SAVE_N_BOUNCE_BUFFERS * store.request_bytes +
-           ZR_SAVE_N_STAGING_BUFFERS * staging_bytes(runtime, slices, rank, copies) +
-           (copies ? copy : 0);
+    return parts.bounce.size_bytes + parts.staging.size_bytes + parts.copy.size_bytes;
 }
 
 /* The most of any rank: where one saves a unit for others, ranks differ in what they save, and each
@@ -149,7 +163,7 @@ zr_status_t zr_runtime_expect_saves(zr_runtime_t *runtime, bool goes_on) {
     return ZR_OK;
 }
 
-zr_status_t zr_saves_take_memory(zr_runtime_t *runtime) {
+static zr_status_t take_memory(zr_runtime_t *runtime) {
     zr_allocation_request_t request = {.size_bytes = runtime->saves.memory_bytes,
                                        .tier = ZR_TIER_HOST,
                                        .tag = ZR_TAG_STAGING,
@@ -160,8 +174,22 @@ zr_status_t zr_saves_take_memory(zr_runtime_t *runtime) {
     return zr_allocate(runtime->allocator, &request, &runtime->saves.memory);
 }
 
-void zr_saves_give_memory(zr_runtime_t *runtime) {
+void zr_saves_release(zr_runtime_t *runtime) {
     zr_free(runtime->allocator, &runtime->saves.memory, NULL);
+}
+
+zr_save_parts_t zr_save_lend(const zr_runtime_t *runtime, const zr_slices_t *slices, bool copies) {
+    zr_save_parts_t parts = parts_of(runtime, slices, runtime->rank, copies);
+    zr_store_buffer_t *all[] = {&parts.bounce, &parts.staging, &parts.copy};
+    char *base = runtime->saves.memory;
+    size_t left = base != NULL ? runtime->saves.memory_bytes : 0;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        size_t n_bytes = all[i]->size_bytes;
+        *all[i] = n_bytes <= left ? (zr_store_buffer_t){base, n_bytes} : (zr_store_buffer_t){0};
+        base += all[i]->size_bytes;
+        left -= all[i]->size_bytes;
+    }
+    return parts;
 }
 
 zr_status_t zr_saves_reserve(zr_runtime_t *runtime) {
@@ -174,5 +202,5 @@ zr_status_t zr_saves_reserve(zr_runtime_t *runtime) {
         status = zr_save_find_room(runtime, &slices, &runtime->saves.go_on);
     runtime->saves.memory_bytes = memory_bytes(runtime, &slices, runtime->saves.go_on);
     zr_slices_clear(&slices);
-    return status == ZR_OK ? zr_saves_take_memory(runtime) : status;
+    return status == ZR_OK ? take_memory(runtime) : status;
 }

@@ -41,6 +41,8 @@ struct zr_save_writer {
     zr_runtime_t *runtime;
     const zr_slices_t *slices;
     const char *folder;
+    bool copies; /* what is in memory, so that the run goes on meanwhile */
+    zr_save_parts_t lent;
     size_t n_extents;
     zr_store_t *store;
     zr_staging_t staging;
@@ -52,7 +54,8 @@ struct zr_save_writer {
     bool is_swapping; /* a pass is open */
     part_t *parts;    /* [n_parts] in memory, put when the writer finishes */
     size_t n_parts;
-    char *copy; /* where they are, when the run goes on meanwhile; NULL: where they live */
+    char *copy;       /* where they are, when they were copied; NULL: where they live */
+    void *copy_owned; /* its allocation; NULL: it is in what was lent */
     size_t copied_bytes;
 };
 
@@ -292,6 +295,7 @@ static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
     options.chunk_bytes = save->slices->chunk_bytes;
     options.max_transfers = MOST_IN_FLIGHT;
     options.n_bounce_buffers = ZR_SAVE_N_BOUNCE_BUFFERS;
+    options.lent = save->lent.bounce;
     options.paths = &folder;
     options.n_paths = 1;
     options.file_name = name;
@@ -302,13 +306,14 @@ static zr_status_t open_store(zr_save_writer_t *save, const char *folder,
 
 static zr_status_t make_staging(zr_save_writer_t *save) {
     zr_runtime_t *runtime = save->runtime;
-    save->staging_bytes = zr_save_staging_bytes(runtime, save->slices, save->copy != NULL);
+    save->staging_bytes = zr_save_staging_bytes(runtime, save->slices, save->copies);
     if (save->staging_bytes == 0)
         return ZR_OK;
     zr_staging_options_t options = {.log = &runtime->log,
                                     .allocator = runtime->allocator,
                                     .user = "save",
                                     .name = "staging of a checkpoint",
+                                    .lent = save->lent.staging,
                                     .n_buffers = ZR_SAVE_N_STAGING_BUFFERS,
                                     .buffer_bytes = save->staging_bytes};
     return zr_staging_make(&options, save->store, &save->staging);
@@ -406,7 +411,7 @@ static void note_rows(const zr_save_writer_t *save, zr_written_file_t *file) {
     }
 }
 
-static zr_status_t allocate_copy(zr_save_writer_t *save) {
+static zr_status_t place_copy(zr_save_writer_t *save) {
     zr_allocation_request_t request = {.size_bytes =
                                            zr_save_copy_bytes(save->runtime, save->slices),
                                        .tier = ZR_TIER_HOST,
@@ -415,7 +420,12 @@ static zr_status_t allocate_copy(zr_save_writer_t *save) {
                                        .name = "copy for a checkpoint"};
     if (request.size_bytes == 0)
         return ZR_OK;
-    return zr_allocate(save->runtime->allocator, &request, (void **)&save->copy);
+    save->copy = zr_store_buffer_fit(&save->lent.copy, request.size_bytes, ZR_SAVE_ALIGN_BYTES);
+    if (save->copy != NULL)
+        return ZR_OK;
+    ZR_TRY(zr_allocate(save->runtime->allocator, &request, &save->copy_owned));
+    save->copy = save->copy_owned;
+    return ZR_OK;
 }
 
 static zr_status_t begin(zr_save_writer_t *save) {
@@ -436,11 +446,15 @@ static zr_status_t begin(zr_save_writer_t *save) {
 }
 
 zr_status_t zr_save_writer_create(zr_runtime_t *runtime, const zr_slices_t *slices,
-                                  const char *folder, zr_save_writer_t **writer_p) {
+                                  const char *folder, bool copies, zr_save_writer_t **writer_p) {
     zr_save_writer_t *save = calloc(1, sizeof(*save));
     if (save == NULL)
         return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save");
-    *save = (zr_save_writer_t){.runtime = runtime, .slices = slices, .folder = folder};
+    *save = (zr_save_writer_t){.runtime = runtime,
+                               .slices = slices,
+                               .folder = folder,
+                               .copies = copies,
+                               .lent = zr_save_lend(runtime, slices, copies)};
     zr_status_t status = begin(save);
     if (status != ZR_OK)
         zr_save_writer_destroy(&save);
@@ -449,10 +463,10 @@ zr_status_t zr_save_writer_create(zr_runtime_t *runtime, const zr_slices_t *slic
     return status;
 }
 
-static zr_status_t take(zr_save_writer_t *save, bool copies) {
+static zr_status_t take(zr_save_writer_t *save) {
     zr_runtime_t *runtime = save->runtime;
-    if (copies)
-        ZR_TRY(allocate_copy(save));
+    if (save->copies)
+        ZR_TRY(place_copy(save));
     ZR_TRY(make_staging(save));
     if (runtime->state.swap != NULL)
         ZR_TRY(begin_swap(save));
@@ -461,11 +475,11 @@ static zr_status_t take(zr_save_writer_t *save, bool copies) {
     return zr_stream_synchronize(runtime->compute);
 }
 
-zr_status_t zr_save_writer_take(zr_save_writer_t *save, bool copies) {
+zr_status_t zr_save_writer_take(zr_save_writer_t *save) {
     zr_runtime_t *runtime = save->runtime;
     if (save->n_extents == 0)
         return ZR_OK;
-    zr_status_t status = take(save, copies);
+    zr_status_t status = take(save);
     zr_state_list_items(runtime, runtime->units, runtime->n_units);
     return status == ZR_OK ? ZR_OK : give_up(save, status);
 }
@@ -495,7 +509,7 @@ void zr_save_writer_destroy(zr_save_writer_t **writer) {
         return;
     zr_staging_clear(&save->staging);
     zr_store_destroy(&save->store);
-    zr_free(save->runtime->allocator, (void **)&save->copy, NULL);
+    zr_free(save->runtime->allocator, &save->copy_owned, NULL);
     free(save->parts);
     free(save);
     *writer = NULL;
