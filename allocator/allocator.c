@@ -119,7 +119,9 @@ zr_status_t zr_allocator_create(zr_device_t *device, const zr_allocator_options_
         return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for an allocator's lock");
     }
     allocator->device = device;
-    allocator->is_synchronous = zr_device_info(device)->synchronous;
+    const zr_device_info_t *info = zr_device_info(device);
+    allocator->is_synchronous = info->synchronous;
+    allocator->waits_at_marks = info->computes_on_host && !info->synchronous;
     allocator->log = options->log;
     allocator->advice = options->advice;
     allocator->events.device = device;
@@ -190,7 +192,8 @@ static void count_freed(zr_tier_memory_t *memory, const zr_block_t *block) {
 
 static zr_status_t find_or_make_room(zr_allocator_t *allocator, zr_attempt_t *attempt,
                                      zr_block_t **block_p) {
-    if (attempt->memory->pending.n_blocks > 0)
+    bool settles = allocator->waits_at_marks && allocator->is_marked;
+    if (attempt->memory->pending.n_blocks > 0 && !settles)
         ZR_TRY(zr_tier_poll(allocator, attempt->memory));
     for (;;) {
         ZR_TRY(zr_block_pool_reserve(&allocator->pool, ZR_BLOCKS_PER_STEP));
@@ -332,7 +335,7 @@ static zr_status_t give_back(zr_allocator_t *allocator, zr_tier_memory_t *memory
                              zr_stream_t *stream) {
     if (block->planned != 0)
         return zr_replay_give(allocator, block, stream);
-    if (stream != NULL && !allocator->is_synchronous)
+    if (stream != NULL && !allocator->is_synchronous && !zr_stream_is_synchronous(stream))
         return free_after(allocator, memory, block, stream);
     zr_tier_give(block);
     return ZR_OK;
@@ -448,8 +451,18 @@ bool zr_allocator_is_valid(zr_allocator_t *allocator) {
 
 /* ---- marks ---- */
 
+/* A wait that fails leaves blocks pending: whoever waits for their stream next is told. */
+static void settle(zr_allocator_t *allocator) {
+    bool goes_on = allocator->waits_at_marks;
+    for (int i = 0; goes_on && i < ZR_N_MEMORY_TIERS; i++)
+        goes_on = zr_tier_settle(allocator, &allocator->tiers[i]) == ZR_OK;
+    allocator->is_marked = true;
+    allocator->n_frees_known = allocator->n_frees;
+}
+
 void zr_allocator_mark(zr_allocator_t *allocator, const zr_mark_t *mark) {
     pthread_mutex_lock(&allocator->lock);
+    settle(allocator);
     if (allocator->recording != NULL)
         zr_recording_mark(allocator->recording, mark->step, mark->micro_batch);
     if (allocator->replay != NULL)

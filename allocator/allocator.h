@@ -87,8 +87,8 @@ zr_allocator_options_t zr_allocator_options_default(void);
  * Ownership: destroy waits for pending frees, gives all memory back and logs, per tag, what
  * was still live.
  * Threads: thread-safe; its lock is the innermost one, held during no wait except
- * that for pending frees under memory pressure or before a plan comes into force, and for a
- * stream that no event can be had for.
+ * that for pending frees under memory pressure, at marks or before a plan comes into force, and
+ * for a stream that no event can be had for.
  */
 ZR_NODISCARD zr_status_t zr_allocator_create(zr_device_t *device,
                                              const zr_allocator_options_t *options,
@@ -162,7 +162,8 @@ typedef struct zr_mark {
 } zr_mark_t;
 
 /**
- * Say where training is. The runtime does; recordings and replay go by it.
+ * Say where training is. The runtime does; recordings and replay go by it. On a host device with
+ * streams beside it, it waits for what was freed before the mark before.
  *
  * @param mark  borrowed for the call
  */

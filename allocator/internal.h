@@ -39,6 +39,9 @@ struct zr_allocator {
     pthread_mutex_t lock; /* innermost: only device calls and the device's log are made under it */
     zr_device_t *device;  /* borrowed */
     bool is_synchronous;  /* the device: its streams are done at once */
+    bool waits_at_marks;  /* see zr_tier_settle */
+    bool is_marked;       /* there was a mark */
+    size_t n_frees_known; /* of n_frees, at the last mark */
     zr_log_t log;
     zr_allocator_advice_t advice;
     zr_block_pool_t pool;
@@ -102,6 +105,17 @@ void zr_tier_give(zr_block_t *block);
 
 /** Make blocks free whose events have passed, without waiting. */
 ZR_NODISCARD zr_status_t zr_tier_poll(zr_allocator_t *allocator, zr_tier_memory_t *memory);
+
+/**
+ * At a mark: wait for what was freed before the mark before it, and make it free.
+ *
+ * Where most streams work in the calling thread, on a host device with streams beside it, that is
+ * when pending blocks become free, unless memory runs short before: in the order of the program,
+ * whatever time work takes, so that places and peaks are the same on every run. What is freed
+ * behind such a stream has a segment for its work, as in a plan. Elsewhere the calling thread would
+ * wait for what it has queued, and may not: blocks become free as their events pass.
+ */
+ZR_NODISCARD zr_status_t zr_tier_settle(zr_allocator_t *allocator, zr_tier_memory_t *memory);
 
 /** Wait for the block that was freed first, and make it free; nothing when none is pending. */
 ZR_NODISCARD zr_status_t zr_tier_wait(zr_allocator_t *allocator, zr_tier_memory_t *memory);

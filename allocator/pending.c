@@ -102,18 +102,28 @@ zr_status_t zr_pending_take_passed(zr_pending_t *pending, zr_event_pool_t *pool,
     return ZR_OK;
 }
 
+/* The number of the queue whose first block was freed first; of an empty one when all are. */
+static int oldest_queue(const zr_pending_t *pending) {
+    int oldest = 0;
+    for (int i = 1; i < ZR_N_PENDING_QUEUES; i++) {
+        const zr_block_t *first = pending->queues[i].first, *least = pending->queues[oldest].first;
+        if (first != NULL && (least == NULL || first->sequence < least->sequence))
+            oldest = i;
+    }
+    return oldest;
+}
+
+size_t zr_pending_oldest(const zr_pending_t *pending) {
+    const zr_block_t *first = pending->queues[oldest_queue(pending)].first;
+    return first != NULL ? first->sequence : SIZE_MAX;
+}
+
 zr_status_t zr_pending_take_oldest(zr_pending_t *pending, zr_event_pool_t *pool,
                                    zr_block_t **block_p) {
-    zr_pending_queue_t *oldest = NULL;
-    for (int i = 0; i < ZR_N_PENDING_QUEUES; i++) {
-        zr_pending_queue_t *queue = &pending->queues[i];
-        if (queue->first != NULL &&
-            (oldest == NULL || queue->first->sequence < oldest->first->sequence))
-            oldest = queue;
-    }
-    if (oldest != NULL)
+    zr_pending_queue_t *oldest = &pending->queues[oldest_queue(pending)];
+    if (oldest->first != NULL)
         ZR_TRY(zr_event_synchronize(oldest->first->event));
-    *block_p = oldest != NULL ? take_first(pending, pool, oldest) : NULL;
+    *block_p = oldest->first != NULL ? take_first(pending, pool, oldest) : NULL;
     return ZR_OK;
 }
 

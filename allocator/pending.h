@@ -51,6 +51,9 @@ ZR_NODISCARD zr_status_t zr_pending_push(zr_pending_t *pending, zr_event_pool_t 
 ZR_NODISCARD zr_status_t zr_pending_take_passed(zr_pending_t *pending, zr_event_pool_t *pool,
                                                 int queue, zr_block_t **block_p);
 
+/** The sequence of the block that was freed first, of all queues; SIZE_MAX when none is. */
+size_t zr_pending_oldest(const zr_pending_t *pending);
+
 /** Wait for the block that was freed first, of all queues, and take it out; NULL when none is. */
 ZR_NODISCARD zr_status_t zr_pending_take_oldest(zr_pending_t *pending, zr_event_pool_t *pool,
                                                 zr_block_t **block_p);

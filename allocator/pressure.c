@@ -55,6 +55,13 @@ zr_status_t zr_tier_wait(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
     return ZR_OK;
 }
 
+zr_status_t zr_tier_settle(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
+    while (memory->pending.n_blocks > 0 &&
+           zr_pending_oldest(&memory->pending) <= allocator->n_frees_known)
+        ZR_TRY(zr_tier_wait(allocator, memory));
+    return ZR_OK;
+}
+
 zr_status_t zr_tier_trim(zr_tier_memory_t *memory, zr_arena_t *arena) {
     size_t freed_bytes = 0;
     zr_status_t status = zr_arena_trim(arena, &freed_bytes);

@@ -400,6 +400,7 @@ fake_t *fake_open(size_t granule_bytes, bool is_late) {
     fake->device->info.granule_bytes = granule_bytes;
     fake->device->info.memory_bytes = (size_t)64 << 20;
     fake->device->info.synchronous = !is_late;
+    fake->device->info.computes_on_host = !is_late;
     fake->machine_bytes = fake->max_range_bytes = SIZE_MAX / 2;
     return fake;
 }

@@ -24,9 +24,10 @@ typedef struct fixture {
     zr_stream_t *streams[N_STREAMS];
 } fixture_t;
 
-static int setup_device(void **state, bool is_late) {
+static int setup_device(void **state, bool is_late, bool computes_on_host) {
     fixture_t *fixture = calloc(1, sizeof(*fixture));
     fixture->fake = fake_open(GRANULE, is_late);
+    fixture->fake->device->info.computes_on_host = computes_on_host;
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = fake_log(fixture->fake);
     options.budget_bytes[ZR_TIER_DEVICE] = N_GRANULES * GRANULE;
@@ -41,11 +42,19 @@ static int setup_device(void **state, bool is_late) {
 }
 
 static int setup(void **state) {
-    return setup_device(state, true);
+    return setup_device(state, true, false);
 }
 
 static int setup_synchronous(void **state) {
-    return setup_device(state, false);
+    return setup_device(state, false, true);
+}
+
+/* A host device with streams beside it: the last one works in the calling thread. */
+static int setup_beside(void **state) {
+    int failed = setup_device(state, true, true);
+    if (failed == 0)
+        ((fixture_t *)*state)->streams[N_STREAMS - 1]->is_synchronous = true;
+    return failed;
 }
 
 static int teardown(void **state) {
@@ -279,6 +288,58 @@ static void test_work_that_failed(void **state) {
     assert_int_equal(fixture->fake->n_logged[ZR_LOG_ERROR], 1);
 }
 
+/* ---- beside a host device -------------------------------------------------------------------- */
+
+static void begin_segment(fixture_t *fixture, size_t unit) {
+    zr_allocator_mark(fixture->allocator, &(zr_mark_t){.step = 1, .micro_batch = 1, .unit = unit});
+}
+
+/* What is freed is handed out from the second mark on, neither before nor after, whether its work
+ * has passed at once or not until somebody waits. */
+static void follow_marks(fixture_t *fixture, bool passes_at_once) {
+    begin_segment(fixture, 0);
+    void *old = free_late(fixture, allocate(fixture, 1000), 0), *pointers[3];
+    if (passes_at_once)
+        fake_stream_pass(fixture->streams[0], 1);
+    for (size_t i = 0; i < 3; i++) {
+        pointers[i] = allocate(fixture, 1000);
+        assert_true((pointers[i] == old) == (i == 2));
+        assert_true(zr_allocator_is_valid(fixture->allocator));
+        begin_segment(fixture, i + 1);
+    }
+    assert_int_equal(fake_stream_n_passed(fixture->streams[0]), 1);
+    assert_int_equal(statistics_of(fixture).pending.live, 0);
+    for (size_t i = 0; i < 3; i++)
+        zr_free(fixture->allocator, &pointers[i], NULL);
+}
+
+static void test_work_that_is_fast_changes_no_place(void **state) {
+    follow_marks(*state, true);
+}
+
+static void test_work_that_is_slow_changes_no_place(void **state) {
+    follow_marks(*state, false);
+}
+
+static void test_streams_of_the_calling_thread_are_not_waited_for(void **state) {
+    fixture_t *fixture = *state;
+    void *old = free_late(fixture, allocate(fixture, 1000), N_STREAMS - 1);
+    void *again = allocate(fixture, 1000);
+    assert_ptr_equal(again, old);
+    assert_int_equal(statistics_of(fixture).pending.peak, 0);
+    zr_free(fixture->allocator, &again, NULL);
+}
+
+/* Without marks, who does not wait does not grow either. */
+static void test_without_marks_blocks_are_free_as_they_pass(void **state) {
+    fixture_t *fixture = *state;
+    void *old = free_late(fixture, allocate(fixture, 1000), 0);
+    fake_stream_pass(fixture->streams[0], 1);
+    void *again = allocate(fixture, 1000);
+    assert_ptr_equal(again, old);
+    zr_free(fixture->allocator, &again, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_not_handed_out_before_its_event, setup, teardown),
@@ -295,6 +356,14 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_events_that_cannot_be_created, setup, teardown),
         cmocka_unit_test_setup_teardown(test_events_that_cannot_be_recorded, setup, teardown),
         cmocka_unit_test_setup_teardown(test_work_that_failed, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_work_that_is_fast_changes_no_place, setup_beside,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_work_that_is_slow_changes_no_place, setup_beside,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_streams_of_the_calling_thread_are_not_waited_for,
+                                        setup_beside, teardown),
+        cmocka_unit_test_setup_teardown(test_without_marks_blocks_are_free_as_they_pass,
+                                        setup_beside, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

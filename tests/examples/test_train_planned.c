@@ -88,6 +88,8 @@ static void choose(uint64_t seed, char *text) {
     if (seed % 2 == 1)
         add(text, " --checkpoint-dir saved%zu --checkpoint-every %zu%s", (size_t)seed,
             1 + throw(&dice, 3), throw(&dice, 2) ? " --checkpoint-async" : "");
+    if (throw(&dice, 3) == 0)
+        add(text, " --overlap-comm on");
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
