@@ -107,23 +107,14 @@ static void find_uses(plot_t *plot) {
     }
 }
 
-static zr_status_t make_line(plot_t *plot, const zr_log_t *log) {
-    const plan_row_t *row = &plot->rows->all[plot->rows->recommended];
-    gpt_plan_spans_t spans = {0};
-    gpt_plan_request_t request = plan_row_request(plot->options, row);
-    gpt_plan_t plan;
-    if (plot->rows->n_fit == 0)
+static zr_status_t make_line(plot_t *plot, const plan_step_t *step, const zr_log_t *log) {
+    if (!step->is_made)
         return ZR_OK;
-    request.spans = &spans;
-    request.log = *log;
-    zr_status_t status = gpt_plan(&request, &plan);
-    plot->line = status == ZR_OK ? malloc(sizeof(*plot->line)) : NULL;
-    if (plot->line != NULL)
-        plan_line_make(&spans, plot->line);
-    gpt_plan_spans_free(&spans);
-    if (status == ZR_OK && plot->line == NULL)
+    plot->line = malloc(sizeof(*plot->line));
+    if (plot->line == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for a time line");
-    return status;
+    plan_line_make(&step->spans, plot->line);
+    return ZR_OK;
 }
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -390,14 +381,14 @@ static zr_status_t draw(plot_t *plot, const char *path, const zr_log_t *log) {
     return gnuplot_end(&gnuplot);
 }
 
-zr_status_t plan_plot_draw(const plan_options_t *options, const plan_rows_t *rows, const char *path,
-                           const zr_log_t *log) {
+zr_status_t plan_plot_draw(const plan_options_t *options, const plan_rows_t *rows,
+                           const plan_step_t *step, const zr_log_t *log) {
     plot_t plot = {.options = options, .rows = rows};
     choose_columns(&plot);
     find_uses(&plot);
-    zr_status_t status = make_line(&plot, log);
+    zr_status_t status = make_line(&plot, step, log);
     if (status == ZR_OK)
-        status = draw(&plot, path, log);
+        status = draw(&plot, options->plot_path, log);
     free(plot.line);
     return status;
 }

@@ -5,15 +5,15 @@
 #ifndef EXAMPLES_PLAN_PLOT_H
 #define EXAMPLES_PLAN_PLOT_H
 
-#include "examples/plan_search.h"
+#include "examples/plan_step.h"
 
 /**
- * Draw it. Where nothing fits there is no time line.
+ * Draw it into options->plot_path, which is NAME.svg or NAME.png (gnuplot_has_form).
  *
- * @param path  NAME.svg or NAME.png (gnuplot_has_form)
+ * @param step  of the time line; one that was not made has none
  * @return ZR_OK; ZR_ERR_UNSUPPORTED without gnuplot, ZR_ERR_IO, ZR_ERR_MEMORY: logged
  */
 ZR_NODISCARD zr_status_t plan_plot_draw(const plan_options_t *options, const plan_rows_t *rows,
-                                        const char *path, const zr_log_t *log);
+                                        const plan_step_t *step, const zr_log_t *log);
 
 #endif

@@ -7,7 +7,6 @@
 #include "examples/plan_plot.h"
 #include "examples/plan_refusal.h"
 #include "examples/plan_report.h"
-#include "examples/plan_trace.h"
 
 enum { EXIT_PLANNED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
 
@@ -26,6 +25,19 @@ static void say_nearest(const plan_options_t *options, const plan_rows_t *rows,
     zr_log_write(log, ZR_LOG_ERROR, "none of %zu plans fits%s", rows->n, text);
 }
 
+/* The picture and the file, of one step that both show. */
+static zr_status_t write_files(const plan_options_t *options, const plan_rows_t *rows,
+                               const zr_log_t *log) {
+    plan_step_t step;
+    zr_status_t status = plan_step_make(options, rows, log, &step);
+    if (options->plot_path != NULL && status == ZR_OK)
+        status = plan_plot_draw(options, rows, &step, log);
+    if (options->trace_path != NULL && status == ZR_OK)
+        status = plan_step_save(&step, options->trace_path, log);
+    plan_step_free(&step);
+    return status;
+}
+
 static int plan(const plan_options_t *options, messages_t *messages, const zr_log_t *log) {
     plan_rows_t rows = {0};
     bool printed = true;
@@ -39,10 +51,7 @@ static int plan(const plan_options_t *options, messages_t *messages, const zr_lo
         plan_report_table(options, &rows, stdout);
     if (rows.n_fit == 0)
         say_nearest(options, &rows, log);
-    if (options->plot_path != NULL)
-        status = plan_plot_draw(options, &rows, options->plot_path, log);
-    if (options->trace_path != NULL && status == ZR_OK)
-        status = plan_trace_save(options, &rows, options->trace_path, log);
+    status = write_files(options, &rows, log);
     int code = check_output(rows.n_fit > 0 ? EXIT_PLANNED : EXIT_FAILED, printed, log);
     plan_rows_free(&rows);
     return status == ZR_OK ? code : EXIT_FAILED;
