@@ -135,12 +135,21 @@ static const shared_option_t shared[] = {
     {"version", 7, NULL},
 };
 
-static const shared_options_t all = {.shared = shared,
-                                     .n_shared = N_ELEMS(shared),
-                                     .own = own,
-                                     .n_own = N_ELEMS(own),
-                                     .headers = headers,
-                                     .n_groups = N_ELEMS(headers) - 1};
+static zr_status_t take(void *context, int key, const char *name, const char *value);
+
+static const shared_options_t all = {
+    .program = "zero-capacity",
+    .doc = "Find the largest model of a family that these budgets train, at each stage and "
+           "placement: by planning, then by training it."
+           "\vExit status: 0 capacities were found, and proved as far as asked for; 1 not, or not "
+           "all; 2 bad usage or input.",
+    .shared = shared,
+    .n_shared = N_ELEMS(shared),
+    .own = own,
+    .n_own = N_ELEMS(own),
+    .headers = headers,
+    .n_groups = N_ELEMS(headers) - 1,
+    .take = take};
 
 const char *capacity_axis_name(capacity_axis_t axis) {
     static const char *const names[] = {"ranks", "device-memory", "host-memory", "nvme-capacity"};
@@ -233,17 +242,6 @@ static zr_status_t take_verify(parsing_t *p, const char *text) {
 
 /* ---- parsing --------------------------------------------------------------------------------- */
 
-/* Note an option that the answers depend on; an earlier one of its name no longer counts, but for
- * sweeps, of which there may be several. */
-static void note_given(capacity_options_t *o, const char *name, const char *value) {
-    size_t i = 0;
-    while (i < o->n_given && (strcmp(o->given[i].name, name) != 0 || strcmp(name, "sweep") == 0))
-        i++;
-    if (i < CAPACITY_MOST_GIVEN)
-        o->given[i] = (capacity_given_t){name, value};
-    o->n_given += i == o->n_given && i < CAPACITY_MOST_GIVEN;
-}
-
 static zr_status_t take_output(parsing_t *p, int key, const char *value) {
     capacity_options_t *o = p->options;
     if (key == KEY_STATE)
@@ -331,61 +329,27 @@ static zr_status_t check_groups(const char *value, const zr_log_t *log) {
                    value);
 }
 
-static zr_status_t take(parsing_t *p, int key, const char *value) {
+static zr_status_t take(void *context, int key, const char *name, const char *value) {
+    parsing_t *p = context;
     capacity_options_t *o = p->options;
-    const char *name = shared_options_name(&all, key);
     if (key == KEY_STATE || key == KEY_CSV || key == KEY_PLOT || key == KEY_RESUME)
         return take_output(p, key, value);
     if (key == KEY_GROUPS)
         return check_groups(value, p->log);
-    if (name == NULL) {
-        size_t i = 0;
-        while (own[i].key != key)
-            i++;
-        name = own[i].name;
+    if (key >= SHARED_OPTIONS_FIRST_KEY) {
         ZR_TRY(take_own(p, key, value));
     } else {
         ZR_TRY(train_options_take(&o->run, key, value, p->log));
         note_fixed(p, name);
         note_open(o, name);
     }
-    if (!is_of_output(name))
-        note_given(o, name, value);
+    if (!is_of_output(name)) /* the answers depend on it */
+        shared_givens_note(&o->given, name, value, strcmp(name, "sweep") == 0);
     return ZR_OK;
 }
 
-static bool is_own(int key) {
-    for (size_t i = 0; i < N_ELEMS(own); i++)
-        if (own[i].key == key)
-            return true;
-    return false;
-}
-
-static error_t set_option(int key, char *value, struct argp_state *state) {
-    parsing_t *p = state->input;
-    if (key == ARGP_KEY_ARG)
-        return shared_options_refuse_word("zero-capacity", value, p->log);
-    if (!is_own(key) && shared_options_name(&all, key) == NULL)
-        return ARGP_ERR_UNKNOWN;
-    if (p->options->run.help || p->options->run.version)
-        return 0;
-    return take(p, key, value) == ZR_OK ? 0 : EINVAL;
-}
-
-static struct argp make_parser(const shared_table_t *table) {
-    return (struct argp){
-        .options = table->options,
-        .parser = set_option,
-        .doc = "Find the largest model of a family that these budgets train, at each stage and "
-               "placement: by planning, then by training it."
-               "\vExit status: 0 capacities were found, and proved as far as asked for; 1 not, or "
-               "not all; 2 bad usage or input."};
-}
-
 void capacity_options_help(FILE *file) {
-    shared_table_t table = shared_options_table(&all);
-    struct argp parser = make_parser(&table);
-    args_help(&parser, "zero-capacity", file);
+    shared_options_help(&all, file);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -628,9 +592,7 @@ zr_status_t capacity_options_parse(int argc, char **argv, const zr_log_t *log,
                                   .gradients_open = true,
                                   .activations_open = true};
     parsing_t parsing = {.options = &options, .log = log};
-    shared_table_t table = shared_options_table(&all);
-    struct argp parser = make_parser(&table);
-    ZR_TRY(args_parse(&parser, argc, argv, log, &parsing));
+    ZR_TRY(shared_options_parse(&all, argc, argv, &options.run, &parsing, log));
     if (!options.run.help && !options.run.version)
         ZR_TRY(finish(&parsing));
     *options_p = options;

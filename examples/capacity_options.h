@@ -6,7 +6,7 @@
 #define EXAMPLES_CAPACITY_OPTIONS_H
 
 #include "examples/capacity_family.h"
-#include "examples/train_options.h"
+#include "examples/shared_options.h"
 
 /** Where something may live; auto: as far up as fits, in parts. */
 typedef enum capacity_where {
@@ -36,14 +36,6 @@ typedef struct capacity_sweep {
     size_t n_values;
 } capacity_sweep_t;
 
-/** An option that changes the answers, as written. */
-typedef struct capacity_given {
-    const char *name;  /* without dashes; static */
-    const char *value; /* argv's */
-} capacity_given_t;
-
-#define CAPACITY_MOST_GIVEN 96
-
 typedef struct capacity_options {
     train_options_t run; /* resolved for its own ranks, with the family's smallest model */
     capacity_family_t family;
@@ -64,8 +56,7 @@ typedef struct capacity_options {
     const char *csv_path, *plot_path, *state_path; /* NULL: none */
     bool resume;
 
-    capacity_given_t given[CAPACITY_MOST_GIVEN]; /* the question, for --resume */
-    size_t n_given;
+    shared_givens_t given; /* what changes the answers: the question, for --resume */
 } capacity_options_t;
 
 /**

@@ -33,8 +33,8 @@ static bool put_hardware(json_t *object, const zr_hardware_t *hardware) {
 json_t *capacity_question(const capacity_options_t *options, const zr_hardware_t *hardware) {
     json_t *object = json_object();
     bool made = json_put(object, "version", json_text(zr_version()));
-    for (size_t i = 0; i < options->n_given; i++) {
-        const capacity_given_t *given = &options->given[i];
+    for (size_t i = 0; i < options->given.n; i++) {
+        const shared_given_t *given = &options->given.all[i];
         char name[96];
         snprintf(name, sizeof(name), "--%s", given->name);
         if (strcmp(given->name, "sweep") == 0)

@@ -48,16 +48,16 @@ static const char *drives_of(const plan_options_t *options) {
 /* What was given, as it was given. */
 static void add_given(const plan_options_t *options, const plan_row_t *row, bool has_file,
                       plan_words_t *words) {
-    for (size_t i = 0; i < options->n_given; i++) {
-        const plan_given_t *given = &options->given[i];
+    for (size_t i = 0; i < options->given.n; i++) {
+        const shared_given_t *given = &options->given.all[i];
         if (is_said(options, row, given->name) && !(has_file && is_in_file(row, given->name)))
             plan_words_add(words, " --%s %s", given->name, given->value);
     }
 }
 
 static bool is_given(const plan_options_t *options, const char *name) {
-    for (size_t i = 0; i < options->n_given; i++)
-        if (strcmp(options->given[i].name, name) == 0)
+    for (size_t i = 0; i < options->given.n; i++)
+        if (strcmp(options->given.all[i].name, name) == 0)
             return true;
     return false;
 }

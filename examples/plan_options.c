@@ -95,12 +95,20 @@ static const struct argp_option own[] = {
      6},
 };
 
-static const shared_options_t all = {.shared = shared,
-                                     .n_shared = N_ELEMS(shared),
-                                     .own = own,
-                                     .n_own = N_ELEMS(own),
-                                     .headers = headers,
-                                     .n_groups = N_ELEMS(headers) - 1};
+static zr_status_t take(void *context, int key, const char *name, const char *value);
+
+static const shared_options_t all = {
+    .program = "zero-plan",
+    .doc = "Plan a training run on every stage and placement, without running it: what fits, in "
+           "how much memory, and how fast it will be."
+           "\vExit status: 0 something fits, 1 nothing does, 2 bad usage or input.",
+    .shared = shared,
+    .n_shared = N_ELEMS(shared),
+    .own = own,
+    .n_own = N_ELEMS(own),
+    .headers = headers,
+    .n_groups = N_ELEMS(headers) - 1,
+    .take = take};
 
 /* ---- parsing --------------------------------------------------------------------------------- */
 
@@ -134,7 +142,6 @@ static void note_given(plan_options_t *o, const char *name, const char *value) {
                       {"recompute", &o->recompute_open},
                       {"micro-batch", &o->micro_batch_open},
                       {"shard-group-size", &o->group_open}};
-    size_t i = 0;
     for (size_t k = 0; k < sizeof(open) / sizeof(open[0]); k++)
         if (strcmp(name, open[k].name) == 0) {
             *open[k].open = false;
@@ -144,10 +151,7 @@ static void note_given(plan_options_t *o, const char *name, const char *value) {
         return;
     if (strcmp(name, "ranks") == 0)
         o->ranks_open = false;
-    while (i < o->n_given && strcmp(o->given[i].name, name) != 0)
-        i++;
-    o->given[i] = (plan_given_t){name, value};
-    o->n_given += i == o->n_given;
+    shared_givens_note(&o->given, name, value, false);
 }
 
 static zr_status_t set_plot(parsing_t *p, const char *value) {
@@ -160,7 +164,8 @@ static zr_status_t set_plot(parsing_t *p, const char *value) {
     return files_check_writable("--plot", value, p->log);
 }
 
-static zr_status_t take(parsing_t *p, int key, const char *value) {
+static zr_status_t take(void *context, int key, const char *name, const char *value) {
+    parsing_t *p = context;
     plan_options_t *o = p->options;
     if (key == KEY_HARDWARE) {
         o->hardware_name = value;
@@ -172,7 +177,6 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
         o->trace_path = value;
         return files_check_writable("--trace", value, p->log);
     }
-    const char *name = shared_options_name(&all, key);
     ZR_TRY(train_options_take(&o->run, key, value, p->log));
     p->has_device |= strcmp(name, "device") == 0 || strcmp(name, "threads") == 0;
     note_given(o, name, value);
@@ -182,31 +186,8 @@ static zr_status_t take(parsing_t *p, int key, const char *value) {
     return ZR_OK;
 }
 
-static error_t set_option(int key, char *value, struct argp_state *state) {
-    parsing_t *p = state->input;
-    if (key == ARGP_KEY_ARG)
-        return shared_options_refuse_word("zero-plan", value, p->log);
-    if (key != KEY_HARDWARE && key != KEY_PLOT && key != KEY_TRACE &&
-        shared_options_name(&all, key) == NULL)
-        return ARGP_ERR_UNKNOWN;
-    if (p->options->run.help || p->options->run.version)
-        return 0;
-    return take(p, key, value) == ZR_OK ? 0 : EINVAL;
-}
-
-static struct argp make_parser(const shared_table_t *table) {
-    return (struct argp){
-        .options = table->options,
-        .parser = set_option,
-        .doc = "Plan a training run on every stage and placement, without running it: what fits, "
-               "in how much memory, and how fast it will be."
-               "\vExit status: 0 something fits, 1 nothing does, 2 bad usage or input."};
-}
-
 void plan_options_help(FILE *file) {
-    shared_table_t table = shared_options_table(&all);
-    struct argp parser = make_parser(&table);
-    args_help(&parser, "zero-plan", file);
+    shared_options_help(&all, file);
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -327,10 +308,8 @@ static plan_options_t default_options(void) {
 /* Options over the file that they name. */
 static zr_status_t parse(int argc, char **argv, parsing_t *parsing) {
     plan_options_t *o = parsing->options;
-    shared_table_t table = shared_options_table(&all);
-    struct argp parser = make_parser(&table);
     *o = default_options();
-    ZR_TRY(args_parse(&parser, argc, argv, parsing->log, parsing));
+    ZR_TRY(shared_options_parse(&all, argc, argv, &o->run, parsing, parsing->log));
     const char *path = o->run.config_path;
     if (path == NULL || o->run.help || o->run.version)
         return ZR_OK;
@@ -338,7 +317,7 @@ static zr_status_t parse(int argc, char **argv, parsing_t *parsing) {
     *o = default_options();
     memcpy(o->run.config.nvme.paths, given.paths, sizeof(given.paths));
     ZR_TRY(read_config(o, path, parsing->log));
-    return args_parse(&parser, argc, argv, parsing->log, parsing);
+    return shared_options_parse(&all, argc, argv, &o->run, parsing, parsing->log);
 }
 
 zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,

@@ -5,15 +5,7 @@
 #ifndef EXAMPLES_PLAN_OPTIONS_H
 #define EXAMPLES_PLAN_OPTIONS_H
 
-#include "examples/train_options.h"
-
-/** Options of zero-train that were given, to be given to it again. */
-typedef struct plan_given {
-    const char *name;  /* without dashes; static */
-    const char *value; /* argv's */
-} plan_given_t;
-
-#define PLAN_MOST_GIVEN 64
+#include "examples/shared_options.h"
 
 typedef struct plan_options {
     train_options_t run; /* resolved, with its defaults where something is open */
@@ -33,8 +25,8 @@ typedef struct plan_options {
     zr_schedule_t schedule; /* as --config gives it, with what it leaves to the run's steps */
     bool has_schedule;      /* it gives one */
 
-    plan_given_t given[PLAN_MOST_GIVEN]; /* what is not open, but for the options that may be */
-    size_t n_given;
+    shared_givens_t given; /* of zero-train's, to be given to it again: what is not open, but for
+                              the options that may be */
 } plan_options_t;
 
 /**

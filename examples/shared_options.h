@@ -18,29 +18,53 @@ typedef struct shared_option {
 #define SHARED_OPTIONS_FIRST_KEY 0x1000
 
 typedef struct shared_options {
+    const char *program; /* "zero-plan" */
+    const char *doc;     /* what --help begins with and, behind \v, ends with */
     const shared_option_t *shared;
     size_t n_shared;
     const struct argp_option *own; /* with groups; they stand before the shared ones of theirs */
     size_t n_own;
     const char *const *headers; /* [n_groups + 1], of groups 1 to n_groups */
     int n_groups;
+
+    /* Take an option, one of its own where the key is SHARED_OPTIONS_FIRST_KEY or more. What it
+     * refuses it logs. name: without dashes. */
+    zr_status_t (*take)(void *context, int key, const char *name, const char *value);
 } shared_options_t;
 
+/** Lines of a table at most, headers included. */
 #define SHARED_OPTIONS_MOST 128
 
-/** Options as argp takes them, behind each other by group. */
-typedef struct shared_table {
-    struct argp_option options[SHARED_OPTIONS_MOST + 1];
+/**
+ * Parse a command line of such options and nothing else.
+ *
+ * @param run      once its `help` or `version` is set, nothing more is taken
+ * @param context  of `take`
+ * @return as args_parse
+ */
+ZR_NODISCARD zr_status_t shared_options_parse(const shared_options_t *options, int argc,
+                                              char **argv, const train_options_t *run,
+                                              void *context, const zr_log_t *log);
+
+/** Print what --help says. */
+void shared_options_help(const shared_options_t *options, FILE *file);
+
+/** An option that was given, as written. */
+typedef struct shared_given {
+    const char *name;  /* without dashes; static */
+    const char *value; /* argv's */
+} shared_given_t;
+
+#define SHARED_OPTIONS_MOST_GIVEN 96
+
+/** Those that were given, in order. */
+typedef struct shared_givens {
+    shared_given_t all[SHARED_OPTIONS_MOST_GIVEN];
     size_t n;
-} shared_table_t;
+} shared_givens_t;
 
-/** All of it is at most SHARED_OPTIONS_MOST lines, headers included. */
-shared_table_t shared_options_table(const shared_options_t *options);
-
-/** Refuse a word that is no option, of a program that takes none; what argp's parser returns. */
-error_t shared_options_refuse_word(const char *program, const char *word, const zr_log_t *log);
-
-/** The name of one of zero-train's; NULL: the key is not of any that is shared. */
-const char *shared_options_name(const shared_options_t *options, int key);
+/** Note one; an earlier one of its name no longer counts, unless there may be several. */
+void shared_givens_note(shared_givens_t *givens, const char *name, const char *value,
+                        bool may_be_several);
 
 #endif

@@ -219,21 +219,25 @@ static void pictures_are_drawn(void **state) {
     assert_int_equal(plan(PICTURED BUDGET "--offload-optimizer nvme --stage 2 --plot \"it's.svg\""),
                      0);
     assert_string_equal(err, "");
-    assert_int_equal(plan(PICTURED BUDGET "--plot it.png"), 0);
+    assert_int_equal(plan(PICTURED BUDGET "--plot it.png --trace it.json"), 0);
     assert_string_equal(err, "");
     assert_non_null(strstr(out, "recommended"));
+    read_file("it.json", file, sizeof(file)); /* of the step that is drawn */
+    assert_non_null(strstr(file, "matmul"));
     read_file("it.png", file, sizeof(file));
     assert_int_equal(memcmp(file, "\x89PNG", 4), 0);
     assert_int_equal(plan(PICTURED BUDGET "--offload-optimizer nvme --plot it.svg"), 0);
     read_file("it.svg", file, sizeof(file));
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         assert_in(file, parts[i]);
-    assert_int_equal(
-        plan(PICTURED "--device-memory 8MiB --stage 0 --offload-optimizer none --plot none.svg"),
-        1);
+    assert_int_equal(plan(PICTURED
+                          "--device-memory 8MiB --stage 0 --offload-optimizer none --plot none.svg "
+                          "--trace none.json"),
+                     1);
     read_file("none.svg", file, sizeof(file));
     assert_in(file, "no room");
     assert_null(strstr(file, "one step"));
+    assert_int_not_equal(access("none.json", F_OK), 0);
     assert_int_equal(plan("--model gpt3-6.7b --hardware 8x-h100-100gb --dtype bf16 --stage 3 "
                           "--offload-optimizer none --offload-params none --recompute unit "
                           "--micro-batch 4 --ranks 32 --plot groups.svg"),
