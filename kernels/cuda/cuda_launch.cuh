@@ -36,6 +36,18 @@
 #define ZR_CUDA_SHARED(name) unsigned char *name = static_cast<unsigned char *>(emu_shared_memory())
 #endif
 
+/** The address of what is read or written as one access: elsewhere than at a multiple of its
+ * alignment that would be a fault. */
+template <typename W> static __device__ inline const W *zr_access(const void *address) {
+#ifndef __CUDACC__
+    emu_check_access(address, alignof(W));
+#endif
+    return static_cast<const W *>(address);
+}
+template <typename W> static __device__ inline W *zr_access(void *address) {
+    return const_cast<W *>(zr_access<W>(static_cast<const void *>(address)));
+}
+
 /** Let launches of `kernel` on the current device ask for `size_bytes` of shared memory. */
 template <typename... P>
 static inline zr_status_t zr_cuda_allow_shared(zr_stream_t *stream, void (*kernel)(P...),

@@ -436,6 +436,13 @@ void emu_wait_for_warp(unsigned mask, const char *here) {
     emu::wait(emu::thread_t::WAITS_FOR_WARP, mask, here);
 }
 
+void emu_check_access(const void *address, size_t alignment) {
+    if ((uintptr_t)address % alignment == 0)
+        return;
+    emu::executor.has_faulted = true;
+    emu::flee();
+}
+
 void *emu_shared_memory(void) {
     return emu::executor.shared;
 }
@@ -513,6 +520,8 @@ static void make_copy(const emu::copy_t &copy) {
 }
 
 void emu_copy_begin(void *to, const void *from, size_t to_bytes, size_t from_bytes) {
+    emu_check_access(to, to_bytes);
+    emu_check_access(from, to_bytes);
     emu::thread_t *thread = emu::executor.thread;
     emu::copy_t copy = {to, from, to_bytes, from_bytes, thread->n_groups};
     if (emu::draw(2) == 0)

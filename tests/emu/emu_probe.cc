@@ -91,3 +91,12 @@ zr_status_t probe_copy_one(zr_stream_t *stream, float *out, const float *in) {
     ZR_CUDA_LAUNCH(copy_one_kernel, 1, 1, 0, zr_cuda_queue(stream), out, in);
     return zr_cuda_launched(stream, "copy_one");
 }
+
+static __global__ void copy_words_kernel(float *out, const float *in) {
+    *zr_access<float4>(out) = *zr_access<float4>(in);
+}
+
+zr_status_t probe_copy_words(zr_stream_t *stream, float *out, const float *in) {
+    ZR_CUDA_LAUNCH(copy_words_kernel, 1, 1, 0, zr_cuda_queue(stream), out, in);
+    return zr_cuda_launched(stream, "copy_words");
+}

@@ -209,6 +209,23 @@ static void assert_says_not(const fixture_t *f, const char *text) {
         fail_msg("\"%s\" is in: %s", text, f->last_error);
 }
 
+/* What is one access on a GPU is a fault on an address that is not aligned for it, which the host's
+ * instructions would not mind. */
+static void a_misaligned_access_is_a_fault(void **state) {
+    fixture_t *f = *state;
+    fixture_reset(f);
+    float *in = fixture_take(f, 64, 0), *out = fixture_take(f, 64, 0);
+    assert_int_equal(probe_copy_words(f->stream, out, in), ZR_OK);
+    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    for (int off = 0; off < 2; off++) {
+        assert_int_equal(probe_copy_words(f->stream, out + off, in + !off), ZR_OK);
+        assert_refused(f, ZR_ERR_DEVICE, zr_stream_synchronize(f->stream));
+        assert_says(f, "copy_words on \"test\"");
+        emu_forget_failures();
+    }
+    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+}
+
 /* The next wait names what may have failed: what was queued since the last good wait. */
 static void a_kernel_that_fails_is_named(void **state) {
     fixture_t *f = *state;
@@ -525,6 +542,7 @@ int main(void) {
         cmocka_unit_test(a_wait_that_is_missing_is_noticed),
         cmocka_unit_test(a_stream_that_is_destroyed_has_passed),
         cmocka_unit_test(a_kernel_that_fails_is_named),
+        cmocka_unit_test(a_misaligned_access_is_a_fault),
         cmocka_unit_test(a_kernel_of_a_callers_own_is_named),
         cmocka_unit_test(what_has_passed_is_not_named),
         cmocka_unit_test(work_on_memory_that_is_gone_fails),

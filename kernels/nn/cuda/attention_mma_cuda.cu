@@ -102,8 +102,8 @@ static __device__ inline void store_rows(float (&value)[M][D / 8][4], const floa
     for (unsigned i = 0; i < M * 16 * chunks / 32; i++) {
         unsigned r = i * (32 / chunks) + lane / chunks, chunk = lane % chunks;
         if (first + r < n_rows)
-            *reinterpret_cast<chunk_t *>(matrix + (first + r) * stride + chunk * 8) =
-                *reinterpret_cast<const chunk_t *>(tile + chunk_offset<D>(row + r, chunk));
+            *zr_access<chunk_t>(matrix + (first + r) * stride + chunk * 8) =
+                *zr_access<chunk_t>(tile + chunk_offset<D>(row + r, chunk));
     }
 }
 

@@ -41,7 +41,7 @@ static __device__ inline void zr_set_raw(zr_raw_pack_t<zr_bf16_t> *raw, int i, z
 template <typename T>
 static __device__ inline zr_raw_pack_t<T> zr_load_raw(const T *x, size_t first, int n, bool wide) {
     if (wide && n == ZR_PACK_ELEMS)
-        return *reinterpret_cast<const zr_raw_pack_t<T> *>(x + first);
+        return *zr_access<zr_raw_pack_t<T>>(x + first);
     zr_raw_pack_t<T> raw = {};
 #pragma unroll
     for (int i = 0; i < ZR_PACK_ELEMS; i++)

@@ -169,6 +169,10 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
     return {x, y, z, w};
 }
 
+/* Before what a GPU reads or writes as one access, which faults where the address is not aligned.
+ */
+void emu_check_access(const void *address, size_t alignment);
+
 /* Show bytes to the warp, all of whose lanes have to come here; [32] what each shows, until the
  * lane shows something again. */
 struct emu_shown_t {
