@@ -10,20 +10,19 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     adamw_kernel(zr_adamw_factors_t factors, size_t n_elems, float *__restrict__ master,
                  float *__restrict__ m, float *__restrict__ v, const G *__restrict__ grad,
                  P *__restrict__ param, bool wide) {
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
-        int n = zr_pack_length(first, n_elems);
-        zr_pack_t w = zr_load_pack(master, first, n, wide);
-        zr_pack_t m1 = zr_load_pack(m, first, n, wide);
-        zr_pack_t m2 = zr_load_pack(v, first, n, wide);
-        zr_pack_t g = zr_load_pack(grad, first, n, wide);
+    zr_for_packs<float, G, P>(n_elems, wide, [&](auto place) {
+        zr_pack_t w = place.load(master);
+        zr_pack_t m1 = place.load(m);
+        zr_pack_t m2 = place.load(v);
+        zr_pack_t g = place.load(grad);
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             zr_adamw_element(&factors, &w.value[i], &m1.value[i], &m2.value[i], g.value[i]);
-        zr_store_pack(master, first, n, wide, w);
-        zr_store_pack(m, first, n, wide, m1);
-        zr_store_pack(v, first, n, wide, m2);
-        zr_store_pack(param, first, n, wide, w);
-    }
+        place.store(master, w);
+        place.store(m, m1);
+        place.store(v, m2);
+        place.store(param, w);
+    });
 }
 
 template <typename G, typename P> static void launch(cudaStream_t queue, const zr_adamw_t *args) {

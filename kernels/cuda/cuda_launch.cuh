@@ -10,8 +10,9 @@
 #include "kernels/cuda/cuda_device.h"
 
 #define ZR_CUDA_THREADS 256
+/* So many that the last ones, which leave part of the GPU idle, are few of them. */
 #ifndef ZR_CUDA_MAX_BLOCKS /* tests make it small: loops over the grid are then seen to run */
-#define ZR_CUDA_MAX_BLOCKS 4096
+#define ZR_CUDA_MAX_BLOCKS (1u << 20)
 #endif
 
 /**

@@ -1,7 +1,7 @@
 /*
- * Packs: eight consecutive elements of either dtype as fp32 in registers, read and written with
- * 16-byte accesses where the memory is aligned for them. All kernels of this folder are loops
- * over packs, so that the choice of access stands here alone.
+ * Packs: eight elements of either dtype as fp32 in registers, read and written with 16-byte
+ * accesses where the memory is aligned for them. All kernels of this folder are loops over packs,
+ * so that the choice of access stands here alone.
  */
 #ifndef ZR_KERNELS_CUDA_CUDA_PACK_CUH
 #define ZR_KERNELS_CUDA_CUDA_PACK_CUH
@@ -16,9 +16,9 @@ struct zr_pack_t {
     float value[ZR_PACK_ELEMS];
 };
 
-/* Elements as they lie in memory; T is float or zr_bf16_t. */
-template <typename T> struct __align__(16) zr_words_t {
-    T word[16 / sizeof(T)];
+/* Elements as they lie in memory, of one access. */
+template <typename T, int N = 16 / (int)sizeof(T)> struct __align__(N * sizeof(T)) zr_words_t {
+    T word[N];
 };
 
 static __device__ inline float zr_widen(float value) {
@@ -34,6 +34,26 @@ static __device__ inline void zr_narrow(float value, zr_bf16_t *word) {
     *word = zr_bf16_from_f32(value);
 }
 
+/* Read and write N elements as one access, which become or were part of a pack. */
+template <int N, typename T>
+static __device__ inline void zr_load_words(const T *x, float *values) {
+    zr_words_t<T, N> words = *zr_access<zr_words_t<T, N>>(x);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        values[i] = zr_widen(words.word[i]);
+}
+template <int N, typename T>
+static __device__ inline void zr_store_words(T *x, const float *values) {
+    zr_words_t<T, N> words;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        zr_narrow(values[i], &words.word[i]);
+    *zr_access<zr_words_t<T, N>>(x) = words;
+}
+
+/* ---- eight elements side by side --------------------------------------------------------------
+ */
+
 /** Read elements [first, first + n), n <= 8; `wide`: x is 16-byte aligned and first a multiple
  * of 8. */
 template <typename T>
@@ -41,14 +61,9 @@ static __device__ inline zr_pack_t zr_load_pack(const T *x, size_t first, int n,
     const int per_access = 16 / sizeof(T);
     zr_pack_t pack;
     if (wide && n == ZR_PACK_ELEMS) {
-        const zr_words_t<T> *words = reinterpret_cast<const zr_words_t<T> *>(x + first);
 #pragma unroll
-        for (int access = 0; access < ZR_PACK_ELEMS / per_access; access++) {
-            zr_words_t<T> part = words[access];
-#pragma unroll
-            for (int i = 0; i < per_access; i++)
-                pack.value[access * per_access + i] = zr_widen(part.word[i]);
-        }
+        for (int i = 0; i < ZR_PACK_ELEMS; i += per_access)
+            zr_load_words<per_access>(x + first + i, pack.value + i);
     } else {
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
@@ -63,15 +78,9 @@ static __device__ inline void zr_store_pack(T *x, size_t first, int n, bool wide
                                             const zr_pack_t &pack) {
     const int per_access = 16 / sizeof(T);
     if (wide && n == ZR_PACK_ELEMS) {
-        zr_words_t<T> *words = reinterpret_cast<zr_words_t<T> *>(x + first);
 #pragma unroll
-        for (int access = 0; access < ZR_PACK_ELEMS / per_access; access++) {
-            zr_words_t<T> part;
-#pragma unroll
-            for (int i = 0; i < per_access; i++)
-                zr_narrow(pack.value[access * per_access + i], &part.word[i]);
-            words[access] = part;
-        }
+        for (int i = 0; i < ZR_PACK_ELEMS; i += per_access)
+            zr_store_words<per_access>(x + first + i, pack.value + i);
     } else {
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
@@ -85,12 +94,67 @@ static __device__ inline int zr_pack_length(size_t first, size_t n_elems) {
     return n_elems - first < ZR_PACK_ELEMS ? (int)(n_elems - first) : ZR_PACK_ELEMS;
 }
 
-/** The first element of this thread's first pack, and the step to its next one. */
-static __device__ inline size_t zr_first_pack(void) {
-    return ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * ZR_PACK_ELEMS;
-}
-static __device__ inline size_t zr_pack_stride(void) {
-    return (size_t)gridDim.x * blockDim.x * ZR_PACK_ELEMS;
+/* ---- arrays that are gone through as a whole ----------------------------------------------------
+ *
+ * A warp takes 256 elements at a time. Its lanes' accesses should lie side by side: memory moves in
+ * sectors of 32 bytes, and an access that takes every other 16 bytes moves twice as many, halves of
+ * them when it writes. Eight elements of bf16 are 16 bytes. Eight of fp32 are two accesses, so that
+ * where a kernel has an fp32 array, a lane has two quads, 128 elements apart, of all its arrays.
+ */
+
+/** Where a pack lies. WHOLE: all of it is there, and all arrays are aligned to 16 bytes. */
+template <bool QUADS, bool WHOLE> struct zr_place_t {
+    static constexpr int PIECE = QUADS ? 4 : 8;
+    size_t first, n_elems;
+
+    /** Of element i of the pack: which of the array it is. */
+    __device__ size_t index(int i) const {
+        return first + static_cast<size_t>(i / PIECE * PIECE * 32 + i % PIECE);
+    }
+
+    /** What is not there is 0. */
+    template <typename T> __device__ zr_pack_t load(const T *x) const {
+        zr_pack_t pack;
+#pragma unroll
+        for (int i = 0; i < ZR_PACK_ELEMS; i++) {
+            if (WHOLE && i % PIECE == 0)
+                zr_load_words<PIECE>(x + index(i), pack.value + i);
+            if (!WHOLE)
+                pack.value[i] = index(i) < n_elems ? zr_widen(x[index(i)]) : 0.0f;
+        }
+        return pack;
+    }
+
+    template <typename T> __device__ void store(T *x, const zr_pack_t &pack) const {
+#pragma unroll
+        for (int i = 0; i < ZR_PACK_ELEMS; i++) {
+            if (WHOLE && i % PIECE == 0)
+                zr_store_words<PIECE>(x + index(i), pack.value + i);
+            if (!WHOLE && index(i) < n_elems)
+                zr_narrow(pack.value[i], &x[index(i)]);
+        }
+    }
+};
+
+/**
+ * Call `visit` with the place of each of this thread's packs, for arrays of the types T. `wide`:
+ * all of them are aligned to 16 bytes. Which place it is, is known to the compiler: nothing
+ * branches between reads, so that all are under way at a time.
+ */
+template <typename... T, typename F>
+static __device__ inline void zr_for_packs(size_t n_elems, bool wide, F visit) {
+    constexpr bool QUADS = ((sizeof(T) > sizeof(zr_bf16_t)) || ...);
+    constexpr unsigned piece = zr_place_t<QUADS, true>::PIECE;
+    const size_t thread = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const size_t stride = (size_t)gridDim.x * blockDim.x * ZR_PACK_ELEMS;
+    for (size_t first = thread / 32 * 32 * ZR_PACK_ELEMS + thread % 32 * piece; first < n_elems;
+         first += stride) {
+        const zr_place_t<QUADS, true> whole = {first, n_elems};
+        if (wide && whole.index(ZR_PACK_ELEMS - 1) < n_elems)
+            visit(whole);
+        else
+            visit(zr_place_t<QUADS, false>{first, n_elems});
+    }
 }
 
 /* ---- host ---- */

@@ -4,37 +4,31 @@
 template <typename D, typename S>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     add_kernel(D *__restrict__ dst, const S *__restrict__ src, size_t n_elems, bool wide) {
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
-        int n = zr_pack_length(first, n_elems);
-        zr_pack_t sum = zr_load_pack(dst, first, n, wide);
-        zr_pack_t addend = zr_load_pack(src, first, n, wide);
+    zr_for_packs<D, S>(n_elems, wide, [&](auto place) {
+        zr_pack_t sum = place.load(dst), addend = place.load(src);
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             sum.value[i] += addend.value[i];
-        zr_store_pack(dst, first, n, wide, sum);
-    }
+        place.store(dst, sum);
+    });
 }
 
 template <typename T>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     scale_kernel(T *__restrict__ x, size_t n_elems, float factor, bool wide) {
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
-        int n = zr_pack_length(first, n_elems);
-        zr_pack_t pack = zr_load_pack(x, first, n, wide);
+    zr_for_packs<T>(n_elems, wide, [&](auto place) {
+        zr_pack_t pack = place.load(x);
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             pack.value[i] *= factor;
-        zr_store_pack(x, first, n, wide, pack);
-    }
+        place.store(x, pack);
+    });
 }
 
 template <typename D, typename S>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     cast_kernel(D *__restrict__ dst, const S *__restrict__ src, size_t n_elems, bool wide) {
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
-        int n = zr_pack_length(first, n_elems);
-        zr_store_pack(dst, first, n, wide, zr_load_pack(src, first, n, wide));
-    }
+    zr_for_packs<D, S>(n_elems, wide, [&](auto place) { place.store(dst, place.load(src)); });
 }
 
 template <typename T>
@@ -44,8 +38,7 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
 #pragma unroll
     for (int i = 0; i < ZR_PACK_ELEMS; i++)
         pack.value[i] = value;
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride())
-        zr_store_pack(x, first, zr_pack_length(first, n_elems), wide, pack);
+    zr_for_packs<T>(n_elems, wide, [&](auto place) { place.store(x, pack); });
 }
 
 /* ---- launches ---- */

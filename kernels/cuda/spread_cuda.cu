@@ -18,34 +18,22 @@
 /* The sources, then the places. */
 template <int CAPACITY> struct arrays_t { void *array[CAPACITY]; };
 
-/* A pack of the sum. `wide` is a constant where it is called, so that nothing branches between
- * reads and several are under way at a time; the additions keep their order. */
-template <typename T, int CAPACITY>
-static __device__ __forceinline__ void sum_pack(const arrays_t<CAPACITY> &arrays, int n_sources,
-                                                int n_arrays, size_t first, int n, bool wide) {
-    zr_pack_t sum = zr_load_pack(static_cast<const T *>(arrays.array[0]), first, n, wide);
-#pragma unroll 4
-    for (int i = 1; i < n_sources; i++) {
-        zr_pack_t addend = zr_load_pack(static_cast<const T *>(arrays.array[i]), first, n, wide);
-#pragma unroll
-        for (int k = 0; k < ZR_PACK_ELEMS; k++)
-            sum.value[k] += addend.value[k];
-    }
-#pragma unroll 1
-    for (int i = n_sources; i < n_arrays; i++)
-        zr_store_pack(static_cast<T *>(arrays.array[i]), first, n, wide, sum);
-}
-
 template <typename T, int CAPACITY>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     sum_kernel(arrays_t<CAPACITY> arrays, int n_sources, int n_arrays, size_t n_elems, bool wide) {
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
-        int n = zr_pack_length(first, n_elems);
-        if (wide && n == ZR_PACK_ELEMS)
-            sum_pack<T>(arrays, n_sources, n_arrays, first, ZR_PACK_ELEMS, true);
-        else
-            sum_pack<T>(arrays, n_sources, n_arrays, first, n, false);
-    }
+    zr_for_packs<T>(n_elems, wide, [&](auto place) {
+        zr_pack_t sum = place.load(static_cast<const T *>(arrays.array[0]));
+#pragma unroll 4 /* reads under way at a time; the additions keep their order */
+        for (int i = 1; i < n_sources; i++) {
+            zr_pack_t addend = place.load(static_cast<const T *>(arrays.array[i]));
+#pragma unroll
+            for (int k = 0; k < ZR_PACK_ELEMS; k++)
+                sum.value[k] += addend.value[k];
+        }
+#pragma unroll 1
+        for (int i = n_sources; i < n_arrays; i++)
+            place.store(static_cast<T *>(arrays.array[i]), sum);
+    });
 }
 
 /* Words of the source, which is none of the places, and the bytes behind the last whole word. */
@@ -61,14 +49,14 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
 #pragma unroll
         for (int k = 0; k < n_at_once; k++)
             if (first + k * n_threads < n_words)
-                words[k] = source[first + k * n_threads];
+                words[k] = *zr_access<W>(source + first + k * n_threads);
 #pragma unroll 1
         for (int i = 0; i < n_places; i++) {
             W *place = static_cast<W *>(places.array[i]);
 #pragma unroll
             for (int k = 0; k < n_at_once; k++)
                 if (first + k * n_threads < n_words)
-                    place[first + k * n_threads] = words[k];
+                    *zr_access<W>(place + first + k * n_threads) = words[k];
         }
     }
     if (thread < n_rest_bytes) {

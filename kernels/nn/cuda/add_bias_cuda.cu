@@ -7,18 +7,18 @@ template <typename C, typename B>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     add_bias_kernel(C *__restrict__ c, const B *__restrict__ bias, size_t n_elems, size_t n_columns,
                     bool wide) {
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
-        int n = zr_pack_length(first, n_elems);
-        zr_pack_t pack = zr_load_pack(c, first, n, wide);
-        size_t column = first % n_columns;
+    zr_for_packs<C>(n_elems, wide, [&](auto place) {
+        zr_pack_t pack = place.load(c);
+        size_t column = 0;
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++) {
-            if (i < n)
+            column = i % place.PIECE == 0 ? place.index(i) % n_columns : column + 1;
+            column = column < n_columns ? column : 0;
+            if (place.index(i) < n_elems)
                 pack.value[i] += zr_widen(bias[column]);
-            column = column + 1 < n_columns ? column + 1 : 0;
         }
-        zr_store_pack(c, first, n, wide, pack);
-    }
+        place.store(c, pack);
+    });
 }
 
 template <typename C, typename B>

@@ -27,28 +27,25 @@ static __device__ inline float gelu_slope(float x, zr_bf16_t) {
 template <typename T>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     gelu_kernel(T *y, const T *x, size_t n_elems, bool wide) {
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
-        int n = zr_pack_length(first, n_elems);
-        zr_pack_t pack = zr_load_pack(x, first, n, wide);
+    zr_for_packs<T>(n_elems, wide, [&](auto place) {
+        zr_pack_t pack = place.load(x);
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             pack.value[i] = gelu(pack.value[i], T());
-        zr_store_pack(y, first, n, wide, pack);
-    }
+        place.store(y, pack);
+    });
 }
 
 template <typename T>
 static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     gelu_backward_kernel(T *dx, const T *dy, const T *x, size_t n_elems, bool wide) {
-    for (size_t first = zr_first_pack(); first < n_elems; first += zr_pack_stride()) {
-        int n = zr_pack_length(first, n_elems);
-        zr_pack_t pack = zr_load_pack(x, first, n, wide);
-        zr_pack_t slope = zr_load_pack(dy, first, n, wide);
+    zr_for_packs<T>(n_elems, wide, [&](auto place) {
+        zr_pack_t pack = place.load(x), slope = place.load(dy);
 #pragma unroll
         for (int i = 0; i < ZR_PACK_ELEMS; i++)
             slope.value[i] *= gelu_slope(pack.value[i], T());
-        zr_store_pack(dx, first, n, wide, slope);
-    }
+        place.store(dx, slope);
+    });
 }
 
 template <typename T>
