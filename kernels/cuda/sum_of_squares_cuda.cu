@@ -17,6 +17,34 @@ static __device__ double add_lanes(double lane, double *lanes) {
     return threadIdx.x == 0 ? lanes[0] : 0.0; /* which thread 0 wrote last, without a barrier */
 }
 
+/* Elements of a lane whose reads are under way at a time: the sum, which has to go on in order,
+ * would else wait for the memory again and again. */
+#define ELEMS_AT_ONCE 16
+
+static __device__ inline double add_square(double sum, float x) {
+    double value = x;
+    return fma(value, value, sum); /* the square is exact: fused or not is the same */
+}
+
+/* The thread's lane of n elements, in their order. */
+template <typename T> static __device__ inline double sum_lane(const T *x, size_t n) {
+    const size_t at_once = ELEMS_AT_ONCE * ZR_SUM_OF_SQUARES_LANES;
+    size_t first = threadIdx.x;
+    double lane = 0;
+    for (; first - threadIdx.x + at_once <= n; first += at_once) {
+        T values[ELEMS_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < ELEMS_AT_ONCE; i++)
+            values[i] = x[first + i * ZR_SUM_OF_SQUARES_LANES];
+#pragma unroll
+        for (int i = 0; i < ELEMS_AT_ONCE; i++)
+            lane = add_square(lane, zr_widen(values[i]));
+    }
+    for (; first < n; first += ZR_SUM_OF_SQUARES_LANES)
+        lane = add_square(lane, zr_widen(x[first]));
+    return lane;
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(ZR_SUM_OF_SQUARES_LANES)
     sum_of_squares_blocks_kernel(const T *__restrict__ x, size_t n_elems, size_t n_blocks,
@@ -25,13 +53,8 @@ static __global__ void __launch_bounds__(ZR_SUM_OF_SQUARES_LANES)
     for (size_t block = blockIdx.x; block < n_blocks; block += gridDim.x) {
         size_t begin = block * ZR_SUM_OF_SQUARES_BLOCK;
         size_t left = n_elems - begin;
-        size_t end = begin + (left < ZR_SUM_OF_SQUARES_BLOCK ? left : ZR_SUM_OF_SQUARES_BLOCK);
-        double lane = 0;
-        for (size_t i = begin + threadIdx.x; i < end; i += ZR_SUM_OF_SQUARES_LANES) {
-            double value = zr_widen(x[i]);
-            lane = fma(value, value, lane); /* the square is exact: fused or not is the same */
-        }
-        double sum = add_lanes(lane, lanes);
+        size_t n = left < ZR_SUM_OF_SQUARES_BLOCK ? left : ZR_SUM_OF_SQUARES_BLOCK;
+        double sum = add_lanes(sum_lane(x + begin, n), lanes);
         if (threadIdx.x == 0)
             sums[block] = sum;
         __syncthreads(); /* the lanes are written again */
