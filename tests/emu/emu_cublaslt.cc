@@ -411,8 +411,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         emu::misuse("a product may be split along k in a way whose sums depend on the run, or are "
                     "rounded");
     bool is_fused = product->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
-    if (!has_dtypes(*product, *a, *b, *c, *d) || !has_aux(*product, *d) ||
-        (is_fused && !emu::options.has_epilogues))
+    if (is_fused && !emu::options.has_epilogues) /* either has been seen */
+        return emu::draw(2) == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_INVALID_VALUE;
+    if (!has_dtypes(*product, *a, *b, *c, *d) || !has_aux(*product, *d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     uint64_t k = product->turn_a == CUBLAS_OP_T ? a->rows : a->columns;
     choice_t choice = {};

@@ -310,6 +310,12 @@ static bool may_apply_epilogue(const zr_matmul_key_t *key) {
     return !key->has_pre_gelu || (key->ldc % 8 == 0 && key->is_aligned);
 }
 
+/* Its versions differ in which of the two they give for an epilogue that they do not have. A
+ * product that is refused without one is an error, whichever it is. */
+static bool has_no_algorithm(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+}
+
 /* One way to do it. *plan_p is NULL afterwards when cuBLASLt has no algorithm for it. */
 static zr_status_t try_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_nn_matmul_t *args,
                             const zr_matmul_plan_t *wanted, zr_matmul_plan_t **plan_p) {
@@ -330,7 +336,7 @@ static zr_status_t try_plan(zr_device_t *device, zr_cuda_blas_t *blas, const zr_
     }
     zr_matmul_plan_free(&blas->lt, plan);
     bool is_last = !wanted->adds_bias && !wanted->applies_epilogue;
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED && !is_last)
+    if (has_no_algorithm(status) && !is_last)
         return ZR_OK;
     return zr_matmul_fail(device, blas, args, call, status);
 }
