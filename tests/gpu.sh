@@ -152,17 +152,19 @@ use_packages() {
     export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 }
 
-# cuBLASLt and NCCL of Python packages, where the toolkit comes without them.
+# cuBLASLt and NCCL of Python packages, where the toolkit comes without them. They may lie in several
+# places, one of the system and one of the user.
 use_wheels() {
-    local wheels folder
-    wheels=$(python3 -c 'import nvidia; print("\n".join(nvidia.__path__))' 2>/dev/null) || return 0
-    for folder in $wheels/*/include; do
-        export CMAKE_INCLUDE_PATH=${CMAKE_INCLUDE_PATH:+$CMAKE_INCLUDE_PATH:}$folder
-    done
-    for folder in $wheels/*/lib; do
-        export CMAKE_LIBRARY_PATH=${CMAKE_LIBRARY_PATH:+$CMAKE_LIBRARY_PATH:}$folder
-        export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
-    done
+    local place folder
+    while read -r place; do
+        for folder in "$place"/*/include; do
+            export CMAKE_INCLUDE_PATH=${CMAKE_INCLUDE_PATH:+$CMAKE_INCLUDE_PATH:}$folder
+        done
+        for folder in "$place"/*/lib; do
+            export CMAKE_LIBRARY_PATH=${CMAKE_LIBRARY_PATH:+$CMAKE_LIBRARY_PATH:}$folder
+            export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+        done
+    done < <(python3 -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null)
 }
 
 # For this GPU alone, and no more than is run.
