@@ -63,7 +63,7 @@ launch() {
         [ "${offload[1]}" = nvme ] && place=(--nvme-path "drive.$host")
         (
             [ "$host" != "${starved%:*}" ] || ulimit -v "${starved#*:}"
-            exec env WORLD_SIZE=$n RANK=$rank LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 \
+            exec env WORLD_SIZE=$n RANK=$rank LOCAL_RANK=0 \
                 MASTER_ADDR="10.$case.0.$((first + 1))" MASTER_PORT=29500 \
                 ip netns exec "c$case-$host" unshare --pid --fork --kill-child \
                 "$train" "${options[@]}" "${offload[@]}" "${place[@]}" \
@@ -96,6 +96,10 @@ train_together() {
     for host in 0 1 2 3; do wait "${pids[$host]}" || fail "rank $host does not train"; done
     [ -n "$(hash_of threads)" ] && [ "$(hash_of threads)" = "$(hash_of out.0)" ] ||
         fail "weights $(hash_of out.0), and of threads $(hash_of threads)"
+    # Nobody says how many ranks a host has, among which its cores are divided.
+    launch 100 "0 1 2 3" none --steps 1 --threads 0 --json
+    for host in 0 1 2 3; do wait "${pids[$host]}" || fail "rank $host does not train on all cores"; done
+    grep -q "\"threads\": *$(nproc)," out.0 || fail "a rank alone on its host does not use its $(nproc) cores"
     grep -q '"overlap_comm": *true' out.0 || fail "collectives between hosts hold compute"
     received=$(ip netns exec c100-3 cat /proc/net/dev | sed -n 's/ *eth0: *\([0-9]*\) .*/\1/p')
     [ "$received" -gt 1000000 ] || fail "only $received bytes went over the network"

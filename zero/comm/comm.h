@@ -283,8 +283,8 @@ ZR_NODISCARD zr_status_t zr_comm_barrier(zr_comm_t *comm, const char *name);
 ZR_NODISCARD zr_status_t zr_comm_agree(zr_comm_t *comm, const char *text);
 
 /**
- * On how many machines the ranks are, where it makes a difference to how data moves: those of
- * `mpi`. 1 for all other communicators. A barrier, which all ranks call.
+ * On how many machines the ranks are: 1 where they are threads of a process, or simulated.
+ * Processes of two containers are not on one machine here. A barrier, which all ranks call.
  *
  * @return as zr_comm_barrier
  */

@@ -658,22 +658,11 @@ static zr_status_t mpi_barrier(zr_comm_t *comm, const zr_comm_call_t *call) {
     return zr_control_arrive(self->control, comm, call, NULL, 0, NULL);
 }
 
-/* Ranks show each other their machines. */
 static zr_status_t mpi_count_machines(zr_comm_t *comm, const zr_comm_call_t *call) {
     mpi_comm_t *self = (mpi_comm_t *)comm;
     uint64_t own =
         zr_machine_identity(self->control->origin_rank, comm->options.machine_ranks, self->proof);
-    uint64_t all[ZR_MAX_SUM_SOURCES];
-    ZR_TRY(zr_control_arrive(self->control, comm, call, &own, sizeof(own), all));
-    int n_machines = 0;
-    for (int rank = 0; rank < comm->n_ranks; rank++) {
-        int first = 0;
-        while (all[first] != all[rank])
-            first++;
-        n_machines += first == rank;
-    }
-    *call->n_machines_p = n_machines;
-    return ZR_OK;
+    return zr_machines_count(self->control, comm, call, own);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@
 
 #include <xxhash.h>
 
+#include "kernels/kernels.h"
+
 /* Of a call of the kernel's: it can be interrupted in between. */
 #define ZR_READ_BYTES ((size_t)1 << 30)
 
@@ -31,6 +33,21 @@ static uint64_t identify_machine(uint64_t otherwise) {
 uint64_t zr_machine_identity(int origin_rank, int machine_ranks, uint64_t otherwise) {
     return machine_ranks > 0 ? (uint64_t)(origin_rank / machine_ranks)
                              : identify_machine(otherwise);
+}
+
+zr_status_t zr_machines_count(zr_control_t *control, zr_comm_t *comm, const zr_comm_call_t *call,
+                              uint64_t own) {
+    uint64_t all[ZR_MAX_SUM_SOURCES];
+    ZR_TRY(zr_control_arrive(control, comm, call, &own, sizeof(own), all));
+    int n_machines = 0;
+    for (int rank = 0; rank < comm->n_ranks; rank++) {
+        int first = 0;
+        while (all[first] != all[rank])
+            first++;
+        n_machines += first == rank;
+    }
+    *call->n_machines_p = n_machines;
+    return ZR_OK;
 }
 
 void zr_card_fill(zr_card_t *card, const uint64_t *proof, int origin_rank, int machine_ranks,

@@ -50,6 +50,10 @@ void zr_card_fill(zr_card_t *card, const uint64_t *proof, int origin_rank, int m
 /** What tells a machine from others, as in a card. otherwise: where it cannot be found out. */
 uint64_t zr_machine_identity(int origin_rank, int machine_ranks, uint64_t otherwise);
 
+/** The whole of zr_comm_count_machines: ranks show each other what tells their machines apart. */
+ZR_NODISCARD zr_status_t zr_machines_count(zr_control_t *control, zr_comm_t *comm,
+                                           const zr_comm_call_t *call, uint64_t own);
+
 /** Bytes of the four arrays of so many ranks, to be at `arrays`. */
 size_t zr_machines_bytes(int n_ranks);
 

@@ -16,6 +16,7 @@
 #include "allocator/allocator.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/kernels.h"
+#include "zero/comm/mpi/machines.h"
 #include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/nccl/nccl_link.h"
 
@@ -354,6 +355,13 @@ static zr_status_t nccl_barrier(zr_comm_t *comm, const zr_comm_call_t *call) {
     return zr_control_arrive(((nccl_comm_t *)comm)->control, comm, call, NULL, 0, NULL);
 }
 
+static zr_status_t nccl_count_machines(zr_comm_t *comm, const zr_comm_call_t *call) {
+    zr_control_t *control = ((nccl_comm_t *)comm)->control;
+    uint64_t unknown = ~(uint64_t)control->origin_rank; /* a machine of its own */
+    return zr_machines_count(control, comm, call,
+                             zr_machine_identity(control->origin_rank, 0, unknown));
+}
+
 static zr_status_t nccl_check(zr_comm_t *comm) {
     nccl_comm_t *self = (nccl_comm_t *)comm;
     if (!zr_control_has_failed(self->control))
@@ -457,6 +465,7 @@ static const zr_comm_backend_t nccl_backend = {
     .all_reduce = nccl_sum,
     .broadcast = nccl_broadcast,
     .barrier = nccl_barrier,
+    .count_machines = nccl_count_machines,
     .split = nccl_split,
     .check = nccl_check,
 };
