@@ -65,6 +65,7 @@ typedef struct rank {
     double own_begin, own_stall;   /* when the rank last took its own time, and stall until then */
     train_delays_t *delays;        /* [n_ranks]; rank 0 only */
     train_result_t result;
+    train_result_t *of_all; /* [n_ranks], of ranks that are processes; NULL: not told */
 } rank_t;
 
 static double now_seconds(void) {
@@ -266,7 +267,7 @@ static void note_activations(rank_t *rank) {
 }
 
 /* A run that fails is the one whose memory is looked at: what was recorded is kept, too. */
-static void destroy_rank(rank_t *rank) {
+static void destroy_model(rank_t *rank) {
     if (rank->runtime != NULL) {
         note_peaks(rank);
         note_offload(rank);
@@ -277,8 +278,49 @@ static void destroy_rank(rank_t *rank) {
     data_reader_destroy(&rank->reader);
     gpt_destroy(&rank->gpt);
     zr_runtime_destroy(&rank->runtime);
+}
+
+static void destroy_rank(rank_t *rank) {
+    destroy_model(rank);
     zr_comm_destroy(&rank->comm); /* it has events of the device */
     zr_device_close(&rank->device);
+}
+
+/* ---- a rank: what all have done --------------------------------------------------------- */
+
+/* Tell the results through device memory: [n_ranks]. */
+static zr_status_t gather_results(rank_t *rank, train_result_t *of_device, zr_stream_t *stream) {
+    const zr_message_t message = {"results", ZR_DTYPE_U8, ZR_TRAFFIC_CONTROL};
+    size_t n_ranks = (size_t)rank->run->options->n_ranks, bytes = sizeof(train_result_t);
+    train_result_t *own = &of_device[rank->number];
+    ZR_TRY(zr_copy_async(stream, own, &rank->result, bytes, ZR_COPY_HOST_TO_DEVICE));
+    ZR_TRY(zr_comm_all_gather(rank->comm, &message, own, of_device, bytes, stream));
+    ZR_TRY(zr_copy_async(stream, rank->of_all, of_device, n_ranks * bytes, ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_stream_synchronize(stream));
+    return zr_comm_check(rank->comm);
+}
+
+/* Ranks that are processes learn each other's results, when the model is gone and has left memory
+ * for it. Those of threads lie beside each other. */
+static zr_status_t share_results(rank_t *rank) {
+    size_t n_ranks = (size_t)rank->run->options->n_ranks, bytes = n_ranks * sizeof(train_result_t);
+    size_t granule = zr_device_info(rank->device)->granule_bytes;
+    zr_stream_t *stream = NULL;
+    void *base = NULL;
+    bytes = (bytes + granule - 1) / granule * granule;
+    rank->of_all = calloc(n_ranks, sizeof(train_result_t));
+    if (rank->of_all == NULL)
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the results of %zu ranks",
+                       n_ranks);
+    ZR_TRY(zr_range_reserve(rank->device, ZR_TIER_DEVICE, bytes, &base));
+    zr_status_t status = zr_range_map(rank->device, ZR_TIER_DEVICE, base, 0, bytes);
+    if (status == ZR_OK)
+        status = zr_stream_create(rank->device, "results", &stream);
+    if (status == ZR_OK)
+        status = gather_results(rank, base, stream);
+    zr_stream_destroy(&stream);
+    zr_range_release(rank->device, ZR_TIER_DEVICE, &base, bytes);
+    return status;
 }
 
 /* ---- a rank: steps ---------------------------------------------------------------------- */
@@ -587,6 +629,10 @@ static void *run_rank(void *argument) {
     zr_status_t status = create_rank(rank);
     if (status == ZR_OK)
         status = train_and_finish(rank);
+    if (status == ZR_OK && rank->run->options->is_launched) {
+        destroy_model(rank);
+        status = share_results(rank);
+    }
     if (status != ZR_OK) {
         note_failure(rank->run, status);
         zr_comm_abort(rank->comm, why_it_fails(rank->run, zr_status_name(status)));
@@ -625,9 +671,10 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
         result->slowest_rank = train_slowest_of_all(ranks[0].delays, options->n_ranks);
         result->slowest = ranks[0].delays[result->slowest_rank];
     }
-    int n_here = train_launch_n_here(options);
-    for (int i = 0; i < n_here; i++)
-        train_sum_add(&ranks[i].result, i == 0, n_here, result);
+    const train_result_t *of_all = ranks[0].of_all;
+    int n = of_all != NULL ? options->n_ranks : train_launch_n_here(options);
+    for (int i = 0; i < n; i++)
+        train_sum_add(of_all != NULL ? &of_all[i] : &ranks[i].result, i == 0, n, result);
     result->peak[ZR_TIER_NVME] = train_sum_peak_of_drives(result);
     size_t n_steps = first->n_steps - first->first_step;
     if (n_steps > 0 && ranks[0].step_seconds != NULL) {
@@ -666,6 +713,7 @@ static void free_ranks(run_t *run) {
     }
     free(run->ranks[0].step_tokens_per_s);
     free(run->ranks[0].delays);
+    free(run->ranks[0].of_all);
     free(run->ranks[0].step_seconds);
     free(run->ranks);
 }

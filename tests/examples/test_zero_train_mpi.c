@@ -85,6 +85,37 @@ static void by_hand_as_threads(void **state) {
     assert_string_equal(out, "");
 }
 
+/* Numbers of bytes, and of whatever else is counted: what is not a time, or where something is. */
+static void assert_same_counts(const char *name, json_t *a, json_t *b) {
+    const char *key;
+    json_t *value;
+    if (json_is_integer(a) && json_integer_value(a) != json_integer_value(b))
+        fail_msg("%s is %lld with threads, and %lld with processes", name,
+                 (long long)json_integer_value(a), (long long)json_integer_value(b));
+    json_object_foreach(a, key, value) {
+        assert_non_null(json_object_get(b, key));
+        assert_same_counts(key, value, json_object_get(b, key));
+    }
+}
+
+/* What is reported of all ranks is of all of them, be they threads or processes. */
+static void results_as_threads(void **state) {
+    static const char *const fields[] = {"offload", "peak_bytes", "comm_bytes", "checkpoint"};
+    (void)state;
+    assert_int_equal(run_threads(3, RUN "--stage 3 " OFFLOAD "--checkpoint-dir threads"), 0);
+    json_t *threads = json_loads(out, 0, NULL);
+    assert_int_equal(run_by_hand(3, RUN "--stage 3 " OFFLOAD "--checkpoint-dir processes"), 0);
+    json_t *processes = json_loads(out, 0, NULL);
+    assert_true(threads != NULL && processes != NULL);
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        assert_non_null(json_object_get(threads, fields[i]));
+        assert_same_counts(fields[i], json_object_get(threads, fields[i]),
+                           json_object_get(processes, fields[i]));
+    }
+    json_decref(threads);
+    json_decref(processes);
+}
+
 /* Groups of ranks, which have communicators of their own. */
 static void groups_as_threads(void **state) {
     char expected[17];
@@ -239,11 +270,17 @@ static void without_module(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(by_hand_as_threads),   cmocka_unit_test(groups_as_threads),
-        cmocka_unit_test(by_mpirun_as_threads), cmocka_unit_test(by_mpich_as_threads),
-        cmocka_unit_test(killed_rank),          cmocka_unit_test(different_options),
-        cmocka_unit_test(rank_without_data),    cmocka_unit_test(refusals),
-        cmocka_unit_test(without_module),       cmocka_unit_test(one_process_alone),
+        cmocka_unit_test(results_as_threads),
+        cmocka_unit_test(by_hand_as_threads),
+        cmocka_unit_test(groups_as_threads),
+        cmocka_unit_test(by_mpirun_as_threads),
+        cmocka_unit_test(by_mpich_as_threads),
+        cmocka_unit_test(killed_rank),
+        cmocka_unit_test(different_options),
+        cmocka_unit_test(rank_without_data),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(without_module),
+        cmocka_unit_test(one_process_alone),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }
