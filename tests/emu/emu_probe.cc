@@ -93,7 +93,7 @@ zr_status_t probe_copy_one(zr_stream_t *stream, float *out, const float *in) {
 }
 
 static __global__ void copy_words_kernel(float *out, const float *in) {
-    *zr_access<float4>(out) = *zr_access<float4>(in);
+    *zr_access<float2>(out) = *zr_access<float2>(in);
 }
 
 zr_status_t probe_copy_words(zr_stream_t *stream, float *out, const float *in) {

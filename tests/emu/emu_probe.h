@@ -22,7 +22,7 @@ zr_status_t probe_votes(zr_stream_t *stream, unsigned *out);
 zr_status_t probe_split_barrier(zr_stream_t *stream, float *out);
 /** out[0] = in[0], by a kernel that is launched on whatever device is current. */
 zr_status_t probe_copy_one(zr_stream_t *stream, float *out, const float *in);
-/** Four elements as one access, which faults where one of the addresses is no multiple of 16. */
+/** Two elements as one access, which faults where one of the addresses is no multiple of 8. */
 zr_status_t probe_copy_words(zr_stream_t *stream, float *out, const float *in);
 
 #ifdef __cplusplus

@@ -15,9 +15,9 @@
 static const char *device_name;
 
 /* Around the sizes of vectors, lanes, blocks and pieces, and primes. */
-static const size_t sizes[] = {0,    1,     2,     7,     15,    16,    17,
-                               31,   127,   255,   256,   257,   1021,  2048,
-                               4099, 16383, 16384, 16385, 32771, 65537, 1048583};
+static const size_t sizes[] = {0,    1,    2,     7,     15,    16,    17,    31,
+                               127,  130,  131,   132,   255,   256,   257,   1021,
+                               2048, 4099, 16383, 16384, 16385, 32771, 65537, 1048583};
 #define N_SIZES (sizeof(sizes) / sizeof(sizes[0]))
 #define MAX_ELEMS 1048583
 static const zr_dtype_t dtypes[] = {ZR_DTYPE_F32, ZR_DTYPE_BF16};
