@@ -162,6 +162,25 @@ static void killed_rank(void **state) {
     kill_rank(TINY "--device host --threads 1 --steps 1000000 --stage 3");
 }
 
+/* A rank that is stopped until the others have ended, and wakes, ends as they do, and knows why. */
+static void a_stopped_rank_that_wakes(void **state) {
+    char command[4096];
+    (void)state;
+    snprintf(command, sizeof(command),
+             "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d; "
+             "A='" TINY "--device host --threads 1 --steps 1000000 --comm-timeout 5 --quiet'; "
+             "RANK=1 LOCAL_RANK=1 '%s' $A 2>err.1 & odd=$!; "
+             "RANK=0 LOCAL_RANK=0 '%s' $A --log log.woken >out 2>err & other=$!; "
+             "until [ -s log.woken ]; do kill -0 $other || exit 7; sleep 0.05; done; "
+             "kill -STOP $odd; wait $other; [ $? -eq 1 ] || exit 9; kill -CONT $odd; wait $odd",
+             free_port(), ZERO_TRAIN, ZERO_TRAIN);
+    assert_int_equal(run_shell(command), 1);
+    assert_said("the other", "rank 1 has not been heard for 3000 ms");
+    read_file("err.1", err, sizeof(err));
+    assert_said("woken", "error: rank 1:");
+    assert_said("woken", "; this process itself was stopped, or did not run, for ");
+}
+
 /* Rank 1 has other options than ranks 0 and 2; all end, and know in what. */
 static void assert_difference(const char *common, const char *usual, const char *odd,
                               const char *expected) {
@@ -270,17 +289,12 @@ static void without_module(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(results_as_threads),
-        cmocka_unit_test(by_hand_as_threads),
-        cmocka_unit_test(groups_as_threads),
-        cmocka_unit_test(by_mpirun_as_threads),
-        cmocka_unit_test(by_mpich_as_threads),
-        cmocka_unit_test(killed_rank),
-        cmocka_unit_test(different_options),
-        cmocka_unit_test(rank_without_data),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(without_module),
-        cmocka_unit_test(one_process_alone),
+        cmocka_unit_test(results_as_threads),  cmocka_unit_test(by_hand_as_threads),
+        cmocka_unit_test(groups_as_threads),   cmocka_unit_test(by_mpirun_as_threads),
+        cmocka_unit_test(by_mpich_as_threads), cmocka_unit_test(a_stopped_rank_that_wakes),
+        cmocka_unit_test(killed_rank),         cmocka_unit_test(different_options),
+        cmocka_unit_test(rank_without_data),   cmocka_unit_test(refusals),
+        cmocka_unit_test(without_module),      cmocka_unit_test(one_process_alone),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

@@ -61,8 +61,9 @@ static const char *words_for_loss(int error) {
 }
 
 static void lose_line(zr_line_t *line, const char *why) {
-    char reason[256];
-    snprintf(reason, sizeof(reason), "the connection to rank 0 is lost (%s)", why);
+    char reason[256], jump[ZR_JUMP_TEXT_BYTES];
+    snprintf(reason, sizeof(reason), "the connection to rank 0 is lost (%s)%s", why,
+             zr_wire_describe_jump(&line->clock, jump, sizeof(jump)));
     pthread_mutex_lock(&line->lock);
     line->is_lost = true;
     for (zr_tcp_control_t *control = line->controls; control != NULL; control = control->next)

@@ -29,8 +29,22 @@ int64_t zr_wire_lived_ms(zr_lived_t *lived) {
     int64_t step_ms = lived->looked_ms != 0 ? now - lived->looked_ms : 0;
     lived->looked_ms = now;
     lived->has_jumped = step_ms > lived->most_step_ms;
+    if (lived->has_jumped) {
+        lived->jump_ms = step_ms;
+        lived->jumped_at_ms = now;
+    }
     lived->lived_ms += lived->has_jumped ? lived->most_step_ms : step_ms;
     return lived->lived_ms;
+}
+
+const char *zr_wire_describe_jump(const zr_lived_t *lived, char *text, size_t text_bytes) {
+    bool is_recent =
+        lived->jump_ms > 0 && zr_wire_now_ms() - lived->jumped_at_ms < 2 * lived->most_step_ms;
+    text[0] = '\0';
+    if (is_recent)
+        snprintf(text, text_bytes, "; this process itself was stopped, or did not run, for %lld ms",
+                 (long long)lived->jump_ms);
+    return text;
 }
 
 int zr_wire_silence_ms(int timeout_ms) {

@@ -70,6 +70,8 @@ typedef struct zr_lived {
     int64_t lived_ms;
     int64_t most_step_ms; /* that counts between two looks: half of the silence that is one's end */
     bool has_jumped;      /* more has passed before the latest look */
+    int64_t jump_ms;      /* how much, when it last had; 0: it never has */
+    int64_t jumped_at_ms; /* of zr_wire_now_ms */
 } zr_lived_t;
 
 zr_lived_t zr_wire_lived(int timeout_ms);
@@ -80,6 +82,13 @@ zr_lived_t zr_wire_lived(int timeout_ms);
  * have all their time anew.
  */
 int64_t zr_wire_lived_ms(zr_lived_t *lived);
+
+/**
+ * What to add to words on a connection that has ended: that this process itself stood still shortly
+ * before, so that others have gone on without it; or nothing.
+ */
+const char *zr_wire_describe_jump(const zr_lived_t *lived, char *text, size_t text_bytes);
+#define ZR_JUMP_TEXT_BYTES 96
 
 /**
  * Both sides of a connection say that they are there, from a thread that does nothing else, when

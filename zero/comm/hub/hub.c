@@ -82,9 +82,10 @@ static void serve_rank(zr_hub_t *hub, int rank) {
     if (found < 0) {
         zr_hub_lose_rank(hub, rank, "sent what is no message, and was cut off");
     } else if (error != 0) {
-        char reason[128];
-        snprintf(reason, sizeof(reason), "is gone: its connection has ended (%s)",
-                 error == ECONNRESET ? "closed by its process or machine" : strerror(error));
+        char reason[256], jump[ZR_JUMP_TEXT_BYTES];
+        snprintf(reason, sizeof(reason), "is gone: its connection has ended (%s)%s",
+                 error == ECONNRESET ? "closed by its process or machine" : strerror(error),
+                 zr_wire_describe_jump(&hub->clock, jump, sizeof(jump)));
         zr_hub_lose_rank(hub, rank, reason);
     }
 }
