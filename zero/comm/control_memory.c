@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "zero/comm/control.h"
 #include "zero/comm/deadline.h"
+#include "zero/comm/looks.h"
 
 typedef struct memory_control memory_control_t;
 
@@ -21,7 +22,7 @@ typedef struct meeting_place {
                                            guards it */
     bool is_told;                       /* the groups know that it has failed */
     pthread_cond_t changed;             /* a meeting is complete, or the communicator has ended */
-    int timeout_ms;
+    int timeout_ms, n_looks;
     int n_members; /* handles not destroyed; the last frees the place, once it has no groups */
     zr_control_t *
         *offspring;        /* [n_ranks] at a split: the handle that a rank's leader made for it */
@@ -65,6 +66,16 @@ static void tell_if_changed(place_t *place, unsigned generation) {
     }
 }
 
+/* Look for a while whether a meeting is complete, or the communicator has ended, before the system
+ * is asked to wait. Lock not held: that whoever changes this does so under it, and who waits looks
+ * again. */
+static void look_for(const place_t *place, unsigned generation) {
+    const zr_roll_t *roll = place->roll;
+    for (int i = 0;
+         i < place->n_looks && roll->generation == generation && !atomic_load(&roll->is_dead); i++)
+        zr_looks_pause();
+}
+
 static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, void *all) {
     place_t *place = place_of(control);
     zr_roll_t *roll = place->roll;
@@ -75,6 +86,9 @@ static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, v
         zr_roll_arrive(roll, control->rank, post);
         tell_if_changed(place, generation);
     }
+    pthread_mutex_unlock(&place->mutex);
+    look_for(place, generation);
+    pthread_mutex_lock(&place->mutex);
     while (roll->generation == generation && !atomic_load(&roll->is_dead)) {
         int error = pthread_cond_timedwait(&place->changed, &place->mutex, &deadline);
         if (error == ETIMEDOUT && roll->generation == generation) {
@@ -97,6 +111,9 @@ static zr_status_t memory_meet(zr_control_t *control, zr_status_t status) {
     zr_roll_count_in(place->roll, status);
     if (place->roll->generation != generation)
         pthread_cond_broadcast(&place->changed);
+    pthread_mutex_unlock(&place->mutex);
+    look_for(place, generation);
+    pthread_mutex_lock(&place->mutex);
     while (place->roll->generation == generation)
         pthread_cond_wait(&place->changed, &place->mutex);
     zr_status_t outcome = place->roll->outcome;
@@ -178,6 +195,7 @@ static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, con
         return ZR_ERR_MEMORY;
     }
     place->timeout_ms = timeout_ms;
+    place->n_looks = zr_looks_count(n_ranks);
     place->n_members = n_ranks;
     place->offspring = (zr_control_t **)(place + 1);
     place->roll = (zr_roll_t *)((char *)place + head_bytes);

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,17 +14,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "zero/comm/looks.h"
+
 /* Numbers of meetings have 31 bits and begin again at 0, a while after the first meeting, so that
  * it is nothing rare. */
 #define ZR_PAGE_ENDED 0x80000000u
 #define ZR_PAGE_NUMBERS 0x7FFFFFFFu
 #define ZR_PAGE_FIRST (ZR_PAGE_NUMBERS - 9)
 
-enum {
-    LINE_BYTES = 64,
-    MANY_LOOKS = 2000, /* before the system is asked to wait: some tens of microseconds */
-    FEW_LOOKS = 20     /* where ranks wait for each other's core */
-};
+enum { LINE_BYTES = 64 };
 
 typedef struct seat {
     _Alignas(LINE_BYTES) atomic_uint came_to; /* the latest meeting that it came to */
@@ -62,13 +59,6 @@ static size_t shared_bytes(int n_ranks) {
     return sizeof(shared_t) + (size_t)n_ranks * sizeof(seat_t);
 }
 
-static int count_looks(int n_ranks) {
-    cpu_set_t cores;
-    bool has_core =
-        sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= n_ranks;
-    return has_core ? MANY_LOOKS : FEW_LOOKS;
-}
-
 /* NULL: errno says why. */
 static zr_page_t *map_page(int file, int n_ranks, int rank) {
     zr_page_t *page = calloc(1, sizeof(*page));
@@ -76,7 +66,7 @@ static zr_page_t *map_page(int file, int n_ranks, int rank) {
         return NULL;
     page->size_bytes = shared_bytes(n_ranks);
     page->rank = rank;
-    page->n_looks = count_looks(n_ranks);
+    page->n_looks = zr_looks_count(n_ranks);
     page->file = -1;
     page->shared = mmap(NULL, page->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (page->shared == MAP_FAILED) {
@@ -200,12 +190,6 @@ bool zr_page_has_ended(const zr_page_t *page) {
     return (atomic_load(&page->shared->state) & ZR_PAGE_ENDED) != 0;
 }
 
-static void look_again_later(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}
-
 void zr_page_wait(zr_page_t *page, unsigned meeting, int ms) {
     shared_t *shared = page->shared;
     struct timespec limit = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
@@ -213,7 +197,7 @@ void zr_page_wait(zr_page_t *page, unsigned meeting, int ms) {
     for (int i = 0; i < page->n_looks; i++) {
         if (atomic_load(&shared->state) != waiting)
             return;
-        look_again_later();
+        zr_looks_pause();
     }
     atomic_fetch_add(&shared->n_sleepers, 1);
     syscall(SYS_futex, &shared->state, FUTEX_WAIT, waiting, &limit, NULL, 0);

@@ -46,13 +46,13 @@ typedef struct zr_seat {
 
 typedef struct zr_roll {
     int n_ranks;
-    bool is_nested;      /* of a group made by split */
-    int n_arrived;       /* at the meeting under way, < n_ranks */
-    zr_status_t pending; /* the first error that a rank brought to it */
-    unsigned generation; /* meetings completed */
-    zr_status_t outcome; /* of the latest meeting, the same for all; written before its
-                            generation, and not again before all ranks have arrived anew */
-    atomic_bool is_dead; /* never becomes false */
+    bool is_nested;         /* of a group made by split */
+    int n_arrived;          /* at the meeting under way, < n_ranks */
+    zr_status_t pending;    /* the first error that a rank brought to it */
+    atomic_uint generation; /* meetings completed */
+    zr_status_t outcome;    /* of the latest meeting, the same for all; written before its
+                               generation, and not again before all ranks have arrived anew */
+    atomic_bool is_dead;    /* never becomes false */
     bool is_apart; /* posts are not here: to a reason that is given, who knows the latest call of
                       `whose` adds it */
     int whose;     /* -1: of nobody; written like the reason */

@@ -1,0 +1,15 @@
+/*
+ * How long a rank looks for others to come before it asks the system to wake it: some tens of
+ * microseconds, which a wakeup takes as well, where ranks have cores of their own; next to nothing
+ * where they wait for each other's core.
+ */
+#ifndef ZR_ZERO_COMM_LOOKS_H
+#define ZR_ZERO_COMM_LOOKS_H
+
+/** Looks of a rank of so many that share this process's cores. */
+int zr_looks_count(int n_ranks);
+
+/** Between two looks. */
+void zr_looks_pause(void);
+
+#endif
