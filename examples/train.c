@@ -289,13 +289,14 @@ static void destroy_rank(rank_t *rank) {
 /* ---- a rank: what all have done --------------------------------------------------------- */
 
 /* Tell the results through device memory: [n_ranks]. */
-static zr_status_t gather_results(rank_t *rank, train_result_t *of_device, zr_stream_t *stream) {
+static zr_status_t gather_results(rank_t *rank, zr_stream_t *stream, train_result_t *of_device,
+                                  train_result_t *of_all) {
     const zr_message_t message = {"results", ZR_DTYPE_U8, ZR_TRAFFIC_CONTROL};
     size_t n_ranks = (size_t)rank->run->options->n_ranks, bytes = sizeof(train_result_t);
     train_result_t *own = &of_device[rank->number];
     ZR_TRY(zr_copy_async(stream, own, &rank->result, bytes, ZR_COPY_HOST_TO_DEVICE));
     ZR_TRY(zr_comm_all_gather(rank->comm, &message, own, of_device, bytes, stream));
-    ZR_TRY(zr_copy_async(stream, rank->of_all, of_device, n_ranks * bytes, ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_copy_async(stream, of_all, of_device, n_ranks * bytes, ZR_COPY_DEVICE_TO_HOST));
     ZR_TRY(zr_stream_synchronize(stream));
     return zr_comm_check(rank->comm);
 }
@@ -308,18 +309,23 @@ static zr_status_t share_results(rank_t *rank) {
     zr_stream_t *stream = NULL;
     void *base = NULL;
     bytes = (bytes + granule - 1) / granule * granule;
-    rank->of_all = calloc(n_ranks, sizeof(train_result_t));
-    if (rank->of_all == NULL)
+    train_result_t *of_all = calloc(n_ranks, sizeof(*of_all));
+    if (of_all == NULL)
         return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the results of %zu ranks",
                        n_ranks);
-    ZR_TRY(zr_range_reserve(rank->device, ZR_TIER_DEVICE, bytes, &base));
-    zr_status_t status = zr_range_map(rank->device, ZR_TIER_DEVICE, base, 0, bytes);
+    zr_status_t status = zr_range_reserve(rank->device, ZR_TIER_DEVICE, bytes, &base);
+    if (status == ZR_OK)
+        status = zr_range_map(rank->device, ZR_TIER_DEVICE, base, 0, bytes);
     if (status == ZR_OK)
         status = zr_stream_create(rank->device, "results", &stream);
     if (status == ZR_OK)
-        status = gather_results(rank, base, stream);
+        status = gather_results(rank, stream, base, of_all);
     zr_stream_destroy(&stream);
     zr_range_release(rank->device, ZR_TIER_DEVICE, &base, bytes);
+    if (status == ZR_OK)
+        rank->of_all = of_all;
+    else
+        free(of_all);
     return status;
 }
 
