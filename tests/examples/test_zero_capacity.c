@@ -335,7 +335,6 @@ static void parts_fit_more(void **state) {
     assert_true(found[2] >= found[1]);
 }
 
-/* What is printed runs in zero-train, and one layer more does not. */
 /* What is left open by a word is as open as what is not said. */
 static void open_stages_are_all_tried(void **state) {
     (void)state;
@@ -350,6 +349,7 @@ static void open_stages_are_all_tried(void **state) {
     json_decref(object);
 }
 
+/* What is printed runs in zero-train, and one layer more does not. */
 static void options_are_zero_trains(void **state) {
     char arguments[2048], larger[64];
     (void)state;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What is installed can be used: the program in examples/library is built with the pkg-config file alone,
-# and by CMake's package, and learns the same at every stage, with ranks that are threads; all programs are there,
-# with what they look for beside them.
+# and by CMake's package, and learns the same at every stage, with ranks that are threads, or processes; all programs
+# are there, with what they look for beside them.
 #
 # Usage: test_install.sh BUILD [MPIRUN]   (MPIRUN: that of Open MPI, where its module is installed)
 set -eu
