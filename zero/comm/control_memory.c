@@ -28,6 +28,9 @@ typedef struct meeting_place {
         *offspring;        /* [n_ranks] at a split: the handle that a rank's leader made for it */
     atomic_bool *has_told; /* [n_ranks]; of a place that was split from none */
     zr_roll_t *roll;
+    unsigned char (*payloads)[ZR_PAYLOAD_BYTES]; /* [2 * n_ranks]: brought to meetings of even and
+                                                    of odd numbers. A rank that is ahead comes to
+                                                    the next while others still look */
 } place_t;
 
 struct memory_control {
@@ -76,6 +79,11 @@ static void look_for(const place_t *place, unsigned generation) {
         zr_looks_pause();
 }
 
+/* What a rank brings to the meeting behind so many. */
+static unsigned char *payload_of(const place_t *place, unsigned generation, int rank) {
+    return place->payloads[generation % 2 * (unsigned)place->roll->n_ranks + (unsigned)rank];
+}
+
 static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, void *all) {
     place_t *place = place_of(control);
     zr_roll_t *roll = place->roll;
@@ -83,6 +91,7 @@ static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, v
     pthread_mutex_lock(&place->mutex);
     unsigned generation = roll->generation;
     if (!atomic_load(&roll->is_dead)) {
+        memcpy(payload_of(place, generation, control->rank), post->payload, post->payload_bytes);
         zr_roll_arrive(roll, control->rank, post);
         tell_if_changed(place, generation);
     }
@@ -98,8 +107,8 @@ static zr_status_t memory_arrive(zr_control_t *control, const zr_post_t *post, v
     }
     zr_status_t status = roll->generation != generation ? roll->outcome : ZR_ERR_COMM;
     for (int rank = 0; status == ZR_OK && post->payload_bytes > 0 && rank < roll->n_ranks; rank++)
-        memcpy((char *)all + (size_t)rank * post->payload_bytes, roll->seats[rank].post.payload,
-               post->payload_bytes);
+        memcpy((char *)all + (size_t)rank * post->payload_bytes,
+               payload_of(place, generation, rank), post->payload_bytes);
     pthread_mutex_unlock(&place->mutex);
     return status;
 }
@@ -186,8 +195,9 @@ static void memory_destroy(zr_control_t *control) {
 static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, const int *origins,
                                 place_t **place_p) {
     size_t n = (size_t)n_ranks, head_bytes = sizeof(place_t) + n * sizeof(zr_control_t *);
-    size_t roll_bytes = zr_roll_bytes(n_ranks);
-    place_t *place = calloc(1, head_bytes + roll_bytes + n * sizeof(atomic_bool));
+    size_t roll_bytes = zr_roll_bytes(n_ranks), told_bytes = n * sizeof(atomic_bool);
+    size_t all_bytes = head_bytes + roll_bytes + told_bytes + 2 * n * ZR_PAYLOAD_BYTES;
+    place_t *place = calloc(1, all_bytes);
     if (place == NULL)
         return ZR_ERR_MEMORY;
     if (!zr_deadline_init(&place->mutex, &place->changed)) {
@@ -200,6 +210,7 @@ static zr_status_t create_place(int n_ranks, int timeout_ms, bool is_nested, con
     place->offspring = (zr_control_t **)(place + 1);
     place->roll = (zr_roll_t *)((char *)place + head_bytes);
     place->has_told = (atomic_bool *)((char *)place->roll + roll_bytes);
+    place->payloads = (void *)((char *)place->has_told + told_bytes);
     zr_roll_init(place->roll, n_ranks, is_nested, origins);
     *place_p = place;
     return ZR_OK;

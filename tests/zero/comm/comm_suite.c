@@ -153,8 +153,11 @@ static void count_machines(rank_t *self) {
     if (self->suite->machine_ranks > 0)
         wanted = (self->n_ranks - 1) / self->suite->machine_ranks + 1;
     CHECK(self, zr_comm_count_machines(self->comm, NULL) == ZR_ERR_ARGUMENT);
-    CHECK(self, zr_comm_count_machines(self->comm, &n_machines) == ZR_OK);
-    CHECK(self, n_machines == wanted);
+    for (int i = 0; i < 10 && self->failure[0] == '\0'; i++) { /* who is ahead goes on at once */
+        CHECK(self, zr_comm_count_machines(self->comm, &n_machines) == ZR_OK);
+        CHECK(self, n_machines == wanted);
+        CHECK(self, zr_comm_barrier(self->comm, "behind it") == ZR_OK);
+    }
 }
 
 static void test_machines(void **state) {
