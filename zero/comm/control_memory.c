@@ -253,10 +253,12 @@ zr_status_t zr_control_create_memory(int n_ranks, int timeout_ms, zr_control_t *
 
 /* ---- split ---- */
 
-/* A group ends with what it was split from, also where that has failed meanwhile. */
+/* A group ends with what it was split from, also where that has failed meanwhile; and its ranks
+ * share the cores with all others. */
 static void adopt_group(place_t *place, place_t *group) {
     pthread_mutex_lock(&place->mutex);
     group->parent = place;
+    group->n_looks = place->n_looks;
     group->next = place->first;
     place->first = group;
     if (has_failed(place))
