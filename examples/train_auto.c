@@ -22,9 +22,11 @@ static zr_status_t refuse(const plan_options_t *asked, const plan_rows_t *rows,
     return zr_fail(log, ZR_ERR_BUDGET, "auto: nothing fits%s", text);
 }
 
-/* On one machine there are no groups to choose from, and nothing is said of them. */
+/* On one machine there are no groups to choose from, and nothing is said of them, unless they are
+ * what was asked for. */
 static void say_groups(const train_options_t *options, const plan_row_t *row, plan_words_t *said) {
-    if (!options->auto_group || train_launch_n_sharing(options) == options->n_ranks)
+    bool is_one_machine = train_launch_n_sharing(options) == options->n_ranks;
+    if (!options->auto_group || (is_one_machine && options->auto_stage))
         return;
     if (row->group_size > 0)
         plan_words_add(said, " --shard-group-size %d", row->group_size);
@@ -65,9 +67,8 @@ static void take(train_options_t *options, const plan_rows_t *rows, const zr_log
     config->offload_optimizer = row->config.offload_optimizer;
     config->offload_param = row->config.offload_param;
     choice->n_plans = rows->n_tried;
-    zr_log_write(log, ZR_LOG_INFO, "auto: %s (%zu plan%s)",
-                 said.n > 0 ? choice->options + 1 : "all ranks are on one machine: one group",
-                 rows->n_tried, messages_plural(rows->n_tried));
+    zr_log_write(log, ZR_LOG_INFO, "auto: %s (%zu plan%s)", choice->options + 1, rows->n_tried,
+                 messages_plural(rows->n_tried));
     if (!options->auto_stage && !options->auto_group)
         return;
     zr_log_write(log, ZR_LOG_INFO, "auto: %s", choice->why);
