@@ -73,6 +73,17 @@ leave_out() {
     fi
 }
 
+# Whether a process of the group runs still. What has ended, and waits for who began it to be told, does not.
+runs_still() {
+    local file line state group
+    for file in /proc/[0-9]*/stat; do
+        read -r line 2>/dev/null <"$file" || continue
+        read -r state _ group _ <<<"${line##*) }"
+        [ "$group" != "$1" ] || [[ $state = [ZX] ]] || return 0
+    done
+    return 1
+}
+
 # run_limited LIMIT COMMAND...: run it for so many seconds, then end it and what it has started. 124:
 # it was ended; 125: it did not even end then, as a process that hangs in a driver, and is left behind.
 run_limited() {
@@ -89,9 +100,9 @@ run_limited() {
         return $code
     fi
     kill -TERM -- "-$pid" 2>/dev/null
-    for ((tries = 0; tries < 40; tries++)); do
+    for ((tries = 0; tries < 80; tries++)); do
         [ "$tries" -ne 20 ] || kill -KILL -- "-$pid" 2>/dev/null
-        kill -0 -- "-$pid" 2>/dev/null || return 124
+        runs_still "$pid" || return 124
         sleep 0.1
     done
     return 125
