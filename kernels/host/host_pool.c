@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/pause.h"
+
 #define ZR_SPIN_ROUNDS 500
 
 struct zr_host_pool {
@@ -41,14 +43,6 @@ struct zr_host_pool {
     atomic_size_t next_task;
 };
 
-static void pause_briefly(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void work_off(zr_host_pool_t *pool) {
     for (;;) {
         size_t index = atomic_fetch_add_explicit(&pool->next_task, 1, memory_order_relaxed);
@@ -62,7 +56,7 @@ static void watch_for_job(zr_host_pool_t *pool, unsigned seen) {
     for (int i = 0; i < ZR_SPIN_ROUNDS; i++) {
         if (atomic_load_explicit(&pool->n_jobs, memory_order_relaxed) != seen)
             return;
-        pause_briefly();
+        zr_pause();
     }
 }
 
@@ -120,7 +114,7 @@ static void run_together(zr_host_pool_t *pool, size_t n_tasks,
     for (int i = 0; i < ZR_SPIN_ROUNDS; i++) {
         if (atomic_load_explicit(&pool->n_inside, memory_order_relaxed) == 0)
             break;
-        pause_briefly();
+        zr_pause();
     }
     pthread_mutex_lock(&pool->mutex);
     pool->open = false;

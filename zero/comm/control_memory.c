@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
+#include "kernels/pause.h"
 #include "zero/comm/control.h"
 #include "zero/comm/deadline.h"
 #include "zero/comm/looks.h"
@@ -76,7 +77,7 @@ static void look_for(const place_t *place, unsigned generation) {
     const zr_roll_t *roll = place->roll;
     for (int i = 0;
          i < place->n_looks && roll->generation == generation && !atomic_load(&roll->is_dead); i++)
-        zr_looks_pause();
+        zr_pause();
 }
 
 /* What a rank brings to the meeting behind so many. */

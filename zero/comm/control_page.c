@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/pause.h"
 #include "zero/comm/looks.h"
 
 /* Numbers of meetings have 31 bits and begin again at 0, a while after the first meeting, so that
@@ -197,7 +198,7 @@ void zr_page_wait(zr_page_t *page, unsigned meeting, int ms) {
     for (int i = 0; i < page->n_looks; i++) {
         if (atomic_load(&shared->state) != waiting)
             return;
-        zr_looks_pause();
+        zr_pause();
     }
     atomic_fetch_add(&shared->n_sleepers, 1);
     syscall(SYS_futex, &shared->state, FUTEX_WAIT, waiting, &limit, NULL, 0);

@@ -12,9 +12,3 @@ int zr_looks_count(int n_ranks) {
         sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= n_ranks;
     return has_core ? MANY_LOOKS : FEW_LOOKS;
 }
-
-void zr_looks_pause(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#endif
-}

@@ -9,7 +9,4 @@
 /** Looks of a rank of so many that share this process's cores. */
 int zr_looks_count(int n_ranks);
 
-/** Between two looks. */
-void zr_looks_pause(void);
-
 #endif
