@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "allocator/internal.h"
 #include "tests/common/late_nn.h"
 
 typedef struct late_device {
@@ -60,6 +61,7 @@ typedef struct late_stream {
     struct late_stream *next; /* of all devices */
     work_t *first, **last_p;
     bool fails_copy;
+    int fails_kernel; /* after so many more; 0: none */
 } late_stream_t;
 
 /* All late devices: the mutex guards everything here, and what is queued. */
@@ -398,6 +400,9 @@ static zr_status_t run_nn(zr_stream_t *stream, const late_args_t *args) {
 }
 
 zr_status_t late_queue_nn(zr_stream_t *stream, late_nn_run_fn run, const late_nn_args_t *args) {
+    late_stream_t *own = (late_stream_t *)stream;
+    if (own->fails_kernel > 0 && --own->fails_kernel == 0)
+        return ZR_ERR_DEVICE;
     late_args_t late_args = {.nn_run = run, .nn = *args};
     return queue_run(stream, run_nn, &late_args);
 }
@@ -405,6 +410,57 @@ zr_status_t late_queue_nn(zr_stream_t *stream, late_nn_run_fn run, const late_nn
 const zr_device_t *late_host_of(const zr_device_t *device) {
     return ((const late_device_t *)device)->host;
 }
+
+/* ---- memory that is given back ---- */
+
+/* Whether one of these words is an address in the memory. */
+static bool points_into(const void *words, size_t size_bytes, uintptr_t memory, size_t n_bytes) {
+    for (size_t at = 0; at + sizeof(uintptr_t) <= size_bytes; at += sizeof(uintptr_t)) {
+        uintptr_t word;
+        memcpy(&word, (const char *)words + at, sizeof(word));
+        if (word - memory < n_bytes)
+            return true;
+    }
+    return false;
+}
+
+static void check_unused(const void *pointer, size_t n_bytes) {
+    uintptr_t memory = (uintptr_t)pointer;
+    for (const late_stream_t *stream = late.streams; stream != NULL; stream = stream->next)
+        for (const work_t *work = stream->first; work != NULL; work = work->next) {
+            const late_args_t *args = &work->args;
+            size_t sources_bytes = (size_t)args->n_sources * sizeof(*args->sources);
+            if (work->event != NULL ||
+                (!points_into(args, sizeof(*args), memory, n_bytes) &&
+                 !points_into(args->sources, sources_bytes, memory, n_bytes)))
+                continue;
+            fprintf(stderr, "late device: %zu bytes are freed, and used by work on \"%s\"\n",
+                    n_bytes, stream->base.name);
+            abort();
+        }
+}
+
+void late_device_check_free(zr_allocator_t *allocator, const void *pointer,
+                            const zr_stream_t *stream) {
+    if (pointer == NULL || stream != NULL)
+        return;
+    pthread_mutex_lock(&allocator->lock);
+    const zr_block_t *block = zr_block_table_find(&allocator->table, pointer);
+    size_t n_bytes = block != NULL ? block->requested_bytes : 0;
+    pthread_mutex_unlock(&allocator->lock);
+    pthread_mutex_lock(&late.mutex);
+    check_unused(pointer, n_bytes);
+    pthread_mutex_unlock(&late.mutex);
+}
+
+#ifndef ZR_TAKE_AWAY_WAITS /* there waits/taken_away.c does it */
+void __real_zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream);
+void __wrap_zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream);
+void __wrap_zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stream) {
+    late_device_check_free(allocator, pointer != NULL ? *pointer : NULL, stream);
+    __real_zr_free(allocator, pointer, stream);
+}
+#endif
 
 /* ---- the device ---- */
 
@@ -468,6 +524,10 @@ void late_device_close(zr_device_t **device_p) {
 
 void late_device_fail_copy(zr_stream_t *stream) {
     ((late_stream_t *)stream)->fails_copy = true;
+}
+
+void late_device_fail_kernel(zr_stream_t *stream, int nth) {
+    ((late_stream_t *)stream)->fails_kernel = nth;
 }
 
 void late_device_ignore_waits(bool ignore) {

@@ -4,7 +4,7 @@
 #ifndef ZR_TESTS_COMMON_LATE_DEVICE_H
 #define ZR_TESTS_COMMON_LATE_DEVICE_H
 
-#include "kernels/device.h"
+#include "allocator/allocator.h"
 
 /**
  * Open a device: the host's memory and kernels, with streams that run only when somebody waits.
@@ -15,6 +15,16 @@ void late_device_close(zr_device_t **device);
 
 /** The next copy within the device on this stream fails when it is queued. */
 void late_device_fail_copy(zr_stream_t *stream);
+
+/** The n-th kernel of a transformer from now on this stream fails when it is queued. */
+void late_device_fail_kernel(zr_stream_t *stream, int nth);
+
+/**
+ * Every free of a program with late devices comes here first (--wrap). Of memory that nothing is
+ * said to use any more (`stream` NULL) it ends the program where work is queued that does.
+ */
+void late_device_check_free(zr_allocator_t *allocator, const void *pointer,
+                            const zr_stream_t *stream);
 
 /** From now on the waits of all late devices are ignored: what a schedule without events does. */
 void late_device_ignore_waits(bool ignore);

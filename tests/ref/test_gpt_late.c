@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "examples/gpt.h"
+#include "tests/common/late_device.h"
 #include "tests/common/ranks.h"
 
 enum { N_STEPS = 3, BATCH = 2, SEQ = 7, VOCAB = 29 };
@@ -125,7 +126,47 @@ static void test_late(void **state) {
     }
 }
 
+/* A model that ends with its work queued, after as many kernels as its context says. */
+static zr_status_t run_in_part(test_rank_t *rank) {
+    const gpt_shape_t shape = {.n_layers = 2, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
+    gpt_options_t options = {.seed = 3};
+    zr_config_t config = zr_config_default();
+    zr_runtime_t *runtime = NULL;
+    gpt_t *gpt = NULL;
+    int32_t tokens[BATCH * SEQ];
+    config.micro_batch = BATCH;
+    config.grad_accum = 1;
+    make_tokens(0, 1, tokens);
+    ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
+    zr_status_t status = gpt_create(runtime, &shape, &options, &gpt);
+    if (status == ZR_OK)
+        status = zr_runtime_commit(runtime);
+    if (status == ZR_OK)
+        late_device_fail_kernel(zr_runtime_stream(runtime), *(const int *)rank->context);
+    if (status == ZR_OK)
+        status = gpt_train_micro_batch(gpt, tokens, tokens, BATCH, SEQ);
+    gpt_destroy(&gpt);
+    zr_runtime_destroy(&runtime);
+    return status;
+}
+
+/* What it has is freed behind the work that uses it (late_device_check_free). */
+static void test_ends_anywhere(void **state) {
+    (void)state;
+    int n_kernels = 0;
+    test_ranks_t ranks = {
+        .n_ranks = 1, .late = true, .quiet = true, .run = run_in_part, .context = &n_kernels};
+    do {
+        n_kernels++;
+        test_run_ranks(&ranks);
+    } while (ranks.status[0] == ZR_ERR_DEVICE);
+    if (ranks.status[0] != ZR_OK)
+        fail_msg("kernel %d: %s", n_kernels, ranks.last_error[0]);
+    assert_true(n_kernels > 20);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_late)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_late),
+                                       cmocka_unit_test(test_ends_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
