@@ -216,9 +216,7 @@ static void drain(zr_stash_t *stash) {
                      stash->options.name);
 }
 
-void zr_stash_clear(zr_stash_t *stash) {
-    if (stash->n_full == 0 && !stash->has_failed)
-        return;
+static void empty(zr_stash_t *stash) {
     drain(stash);
     for (size_t i = 0; i < stash->options.n_slots; i++) {
         slot_t *slot = &stash->slots[i];
@@ -230,6 +228,11 @@ void zr_stash_clear(zr_stash_t *stash) {
     stash->n_full = 0;
     stash->live_bytes = 0;
     stash->has_failed = false;
+}
+
+void zr_stash_clear(zr_stash_t *stash) {
+    if (stash->n_full != 0 || stash->has_failed)
+        empty(stash);
 }
 
 static void destroy_buffers(zr_stash_t *stash) {
@@ -245,8 +248,7 @@ void zr_stash_destroy(zr_stash_t **stash_pp) {
     if (stash_pp == NULL || *stash_pp == NULL)
         return;
     zr_stash_t *stash = *stash_pp;
-    zr_stash_clear(stash);
-    drain(stash);
+    empty(stash);
     destroy_buffers(stash);
     zr_allocator_replay_stop(stash->options.allocator);
     for (size_t i = 0; i < stash->options.n_slots; i++) {
