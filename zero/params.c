@@ -217,11 +217,15 @@ zr_status_t zr_params_allocate(zr_unit_t *unit, int kind) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Give the buffer back that was given out first; the device has done with it, or is waited for. */
+/* Give the buffer back that was given out first, and that the device has done with. */
 static zr_status_t return_buffer(zr_params_t *params) {
-    ZR_TRY(zr_event_synchronize(params->taken[params->n_returned % params->n_buffers]));
     params->n_returned++;
     return zr_swap_done(params->swap);
+}
+
+static zr_status_t await_buffer(zr_params_t *params) {
+    ZR_TRY(zr_event_synchronize(params->taken[params->n_returned % params->n_buffers]));
+    return return_buffer(params);
 }
 
 static zr_status_t open_reads(zr_params_t *params, const zr_swap_item_t *items, size_t n_items) {
@@ -236,7 +240,7 @@ static zr_status_t close_reads(zr_params_t *params) {
     if (!params->is_reading)
         return ZR_OK;
     while (params->n_returned < params->n_given)
-        ZR_TRY(return_buffer(params));
+        ZR_TRY(await_buffer(params));
     params->is_reading = params->is_ahead = false;
     return zr_swap_end(params->swap);
 }
@@ -309,7 +313,7 @@ static zr_status_t fetch_part(zr_runtime_t *runtime, void *target, size_t size_b
     zr_params_t *params = &runtime->shards;
     void *buffer = NULL;
     if (params->n_given - params->n_returned == params->n_buffers)
-        ZR_TRY(return_buffer(params));
+        ZR_TRY(await_buffer(params));
     ZR_TRY(zr_swap_next(params->swap, &buffer));
     zr_event_t *taken = params->taken[params->n_given % params->n_buffers];
     params->n_given++;
