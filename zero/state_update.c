@@ -86,7 +86,7 @@ static zr_status_t send_params(zr_unit_t *unit, const piece_work_t *work) {
 /* ---- a piece ---- */
 
 /* Elements [first, first + n_elems) of the flat buffer, all of one group; their parameters go to
- * `params`. */
+ * `params`. What the host updates is there when this returns. */
 static zr_status_t update_run(zr_unit_t *unit, const zr_state_update_t *update,
                               const piece_work_t *work, const zr_segment_t *run, void *params) {
     const zr_runtime_t *runtime = unit->runtime;
@@ -101,7 +101,8 @@ static zr_status_t update_run(zr_unit_t *unit, const zr_state_update_t *update,
     args.param = params;
     args.lr = (float)(update->lr * group->lr_scale);
     args.weight_decay = (float)group->weight_decay;
-    return zr_kernel_adamw(work->stream, &args);
+    ZR_TRY(zr_kernel_adamw(work->stream, &args));
+    return work->stream == runtime->compute ? ZR_OK : zr_stream_synchronize(work->stream);
 }
 
 /* As many of a run's elements as have their parameters in one place. */
@@ -117,8 +118,6 @@ static zr_status_t update_some(zr_unit_t *unit, const zr_state_update_t *update,
     ZR_TRY(zr_params_open_write(unit, FLAT_TRAINABLE, &write));
     run->n_elems = write.n_elems;
     ZR_TRY(update_run(unit, update, work, run, write.target));
-    if (work->stream != runtime->compute)
-        ZR_TRY(zr_stream_synchronize(work->stream));
     return zr_params_close_write(unit, FLAT_TRAINABLE, &write);
 }
 
@@ -138,7 +137,6 @@ static zr_status_t update_slice(zr_unit_t *unit, const zr_state_update_t *update
                                 const piece_work_t *work, zr_segment_t *run) {
     ZR_TRY(pass_slice(unit, work, run, zr_swap_open_slice));
     ZR_TRY(update_some(unit, update, work, run));
-    ZR_TRY(zr_stream_synchronize(work->stream));
     return pass_slice(unit, work, run, zr_swap_close_slice);
 }
 
@@ -195,7 +193,6 @@ static zr_status_t update_on_host(zr_unit_t *unit, const zr_state_update_t *upda
     if (is_swapped && work->most_elems > SLICE_ELEMS)
         work->most_elems = SLICE_ELEMS;
     ZR_TRY(update_runs(unit, update, work));
-    ZR_TRY(zr_stream_synchronize(state->host));
     if (work->params != NULL && state->has_copies)
         ZR_TRY(send_params(unit, work));
     state->n_updated++;

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "examples/gpt.h"
+#include "kernels/simulation.h"
 #include "tests/common/ranks.h"
 
 enum { N_STEPS = 3, MOST_RANKS = 3, MOST_TOKENS = 256 };
@@ -394,6 +395,104 @@ static void test_remembered(void **state) {
     assert_int_equal(n_different, 0);
 }
 
+/* ---- times ----------------------------------------------------------------------------------- */
+
+/* What the clock was told of updates. */
+typedef struct updates {
+    double host_end;   /* of the latest update on the host */
+    size_t n_of_host;  /* updates there */
+    size_t n_before;   /* work that has begun before that end, and was queued later */
+    double longest[2]; /* seconds of an update, on the device and on the host */
+} updates_t;
+
+static void see(void *context, const zr_sim_span_t *span) {
+    updates_t *seen = context;
+    bool is_update = strcmp(span->name, "adamw") == 0;
+    seen->n_before += span->begin < seen->host_end;
+    if (!is_update)
+        return;
+    bool is_on_host = span->part == ZR_SIM_HOST;
+    seen->n_of_host += is_on_host;
+    if (is_on_host)
+        seen->host_end = span->end;
+    if (span->end - span->begin > seen->longest[is_on_host])
+        seen->longest[is_on_host] = span->end - span->begin;
+}
+
+/* A model on one simulated GPU, whose clock is watched. */
+static void watch(const zr_config_t *config, const zr_hardware_t *hardware, updates_t *seen,
+                  used_t *used) {
+    sim_case_t c = {.shape = {.n_layers = 2, .channels = 64, .heads = 2, .seq = 16, .vocab = 100},
+                    .model = {.seed = 1},
+                    .config = *config,
+                    .b = 1,
+                    .t = 8};
+    test_rank_t rank = {.log = zr_log_default()};
+    zr_device_options_t options = {.log = rank.log, .hardware = hardware};
+    zr_comm_options_t comm_options = zr_comm_options_default();
+    c.config.nvme.store = "sim";
+    snprintf(c.config.nvme.paths, sizeof(c.config.nvme.paths), ".");
+    c.config.micro_batch = c.config.grad_accum = 1;
+    *seen = (updates_t){0};
+    assert_int_equal(zr_device_open("sim", &options, &rank.device), ZR_OK);
+    assert_int_equal(zr_comm_create_sim(0, 1, &comm_options, &rank.comm), ZR_OK);
+    zr_sim_clock_observe(zr_sim_clock_of(rank.device), see, seen);
+    assert_int_equal(run(&c, &c.config, &rank, used), ZR_OK);
+    zr_comm_destroy(&rank.comm);
+    zr_device_close(&rank.device);
+}
+
+static zr_hardware_t one_gpu(void) {
+    zr_hardware_t hardware = zr_hardware_default();
+    hardware.kind = ZR_HARDWARE_CUDA;
+    hardware.device_memory_bytes = hardware.host_memory_bytes;
+    return hardware;
+}
+
+/* The host's kernels hold the thread that queues all else, as they do where there is a GPU. */
+static void test_updates_hold_the_host(void **state) {
+    (void)state;
+    zr_hardware_t hardware = one_gpu();
+    updates_t seen;
+    used_t used;
+    for (int optimizer = ZR_OFFLOAD_CPU; optimizer <= ZR_OFFLOAD_NVME; optimizer++)
+        for (int param = ZR_OFFLOAD_NONE; param <= ZR_OFFLOAD_NVME; param++) {
+            zr_config_t config = zr_config_default();
+            config.stage = 3;
+            config.offload_optimizer.device = (zr_offload_device_t)optimizer;
+            config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;
+            config.offload_param.device = (zr_offload_device_t)param;
+            config.sub_group_elems = 4096;
+            watch(&config, &hardware, &seen, &used);
+            assert_true(seen.n_of_host > 10);
+            assert_int_equal(seen.n_before, 0);
+        }
+}
+
+/* Measuring which place is faster takes in all of an update, and of a copy: whichever of them is
+ * slow, here a thousand times, is what the place's rate is. */
+static void test_measured_rates(void **state) {
+    (void)state;
+    zr_config_t config = zr_config_default();
+    config.stage = 2;
+    config.offload_optimizer.device = ZR_OFFLOAD_CPU;
+    config.offload_optimizer.update_on = ZR_UPDATE_ON_FASTER;
+    for (int slow = 0; slow < 4; slow++) {
+        zr_hardware_t hardware = one_gpu();
+        double *rates[] = {&hardware.host.update_bytes_per_s, &hardware.device.update_bytes_per_s,
+                           &hardware.to_device.bytes_per_s, &hardware.to_host.bytes_per_s};
+        updates_t seen;
+        used_t used;
+        *rates[slow] = 10e6;
+        watch(&config, &hardware, &seen, &used);
+        const zr_offload_report_t *report = &used.offload;
+        assert_true(report->was_measured);
+        assert_int_equal(report->is_updated_on_device, slow == 0);
+        double of_slow = slow == 0 ? report->host_elems_per_s : report->device_elems_per_s;
+        assert_true(of_slow < 10e6);
+    }
+}
+
 int main(int argc, char **argv) {
     is_cuda = argc > 1 && strcmp(argv[1], "cuda") == 0;
     is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
@@ -406,7 +505,8 @@ int main(int argc, char **argv) {
         n_cases = strtoul(argv[1], NULL, 10);
     if (argc > 2)
         first_case = strtoul(argv[2], NULL, 10);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_bytes),
-                                       cmocka_unit_test(test_remembered)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_remembered),
+        cmocka_unit_test(test_updates_hold_the_host), cmocka_unit_test(test_measured_rates)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
