@@ -62,6 +62,7 @@ struct machine_t {
     size_t n_misuses = 0;
     uint64_t draws = options.seed;
     bool ignores_waits = false;
+    bool is_held = false;
     bool streams_run_alone = false, has_runner = false; /* a thread that makes them */
     std::map<std::pair<int, const void *>, size_t>
         shared_bytes; /* asked for, by device and kernel */
@@ -126,7 +127,7 @@ unsigned draw(unsigned below) {
 /* ---- running ---- */
 
 static bool is_ready(const CUstream_st *stream) {
-    if (stream->work.empty())
+    if (stream->work.empty() || machine.is_held)
         return false;
     const work_t &work = stream->work.front();
     if (work.kind == work_t::GATE)
@@ -715,6 +716,11 @@ bool emu_has_failed_call(void) {
 void emu_fail_kernel(const char *name, int nth, int error) {
     std::lock_guard<std::mutex> lock(emu::mutex);
     machine.kernel = {name, nth, error};
+}
+
+void emu_hold(bool hold) {
+    std::lock_guard<std::mutex> lock(emu::mutex);
+    machine.is_held = hold;
 }
 
 void emu_ignore_waits(bool ignore) {

@@ -5,10 +5,12 @@
 #include <nccl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -200,6 +202,69 @@ static void test_hanging_collectives(void **state) {
     }
 }
 
+/* With more launches behind it than there are notes, which wait for room. */
+static void hang_before_many(rank_t *self) {
+    zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    char *buffer = device_take(self, 400);
+    zr_status_t status = gather(self);
+    for (int i = 0; i < 100 && status == ZR_OK; i++)
+        status = zr_comm_broadcast(self->comm, &message, buffer, 100, 0, self->stream);
+    CHECK(self, status == ZR_ERR_COMM);
+    CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    pthread_barrier_wait(self->together);
+    CHECK(self, strstr(self->log, "has waited 200 ms for ") != NULL);
+}
+
+static void test_hanging_before_many(void **state) {
+    (void)state;
+    emu_nccl_lose_launch(1, 1);
+    run_ranks(&suite, N_RANKS, SHORT_MS, hang_before_many, NULL);
+}
+
+/* The clock that limits are measured by, which the test can move on, and how often it was read. */
+static atomic_uint clock_offset_s, n_clock_reads;
+
+double __real_zr_comm_clock(void);
+double __wrap_zr_comm_clock(void);
+double __wrap_zr_comm_clock(void) {
+    double now = __real_zr_comm_clock() + clock_offset_s;
+    n_clock_reads++;
+    return now;
+}
+
+/* Until all watches have looked some times. */
+static void wait_for_looks(void) {
+    unsigned begin = n_clock_reads;
+    while (n_clock_reads - begin < 5 * N_RANKS)
+        usleep(1000);
+}
+
+/* An hour behind other work is not the collective's. */
+static void come_late(rank_t *self) {
+    size_t n_aborted = emu_nccl_n_aborted();
+    CHECK(self, gather(self) == ZR_OK);
+    CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    if (pthread_barrier_wait(self->together) == PTHREAD_BARRIER_SERIAL_THREAD)
+        emu_hold(true);
+    pthread_barrier_wait(self->together);
+    CHECK(self, gather(self) == ZR_OK);
+    if (pthread_barrier_wait(self->together) == PTHREAD_BARRIER_SERIAL_THREAD) {
+        wait_for_looks();
+        clock_offset_s += 3600;
+        wait_for_looks();
+        emu_hold(false);
+    }
+    pthread_barrier_wait(self->together);
+    CHECK(self, emu_nccl_n_aborted() == n_aborted);
+    CHECK(self, zr_stream_synchronize(self->stream) == ZR_OK);
+    CHECK(self, zr_comm_check(self->comm) == ZR_OK);
+}
+
+static void test_time_behind_other_work(void **state) {
+    (void)state;
+    run_ranks(&suite, N_RANKS, LONG_MS, come_late, NULL);
+}
+
 /* A rank that leaves takes nothing from the others that it has agreed to. */
 static void leave_early(rank_t *self) {
     CHECK(self, gather(self) == ZR_OK);
@@ -338,6 +403,8 @@ int main(void) {
         cmocka_unit_test_setup(test_workspace, set_up),
         cmocka_unit_test_setup(test_sums_of_nccl, set_up),
         cmocka_unit_test_setup(test_hanging_collectives, set_up),
+        cmocka_unit_test_setup(test_hanging_before_many, set_up),
+        cmocka_unit_test_setup(test_time_behind_other_work, set_up),
         cmocka_unit_test_setup(test_rank_that_leaves, set_up),
         cmocka_unit_test_setup(test_many_in_flight, set_up),
         cmocka_unit_test_setup(test_beginnings_that_fail, set_up),

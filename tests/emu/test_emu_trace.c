@@ -113,6 +113,26 @@ static void work_has_its_own_time(void **state) {
     json_decref(file);
 }
 
+/* Times are told although nothing has run but what was waited for: not even, by chance, what the
+ * device has queued to compare clocks with. */
+static void times_need_no_more_than_the_work(void **state) {
+    for (int i = 0; i < 16; i++) {
+        size_t n;
+        if (i > 0)
+            assert_int_equal(setup(state), 0);
+        setting_t *s = *state;
+        go_to(s, 1, "norm");
+        fill(s->compute, s->memory);
+        assert_int_equal(zr_stream_synchronize(s->compute), ZR_OK);
+        close_device(s);
+        assert_int_equal(zr_trace_save(&s->trace, 1, FILE_NAME, NULL), ZR_OK);
+        json_t *file = trace_file_load(FILE_NAME);
+        free(trace_file_slices(file, 1, "compute", "work", &n));
+        json_decref(file);
+        assert_int_equal(n, 1);
+    }
+}
+
 static int teardown(void **state) {
     setting_t *s = *state;
     zr_trace_destroy(&s->trace);
@@ -122,6 +142,7 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(work_has_its_own_time, setup, teardown)};
+        cmocka_unit_test_setup_teardown(work_has_its_own_time, setup, teardown),
+        cmocka_unit_test_setup_teardown(times_need_no_more_than_the_work, setup, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

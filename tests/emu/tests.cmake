@@ -104,6 +104,7 @@ add_test(NAME test_emu_comm_nccl_processes COMMAND test_emu_comm_nccl processes)
 zr_test_properties(test_emu_comm_nccl_processes NO_SANITIZERS)
 zr_add_emu_test(test_emu_nccl emu/test_emu_nccl.c zero/comm/comm_cases.c zero/comm/ranks.c
                 LABELS asan)
+target_link_options(test_emu_nccl PRIVATE LINKER:--wrap=zr_comm_clock)
 zr_add_emu_test(test_emu_comm_threads emu/test_emu_comm_threads.c ${COMM_SUITE} NO_SANITIZERS)
 add_test(NAME test_emu_parity_nccl COMMAND test_emu_parity nccl)
 zr_test_properties(test_emu_parity_nccl NO_SANITIZERS)
