@@ -61,7 +61,7 @@ typedef struct late_stream {
     struct late_stream *next; /* of all devices */
     work_t *first, **last_p;
     bool fails_copy;
-    int fails_kernel; /* after so many more; 0: none */
+    int fails_work; /* the n-th from now; 0: none */
 } late_stream_t;
 
 /* All late devices: the mutex guards everything here, and what is queued. */
@@ -152,7 +152,12 @@ static zr_status_t queue_work(zr_stream_t *stream, const work_t *content) {
 }
 
 static zr_status_t queue_run(zr_stream_t *stream, late_run_fn run, const late_args_t *args) {
+    late_stream_t *own = (late_stream_t *)stream;
     work_t work = {.run = run, .args = *args};
+    if (own->fails_work > 0 && --own->fails_work == 0) {
+        free(args->sources);
+        return ZR_ERR_DEVICE;
+    }
     pthread_mutex_lock(&late.mutex);
     zr_status_t status = queue_work(stream, &work);
     pthread_mutex_unlock(&late.mutex);
@@ -400,9 +405,6 @@ static zr_status_t run_nn(zr_stream_t *stream, const late_args_t *args) {
 }
 
 zr_status_t late_queue_nn(zr_stream_t *stream, late_nn_run_fn run, const late_nn_args_t *args) {
-    late_stream_t *own = (late_stream_t *)stream;
-    if (own->fails_kernel > 0 && --own->fails_kernel == 0)
-        return ZR_ERR_DEVICE;
     late_args_t late_args = {.nn_run = run, .nn = *args};
     return queue_run(stream, run_nn, &late_args);
 }
@@ -526,8 +528,8 @@ void late_device_fail_copy(zr_stream_t *stream) {
     ((late_stream_t *)stream)->fails_copy = true;
 }
 
-void late_device_fail_kernel(zr_stream_t *stream, int nth) {
-    ((late_stream_t *)stream)->fails_kernel = nth;
+void late_device_fail_work(zr_stream_t *stream, int nth) {
+    ((late_stream_t *)stream)->fails_work = nth;
 }
 
 void late_device_ignore_waits(bool ignore) {

@@ -16,8 +16,8 @@ void late_device_close(zr_device_t **device);
 /** The next copy within the device on this stream fails when it is queued. */
 void late_device_fail_copy(zr_stream_t *stream);
 
-/** The n-th kernel of a transformer from now on this stream fails when it is queued. */
-void late_device_fail_kernel(zr_stream_t *stream, int nth);
+/** The n-th kernel or copy from now on this stream fails when it is queued. */
+void late_device_fail_work(zr_stream_t *stream, int nth);
 
 /**
  * Every free of a program with late devices comes here first (--wrap). Of memory that nothing is

@@ -126,7 +126,7 @@ static void test_late(void **state) {
     }
 }
 
-/* A model that ends with its work queued, after as many kernels as its context says. */
+/* A model that ends with its work queued, where its context says. */
 static zr_status_t run_in_part(test_rank_t *rank) {
     const gpt_shape_t shape = {.n_layers = 2, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
     gpt_options_t options = {.seed = 3};
@@ -142,7 +142,7 @@ static zr_status_t run_in_part(test_rank_t *rank) {
     if (status == ZR_OK)
         status = zr_runtime_commit(runtime);
     if (status == ZR_OK)
-        late_device_fail_kernel(zr_runtime_stream(runtime), *(const int *)rank->context);
+        late_device_fail_work(zr_runtime_stream(runtime), *(const int *)rank->context);
     if (status == ZR_OK)
         status = gpt_train_micro_batch(gpt, tokens, tokens, BATCH, SEQ);
     gpt_destroy(&gpt);
@@ -153,16 +153,16 @@ static zr_status_t run_in_part(test_rank_t *rank) {
 /* What it has is freed behind the work that uses it (late_device_check_free). */
 static void test_ends_anywhere(void **state) {
     (void)state;
-    int n_kernels = 0;
+    int nth = 0;
     test_ranks_t ranks = {
-        .n_ranks = 1, .late = true, .quiet = true, .run = run_in_part, .context = &n_kernels};
+        .n_ranks = 1, .late = true, .quiet = true, .run = run_in_part, .context = &nth};
     do {
-        n_kernels++;
+        nth++;
         test_run_ranks(&ranks);
     } while (ranks.status[0] == ZR_ERR_DEVICE);
     if (ranks.status[0] != ZR_OK)
-        fail_msg("kernel %d: %s", n_kernels, ranks.last_error[0]);
-    assert_true(n_kernels > 20);
+        fail_msg("failure %d: %s", nth, ranks.last_error[0]);
+    assert_true(nth > 20);
 }
 
 int main(void) {

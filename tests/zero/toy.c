@@ -1,6 +1,9 @@
 /* The toy model: see toy.h. */
 #include "tests/zero/toy.h"
 
+#include "tests/common/late_device.h"
+#include "zero/runtime_internal.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -53,6 +56,7 @@ toy_options_t toy_options_default(int stage, int n_ranks) {
                              .stray_rank = -1,
                              .other_rank = -1,
                              .tight_rank = -1,
+                             .fail_stream = -1,
                              .again_step = -1};
     options.config.stage = stage;
     options.config.adamw.lr = 0.02;
@@ -488,9 +492,19 @@ static zr_status_t average_twice(rank_state_t *state) {
     return ZR_OK;
 }
 
+static void arm_failure(const rank_state_t *state) {
+    const zr_runtime_t *runtime = state->runtime;
+    zr_stream_t *streams[TOY_N_STREAMS] = {runtime->compute, runtime->transfer, runtime->state.down,
+                                           runtime->state.up};
+    int which = state->options->fail_stream;
+    if (which >= 0 && streams[which] != NULL)
+        late_device_fail_work(streams[which], state->options->fail_nth);
+}
+
 static zr_status_t train(rank_state_t *state) {
     zr_comm_statistics_t before[ZR_N_LEVELS], after[ZR_N_LEVELS];
     ZR_TRY(build(state));
+    arm_failure(state);
     for (int level = 0; level < ZR_N_LEVELS; level++)
         zr_runtime_comm_statistics(state->runtime, (zr_level_t)level, &before[level]);
     ZR_TRY(steps(state));

@@ -13,6 +13,9 @@
 #define TOY_N_SAMPLES 3
 #define TOY_SAMPLE_ELEMS 64
 
+/* The streams of a runtime. */
+enum { TOY_COMPUTE, TOY_TRANSFER, TOY_DOWN, TOY_UP, TOY_N_STREAMS };
+
 typedef struct toy_options {
     zr_config_t config;
     int n_ranks;
@@ -29,14 +32,17 @@ typedef struct toy_options {
     int stray_rank;   /* this rank visits the units in another order; -1: none */
     int tight_rank;   /* this rank alone has tight_bytes of device memory; -1: none */
     size_t tight_bytes;
-    int other_rank; /* this rank has another learning rate; -1: none */
-    bool peek;      /* a unit's parameters are copied on the device after its reduction: they are
-                       those of before the update */
-    bool evaluate;  /* all units are acquired once more after each step */
-    bool spoil;     /* compute overwrites what memory it can have after each reduction: what was
-                       freed while another stream uses it shows in the weights */
-    int again_step; /* in this step all ranks visit one unit twice, and drop what was gathered
-                       ahead: nothing may come to that memory later; -1: none */
+    int other_rank;  /* this rank has another learning rate; -1: none */
+    bool peek;       /* a unit's parameters are copied on the device after its reduction: they are
+                        those of before the update */
+    bool evaluate;   /* all units are acquired once more after each step */
+    bool spoil;      /* compute overwrites what memory it can have after each reduction: what was
+                        freed while another stream uses it shows in the weights */
+    int again_step;  /* in this step all ranks visit one unit twice, and drop what was gathered
+                        ahead: nothing may come to that memory later; -1: none */
+    int fail_stream; /* once it trains, the fail_nth kernel or copy on this stream of the late
+                        devices fails: TOY_COMPUTE, ...; -1: none */
+    int fail_nth;
     const char *save_to; /* after the last step, and once before, a checkpoint is saved here */
     size_t save_step;    /* once before: after so many steps; 0: not */
     bool save_at_once;   /* before the first step, too */
