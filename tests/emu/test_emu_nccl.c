@@ -232,10 +232,10 @@ double __wrap_zr_comm_clock(void) {
     return now;
 }
 
-/* Until all watches have looked some times. */
-static void wait_for_looks(void) {
+/* Until all watches have looked some times, or one has ended its communicator. */
+static void wait_for_looks(size_t n_aborted) {
     unsigned begin = n_clock_reads;
-    while (n_clock_reads - begin < 5 * N_RANKS)
+    while (n_clock_reads - begin < 5 * N_RANKS && emu_nccl_n_aborted() == n_aborted)
         usleep(1000);
 }
 
@@ -249,9 +249,9 @@ static void come_late(rank_t *self) {
     pthread_barrier_wait(self->together);
     CHECK(self, gather(self) == ZR_OK);
     if (pthread_barrier_wait(self->together) == PTHREAD_BARRIER_SERIAL_THREAD) {
-        wait_for_looks();
+        wait_for_looks(n_aborted);
         clock_offset_s += 3600;
-        wait_for_looks();
+        wait_for_looks(n_aborted);
         emu_hold(false);
     }
     pthread_barrier_wait(self->together);
