@@ -171,6 +171,15 @@ static zr_replay_entry_t *match(zr_replay_t *replay, const zr_allocation_request
     return NULL;
 }
 
+/* A place that was large enough is so for the scale. */
+static void note_scale(zr_replay_t *replay, const zr_replay_entry_t *entry) {
+    zr_tape_entry_t *noted = &replay->plan->tape.entries[entry - replay->plan->entries];
+    if (replay->scale < noted->least_scale)
+        noted->least_scale = replay->scale;
+    if (replay->scale > noted->most_scale)
+        noted->most_scale = replay->scale;
+}
+
 zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_request_t *request,
                            size_t block_bytes, zr_block_t **block_p) {
     zr_replay_t *replay = allocator->replay;
@@ -193,6 +202,8 @@ zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_reques
     block->state = ZR_BLOCK_LIVE;
     block->requested_bytes = request->size_bytes;
     entry->is_live = true;
+    if (replay->scale != 0)
+        note_scale(replay, entry);
     replay->n_live++;
     replay->statistics.n_planned++;
     *block_p = block;
@@ -206,7 +217,7 @@ void zr_replay_allocated(zr_replay_t *replay, const zr_allocation_request_t *req
         return;
     zr_tape_kind_t kind = kind_of(request);
     size_t place_bytes = zr_block_bytes(request->size_bytes);
-    block->tape_number = zr_tape_allocated(&replay->tape, &kind, place_bytes);
+    block->tape_number = zr_tape_allocated(&replay->tape, &kind, place_bytes, replay->scale);
     block->tape_epoch = replay->tape.epoch;
 }
 
@@ -529,4 +540,58 @@ void zr_allocator_replay_statistics(zr_allocator_t *allocator,
             statistics_p->n_segments = replay->plan->tape.n_segments;
     }
     pthread_mutex_unlock(&allocator->lock);
+}
+
+/* ---- steps that would follow ----------------------------------------------------------------- */
+
+void zr_allocator_replay_scale(zr_allocator_t *allocator, uint32_t scale) {
+    pthread_mutex_lock(&allocator->lock);
+    if (allocator->replay != NULL)
+        allocator->replay->scale = scale;
+    pthread_mutex_unlock(&allocator->lock);
+}
+
+/* Whether the step has followed the plan, and the plan has nothing left of it. */
+static bool is_at_end(const zr_replay_t *replay) {
+    if (!is_followed(replay) || replay->segment + 1 != replay->plan->tape.n_segments)
+        return false;
+    for (size_t i = replay->at; i < replay->plan->n_events; i++) {
+        uint32_t event = replay->plan->events[i];
+        if ((event & 1) == 0 && entry_of(replay, event)->is_planned)
+            return false;
+    }
+    return true;
+}
+
+/* What all places of each micro-batch reach. */
+static void find_reach(const zr_tape_t *tape, zr_replay_reach_t *reach, size_t n_micro_batches) {
+    size_t segment = 0;
+    for (size_t i = 0; i < n_micro_batches; i++)
+        reach[i] = (zr_replay_reach_t){.most = UINT32_MAX};
+    for (size_t i = 0; i < tape->n_entries; i++) {
+        const zr_tape_entry_t *entry = &tape->entries[i];
+        while (segment + 1 < tape->n_segments && tape->segments[segment + 1].first_entry <= i)
+            segment++;
+        size_t micro_batch = tape->segments[segment].micro_batch;
+        if (entry->most_scale == 0)
+            continue;
+        if (micro_batch == 0 || micro_batch > n_micro_batches)
+            micro_batch = n_micro_batches;
+        zr_replay_reach_t *of_all = &reach[micro_batch - 1];
+        if (entry->least_scale > of_all->least)
+            of_all->least = entry->least_scale;
+        if (entry->most_scale < of_all->most)
+            of_all->most = entry->most_scale;
+    }
+}
+
+bool zr_allocator_replay_reach(zr_allocator_t *allocator, zr_replay_reach_t *reach_p,
+                               size_t n_micro_batches) {
+    pthread_mutex_lock(&allocator->lock);
+    const zr_replay_t *replay = allocator->replay;
+    bool is_known = replay != NULL && n_micro_batches > 0 && is_at_end(replay);
+    if (is_known)
+        find_reach(&replay->plan->tape, reach_p, n_micro_batches);
+    pthread_mutex_unlock(&allocator->lock);
+    return is_known;
 }

@@ -16,6 +16,8 @@
 #ifndef ZR_ALLOCATOR_REPLAY_H
 #define ZR_ALLOCATOR_REPLAY_H
 
+#include <stdint.h>
+
 #include "allocator/allocator.h"
 #include "allocator/planner.h"
 
@@ -97,6 +99,35 @@ typedef struct zr_replay_statistics {
 
 void zr_allocator_replay_statistics(zr_allocator_t *allocator,
                                     zr_replay_statistics_t *statistics_p);
+
+/**
+ * Tell of what scale that is which is allocated from now on, in sequences' length, say. For who
+ * simulates steps that differ in sizes, and need not simulate all of them
+ * (zr_allocator_replay_reach). Nothing happens when replay is not on.
+ *
+ * Where micro-batches of two scales make the same requests but for their sizes, so do those of
+ * all scales between; and of two requests in the same place, the one of larger scale is no smaller.
+ *
+ * @param scale  to be told before and after each micro-batch; 0: sizes depend on none, as until
+ *               it is told
+ */
+void zr_allocator_replay_scale(zr_allocator_t *allocator, uint32_t scale);
+
+/** Scales of a micro-batch: none where least is above most. */
+typedef struct zr_replay_reach {
+    uint32_t least, most;
+} zr_replay_reach_t;
+
+/**
+ * After the last allocation of a step: of what scales micro-batches may be in a step that is known
+ * to follow the plan from the first to the last allocation. It would neither map nor give back
+ * anything, and leave everything as it is.
+ *
+ * @param reach_p  [n_micro_batches]
+ * @return false when the step itself has not followed a plan; reach_p is left alone then
+ */
+bool zr_allocator_replay_reach(zr_allocator_t *allocator, zr_replay_reach_t *reach_p,
+                               size_t n_micro_batches);
 
 #ifdef __cplusplus
 }

@@ -96,7 +96,8 @@ typedef struct zr_replay {
     zr_event_t *fences[ZR_REPLAY_MAX_STREAMS]; /* late devices: of the plan's streams */
     bool is_joined[ZR_REPLAY_MAX_STREAMS];     /* the stream waits for the others' step before */
 
-    size_t step; /* of the last mark; 0: none yet */
+    size_t step;    /* of the last mark; 0: none yet */
+    uint32_t scale; /* of what is allocated now; 0: none */
     /* The cursor. segment: of the plan, the last that was met; SIZE_MAX: none yet. */
     size_t segment, at, end;  /* events of the segment that are still to come: [at, end) */
     bool is_in_segment;       /* false: the last mark is not in the plan */

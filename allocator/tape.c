@@ -73,7 +73,8 @@ static bool make_entry(zr_tape_t *tape) {
                                            &tape->entries_capacity);
 }
 
-uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t block_bytes) {
+uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t block_bytes,
+                           uint32_t scale) {
     if (tape->is_torn || tape->n_segments == 0)
         return 0;
     if (tape->n_entries >= tape->entries_capacity || tape->n_entries >= tape->max_entries) {
@@ -82,8 +83,12 @@ uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t b
             return 0;
         }
     }
-    tape->entries[tape->n_entries++] = (zr_tape_entry_t){
-        .kind = *kind, .block_bytes = block_bytes, .lower = tape->now++, .upper = ZR_TAPE_OPEN};
+    tape->entries[tape->n_entries++] = (zr_tape_entry_t){.kind = *kind,
+                                                         .block_bytes = block_bytes,
+                                                         .lower = tape->now++,
+                                                         .upper = ZR_TAPE_OPEN,
+                                                         .least_scale = scale,
+                                                         .most_scale = scale};
     return (uint32_t)tape->n_entries;
 }
 
@@ -191,20 +196,46 @@ bool zr_tape_is_alike(const zr_tape_t *a, const zr_tape_t *b) {
     return true;
 }
 
-static void enlarge(size_t *size_bytes, size_t other_bytes) {
-    if (other_bytes > *size_bytes)
-        *size_bytes = other_bytes;
+static void enlarge(zr_tape_entry_t *entry, const zr_tape_entry_t *other) {
+    if (other->block_bytes > entry->block_bytes)
+        entry->block_bytes = other->block_bytes;
+}
+
+static void widen(zr_tape_entry_t *entry, const zr_tape_entry_t *other) {
+    if (other->least_scale < entry->least_scale)
+        entry->least_scale = other->least_scale;
+    if (other->most_scale > entry->most_scale)
+        entry->most_scale = other->most_scale;
+}
+
+/* Entries of two segments that are the same in both, from the first on. */
+static size_t count_alike(const zr_tape_t *tape, size_t a, size_t b) {
+    const zr_tape_entry_t *x = &tape->entries[tape->segments[a].first_entry];
+    const zr_tape_entry_t *y = &tape->entries[tape->segments[b].first_entry];
+    size_t n = 0;
+    while (x + n < &tape->entries[end_of(tape, a)] && y + n < &tape->entries[end_of(tape, b)] &&
+           zr_tape_kind_equals(&x[n].kind, &y[n].kind))
+        n++;
+    return n;
+}
+
+static size_t count_entries(const zr_tape_t *tape, size_t segment) {
+    return end_of(tape, segment) - tape->segments[segment].first_entry;
 }
 
 /* Let two segments have the larger size of both in each place, as far as they do the same. */
 static void join_segments(zr_tape_t *tape, size_t a, size_t b) {
-    size_t i = tape->segments[a].first_entry, k = tape->segments[b].first_entry;
-    for (; i < end_of(tape, a) && k < end_of(tape, b); i++, k++) {
-        zr_tape_entry_t *x = &tape->entries[i], *y = &tape->entries[k];
-        if (!zr_tape_kind_equals(&x->kind, &y->kind))
-            return;
-        enlarge(&x->block_bytes, y->block_bytes);
-        enlarge(&y->block_bytes, x->block_bytes);
+    size_t n = count_alike(tape, a, b);
+    bool are_alike = n == count_entries(tape, a) && n == count_entries(tape, b);
+    for (size_t i = 0; i < n; i++) {
+        zr_tape_entry_t *x = &tape->entries[tape->segments[a].first_entry + i];
+        zr_tape_entry_t *y = &tape->entries[tape->segments[b].first_entry + i];
+        enlarge(x, y);
+        enlarge(y, x);
+        if (are_alike) {
+            widen(x, y);
+            widen(y, x);
+        }
     }
 }
 
@@ -240,7 +271,8 @@ void zr_tape_enlarge(zr_tape_t *tape, const zr_tape_t *other) {
     bool varies = false;
     for (size_t i = 0; i < tape->n_entries; i++) {
         varies = varies || tape->entries[i].block_bytes != other->entries[i].block_bytes;
-        enlarge(&tape->entries[i].block_bytes, other->entries[i].block_bytes);
+        enlarge(&tape->entries[i], &other->entries[i]);
+        widen(&tape->entries[i], &other->entries[i]);
     }
     if (!varies || tape->n_segments == 0)
         return;

@@ -27,6 +27,8 @@ typedef struct zr_tape_entry {
     const zr_stream_t *free_stream; /* whose work used it last; NULL: none's */
     uint32_t lower, upper;          /* times of allocation and free; ZR_TAPE_OPEN: not freed */
     uint32_t freed_in;              /* the segment */
+    uint32_t least_scale;           /* of the scales that it is known to be large enough for */
+    uint32_t most_scale;            /* 0: it depends on none (zr_allocator_replay_scale) */
 } zr_tape_entry_t;
 
 typedef struct zr_tape_segment {
@@ -59,7 +61,8 @@ void zr_tape_take_prefix(zr_tape_t *tape, const zr_tape_t *from, size_t time, si
 
 void zr_tape_mark(zr_tape_t *tape, const zr_mark_t *mark);
 /** Write an allocation down. The number that its free has to give; 0: it is not on the tape. */
-uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t block_bytes);
+uint32_t zr_tape_allocated(zr_tape_t *tape, const zr_tape_kind_t *kind, size_t block_bytes,
+                           uint32_t scale);
 void zr_tape_freed(zr_tape_t *tape, uint32_t number, const zr_stream_t *stream);
 
 static inline bool zr_tape_kind_equals(const zr_tape_kind_t *a, const zr_tape_kind_t *b) {

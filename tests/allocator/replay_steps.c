@@ -361,6 +361,7 @@ zr_status_t steps_do(steps_t *steps, const step_op_t *op) {
     }
     zr_mark_t mark = op->mark;
     mark.step = steps->step;
+    zr_allocator_replay_scale(steps->allocator, op->scale);
     zr_allocator_mark(steps->allocator, &mark);
     return ZR_OK;
 }

@@ -30,6 +30,7 @@ typedef struct step_op {
     zr_lifetime_t lifetime;
     bool is_idle;   /* allocate: nothing is queued that uses it */
     zr_mark_t mark; /* the step apart */
+    uint32_t scale; /* mark: of what comes behind it */
 } step_op_t;
 
 typedef struct step {

@@ -510,6 +510,73 @@ static void test_micro_batches_share_their_largest_size(void **state) {
     steps_close(&steps);
 }
 
+#define FEW 5
+
+/* A step of two micro-batches. Those of a small scale need something that others do not. */
+static uint64_t run_scales(steps_t *steps, uint32_t first, uint32_t second) {
+    const uint32_t scales[2] = {first, second};
+    const size_t sizes[2] = {100 * (size_t)first, 100 * (size_t)second};
+    step_t step = accumulating_step(sizes, 2);
+    for (size_t i = 2; i-- > 0;) {
+        size_t mark = 0;
+        for (size_t k = step.n_ops; k-- > 0;)
+            if (step.ops[k].kind == STEP_MARK && step.ops[k].mark.micro_batch == i + 1) {
+                step.ops[k].scale = scales[i];
+                mark = k;
+            }
+        if (scales[i] > FEW)
+            continue;
+        step_op_t more = {.kind = STEP_ALLOCATE, .slot = EXTRA, .size_bytes = 700};
+        step_insert(&step, mark + 2, (step_op_t){.kind = STEP_FREE, .slot = EXTRA});
+        more.lifetime = ZR_LIFETIME_COLLECTIVE;
+        step_insert(&step, mark + 2, more);
+    }
+    return steps_run(steps, &step);
+}
+
+static void expect_reach(steps_t *steps, uint32_t least, uint32_t most, uint32_t second_least,
+                         uint32_t second_most) {
+    zr_replay_reach_t reach[2];
+    assert_true(zr_allocator_replay_reach(steps->allocator, reach, 2));
+    assert_int_equal(reach[0].least, least);
+    assert_int_equal(reach[0].most, most);
+    assert_int_equal(reach[1].least, second_least);
+    assert_int_equal(reach[1].most, second_most);
+}
+
+static void expect_no_reach(steps_t *steps) {
+    zr_replay_reach_t reach[2];
+    assert_false(zr_allocator_replay_reach(steps->allocator, reach, 2));
+}
+
+static void test_what_would_follow_is_known(void **state) {
+    (void)state;
+    for (int is_late = 0; is_late < 2; is_late++) {
+        steps_t *steps = open_plain(is_late != 0);
+        expect_no_reach(steps);
+        run_scales(steps, 10, 20);
+        expect_no_reach(steps);
+        run_scales(steps, 10, 20);
+        expect_reach(steps, 10, 10, 20, 20);
+        run_scales(steps, 8, 15);
+        expect_reach(steps, 8, 10, 15, 20);
+        run_scales(steps, 30, 12); /* leaves it; both have the places of either in the next plan */
+        expect_no_reach(steps);
+        run_scales(steps, 9, 9);
+        expect_reach(steps, 8, 30, 8, 30);
+        size_t n_clean = steps_replay(steps).n_clean_steps;
+        run_scales(steps, 30, 8);
+        run_scales(steps, 8, 30);
+        expect_reach(steps, 8, 30, 8, 30);
+        run_scales(steps, 3, 20); /* a plan of the other kind has forgotten them */
+        assert_int_equal(steps_replay(steps).n_clean_steps, n_clean + 3);
+        expect_no_reach(steps);
+        run_scales(steps, 3, 20);
+        expect_reach(steps, 3, 3, 20, 20);
+        steps_close(&steps);
+    }
+}
+
 static void test_too_many_allocations_are_said_once(void **state) {
     (void)state;
     steps_t *steps = open_with(true, PLENTY, N_ALLOCATIONS - 1);
@@ -1049,6 +1116,7 @@ int main(void) {
         cmocka_unit_test(test_patience_grows),
         cmocka_unit_test(test_sizes_that_vary_are_enlarged),
         cmocka_unit_test(test_micro_batches_share_their_largest_size),
+        cmocka_unit_test(test_what_would_follow_is_known),
         cmocka_unit_test(test_too_many_allocations_are_said_once),
         cmocka_unit_test(test_what_outlives_its_step_is_left_out),
         cmocka_unit_test(test_empty_and_persistent_ones_are_not_its_business),
