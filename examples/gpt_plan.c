@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/gpt_plan_steps.h"
+
 /* The simulated rank. */
 typedef struct planned_rank {
     const gpt_plan_request_t *request;
@@ -13,6 +15,7 @@ typedef struct planned_rank {
     gpt_t *gpt;
     gpt_plan_watch_t *watch;
     int32_t *tokens; /* [micro_batch][seq] zeros, for inputs and targets */
+    gpt_plan_steps_t steps;
 } planned_rank_t;
 
 static zr_status_t fail_memory(const gpt_plan_request_t *request) {
@@ -61,15 +64,16 @@ static zr_status_t share_values(planned_rank_t *rank, double loss) {
     return zr_runtime_share(rank->runtime, own, 2, all);
 }
 
-static zr_status_t train_step(planned_rank_t *rank, size_t step) {
+static zr_status_t train_step(planned_rank_t *rank) {
     const gpt_plan_request_t *request = rank->request;
-    size_t n = request->config.grad_accum;
     double loss = 0;
-    for (size_t i = 0; i < n; i++) {
-        size_t length = request->lengths != NULL ? request->lengths[step * n + i] : request->seq;
+    for (size_t i = 0; i < request->config.grad_accum; i++) {
+        size_t length = gpt_plan_steps_length(&rank->steps, i);
+        zr_allocator_replay_scale(zr_runtime_allocator(rank->runtime), (uint32_t)length);
         ZR_TRY(gpt_train_micro_batch(rank->gpt, rank->tokens, rank->tokens,
                                      request->config.micro_batch, length));
     }
+    zr_allocator_replay_scale(zr_runtime_allocator(rank->runtime), 0);
     ZR_TRY(gpt_take_loss(rank->gpt, &loss));
     ZR_TRY(share_values(rank, loss));
     return zr_runtime_step(rank->runtime, NULL);
@@ -84,10 +88,10 @@ static zr_runtime_time_t between(const zr_runtime_time_t *before, const zr_runti
 }
 
 /* A copy that is written while the run goes on is there until it has to be gone. */
-static zr_status_t save(planned_rank_t *rank, size_t n_done) {
+static zr_status_t save(planned_rank_t *rank, size_t n_done, bool is_last) {
     const gpt_plan_request_t *request = rank->request;
     zr_save_options_t options = {.folder = "checkpoints", .goes_on = request->save_goes_on};
-    bool is_last = n_done == request->n_steps, ended = false;
+    bool ended = false;
     bool is_due = is_last || (request->save_every != 0 && n_done % request->save_every == 0);
     if (!request->saves || !is_due)
         return ZR_OK;
@@ -98,24 +102,32 @@ static zr_status_t save(planned_rank_t *rank, size_t n_done) {
     return zr_runtime_save_end(rank->runtime, true, &ended, NULL);
 }
 
-static zr_status_t run(planned_rank_t *rank, gpt_plan_t *plan) {
+/* One more step, and what is saved after it. */
+static zr_status_t go_on(planned_rank_t *rank, gpt_plan_t *plan, bool *is_last_p) {
     zr_runtime_time_t before, after;
-    bool has_times = true;
+    size_t n_done = rank->steps.n_done;
+    zr_runtime_time(rank->runtime, &before);
+    double start = zr_device_now(rank->device);
+    gpt_plan_watch_begin(rank->watch);
+    ZR_TRY(train_step(rank));
+    plan->step_seconds = zr_device_now(rank->device) - start;
+    zr_runtime_time(rank->runtime, &after);
+    plan->runtime = between(&before, &after);
+    *is_last_p = !gpt_plan_steps_next(&rank->steps, zr_runtime_allocator(rank->runtime));
+    if (*is_last_p && !gpt_plan_watch_end(rank->watch, &plan->times))
+        return fail_memory(rank->request);
+    return save(rank, n_done, *is_last_p);
+}
+
+static zr_status_t run(planned_rank_t *rank, gpt_plan_t *plan) {
     ZR_TRY(open_rank(rank));
     ZR_TRY(build(rank));
-    for (size_t i = 0; i < rank->request->n_steps; i++) {
-        zr_runtime_time(rank->runtime, &before);
-        double start = zr_device_now(rank->device);
-        gpt_plan_watch_begin(rank->watch);
-        ZR_TRY(train_step(rank, i));
-        plan->step_seconds = zr_device_now(rank->device) - start;
-        zr_runtime_time(rank->runtime, &after);
-        plan->runtime = between(&before, &after);
-        if (i + 1 == rank->request->n_steps)
-            has_times = gpt_plan_watch_end(rank->watch, &plan->times);
-        ZR_TRY(save(rank, i + 1));
-    }
-    return has_times ? ZR_OK : fail_memory(rank->request);
+    if (!gpt_plan_steps_create(rank->request, &rank->steps))
+        return fail_memory(rank->request);
+    bool is_last = !gpt_plan_steps_next(&rank->steps, zr_runtime_allocator(rank->runtime));
+    while (!is_last)
+        ZR_TRY(go_on(rank, plan, &is_last));
+    return ZR_OK;
 }
 
 static void note_drives(const planned_rank_t *rank, gpt_plan_t *plan) {
@@ -152,6 +164,7 @@ zr_status_t gpt_plan(const gpt_plan_request_t *request, gpt_plan_t *plan_p) {
     zr_comm_destroy(&rank.comm);
     gpt_plan_watch_destroy(&rank.watch);
     zr_device_close(&rank.device);
+    gpt_plan_steps_clear(&rank.steps);
     free(rank.tokens);
     return status;
 }

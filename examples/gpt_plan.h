@@ -9,19 +9,30 @@
 #include "examples/gpt_plan_times.h"
 #include "zero/zero.h"
 
+/** Sequences of a run whose length varies. What lengths make no difference to is not simulated. */
+typedef struct gpt_plan_lengths {
+    /* What sequences of a micro-batch are cut to: at least 1, at most the request's seq. Steps
+     * and micro-batches count from 0. */
+    size_t (*of)(const void *context, size_t step, size_t micro_batch);
+    const void *context;
+    size_t first_step; /* of the run: earlier ones were another's, which it goes on from */
+    size_t grad_accum; /* of its steps. Where the request's is less, its last is the last, and
+                          the one before has the longest of those between */
+} gpt_plan_lengths_t;
+
 typedef struct gpt_plan_request {
     gpt_shape_t shape;
     gpt_options_t options;
     zr_config_t config; /* resolved */
     zr_offload_device_t activations;
-    size_t seq;            /* of every sequence: the longest there will be */
-    const size_t *lengths; /* [n_steps * grad_accum]: what sequences of each micro-batch are cut to;
-                              NULL: none is cut */
-    size_t n_steps; /* 3 see a run's peaks: the first learns, the second is the first to follow */
-    bool saves;     /* a checkpoint, after the last of them at least */
-    size_t save_every;   /* steps; 0: only then */
-    bool save_goes_on;   /* the run goes on while one is written */
-    int n_ranks;         /* one of them is simulated, and stands for all */
+    size_t seq;                        /* of every sequence: the longest there will be */
+    const gpt_plan_lengths_t *lengths; /* NULL: no sequence is cut */
+    size_t n_steps;    /* 3 see a run's peaks: the first learns, the second is the first to follow;
+                          with lengths, all that the run has */
+    bool saves;        /* a checkpoint, after the last of them at least */
+    size_t save_every; /* steps; 0: only then */
+    bool save_goes_on; /* the run goes on while one is written */
+    int n_ranks;       /* one of them is simulated, and stands for all */
     zr_sum_order_t sums; /* in which order ranks' numbers are added */
     bool beside;         /* the host's collectives run beside compute; a GPU's do anyway */
     zr_hardware_t hardware;

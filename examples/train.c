@@ -903,6 +903,10 @@ zr_comm_t *zero_train_comm(const zero_train_t *train) {
     return train->ranks[0].comm;
 }
 
+size_t zero_train_first_step(const zero_train_t *train) {
+    return train->start.step;
+}
+
 void zero_train_close(zero_train_t **train) {
     run_t *run = *train;
     if (run == NULL)

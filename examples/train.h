@@ -186,6 +186,8 @@ ZR_NODISCARD zr_status_t zero_train_open(const train_options_t *options, const z
                                          zero_train_t **train_p, train_result_t *result_p);
 /** The communicator of its first rank here, for what is asked before it begins; the run's. */
 zr_comm_t *zero_train_comm(const zero_train_t *train);
+/** Steps that it has behind it: those of the checkpoint that it goes on from. */
+size_t zero_train_first_step(const zero_train_t *train);
 /** The result of a run that was not begun for such an error. */
 train_result_t zero_train_failed(zr_status_t status);
 /** Train, once: see zero_train_run. */

@@ -2,22 +2,21 @@
  * Plans of zero-train's runs: see train_plan.h.
  *
  * With sequences of varying length, memory depends on which lengths come in which step. They are
- * known before the run, from its seed. What a micro-batch needs does not depend on the lengths of
- * those before it, but on its place in its step, and on whether the step is one of the first: so
- * the longest in each place, put into one step, need as much as any later step.
+ * known before the run, from its seed.
  */
 #include "examples/train_plan.h"
 
 #include <stdlib.h>
 
 #include "examples/data.h"
+#include "examples/gpt_plan_steps.h"
 #include "examples/this_machine.h"
 #include "examples/train_report.h"
 
-#define MOST_MICRO_BATCHES                                                                         \
-    8                                    /* of a planned step: the third and those after it need   \
-                                            the same, but for the last */
-#define MOST_LOOKED_AT ((size_t)1 << 20) /* micro-batches, for their lengths */
+/* Of a planned step: the third and those after it need the same, but for the last. */
+#define MOST_MICRO_BATCHES 8
+/* That have to be planned of a run whose lengths vary, where it comes to follow plans. */
+#define USUAL_STEPS 32
 
 gpt_plan_request_t train_plan_request(const train_options_t *options,
                                       const zr_hardware_t *hardware) {
@@ -52,56 +51,10 @@ void train_plan_peaks(const gpt_plan_t *plan, train_peak_t peaks_p[ZR_N_TIERS]) 
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-typedef struct lengths {
-    const train_options_t *options;
-    data_options_t data;
-    size_t n_places;    /* of a planned step */
-    size_t n_looked_at; /* micro-batches */
-} lengths_t;
-
-/* Where a micro-batch of the run stands in a planned step: those that are left out need what the
- * one before the last does. */
-static size_t place_of(const lengths_t *l, size_t micro_batch) {
-    size_t n = l->options->config.grad_accum;
-    if (micro_batch + 1 == n)
-        return l->n_places - 1;
-    return micro_batch + 1 < l->n_places ? micro_batch : l->n_places - 2;
-}
-
-static bool all_are_longest(const lengths_t *l, const size_t *of_step) {
-    for (size_t i = 0; i < l->n_places; i++)
-        if (of_step[i] < l->options->seq)
-            return false;
-    return true;
-}
-
-/* Put the lengths of a step where they are longer than what is there. */
-static void merge_step(lengths_t *l, size_t step, size_t *of_step) {
-    for (size_t i = 0; i < l->options->config.grad_accum; i++) {
-        bool has_looked = l->n_looked_at++ < MOST_LOOKED_AT;
-        size_t own = has_looked ? data_length_of(&l->data, step, i) : l->options->seq;
-        size_t *there = &of_step[place_of(l, i)];
-        *there = own > *there ? own : *there;
-        if (!has_looked && all_are_longest(l, of_step))
-            return;
-    }
-}
-
-/* Those of the first steps, each for itself, and of one step for all others. NULL: no memory. */
-static size_t *draw_lengths(const train_options_t *o, gpt_plan_request_t *request) {
-    lengths_t l = {.options = o,
-                   .data = {.seq = o->seq, .seq_min = o->seq_min, .seed = o->seed},
-                   .n_places = request->config.grad_accum};
-    size_t *lengths = calloc((PLAN_N_STEPS + 1) * l.n_places, sizeof(*lengths));
-    if (lengths == NULL)
-        return NULL;
-    for (size_t step = 0; step < request->n_steps; step++)
-        merge_step(&l, step, lengths + step * l.n_places);
-    size_t *others = lengths + request->n_steps * l.n_places;
-    for (size_t step = PLAN_N_STEPS; step < o->steps && !all_are_longest(&l, others); step++)
-        merge_step(&l, step, others);
-    request->n_steps += o->steps > PLAN_N_STEPS;
-    return lengths;
+static size_t length_of(const void *context, size_t step, size_t micro_batch) {
+    const train_options_t *options = context;
+    data_options_t data = {.seq = options->seq, .seq_min = options->seq_min, .seed = options->seed};
+    return data_length_of(&data, step, micro_batch);
 }
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -127,38 +80,41 @@ static zr_status_t plan_places(gpt_plan_request_t *request, const zr_log_t *log,
     return plan_one(request, log, &plan->on_device);
 }
 
-/* Leave out what needs no more than what is planned. */
+/* Leave out what needs no more than what is planned. With lengths, all are planned where enough
+ * steps can be. */
 static void shorten(gpt_plan_request_t *request, size_t n_steps) {
     zr_config_t *config = &request->config;
-    if (n_steps < request->n_steps)
+    bool varies = request->lengths != NULL;
+    size_t n_layers = config->grad_accum * request->shape.n_layers;
+    if (varies || n_steps < request->n_steps)
         request->n_steps = n_steps;
-    if (config->grad_accum <= MOST_MICRO_BATCHES)
+    if (config->grad_accum <= MOST_MICRO_BATCHES ||
+        (varies && n_layers <= GPT_PLAN_MOST_LAYERS / USUAL_STEPS))
         return;
     config->grad_accum = MOST_MICRO_BATCHES;
     config->train_batch = config->micro_batch * config->grad_accum * (size_t)request->n_ranks;
 }
 
-static zr_status_t make(const train_options_t *options, const zr_log_t *log, train_plan_t *plan) {
+static zr_status_t make(const train_options_t *options, size_t first_step, const zr_log_t *log,
+                        train_plan_t *plan) {
     zr_hardware_t hardware;
     ZR_TRY(this_machine_describe(options, log, &hardware));
     gpt_plan_request_t request = train_plan_request(options, &hardware);
-    size_t *lengths = NULL;
-    shorten(&request, options->steps);
-    if (options->seq_min < options->seq) {
-        lengths = draw_lengths(options, &request);
-        if (lengths == NULL)
-            return zr_fail(log, ZR_ERR_MEMORY, "no memory for the lengths of sequences");
-    }
-    request.lengths = lengths;
-    zr_status_t status = plan_places(&request, log, plan);
-    free(lengths);
-    return status;
+    gpt_plan_lengths_t lengths = {.of = length_of,
+                                  .context = options,
+                                  .first_step = first_step,
+                                  .grad_accum = request.config.grad_accum};
+    size_t n_steps = options->steps > first_step ? options->steps - first_step : 0;
+    if (options->seq_min < options->seq)
+        request.lengths = &lengths;
+    shorten(&request, n_steps);
+    return plan_places(&request, log, plan);
 }
 
-void train_plan_make(const train_options_t *options, train_plan_t *plan_p) {
+void train_plan_make(const train_options_t *options, size_t first_step, train_plan_t *plan_p) {
     *plan_p = (train_plan_t){0};
     zr_log_t log = {.sink = keep_first, .context = plan_p, .level = ZR_LOG_ERROR};
-    plan_p->is_made = make(options, &log, plan_p) == ZR_OK;
+    plan_p->is_made = make(options, first_step, &log, plan_p) == ZR_OK;
 }
 
 void train_plan_warn(const train_plan_t *plan, const train_options_t *options,

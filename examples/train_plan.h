@@ -28,14 +28,15 @@ typedef struct train_plan {
  * Plan a run on this machine. It takes less than the run's first three steps, since nothing is
  * moved, and little memory.
  *
- * Lengths of sequences are those that the run will draw (--seq-min): of its first steps, and of one
- * whose micro-batches are as long as the longest in their place of any later step. From the
- * millionth micro-batch on, as long as any can be.
+ * Lengths of sequences are those that the run will draw (--seq-min), from the millionth
+ * micro-batch on as long as any can be; gpt_plan_steps.h says which steps are simulated.
  *
  * What keeps a run from being planned keeps it from being made, and is said by it: nothing is
  * logged.
+ *
+ * @param first_step  the steps that the run has behind it: it goes on from a checkpoint
  */
-void train_plan_make(const train_options_t *options, train_plan_t *plan_p);
+void train_plan_make(const train_options_t *options, size_t first_step, train_plan_t *plan_p);
 
 /** Warn of a run that its budgets allow and the machine has no memory for: on the host the system
  * ends such a run without a word. */

@@ -52,7 +52,7 @@ static void plan_and_run(zero_train_t *run, const train_options_t *options, mess
     bool is_first = train_launch_first(options) == 0;
     train_plan_t plan = {0};
     if (is_first)
-        train_plan_make(options, &plan);
+        train_plan_make(options, zero_train_first_step(run), &plan);
     train_plan_warn(&plan, options, log);
     zero_train_go(run, messages, result_p);
     result_p->planned = train_plan_of(&plan, result_p);
