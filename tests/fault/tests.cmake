@@ -21,3 +21,7 @@ foreach(function open openat mkdirat unlinkat rename renameat renameat2 fsync ft
                  zr_ring_next)
   target_link_options(test_checkpoint_faults PRIVATE LINKER:--wrap=${function})
 endforeach()
+zr_add_allocation_test(fault/test_comm_allocations.c LABELS asan)
+foreach(function socket socketpair pipe2 memfd_create)
+  target_link_options(test_comm_allocations PRIVATE LINKER:--wrap=${function})
+endforeach()
