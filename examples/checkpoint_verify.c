@@ -39,10 +39,12 @@ static void show_progress(void *context, uint64_t n_bytes) {
                           zr_size_text(verification->info.data_bytes).text);
 }
 
-static json_t *describe(const verification_t *v, const char *path, bool is_whole) {
+/* How it went: without memory nobody knows whether it is whole. */
+static json_t *describe(const verification_t *v, const char *path, zr_status_t status) {
     json_t *object = json_object();
     bool is_put = json_put(object, "path", json_text(v->info.path != NULL ? v->info.path : path));
-    is_put &= json_put(object, "whole", json_boolean(is_whole));
+    is_put &= json_put(object, "whole",
+                       status == ZR_ERR_MEMORY ? json_null() : json_boolean(status == ZR_OK));
     if (v->info.path != NULL) {
         is_put &= json_put(object, "step", json_count(v->info.step));
         is_put &= json_put(object, "tensors", json_count(v->info.n_tensors));
@@ -55,17 +57,17 @@ static json_t *describe(const verification_t *v, const char *path, bool is_whole
     return NULL;
 }
 
-static int report(const verification_t *v, const char *path, bool is_whole, bool json) {
-    int code = is_whole ? COMMAND_DONE : COMMAND_FAILED;
+static int report(const verification_t *v, const char *path, zr_status_t status, bool json) {
+    int code = status == ZR_OK ? COMMAND_DONE : COMMAND_FAILED;
     if (json)
-        return checkpoint_print(describe(v, path, is_whole), code, v->log);
-    if (is_whole)
+        return checkpoint_print(describe(v, path, status), code, v->log);
+    if (status == ZR_OK)
         printf("%s is whole: step %zu, %zu tensor%s, %s\n", v->info.path, v->info.step,
                v->info.n_tensors, messages_plural(v->info.n_tensors),
                zr_size_text(v->info.data_bytes).text);
     else
-        zr_log_write(v->log, ZR_LOG_ERROR, "%s is not whole",
-                     v->info.path != NULL ? v->info.path : path);
+        zr_log_write(v->log, ZR_LOG_ERROR, "%s %s", v->info.path != NULL ? v->info.path : path,
+                     status == ZR_ERR_MEMORY ? "was not verified" : "is not whole");
     return code;
 }
 
@@ -80,7 +82,7 @@ static int verify(const char *path, bool json, const zr_log_t *log) {
         if (v.messages != NULL)
             messages_end_progress(v.messages);
     }
-    int code = report(&v, path, status == ZR_OK, json);
+    int code = report(&v, path, status, json);
     zr_checkpoint_close(&checkpoint);
     json_decref(v.problems);
     return code;

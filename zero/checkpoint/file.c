@@ -13,8 +13,8 @@
 
 zr_status_t zr_file_fail(const char *what, const char *folder, const char *name, int error,
                          const zr_log_t *log) {
-    return zr_fail(log, ZR_ERR_IO, "cannot %s %s%s%s: %s", what, folder, name != NULL ? "/" : "",
-                   name != NULL ? name : "", strerror(error));
+    return zr_fail(log, error == ENOMEM ? ZR_ERR_MEMORY : ZR_ERR_IO, "cannot %s %s%s%s: %s", what,
+                   folder, name != NULL ? "/" : "", name != NULL ? name : "", strerror(error));
 }
 
 zr_status_t zr_folder_open(const char *path, const zr_log_t *log, int *fd_p) {

@@ -18,7 +18,8 @@ typedef struct zr_file {
     const char *name;
 } zr_file_t;
 
-/** Log "cannot <what> <folder>/<name>: <errno>" and give back ZR_ERR_IO; `name` may be NULL. */
+/** Log "cannot <what> <folder>/<name>: <errno>" and give back ZR_ERR_IO, or ZR_ERR_MEMORY
+ * where it is of that; `name` may be NULL. */
 ZR_NODISCARD zr_status_t zr_file_fail(const char *what, const char *folder, const char *name,
                                       int error, const zr_log_t *log);
 

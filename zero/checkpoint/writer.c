@@ -35,7 +35,7 @@ struct zr_checkpoint_writer {
 
 static zr_status_t no_memory(const zr_checkpoint_writer_t *writer) {
     return zr_fail(&writer->log, ZR_ERR_MEMORY, "%s: no memory to write a checkpoint",
-                   writer->folder != NULL ? writer->folder : "");
+                   writer->folder);
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */
@@ -83,7 +83,9 @@ static zr_status_t begin(zr_checkpoint_writer_t *writer, const zr_save_options_t
     writer->keep = options->keep;
     writer->names = json_object();
     writer->buffer = malloc(BUFFER_ELEMS * sizeof(*writer->buffer));
-    if (writer->folder == NULL || writer->names == NULL || writer->buffer == NULL)
+    if (writer->folder == NULL)
+        return zr_fail(&writer->log, ZR_ERR_MEMORY, "%s: no memory for a path", options->folder);
+    if (writer->names == NULL || writer->buffer == NULL)
         return no_memory(writer);
     ZR_TRY(fill_manifest(writer, trainer_json));
     ZR_TRY(zr_folder_lock(writer->folder, &writer->log, &writer->lock));
