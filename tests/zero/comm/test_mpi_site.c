@@ -1,6 +1,6 @@
 /*
  * The end of a process's way to MPI: the last communicator closes it, and what comes of that is
- * said. The module is one of the test's own.
+ * said; and transfers that fail, or take too long. The module is one of the test's own.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,10 +71,94 @@ static void an_end_that_fails_is_said(void **state) {
                                  "not returned for 1234 ms"));
 }
 
+/* ---- transfers ------------------------------------------------------------------------------- */
+
+static int n_given_up;
+
+static void give_up(void) {
+    n_given_up++;
+}
+
+/* One transfer more is done in each wait. */
+static bool wait_well(zr_mpi_transfer_t *transfers, size_t n_transfers, int wait_ms,
+                      size_t *n_left_p, char *error) {
+    (void)wait_ms, (void)error;
+    size_t i = 0;
+    while (transfers[i].is_done)
+        i++;
+    transfers[i].is_done = true;
+    *n_left_p = n_transfers - i - 1;
+    return true;
+}
+
+/* The second stays. */
+static bool wait_in_vain(zr_mpi_transfer_t *transfers, size_t n_transfers, int wait_ms,
+                         size_t *n_left_p, char *error) {
+    (void)wait_ms, (void)error;
+    transfers[0].is_done = true;
+    *n_left_p = n_transfers - 1;
+    return true;
+}
+
+static bool wait_badly(zr_mpi_transfer_t *transfers, size_t n_transfers, int wait_ms,
+                       size_t *n_left_p, char *error) {
+    (void)transfers, (void)wait_ms;
+    *n_left_p = n_transfers;
+    snprintf(error, ZR_MPI_ERROR_BYTES, "MPI_Testsome: out of order");
+    return false;
+}
+
+/* What comes of waiting, and why the communicator has ended, or "". */
+static zr_status_t wait_for_two(const zr_mpi_module_t *module, char reason[512]) {
+    zr_mpi_transfer_t transfers[2] = {{.peer = 1, .is_send = true}, {.peer = 2}};
+    zr_control_t *control = NULL;
+    zr_mpi_site_t *site = make_site(module, 1);
+    site->timeout_ms = 1;
+    n_given_up = 0;
+    assert_int_equal(zr_control_create_memory(1, 1000, &control), ZR_OK);
+    zr_status_t status = zr_mpi_site_wait(site, control, transfers, 2);
+    const char *death = control->backend->death(control, NULL);
+    snprintf(reason, 512, "%s", death != NULL ? death : "");
+    zr_control_destroy(&control);
+    zr_mpi_site_leave(site, true);
+    return status;
+}
+
+static void transfers_are_waited_for(void **state) {
+    const zr_mpi_module_t module = {.wait = wait_well, .give_up = give_up, .close = close_well};
+    char reason[512];
+    (void)state;
+    assert_int_equal(wait_for_two(&module, reason), ZR_OK);
+    assert_string_equal(reason, "");
+    assert_int_equal(n_given_up, 0);
+}
+
+static void a_transfer_that_does_not_end_is_named(void **state) {
+    const zr_mpi_module_t module = {.wait = wait_in_vain, .give_up = give_up, .close = close_well};
+    char reason[512];
+    (void)state;
+    assert_int_equal(wait_for_two(&module, reason), ZR_ERR_COMM);
+    assert_string_equal(reason, "rank 0 has waited 1 ms for rank 2 to send data through MPI");
+    assert_int_equal(n_given_up, 1);
+}
+
+static void an_error_of_mpi_is_said(void **state) {
+    const zr_mpi_module_t module = {.wait = wait_badly, .give_up = give_up, .close = close_well};
+    char reason[512];
+    (void)state;
+    assert_int_equal(wait_for_two(&module, reason), ZR_ERR_COMM);
+    assert_string_equal(reason,
+                        "rank 0 cannot exchange data through MPI: MPI_Testsome: out of order");
+    assert_int_equal(n_given_up, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_user_closes),
         cmocka_unit_test(an_end_that_fails_is_said),
+        cmocka_unit_test(transfers_are_waited_for),
+        cmocka_unit_test(a_transfer_that_does_not_end_is_named),
+        cmocka_unit_test(an_error_of_mpi_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
