@@ -33,9 +33,6 @@ typedef enum zr_sim_part {
 } zr_sim_part_t;
 #define ZR_N_SIM_PARTS 8
 
-/** "compute", "host", "to_device", ... */
-const char *zr_sim_part_name(zr_sim_part_t part);
-
 typedef struct zr_sim_clock zr_sim_clock_t;
 
 /**

@@ -28,12 +28,6 @@ struct zr_sim_clock {
     zr_log_t log;
 };
 
-const char *zr_sim_part_name(zr_sim_part_t part) {
-    static const char *const names[] = {"compute", "host",      "to_device",  "to_host",
-                                        "network", "disk_read", "disk_write", "disk"};
-    return (int)part >= 0 && (int)part < ZR_N_SIM_PARTS ? names[part] : "?";
-}
-
 zr_status_t zr_sim_clock_create(const zr_log_t *log, zr_sim_clock_t **clock_p) {
     zr_sim_clock_t *clock = calloc(1, sizeof(*clock));
     if (clock == NULL)

@@ -121,7 +121,7 @@ ZR_NODISCARD zr_status_t zr_folder_scan(int folder_fd, const char *folder, const
 bool zr_folder_is_checkpoint(const zr_folder_item_t *items, size_t index);
 
 /**
- * Open the folder of one and read its manifest. Errors as of zr_manifest_read.
+ * Open the folder of one and read its manifest. Errors as of zr_manifest_read_at.
  *
  * @param reason  what is wrong with it; nothing is logged
  */

@@ -110,14 +110,6 @@ zr_status_t zr_manifest_read_at(int folder_fd, const char *folder, const zr_log_
     return ZR_OK;
 }
 
-zr_status_t zr_manifest_read(const char *folder, const zr_log_t *log, zr_manifest_t *manifest_p) {
-    int folder_fd = -1;
-    ZR_TRY(zr_folder_open(folder, log, &folder_fd));
-    zr_status_t status = zr_manifest_read_at(folder_fd, folder, log, manifest_p);
-    close(folder_fd);
-    return status;
-}
-
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static zr_status_t write_text(const char *folder, const char *text, const zr_log_t *log) {

@@ -134,13 +134,9 @@ bool zr_manifest_seal(char *text, size_t n_bytes);
 bool zr_manifest_is_sealed(const char *text, size_t n_bytes);
 
 /**
- * Read and check the one of a checkpoint's folder, and that all its files are there with the sizes
- * that they should have. ZR_ERR_IO as well.
+ * Read and check the one of a checkpoint's open folder, whose path is for messages, and that all
+ * its files are there with the sizes that they should have. ZR_ERR_IO as well.
  */
-ZR_NODISCARD zr_status_t zr_manifest_read(const char *folder, const zr_log_t *log,
-                                          zr_manifest_t *manifest_p);
-
-/** The same of an open folder, whose path is for messages. */
 ZR_NODISCARD zr_status_t zr_manifest_read_at(int folder_fd, const char *folder, const zr_log_t *log,
                                              zr_manifest_t *manifest_p);
 

@@ -121,12 +121,6 @@ void zr_roll_kill_for_lateness(zr_roll_t *roll, int waiting, int late, int64_t l
                  (long long)limit_ms, name, call);
 }
 
-void zr_roll_kill_for_abort(zr_roll_t *roll, int rank, const char *reason) {
-    char name[ZR_RANK_TEXT_BYTES];
-    zr_roll_describe_rank(roll, rank, name, sizeof(name));
-    zr_roll_kill(roll, "%s gave up: %s", name, reason);
-}
-
 /* Name the ranks that have not posted what `rank` has. */
 void zr_roll_kill_for_absence(zr_roll_t *roll, int rank, int timeout_ms) {
     enum { MOST_NAMED = 4 };

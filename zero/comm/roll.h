@@ -79,9 +79,8 @@ void zr_post_describe_latest(const zr_post_t *post, char *text, size_t text_byte
 
 /** End the communicator for all ranks; the first reason stays. */
 void zr_roll_kill(zr_roll_t *roll, const char *format, ...) ZR_PRINTF(2, 3);
-/** The same for a rank that leaves, gives up, or has waited for others in vain. */
+/** The same for a rank that leaves, is lost, or has waited for others in vain. */
 void zr_roll_kill_for_leaving(zr_roll_t *roll, int rank);
-void zr_roll_kill_for_abort(zr_roll_t *roll, int rank, const char *reason);
 void zr_roll_kill_for_loss(zr_roll_t *roll, int rank, const char *reason);
 void zr_roll_kill_for_absence(zr_roll_t *roll, int rank, int timeout_ms);
 
