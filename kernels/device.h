@@ -96,7 +96,8 @@ void zr_device_close(zr_device_t **device);
 /**
  * Open a device whose kernels work on the memory of another one's host tier: "host", but beside a
  * simulated device its own processors, simulated. As zr_device_open otherwise; without a recorder
- * in the options it has that of `device`.
+ * in the options it has that of `device`. Its streams are synchronous (zr_stream_is_synchronous),
+ * but for those beside the thread.
  *
  * Ownership: close it before `device`, whose thread it belongs to.
  */

@@ -86,7 +86,7 @@ static zr_status_t send_params(zr_unit_t *unit, const piece_work_t *work) {
 /* ---- a piece ---- */
 
 /* Elements [first, first + n_elems) of the flat buffer, all of one group; their parameters go to
- * `params`. What the host updates is there when this returns. */
+ * `params`. What the host updates is there when this returns: its streams are synchronous. */
 static zr_status_t update_run(zr_unit_t *unit, const zr_state_update_t *update,
                               const piece_work_t *work, const zr_segment_t *run, void *params) {
     const zr_runtime_t *runtime = unit->runtime;
@@ -101,8 +101,7 @@ static zr_status_t update_run(zr_unit_t *unit, const zr_state_update_t *update,
     args.param = params;
     args.lr = (float)(update->lr * group->lr_scale);
     args.weight_decay = (float)group->weight_decay;
-    ZR_TRY(zr_kernel_adamw(work->stream, &args));
-    return work->stream == runtime->compute ? ZR_OK : zr_stream_synchronize(work->stream);
+    return zr_kernel_adamw(work->stream, &args);
 }
 
 /* As many of a run's elements as have their parameters in one place. */
