@@ -4,6 +4,7 @@
  * backend counts the same.
  */
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -51,16 +52,45 @@ static zr_status_t refuse_name(const zr_log_t *log, const char *name) {
                    "device \"%s\" is unknown; known: \"host\", \"cuda\", \"sim\"", name);
 }
 
-/* Fill in what device.c keeps of every device. */
-static zr_device_t *begin(zr_device_t *device, const zr_device_backend_t *backend,
-                          const zr_device_options_t *options) {
+/* The sink of a device's log. */
+static void note_words(void *context, zr_log_level_t level, int rank, const char *message) {
+    static const char cut[] = "...";
+    zr_device_words_t *words = context;
+    if (level == ZR_LOG_ERROR) {
+        pthread_mutex_lock(&words->lock);
+        int length = snprintf(words->text, sizeof(words->text), "%s", message);
+        if (length >= (int)sizeof(words->text))
+            memcpy(words->text + sizeof(words->text) - sizeof(cut), cut, sizeof(cut));
+        pthread_mutex_unlock(&words->lock);
+    }
+    zr_log_t own = zr_log_with_rank(&words->log, rank);
+    zr_log_write(&own, level, "%s", message);
+}
+
+void zr_device_last_error(zr_device_t *device, char *text) {
+    pthread_mutex_lock(&device->words.lock);
+    memcpy(text, device->words.text, ZR_DEVICE_WORDS_BYTES);
+    pthread_mutex_unlock(&device->words.lock);
+}
+
+void zr_device_init(zr_device_t *device, const zr_device_backend_t *backend,
+                    const zr_device_options_t *options) {
     device->backend = backend;
+    device->words.log = options->log;
+    device->words.text[0] = '\0';
+    pthread_mutex_init(&device->words.lock, NULL);
     device->log = options->log;
+    device->log.sink = note_words;
+    device->log.context = &device->words;
     device->info.backend = backend->name;
     device->ranges = NULL;
     device->trace = options->trace;
     device->timing = NULL;
-    return device;
+}
+
+void zr_device_clear(zr_device_t *device) {
+    device->log = device->words.log;
+    pthread_mutex_destroy(&device->words.lock);
 }
 
 zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
@@ -82,7 +112,8 @@ zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
 
     zr_device_t *device = NULL;
     ZR_TRY(backend->open(options, &device));
-    *device_p = begin(device, backend, options);
+    zr_device_init(device, backend, options);
+    *device_p = device;
     return ZR_OK;
 }
 
@@ -98,9 +129,10 @@ zr_status_t zr_device_open_host(zr_device_t *device, const zr_device_options_t *
         return zr_device_open("host", &own, host_p);
     }
     ZR_TRY(device->backend->open_host(device, options, &host));
-    *host_p = begin(host, device->backend, options);
+    zr_device_init(host, device->backend, options);
     if (options->trace == NULL)
-        (*host_p)->trace = device->trace;
+        host->trace = device->trace;
+    *host_p = host;
     return ZR_OK;
 }
 
@@ -112,6 +144,7 @@ void zr_device_close(zr_device_t **device) {
         zr_range_release(*device, (*device)->ranges->tier, &base, (*device)->ranges->size_bytes);
     }
     zr_device_trace_close(*device);
+    zr_device_clear(*device);
     (*device)->backend->close(*device);
     *device = NULL;
 }
@@ -133,7 +166,7 @@ const zr_device_info_t *zr_device_info(const zr_device_t *device) {
 }
 
 const zr_log_t *zr_device_log(const zr_device_t *device) {
-    return &device->log;
+    return &device->words.log;
 }
 
 /* ---- address ranges ---------------------------------------------------------- */

@@ -120,6 +120,18 @@ const zr_device_info_t *zr_device_info(const zr_device_t *device);
 /** The log the device was opened with; valid until it is closed. */
 const zr_log_t *zr_device_log(const zr_device_t *device);
 
+/** Of an error's message that a device keeps, with the terminating zero. */
+#define ZR_DEVICE_WORDS_BYTES 512
+
+/**
+ * What was said last of an error on the device, for whoever tells others why work on it failed.
+ *
+ * @param text  [ZR_DEVICE_WORDS_BYTES]; "" when there was none. What is longer is cut, which shows.
+ *
+ * Threads: thread-safe.
+ */
+void zr_device_last_error(zr_device_t *device, char *text);
+
 /**
  * Reserve a range of addresses without memory behind them.
  *

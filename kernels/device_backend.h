@@ -8,6 +8,8 @@
 #ifndef ZR_KERNELS_DEVICE_BACKEND_H
 #define ZR_KERNELS_DEVICE_BACKEND_H
 
+#include <pthread.h>
+
 #include "kernels/device.h"
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
@@ -114,9 +116,17 @@ typedef struct zr_device_backend {
     const zr_nn_backend_t *nn;
 } zr_device_backend_t;
 
+/** What was said last of an error of a device's, for ranks that wait for its own. */
+typedef struct zr_device_words {
+    pthread_mutex_t lock; /* guards text: streams may have threads */
+    zr_log_t log;         /* the log that the device was opened with, where they go */
+    char text[ZR_DEVICE_WORDS_BYTES];
+} zr_device_words_t;
+
 struct zr_device {
     const zr_device_backend_t *backend;
-    zr_log_t log;
+    zr_log_t log; /* notes `words` on their way */
+    zr_device_words_t words;
     zr_device_info_t info;
     struct zr_device_range *ranges; /* reserved; kept by device.c */
     zr_trace_t *trace;              /* NULL: nothing is recorded */
@@ -139,6 +149,12 @@ struct zr_stream {
 struct zr_event {
     zr_device_t *device;
 };
+
+/** Fill in what device.c keeps of every device, and free it: zr_device_open and zr_device_close do.
+ */
+void zr_device_init(zr_device_t *device, const zr_device_backend_t *backend,
+                    const zr_device_options_t *options);
+void zr_device_clear(zr_device_t *device);
 
 /** Account for work that has been queued. */
 static inline void zr_stream_add_cost(zr_stream_t *stream, zr_cost_t cost) {

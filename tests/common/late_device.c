@@ -312,7 +312,7 @@ static zr_status_t late_copy(zr_stream_t *stream, void *dst, const void *src, si
     late_stream_t *own = (late_stream_t *)stream;
     if (own->fails_copy && kind == ZR_COPY_DEVICE_TO_DEVICE) {
         own->fails_copy = false;
-        return ZR_ERR_DEVICE;
+        return zr_fail(&stream->device->log, ZR_ERR_DEVICE, LATE_DEVICE_FAILURE);
     }
     late_args_t args = {.dst = dst, .src = src, .n = size_bytes, .kind = kind};
     return queue_run(stream, run_copy, &args);
@@ -504,9 +504,8 @@ zr_status_t late_device_open(zr_device_t **device_p) {
         status = zr_stream_create(device->host, "late", &device->host_stream);
     if (status != ZR_OK)
         abort();
-    device->base = (zr_device_t){.backend = &late_backend, .log = options.log};
     device->base.info = *zr_device_info(device->host);
-    device->base.info.backend = "late";
+    zr_device_init(&device->base, &late_backend, &options);
     device->base.info.host_addressable = false;
     device->base.info.synchronous = false;
     device->base.info.computes_on_host = false;
@@ -520,6 +519,7 @@ void late_device_close(zr_device_t **device_p) {
         return;
     zr_stream_destroy(&device->host_stream);
     zr_device_close(&device->host);
+    zr_device_clear(&device->base);
     free(device);
     *device_p = NULL;
 }

@@ -13,7 +13,8 @@
 ZR_NODISCARD zr_status_t late_device_open(zr_device_t **device_p);
 void late_device_close(zr_device_t **device);
 
-/** The next copy within the device on this stream fails when it is queued. */
+/** The next copy within the device on this stream fails when it is queued, in these words. */
+#define LATE_DEVICE_FAILURE "late: the copy that was to fail"
 void late_device_fail_copy(zr_stream_t *stream);
 
 /** The n-th kernel or copy from now on this stream fails when it is queued. */

@@ -184,6 +184,7 @@ int main(int argc, char **argv) {
         .open_device = open_device,
         .close_device = zr_device_close,
         .fail_copy = fail_copy,
+        .failure = "cuda",
     };
     if (argc > 1 && strcmp(argv[1], "tcp") == 0) {
         suite.name = "nccl on emulated GPUs, over TCP";

@@ -107,9 +107,12 @@ void zr_control_abort(zr_control_t *control, const char *reason) {
 
 void zr_control_kill_for_failure(zr_control_t *control, const zr_comm_call_t *call,
                                  zr_status_t status) {
-    char text[ZR_COMM_DESCRIPTION_BYTES];
+    char text[ZR_COMM_DESCRIPTION_BYTES], words[ZR_DEVICE_WORDS_BYTES] = "";
     zr_comm_call_describe(call, text, sizeof(text));
-    zr_control_kill(control, "failed with %s in %s", zr_status_name(status), text);
+    if (status != ZR_ERR_COMM && call->stream != NULL)
+        zr_device_last_error(zr_stream_device(call->stream), words);
+    zr_control_kill(control, "failed with %s in %s%s%s", zr_status_name(status), text,
+                    words[0] != '\0' ? ": " : "", words);
 }
 
 zr_status_t zr_control_split(zr_control_t *control, zr_comm_t *comm, const zr_comm_call_t *call,

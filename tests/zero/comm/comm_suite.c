@@ -667,7 +667,9 @@ static void one_device_fails(rank_t *self) {
     char cause[64];
     snprintf(cause, sizeof(cause), "rank %d failed with ZR_ERR_DEVICE in all_gather of",
              self->n_ranks - 1);
-    CHECK(self, strstr(self->log, cause) != NULL);
+    const char *reason = strstr(self->log, cause);
+    CHECK(self, reason != NULL);
+    CHECK(self, strstr(reason, self->suite->failure) != NULL);
 }
 
 static void test_device_that_fails(void **state) {

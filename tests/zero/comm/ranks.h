@@ -38,6 +38,7 @@ typedef struct comm_suite {
     bool is_alone;     /* a rank stands for all: it sees no other, which hold what it holds */
     /* The next copy on the stream's device fails; NULL: the device cannot be made to. */
     void (*fail_copy)(zr_stream_t *stream);
+    const char *failure; /* what is said of it then */
 } comm_suite_t;
 
 enum { MAX_TEST_RANKS = 16, LOG_BYTES = 4096, FAILURE_BYTES = 256, MAX_TAKES = 16 };

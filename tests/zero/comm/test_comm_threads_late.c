@@ -12,6 +12,7 @@ int main(void) {
         .open_device = late_device_open,
         .close_device = late_device_close,
         .fail_copy = late_device_fail_copy,
+        .failure = LATE_DEVICE_FAILURE,
     };
     return run_comm_suite(&suite);
 }
