@@ -2,6 +2,7 @@
 #include "zero/comm/launch.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
  * names are NULL. */
 typedef struct launcher {
     const char *size, *rank, *local_rank, *local_size;
+    const char *node, *node_sizes; /* which machine it is on, and the ranks of each, in a list */
     const char *way_out;
     bool by_mpi;
 } launcher_t;
@@ -19,14 +21,15 @@ typedef struct launcher {
 /* What a process has of several launchers is of the innermost one, and that comes first: mpirun
  * under Slurm starts its helpers with srun, and who sets WORLD_SIZE means it. */
 static const launcher_t launchers[] = {
-    {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL, NULL,
      "torchrun sets it, or set it by hand for each process (docs/clusters.md)", false},
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun of Open MPI sets it (docs/clusters.md)", true},
-    {"PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", NULL, NULL, "mpirun of Open MPI sets it (docs/clusters.md)",
+     true},
+    {"PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL,
      "mpirun of MPICH sets it (docs/clusters.md)", true},
-    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", NULL,
-     "srun sets it (docs/clusters.md)", true},
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", NULL, "SLURM_NODEID",
+     "SLURM_STEP_TASKS_PER_NODE", "srun sets it (docs/clusters.md)", true},
 };
 
 static bool is_set(const char *name) {
@@ -51,6 +54,54 @@ static zr_status_t read_number(const zr_log_t *log, const launcher_t *launcher, 
             "%s=\"%.64s\" in the environment: a whole number from %d to %d is needed; %s", name,
             text, least, most, launcher->way_out);
     *value_p = (int)value;
+    return ZR_OK;
+}
+
+/* A run of nodes in Slurm's list, "2(x3),1", which has as many ranks on each. Where the next one
+ * begins; NULL: it is none. */
+static const char *read_nodes(const char *text, long *n_ranks_p, long *n_nodes_p) {
+    char *end = NULL;
+    errno = 0;
+    *n_nodes_p = 1;
+    *n_ranks_p = strtol(text, &end, 10);
+    if (*text < '0' || *text > '9' || errno != 0 || *n_ranks_p > INT_MAX)
+        return NULL;
+    if (strncmp(end, "(x", 2) == 0) {
+        const char *count = end + 2;
+        *n_nodes_p = strtol(count, &end, 10);
+        if (*count < '0' || *count > '9' || *end++ != ')' || errno != 0 || *n_nodes_p > INT_MAX)
+            return NULL;
+    }
+    if (*end == '\0')
+        return end;
+    return *end == ',' && end[1] != '\0' ? end + 1 : NULL;
+}
+
+/* Where the list is of all ranks: of a step in several parts, each has its own. */
+static zr_status_t read_node_size(const zr_log_t *log, const launcher_t *launcher,
+                                  zr_launch_t *launch) {
+    long long node_begin = 0, n_all = 0, own = 0;
+    int node = 0;
+    if (!is_set(launcher->node) || !is_set(launcher->node_sizes))
+        return ZR_OK;
+    ZR_TRY(read_number(log, launcher, launcher->node, 0, INT_MAX, &node));
+    for (const char *text = getenv(launcher->node_sizes); *text != '\0';) {
+        long n_ranks = 0, n_nodes = 0;
+        text = read_nodes(text, &n_ranks, &n_nodes);
+        if (text == NULL)
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "%s=\"%.64s\" in the environment: ranks of each node are needed, such "
+                           "as 2(x3),1 for 2 on each of three and 1 on the fourth; %s",
+                           launcher->node_sizes, getenv(launcher->node_sizes), launcher->way_out);
+        if (node >= node_begin && node < node_begin + n_nodes)
+            own = n_ranks;
+        node_begin += n_nodes;
+        n_all += (long long)n_ranks * n_nodes;
+        if (n_all > launch->n_ranks)
+            break;
+    }
+    if (n_all == launch->n_ranks && launch->local_rank < own)
+        launch->n_local_ranks = (int)own;
     return ZR_OK;
 }
 
@@ -90,7 +141,7 @@ static zr_status_t read_local(const zr_log_t *log, const launcher_t *launcher,
     if (is_set(launcher->local_size))
         ZR_TRY(read_number(log, launcher, launcher->local_size, 1, launch->n_ranks,
                            &launch->n_local_ranks));
-    return ZR_OK;
+    return read_node_size(log, launcher, launch);
 }
 
 zr_status_t zr_launch_from_environment(const zr_log_t *log, zr_launch_t *launch_p,

@@ -587,6 +587,48 @@ static void test_environment(void **state) {
     assert_false(is_launched);
 }
 
+/* Slurm says how many ranks each node has in a list, which is believed where it is of all of them.
+ */
+static void test_environment_of_slurm(void **state) {
+    static const struct {
+        const char *list, *node, *local_rank;
+        int n_local_ranks; /* -1: refused */
+    } cases[] = {
+        {"2(x3),1", "0", "1", 2}, {"2(x3),1", "2", "0", 2},  {"2(x3),1", "3", "0", 1},
+        {"7", "0", "6", 7},       {"1,6", "1", "5", 6},      {"1,6", "1", NULL, 6},
+        {NULL, "0", "1", 0},      {"2(x3),1", NULL, "1", 0}, /* nobody says */
+        {"3", "0", "1", 0},       {"8", "0", "1", 0},        {"2(x3),1", "4", "0", 0},
+        {"2(x3),1", "3", "1", 0}, /* not of this step */
+        {"2(x3", "0", "1", -1},   {"two", "0", "1", -1},     {"2(x3),", "0", "1", -1},
+        {"-7", "0", "1", -1},     {"7", "-1", "1", -1},
+    };
+    static const char *const slurm[] = {"SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID",
+                                        "SLURM_LOCALID"};
+    const char *const none[] = {NULL, NULL, NULL, NULL, NULL, NULL};
+    member_t member;
+    bool is_launched = false;
+    (void)state;
+    setenv("SLURM_STEP_NUM_TASKS", "7", 1);
+    setenv("SLURM_PROCID", "0", 1);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *const values[] = {cases[i].list, cases[i].node, cases[i].local_rank};
+        for (size_t k = 0; k < 3; k++)
+            if (values[k] == NULL || setenv(slurm[k], values[k], 1) != 0)
+                unsetenv(slurm[k]);
+        zr_status_t expected = cases[i].n_local_ranks < 0 ? ZR_ERR_ARGUMENT : ZR_OK;
+        if (read_environment(none, &member, &is_launched) != expected)
+            fail_msg("case %zu: %s", i, member.log);
+        if (expected == ZR_OK)
+            assert_int_equal(member.launch.n_local_ranks, cases[i].n_local_ranks);
+        else
+            assert_true(has_logged(&member, "srun sets it"));
+    }
+    for (size_t k = 0; k < 3; k++)
+        unsetenv(slurm[k]);
+    unsetenv("SLURM_STEP_NUM_TASKS");
+    unsetenv("SLURM_PROCID");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_process), /* first: no threads where they fork */
@@ -602,6 +644,7 @@ int main(void) {
         cmocka_unit_test(test_members_that_break_the_rules),
         cmocka_unit_test(test_rank_late_within_a_call),
         cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_environment_of_slurm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
