@@ -172,35 +172,40 @@ static range_t range_of(zr_figure_type_t type) {
 }
 
 static zr_status_t check_figure(const zr_hardware_t *hardware, const zr_figure_t *figure,
-                                const zr_log_t *log) {
+                                const char *whose, const zr_log_t *log) {
     double value = zr_hardware_figure(hardware, figure);
     range_t range = range_of(figure->type);
     if (figure->is_of_cuda && hardware->kind == ZR_HARDWARE_HOST)
         return ZR_OK;
     if (!(value >= range.least && value <= range.most))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "hardware \"%.63s\": %s is %g; it has to be %s",
-                       hardware->name, figure->name, value, range.text);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %g; it has to be %s", whose, figure->name,
+                       value, range.text);
     size_t bytes = figure->is_power_of_two ? (size_t)value : 1;
     if ((bytes & (bytes - 1)) != 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "hardware \"%.63s\": %s is %zu; it has to be a power of two", hardware->name,
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is %zu; it has to be a power of two", whose,
                        figure->name, bytes);
     return ZR_OK;
 }
 
-zr_status_t zr_hardware_check(const zr_hardware_t *hardware, const zr_log_t *log) {
+zr_status_t zr_hardware_check_of(const zr_hardware_t *hardware, const char *whose,
+                                 const zr_log_t *log) {
     zr_status_t first = ZR_OK;
     if (hardware->kind != ZR_HARDWARE_HOST && hardware->kind != ZR_HARDWARE_CUDA)
-        first =
-            zr_fail(log, ZR_ERR_ARGUMENT, "hardware \"%.63s\": kind %d; it has to be host or cuda",
-                    hardware->name, (int)hardware->kind);
+        first = zr_fail(log, ZR_ERR_ARGUMENT, "%s: kind %d; it has to be host or cuda", whose,
+                        (int)hardware->kind);
     for (size_t i = 0; i < N_FIGURES; i++) {
-        zr_status_t status = check_figure(hardware, &figures[i], log);
+        zr_status_t status = check_figure(hardware, &figures[i], whose, log);
         first = first == ZR_OK ? status : first;
     }
     if (hardware->granule_bytes < 4096)
-        first = zr_fail(log, ZR_ERR_ARGUMENT,
-                        "hardware \"%.63s\": granule_bytes is %zu; it has to be at least 4096",
-                        hardware->name, hardware->granule_bytes);
+        first =
+            zr_fail(log, ZR_ERR_ARGUMENT, "%s: granule_bytes is %zu; it has to be at least 4096",
+                    whose, hardware->granule_bytes);
     return first;
+}
+
+zr_status_t zr_hardware_check(const zr_hardware_t *hardware, const zr_log_t *log) {
+    char whose[sizeof(hardware->name) + 16];
+    snprintf(whose, sizeof(whose), "hardware \"%.63s\"", hardware->name);
+    return zr_hardware_check_of(hardware, whose, log);
 }

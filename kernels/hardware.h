@@ -86,6 +86,9 @@ zr_hardware_t zr_hardware_default(void);
 
 /** ZR_OK when all figures are possible; else ZR_ERR_ARGUMENT, and each that is not is logged. */
 ZR_NODISCARD zr_status_t zr_hardware_check(const zr_hardware_t *hardware, const zr_log_t *log);
+/** The same, where messages begin otherwise than with the name: with a file's. */
+ZR_NODISCARD zr_status_t zr_hardware_check_of(const zr_hardware_t *hardware, const char *whose,
+                                              const zr_log_t *log);
 
 /** One figure of a description, for those who check, read or write them all. */
 typedef enum zr_figure_type {

@@ -245,7 +245,7 @@ zr_status_t zr_hardware_read_json(const char *path, const zr_log_t *log,
         check_complete(&reader, root);
     json_decref(root);
     if (reader.status == ZR_OK)
-        reader.status = zr_hardware_check(&reader.hardware, log);
+        reader.status = zr_hardware_check_of(&reader.hardware, path, log);
     if (reader.status == ZR_OK)
         *hardware_p = reader.hardware;
     return reader.status;

@@ -103,6 +103,24 @@ static void test_round_trip(void **state) {
     }
 }
 
+/* What is said of a file's figures begins with the file. */
+static void test_impossible(void **state) {
+    (void)state;
+    zr_hardware_t written = zr_hardware_default(), hardware;
+    char expected[512];
+    kept_t kept;
+    assert_int_equal(zr_hardware_write_json(&written, NULL, path, NULL), ZR_OK);
+    char *whole = read_text(), *place = strstr(whole, "\"granule_bytes\": 4096");
+    assert_non_null(place);
+    memcpy(place, "\"granule_bytes\": 2048", strlen("\"granule_bytes\": 2048"));
+    write_text(whole);
+    free(whole);
+    assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
+    snprintf(expected, sizeof(expected), "%s: granule_bytes is 2048; it has to be at least 4096\n",
+             path);
+    assert_string_equal(kept.text, expected);
+}
+
 /* A figure that is left out is missed by its name, one by one. */
 static void test_missing(void **state) {
     (void)state;
@@ -200,6 +218,7 @@ static void test_refusals(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_impossible),
         cmocka_unit_test(test_missing),
         cmocka_unit_test(test_refusals),
     };
