@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "examples/common/device.h"
+#include "examples/common/process.h"
 #include "examples/data.h"
 #include "examples/train_agree.h"
 #include "examples/train_checkpoint.h"
@@ -58,11 +59,13 @@ typedef struct rank {
     zr_recording_t *recording;     /* of --memory-snapshot, when it is done; owned */
     size_t recorded_step;          /* its step, from 1; 0: of a run that failed */
     zr_replay_statistics_t replay; /* at the end of the last step that was recorded */
-    double *step_seconds;          /* [n_steps]; rank 0 only */
+    double *step_seconds;          /* [n_steps] */
+    double *own_seconds;           /* [n_steps], the rank's own time of each */
     double *step_tokens_per_s;     /* [n_steps]; rank 0 only */
-    size_t capacity;               /* of both */
+    size_t capacity;               /* of these */
     double seconds;                /* of all steps */
     double own_begin, own_stall;   /* when the rank last took its own time, and stall until then */
+    double own_last;               /* what it was */
     train_delays_t *delays;        /* [n_ranks]; rank 0 only */
     train_result_t result;
     train_result_t *of_all; /* [n_ranks], of ranks that are processes; NULL: not told */
@@ -374,7 +377,8 @@ static double take_own_seconds(rank_t *rank) {
  * with one call: what ranks tell each other in each step. */
 static zr_status_t share_loss_and_time(rank_t *rank, double loss, train_step_line_t *line_p) {
     int n_ranks = rank->run->options->n_ranks;
-    const double own[2] = {loss, take_own_seconds(rank)};
+    rank->own_last = take_own_seconds(rank);
+    const double own[2] = {loss, rank->own_last};
     double all[2 * ZR_MAX_SUM_SOURCES], own_seconds[ZR_MAX_SUM_SOURCES], sum = 0;
     ZR_TRY(zr_runtime_share(rank->runtime, own, 2, all));
     for (int i = 0; i < n_ranks; i++) {
@@ -448,18 +452,27 @@ static zr_status_t note_delay(rank_t *rank, const train_step_line_t *line) {
     return ZR_OK;
 }
 
-/* Rank 0 keeps the times of all steps for their median, and speaks for the run. */
-static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
-    run_t *run = rank->run;
+/* The times of all steps, for their median. */
+static zr_status_t note_times(rank_t *rank, const train_step_line_t *line) {
     size_t n = rank->result.n_steps - rank->result.first_step;
     if (n == rank->capacity) {
         size_t capacity = n == 0 ? 64 : 2 * n;
         ZR_TRY(grow(rank, &rank->step_seconds, capacity));
-        ZR_TRY(grow(rank, &rank->step_tokens_per_s, capacity));
+        ZR_TRY(grow(rank, &rank->own_seconds, capacity));
+        if (rank->number == 0)
+            ZR_TRY(grow(rank, &rank->step_tokens_per_s, capacity));
         rank->capacity = capacity;
     }
     rank->step_seconds[n] = line->seconds;
-    rank->step_tokens_per_s[n] = line->tokens_per_s;
+    rank->own_seconds[n] = rank->own_last;
+    if (rank->number == 0)
+        rank->step_tokens_per_s[n] = line->tokens_per_s;
+    return ZR_OK;
+}
+
+/* Rank 0 speaks for the run. */
+static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
+    run_t *run = rank->run;
     ZR_TRY(note_delay(rank, line));
     if (run->log_file != NULL)
         ZR_TRY(train_report_log_step(run->log_file, run->options, line, &rank->log));
@@ -548,6 +561,7 @@ static zr_status_t train_steps(rank_t *rank) {
         add_time(&result->time, &line.time);
         step_start = step_end;
         before = after;
+        ZR_TRY(note_times(rank, &line));
         if (rank->number == 0)
             ZR_TRY(report_step(rank, &line));
         if (i == result->first_step)
@@ -568,6 +582,30 @@ static zr_status_t train_steps(rank_t *rank) {
     if (o->checkpoint.dir != NULL && result->n_steps > saved_step)
         ZR_TRY(save_checkpoint(rank));
     return train_checkpoint_end(rank->runtime, true, &result->saves);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, size_t n) {
+    qsort(values, n, sizeof(*values), by_value);
+    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/* Of what the rank has done, whatever came then. The first of its own times ends with the first
+ * loss: it has no update, and the memory that is mapped. */
+static void sum_up_times(rank_t *rank) {
+    train_result_t *result = &rank->result;
+    size_t n_steps = result->n_steps - result->first_step, first = n_steps > 1;
+    result->peak_resident_bytes = process_peak_resident_bytes();
+    if (n_steps == 0 || rank->step_seconds == NULL)
+        return;
+    result->step_ms = 1e3 * median(rank->step_seconds, n_steps);
+    result->own_ms = 1e3 * median(rank->own_seconds + first, n_steps - first);
+    if (rank->number == 0)
+        result->tokens_per_s = median(rank->step_tokens_per_s, n_steps);
 }
 
 static zr_status_t finish(rank_t *rank) {
@@ -635,6 +673,7 @@ static void *run_rank(void *argument) {
     zr_status_t status = create_rank(rank);
     if (status == ZR_OK)
         status = train_and_finish(rank);
+    sum_up_times(rank);
     if (status == ZR_OK && rank->run->options->is_launched) {
         destroy_model(rank);
         status = share_results(rank);
@@ -648,16 +687,6 @@ static void *run_rank(void *argument) {
 }
 
 /* ---- the run ---------------------------------------------------------------------------- */
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *values, size_t n) {
-    qsort(values, n, sizeof(*values), by_value);
-    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 static void add_up(rank_t *ranks, const train_options_t *options, train_result_t *result) {
     const train_result_t *first = &ranks[0].result;
@@ -682,11 +711,8 @@ static void add_up(rank_t *ranks, const train_options_t *options, train_result_t
     for (int i = 0; i < n; i++)
         train_sum_add(of_all != NULL ? &of_all[i] : &ranks[i].result, i == 0, n, result);
     result->peak[ZR_TIER_NVME] = train_sum_peak_of_drives(result);
-    size_t n_steps = first->n_steps - first->first_step;
-    if (n_steps > 0 && ranks[0].step_seconds != NULL) {
-        result->step_ms = 1e3 * median(ranks[0].step_seconds, n_steps);
-        result->tokens_per_s = median(ranks[0].step_tokens_per_s, n_steps);
-    }
+    result->step_ms = first->step_ms;
+    result->tokens_per_s = first->tokens_per_s;
 }
 
 /* The ranks that are here, with their communicators: those of other processes have come then. */
@@ -716,11 +742,12 @@ static void free_ranks(run_t *run) {
         if (run->ranks[i].comm != NULL)
             zr_comm_abort(run->ranks[i].comm, why_it_fails(run, "it does not train"));
         zr_comm_destroy(&run->ranks[i].comm);
+        free(run->ranks[i].step_tokens_per_s);
+        free(run->ranks[i].own_seconds);
+        free(run->ranks[i].step_seconds);
+        free(run->ranks[i].delays);
+        free(run->ranks[i].of_all);
     }
-    free(run->ranks[0].step_tokens_per_s);
-    free(run->ranks[0].delays);
-    free(run->ranks[0].of_all);
-    free(run->ranks[0].step_seconds);
     free(run->ranks);
 }
 
@@ -944,6 +971,20 @@ zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_
     result.status = status;
     *result_p = result;
     return status;
+}
+
+int zero_train_first_known(const zero_train_t *run, int *n_known_p) {
+    bool are_all_told = run->ranks != NULL && run->ranks[0].of_all != NULL;
+    *n_known_p = run->ranks == NULL ? 0
+                 : are_all_told     ? run->options->n_ranks
+                                    : train_launch_n_here(run->options);
+    return are_all_told ? 0 : train_launch_first(run->options);
+}
+
+const train_result_t *zero_train_result_of(const zero_train_t *run, int rank) {
+    if (run->ranks[0].of_all != NULL)
+        return &run->ranks[0].of_all[rank];
+    return &run->ranks[rank - train_launch_first(run->options)].result;
 }
 
 zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,

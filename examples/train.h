@@ -156,9 +156,11 @@ typedef struct train_result {
     train_saves_t saves;
     double first_loss;
     double last_loss;
+    double step_ms;             /* median */
+    double own_ms;              /* of a rank: median of its own time, without waiting for others */
+    size_t peak_resident_bytes; /* of a rank: of its process; 0: the system does not say */
 
     /* Of a run that succeeded. */
-    double step_ms;      /* median */
     double tokens_per_s; /* median of the steps' own, over all ranks */
     zr_weights_t weights;
     uint64_t bytes_sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES];     /* the largest over the ranks */
@@ -192,6 +194,15 @@ size_t zero_train_first_step(const zero_train_t *train);
 train_result_t zero_train_failed(zr_status_t status);
 /** Train, once: see zero_train_run. */
 zr_status_t zero_train_go(zero_train_t *train, messages_t *messages, train_result_t *result_p);
+/**
+ * The ranks whose own results are known once it has trained: all of them, or, where ranks are
+ * processes and have not told each other, this one's.
+ *
+ * @param n_known_p  so many, from the one on that is returned; 0: it has not begun
+ */
+int zero_train_first_known(const zero_train_t *train, int *n_known_p);
+/** The own result of one of them; until zero_train_close. */
+const train_result_t *zero_train_result_of(const zero_train_t *train, int rank);
 void zero_train_close(zero_train_t **train);
 
 /**

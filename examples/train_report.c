@@ -417,8 +417,49 @@ static bool put_success(json_t *object, const train_options_t *options,
     return made;
 }
 
-bool train_report_json(const train_options_t *options, const train_result_t *result,
-                       const char *message, FILE *file) {
+/* ---- of each rank ---- */
+
+static json_t *size_object(const train_peak_t *peak) {
+    return json_pack("{s:I, s:I}", "live", (json_int_t)peak->live, "reserved",
+                     (json_int_t)peak->reserved);
+}
+
+/* Processes have memory of their own; threads are one process. */
+static json_t *rank_object(const train_options_t *options, int rank, const train_result_t *own) {
+    json_t *object = json_object(), *peaks = json_object();
+    train_peak_t of_drives = train_sum_peak_of_drives(own);
+    bool has_steps = own->n_steps > own->first_step;
+    bool made = json_put(object, "rank", json_count((uint64_t)rank));
+    made &= json_put(object, "step_ms", json_number(has_steps ? own->step_ms : NAN));
+    made &= json_put(object, "own_ms", json_number(has_steps ? own->own_ms : NAN));
+    made &= json_put(peaks, "device", size_object(&own->peak[ZR_TIER_DEVICE]));
+    made &= json_put(peaks, "host", size_object(&own->peak[ZR_TIER_HOST]));
+    if (train_result_has_store(own))
+        made &= json_put(peaks, "nvme", size_object(&of_drives));
+    made &= json_put(object, "peak_bytes", peaks);
+    if (options->is_launched && own->peak_resident_bytes != 0)
+        made &= json_put(object, "peak_resident_bytes", json_count(own->peak_resident_bytes));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static bool put_ranks(json_t *object, const train_options_t *options, const zero_train_t *run) {
+    json_t *ranks = json_array();
+    int n_known = 0, first = zero_train_first_known(run, &n_known);
+    bool made = ranks != NULL;
+    for (int rank = first; rank < first + n_known && made; rank++)
+        made = json_array_append_new(
+                   ranks, rank_object(options, rank, zero_train_result_of(run, rank))) == 0;
+    if (made)
+        return json_put(object, "per_rank", ranks);
+    json_decref(ranks);
+    return false;
+}
+
+bool train_report_json(const train_options_t *options, const zero_train_t *run,
+                       const train_result_t *result, const char *message, FILE *file) {
     json_t *object = json_object();
     bool failed = result->status != ZR_OK, is_saved = options->checkpoint.dir != NULL;
     bool is_lost = failed || (result->interrupted && !is_saved);
@@ -431,6 +472,8 @@ bool train_report_json(const train_options_t *options, const train_result_t *res
     if (is_lost)
         made &= json_put(object, "message", json_text(message));
     made &= put_common(object, options, result);
+    if (run != NULL)
+        made &= put_ranks(object, options, run);
     if (!failed && result->n_steps > 0)
         made &= put_success(object, options, result);
     bool printed = made && json_print(object, true, file);

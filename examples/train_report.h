@@ -37,9 +37,13 @@ void train_report_progress(messages_t *messages, const train_options_t *options,
 void train_report_warnings(const train_options_t *options, const train_result_t *result,
                            const zr_log_t *log);
 
-/** Print the object of --json; false when that failed. */
-bool train_report_json(const train_options_t *options, const train_result_t *result,
-                       const char *message, FILE *file);
+/**
+ * Print the object of --json; false when that failed.
+ *
+ * @param run  whose ranks' own results are told, too; NULL: none are known
+ */
+bool train_report_json(const train_options_t *options, const zero_train_t *run,
+                       const train_result_t *result, const char *message, FILE *file);
 /** "optimizer": where its state lived, and what moving it took. NULL: no memory. */
 json_t *train_offload_object(const train_options_t *options, const train_result_t *result);
 /** The part of it about parameters. */

@@ -28,14 +28,14 @@ static int check_output(const zr_log_t *log) {
 }
 
 /* With --json an object is printed for every run that began, so that scripts find one. */
-static int report(const train_options_t *options, const train_result_t *result,
-                  const messages_t *messages, const zr_log_t *log) {
+static int report(const train_options_t *options, const zero_train_t *run,
+                  const train_result_t *result, const messages_t *messages, const zr_log_t *log) {
     bool is_lost = result->interrupted && options->checkpoint.dir == NULL;
     int code = is_lost ? EXIT_FAILED : exit_code(result->status, result->bad_input);
     bool printed = true;
     train_report_warnings(options, result, log);
     if (options->json && code != EXIT_BAD_INPUT)
-        printed = train_report_json(options, result, messages_first_error(messages), stdout);
+        printed = train_report_json(options, run, result, messages_first_error(messages), stdout);
     else if (!options->quiet && result->status == ZR_OK && result->n_steps > 0)
         train_report_summary(options, result, stdout);
     if (!printed || check_output(log) != EXIT_TRAINED) {
@@ -78,8 +78,9 @@ static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
         else
             result = zero_train_failed(status);
     }
+    int code = report(options, run, &result, messages, &log);
     zero_train_close(&run);
-    return report(options, &result, messages, &log);
+    return code;
 }
 
 static int run(int argc, char **argv, messages_t *messages) {

@@ -208,8 +208,9 @@ static void assert_keys_documented(json_t *object) {
         assert_documented(key, "`", "`");
         for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
             is_list |= strcmp(key, lists[i]) == 0;
-        if (json_is_object(value) && !is_list)
-            assert_keys_documented(value);
+        json_t *inner = json_is_array(value) ? json_array_get(value, 0) : value;
+        if (json_is_object(inner) && !is_list)
+            assert_keys_documented(inner);
     }
 }
 

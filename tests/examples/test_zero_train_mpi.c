@@ -98,6 +98,42 @@ static void assert_same_counts(const char *name, json_t *a, json_t *b) {
     }
 }
 
+/* Each rank's own: bytes, of which the largest are those of all, and times. */
+static void assert_ranks(json_t *object, size_t n_ranks, bool are_processes) {
+    static const char *const tiers[] = {"device", "host"};
+    json_t *ranks = json_object_get(object, "per_rank");
+    assert_int_equal(json_array_size(ranks), n_ranks);
+    for (size_t tier = 0; tier < 2; tier++) { /* of drives, each tag is the largest by itself */
+        json_t *all = json_object_get(json_object_get(object, "peak_bytes"), tiers[tier]);
+        json_int_t live = 0, reserved = 0;
+        for (size_t i = 0; i < n_ranks; i++) {
+            json_t *rank = json_array_get(ranks, i);
+            json_t *own = json_object_get(json_object_get(rank, "peak_bytes"), tiers[tier]);
+            json_int_t own_live = (json_int_t)number(own, "live", NULL);
+            json_int_t own_reserved = (json_int_t)number(own, "reserved", NULL);
+            live = own_live > live ? own_live : live;
+            reserved = own_reserved > reserved ? own_reserved : reserved;
+            assert_int_equal(number(rank, "rank", NULL), i);
+            assert_true(number(rank, "step_ms", NULL) > 0);
+            assert_true(number(rank, "own_ms", NULL) > 0);
+            assert_true((json_object_get(rank, "peak_resident_bytes") != NULL) == are_processes);
+        }
+        assert_true(live == (json_int_t)number(all, "live", NULL));
+        assert_true(reserved == (json_int_t)number(all, "reserved", NULL));
+    }
+    assert_true(number(json_array_get(ranks, 0), "step_ms", NULL) ==
+                number(object, "step_ms", NULL));
+}
+
+static void assert_same_ranks(json_t *threads, json_t *processes) {
+    json_t *own = json_object_get(threads, "per_rank");
+    json_t *others = json_object_get(processes, "per_rank");
+    assert_ranks(threads, json_array_size(own), false);
+    assert_ranks(processes, json_array_size(own), true);
+    for (size_t i = 0; i < json_array_size(own); i++)
+        assert_same_counts("per_rank", json_array_get(own, i), json_array_get(others, i));
+}
+
 /* What is reported of all ranks is of all of them, be they threads or processes. */
 static void results_as_threads(void **state) {
     static const char *const fields[] = {"offload", "peak_bytes", "comm_bytes", "checkpoint"};
@@ -112,6 +148,7 @@ static void results_as_threads(void **state) {
         assert_same_counts(fields[i], json_object_get(threads, fields[i]),
                            json_object_get(processes, fields[i]));
     }
+    assert_same_ranks(threads, processes);
     json_decref(threads);
     json_decref(processes);
 }

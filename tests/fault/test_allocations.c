@@ -263,7 +263,7 @@ static void report(void **state) {
         fault_arm(++n);
         result.status = n % 2 ? ZR_OK : ZR_ERR_BUDGET;
         result.offload.has_store = true;
-        printed = train_report_json(&options, &result, "message", file);
+        printed = train_report_json(&options, NULL, &result, "message", file);
         assert_true(printed != fault_hit());
         assert_int_equal(fault_live(), live);
     }
