@@ -105,6 +105,11 @@ zr_status_t capacity_state_read(const char *path, const json_t *question, const 
                                 json_t **points_p) {
     json_error_t error;
     FILE *file = fopen(path, "r");
+    if (file == NULL && errno == ENOENT) {
+        zr_log_write(log, ZR_LOG_WARNING, "--resume: %s is not there yet: begins anew", path);
+        *points_p = NULL;
+        return ZR_OK;
+    }
     if (file == NULL)
         return zr_fail(log, ZR_ERR_IO, "--state %s: %s; leave out --resume to begin anew", path,
                        strerror(errno));

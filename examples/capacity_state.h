@@ -16,7 +16,8 @@ json_t *capacity_question(const capacity_options_t *options, const zr_hardware_t
  * Read --state for --resume.
  *
  * @param question  it has to be that of the file
- * @param points_p  an array, owned by the caller
+ * @param points_p  an array, owned by the caller; NULL where there is no file yet, which is warned
+ * of
  * @return ZR_OK; ZR_ERR_IO; ZR_ERR_FORMAT; ZR_ERR_ARGUMENT when the question is another one:
  * logged, with what differs
  */

@@ -16,15 +16,16 @@
 zr_status_t train_trace_take_steps(train_options_t *options, const char *value,
                                    const zr_log_t *log) {
     const char *colon = strchr(value, ':');
-    char first[32];
+    char first[32], key[128];
     if (colon == NULL || (size_t)(colon - value) >= sizeof(first))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--trace-steps %s: allowed is FIRST:LAST, such as 3:3 for the third step",
                        value);
     snprintf(first, sizeof(first), "%.*s", (int)(colon - value), value);
-    ZR_TRY(args_count("--trace-steps", first, 1, MOST_STEPS, log, &options->trace_first));
-    return args_count("--trace-steps", colon + 1, options->trace_first, MOST_STEPS, log,
-                      &options->trace_last);
+    snprintf(key, sizeof(key), "--trace-steps %.64s: FIRST", value);
+    ZR_TRY(args_count(key, first, 1, MOST_STEPS, log, &options->trace_first));
+    snprintf(key, sizeof(key), "--trace-steps %.64s: LAST", value);
+    return args_count(key, colon + 1, options->trace_first, MOST_STEPS, log, &options->trace_last);
 }
 
 zr_status_t train_trace_check(const train_options_t *options, const zr_log_t *log) {
@@ -50,18 +51,31 @@ zr_status_t train_trace_path(const train_options_t *options, int rank, const zr_
 
 /* ---- a rank's recorder ----------------------------------------------------------------------- */
 
+/* A command that is given again has the same --trace: what it left is not written over then. */
+static bool has_steps(const train_options_t *options, int rank, size_t n_done,
+                      const zr_log_t *log) {
+    bool are_chosen = options->trace_first != 0;
+    if (n_done < options->steps && (!are_chosen || options->trace_last > n_done))
+        return true;
+    if (rank == 0 && are_chosen)
+        zr_log_write(log, ZR_LOG_WARNING,
+                     "--trace %s: nothing is traced: the run goes on after step %zu, and "
+                     "--trace-steps %zu:%zu are done",
+                     options->trace_path, n_done, options->trace_first, options->trace_last);
+    else if (rank == 0)
+        zr_log_write(log, ZR_LOG_WARNING,
+                     "--trace %s: nothing is traced: no step of the run is left",
+                     options->trace_path);
+    return false;
+}
+
 zr_status_t train_trace_create(const train_options_t *options, int rank, size_t n_done,
                                const zr_log_t *log, zr_trace_t **trace_p) {
     zr_trace_options_t own = zr_trace_options_default();
     char name[32];
     *trace_p = NULL;
-    if (options->trace_path == NULL)
+    if (options->trace_path == NULL || !has_steps(options, rank, n_done, log))
         return ZR_OK;
-    if (options->trace_first != 0 && options->trace_last <= n_done)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--trace-steps %zu:%zu: this run goes on after step %zu; allowed are later "
-                       "steps",
-                       options->trace_first, options->trace_last, n_done);
     snprintf(name, sizeof(name), "rank %d", rank);
     own.log = *log;
     own.process = rank + 1;

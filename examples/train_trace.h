@@ -25,8 +25,9 @@ ZR_NODISCARD zr_status_t train_trace_check(const train_options_t *options, const
  * The recorder of a rank.
  *
  * @param n_done   steps that were done before this run
- * @param trace_p  NULL without --trace
- * @return ZR_OK; ZR_ERR_ARGUMENT when this run has none of the steps; ZR_ERR_MEMORY
+ * @param trace_p  NULL without --trace, and where this run has none of the steps, of which rank 0
+ *                 warns
+ * @return ZR_OK; ZR_ERR_MEMORY
  */
 ZR_NODISCARD zr_status_t train_trace_create(const train_options_t *options, int rank, size_t n_done,
                                             const zr_log_t *log, zr_trace_t **trace_p);

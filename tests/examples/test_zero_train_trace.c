@@ -154,9 +154,31 @@ static void some_steps(void **state) {
     assert_int_equal(trace_file_count(file, 1, "schedule", "step 5"), 1);
     assert_int_equal(trace_file_count(file, 1, "schedule", "hash of the weights"), 1);
     json_decref(file);
-    assert_ran(TINY "--steps 8 --checkpoint-dir saved --resume --trace t.json --trace-steps 1:6",
-               2);
-    assert_said("--trace-steps", "after step 6");
+}
+
+/* A command that is given again goes on, and leaves what it has traced. */
+static void steps_that_are_done(void **state) {
+    static const char again[] = TINY "--steps 4 --checkpoint-dir again --checkpoint-every 2 "
+                                     "--resume --trace t.json --trace-steps 1:2 --json";
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        json_t *result = run_json(i == 0 ? TINY "--steps 2 --checkpoint-dir again --resume "
+                                                "--trace t.json --trace-steps 1:2 --json"
+                                         : again,
+                                  0);
+        assert_int_equal(json_object_get(result, "trace") != NULL, i == 0);
+        json_decref(result);
+        if (i == 0)
+            assert_not_said("the first time", "warning");
+        else if (i == 1)
+            assert_said("given again", "warning: rank 0: --trace t.json: nothing is traced: the "
+                                       "run goes on after step 2, and --trace-steps 1:2 are done");
+    }
+    assert_ran(TINY "--steps 4 --checkpoint-dir again --resume --ranks 2 --trace t.json", 0);
+    assert_said("no step", "--trace t.json: nothing is traced: no step of the run is left");
+    json_t *file = trace_file_load("t.json");
+    assert_int_equal(trace_file_count(file, 1, "schedule", "step "), 2);
+    json_decref(file);
 }
 
 /* Where the time of a run that failed went is asked, too. */
@@ -308,13 +330,10 @@ static void the_plan_of_a_drive(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_ranks),
-        cmocka_unit_test(a_run_is_the_same_without),
-        cmocka_unit_test(some_steps),
-        cmocka_unit_test(a_run_that_fails),
-        cmocka_unit_test(full_disk),
-        cmocka_unit_test(processes),
-        cmocka_unit_test(the_schedule_is_the_plan),
+        cmocka_unit_test(two_ranks),           cmocka_unit_test(a_run_is_the_same_without),
+        cmocka_unit_test(some_steps),          cmocka_unit_test(steps_that_are_done),
+        cmocka_unit_test(a_run_that_fails),    cmocka_unit_test(full_disk),
+        cmocka_unit_test(processes),           cmocka_unit_test(the_schedule_is_the_plan),
         cmocka_unit_test(the_plan_of_a_drive),
     };
     return cmocka_run_group_tests(tests, setup, clean);
