@@ -67,7 +67,7 @@ static bool is_small(size_t size_bytes) {
 
 static void say_size(text_t *text, size_t size_bytes) {
     if (is_small(size_bytes))
-        say(text, "%zu bytes", size_bytes);
+        say(text, "%s", zr_count_text(size_bytes, "byte").text);
     else
         say(text, "%.1f MiB (%zu bytes)", (double)size_bytes / MIB, size_bytes);
 }
@@ -80,7 +80,8 @@ static void say_tags(text_t *text, const zr_byte_count_t *by_tag) {
         if (live == 0)
             continue;
         if (is_small(live))
-            say(text, "%s%s %zu bytes", separator, zr_tag_name((zr_tag_t)i), live);
+            say(text, "%s%s %s", separator, zr_tag_name((zr_tag_t)i),
+                zr_count_text(live, "byte").text);
         else
             say(text, "%s%s %.1f MiB", separator, zr_tag_name((zr_tag_t)i), (double)live / MIB);
         separator = ", ";
@@ -232,10 +233,10 @@ void zr_report_leaks(const zr_allocator_t *allocator) {
             if (n_leaks[tier][tag] == 0)
                 continue;
             size_t live = allocator->tiers[tier].statistics.by_tag[tag].live;
-            zr_log_write(&allocator->log, ZR_LOG_WARNING,
-                         "%s memory: %zu allocations of %s, %.1f MiB (%zu bytes), were never freed",
-                         zr_tier_name((zr_tier_t)tier), n_leaks[tier][tag],
-                         zr_tag_name((zr_tag_t)tag), (double)live / MIB, live);
+            zr_log_write(
+                &allocator->log, ZR_LOG_WARNING, "%s memory: never freed: %s of %s, %.1f MiB (%s)",
+                zr_tier_name((zr_tier_t)tier), zr_count_text(n_leaks[tier][tag], "allocation").text,
+                zr_tag_name((zr_tag_t)tag), (double)live / MIB, zr_count_text(live, "byte").text);
         }
     }
 }

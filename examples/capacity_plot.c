@@ -116,9 +116,8 @@ static void draw_bars(const capacity_results_t *results, FILE *script) {
     const json_t *first = point_at(results, 0);
     write_bars(results, script);
     set_tics(results, 1, 60, script);
-    fprintf(script, "set title 'largest model, million parameters (%.0f rank%s)'\n",
-            capacity_point_number(first, "ranks"),
-            messages_plural((size_t)capacity_point_number(first, "ranks")));
+    fprintf(script, "set title 'largest model, million parameters (%s)'\n",
+            zr_count_text((uint64_t)capacity_point_number(first, "ranks"), "rank").text);
     fputs("set style fill solid 0.8 border -1\nset boxwidth 0.7\nset logscale y\n"
           "set key top left\nset yrange [*:*]\nset autoscale yfixmax\n"
           "set offsets 0, 0, graph 0.35, 0\nset xlabel 'stage, optimizer/parameters'\n"

@@ -153,8 +153,8 @@ static void print_budget(const json_t *point, const char *name, const char *path
 }
 
 static void print_case(const capacity_options_t *options, const json_t *point, FILE *file) {
-    fprintf(file, "\n%.0f rank%s, each:", capacity_point_number(point, "ranks"),
-            messages_plural((size_t)capacity_point_number(point, "ranks")));
+    fprintf(file, "\n%s, each:",
+            zr_count_text((uint64_t)capacity_point_number(point, "ranks"), "rank").text);
     print_budget(point, "device", "device_memory", file);
     print_budget(point, "host", "host_memory", file);
     if (options->has_drives)
@@ -299,14 +299,15 @@ void capacity_report_table(const capacity_options_t *options, const capacity_res
     json_t *point;
     fprintf(file, "family    heads of %zu", options->family.head_size);
     if (options->family.layers != 0)
-        fprintf(file, ", %zu layers, width grows", options->family.layers);
+        fprintf(file, ", %s, width grows", zr_count_text(options->family.layers, "layer").text);
     else if (options->family.channels != 0)
-        fprintf(file, ", %zu channels, depth grows", options->family.channels);
+        fprintf(file, ", %s, depth grows", zr_count_text(options->family.channels, "channel").text);
     else
-        fprintf(file, ", at most %zu channels per layer", options->family.aspect);
-    fprintf(file, "; %zu tokens, sequences of %zu; %s, micro-batch %zu, accumulation %zu\n",
-            options->family.vocab, options->family.seq, zr_dtype_name(run->config.dtype),
-            run->config.micro_batch, run->config.grad_accum);
+        fprintf(file, ", at most %s per layer",
+                zr_count_text(options->family.aspect, "channel").text);
+    fprintf(file, "; %s, sequences of %zu; %s, micro-batch %zu, accumulation %zu\n",
+            zr_count_text(options->family.vocab, "token").text, options->family.seq,
+            zr_dtype_name(run->config.dtype), run->config.micro_batch, run->config.grad_accum);
     fprintf(file, "hardware  %s%s\n", results->hardware,
             options->ranks_open && run->n_ranks > 1
                 ? " (a rank for each device; --ranks and --sweep plan others)"

@@ -107,10 +107,10 @@ static void show(const running_t *running, const capacity_case_t *its_case,
     for (size_t i = 0; i < BAR_WIDTH; i++)
         bar[i] = i < done * BAR_WIDTH / n ? '#' : '.';
     bar[BAR_WIDTH] = '\0';
-    messages_progress(
-        running->messages, false, "[%s] %zu/%zu  %d rank%s, stage %d, %s/%s: %s", bar, done, n,
-        its_case->run.n_ranks, messages_plural((size_t)its_case->run.n_ranks), place->stage,
-        capacity_where_name(place->optimizer), capacity_where_name(place->params), what);
+    messages_progress(running->messages, false, "[%s] %zu/%zu  %s, stage %d, %s/%s: %s", bar, done,
+                      n, zr_count_text((uint64_t)its_case->run.n_ranks, "rank").text, place->stage,
+                      capacity_where_name(place->optimizer), capacity_where_name(place->params),
+                      what);
 }
 
 static void show_training(const running_t *running, const capacity_search_t *search) {

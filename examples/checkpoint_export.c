@@ -116,10 +116,9 @@ static int report(const options_t *o, const zr_checkpoint_info_t *info, const gp
                   const weights_report_t *written) {
     if (o->common.json)
         return checkpoint_print(describe(o, info, shape, written), COMMAND_DONE, o->log);
-    printf("%s: step %zu of %s, %zu parameters in %s, %s in %zu file%s\n", o->write.path,
-           info->step, info->path, gpt_n_params(shape), dtypes[o->write.kind],
-           zr_size_text(written->n_bytes).text, written->n_files,
-           messages_plural(written->n_files));
+    printf("%s: step %zu of %s, %s in %s, %s in %s\n", o->write.path, info->step, info->path,
+           zr_count_text(gpt_n_params(shape), "parameter").text, dtypes[o->write.kind],
+           zr_size_text(written->n_bytes).text, zr_count_text(written->n_files, "file").text);
     return COMMAND_DONE;
 }
 

@@ -78,11 +78,11 @@ static int report(const options_t *o, const weights_t *weights, const zr_checkpo
     const gpt_shape_t *s = &weights->shape;
     if (o->common.json)
         return checkpoint_print(describe(o, weights, info), COMMAND_DONE, o->log);
-    printf("%s: %zu parameters of %s, %s; to go on from them:\n"
+    printf("%s: %s of %s, %s; to go on from them:\n"
            "zero-train --model layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=%zu "
            "--checkpoint-dir %s --resume --data ...\n",
-           info->path, gpt_n_params(s), weights->format, weights->dtype, s->n_layers, s->channels,
-           s->heads, s->seq, s->vocab, o->folder);
+           info->path, zr_count_text(gpt_n_params(s), "parameter").text, weights->format,
+           weights->dtype, s->n_layers, s->channels, s->heads, s->seq, s->vocab, o->folder);
     return COMMAND_DONE;
 }
 

@@ -62,8 +62,8 @@ static int report(const verification_t *v, const char *path, zr_status_t status,
     if (json)
         return checkpoint_print(describe(v, path, status), code, v->log);
     if (status == ZR_OK)
-        printf("%s is whole: step %zu, %zu tensor%s, %s\n", v->info.path, v->info.step,
-               v->info.n_tensors, messages_plural(v->info.n_tensors),
+        printf("%s is whole: step %zu, %s, %s\n", v->info.path, v->info.step,
+               zr_count_text(v->info.n_tensors, "tensor").text,
                zr_size_text(v->info.data_bytes).text);
     else
         zr_log_write(v->log, ZR_LOG_ERROR, "%s %s", v->info.path != NULL ? v->info.path : path,

@@ -98,9 +98,10 @@ static zr_status_t cut_windows(data_t *data) {
                        "2; give more data");
     if (data->files.n_tokens <= data->seq)
         return zr_fail(&data->files.log, ZR_ERR_ARGUMENT,
-                       "the data has %zu tokens, but a sequence of %zu and its last target need "
+                       "the data has %s, but a sequence of %zu and its last target need "
                        "%zu; give more data or --seq %zu or less",
-                       data->files.n_tokens, data->seq, data->seq + 1, data->files.n_tokens - 1);
+                       zr_count_text(data->files.n_tokens, "token").text, data->seq, data->seq + 1,
+                       data->files.n_tokens - 1);
     data->n_windows = (data->files.n_tokens - 1) / data->seq;
     while (data->half_bits < 32 && data->n_windows > (size_t)1 << (2 * data->half_bits))
         data->half_bits++;
@@ -113,12 +114,12 @@ zr_status_t data_open(const data_options_t *options, data_t **data_p) {
         return zr_fail(log, ZR_ERR_ARGUMENT, "no data: give files or folders with --data PATH...");
     if (options->seq == 0 || options->seq >= SIZE_MAX / 8 || options->vocab == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "sequences of %zu tokens from a vocabulary of %zu: allowed are 1 and more",
-                       options->seq, options->vocab);
+                       "sequences of %s from a vocabulary of %zu: allowed are 1 and more",
+                       zr_count_text(options->seq, "token").text, options->vocab);
     if (options->seq_min > options->seq)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "sequences of %zu tokens or more: allowed are 1 to %zu, the longest",
-                       options->seq_min, options->seq);
+                       "sequences of %s or more: allowed are 1 to %zu, the longest",
+                       zr_count_text(options->seq_min, "token").text, options->seq);
     data_t *data = calloc(1, sizeof(*data));
     if (data == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to open the data");
@@ -332,13 +333,13 @@ zr_status_t data_reader_create(const data_t *data, const data_part_t *part,
     if (__builtin_mul_overflow(part->micro_batch, data->seq, &n) ||
         __builtin_mul_overflow(n, 2 * N_SLOTS * sizeof(int32_t), &size_bytes) ||
         __builtin_add_overflow(size_bytes, sizeof(data_reader_t), &size_bytes))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "micro-batches of %zu sequences of %zu tokens: the size overflows",
-                       part->micro_batch, data->seq);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "micro-batches of %s of %s: the size overflows",
+                       zr_count_text(part->micro_batch, "sequence").text,
+                       zr_count_text(data->seq, "token").text);
     data_reader_t *reader = malloc(size_bytes);
     if (reader == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %d micro-batches of %zu tokens", N_SLOTS,
-                       n);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %d micro-batches of %s", N_SLOTS,
+                       zr_count_text(n, "token").text);
     *reader =
         (data_reader_t){.data = data, .part = *part, .cursor = data_cursor_make(&data->files)};
     for (size_t i = 0; i < N_SLOTS; i++) {

@@ -194,15 +194,13 @@ static zr_status_t read_bytes(const data_files_t *files, const data_file_t *file
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return zr_fail(&files->log, ZR_ERR_IO,
-                           "--data %s: cannot read %zu bytes at offset %zu: %s", file->path, n,
-                           offset, strerror(errno));
+            return zr_fail(&files->log, ZR_ERR_IO, "--data %s: cannot read %s at offset %zu: %s",
+                           file->path, zr_count_text(n, "byte").text, offset, strerror(errno));
         if (got == 0)
-            return zr_fail(
-                &files->log, ZR_ERR_IO,
-                "--data %s: ends at byte %zu, but had %zu bytes when it was opened: it was "
-                "truncated meanwhile",
-                file->path, offset + done, file->size_bytes);
+            return zr_fail(&files->log, ZR_ERR_IO,
+                           "--data %s: ends at byte %zu, but had %s when it was opened: it was "
+                           "truncated meanwhile",
+                           file->path, offset + done, zr_count_text(file->size_bytes, "byte").text);
         done += (size_t)got;
     }
     return ZR_OK;
@@ -238,12 +236,11 @@ static zr_status_t check_header(const data_files_t *files, data_file_t *file,
                        "--data %s: the header says %d tokens: it is empty", file->path, n_tokens);
     size_t expected = HEADER_BYTES + 2 * (size_t)n_tokens;
     if (file->size_bytes != expected)
-        return zr_fail(
-            &files->log, ZR_ERR_FORMAT,
-            "--data %s: %s: the header says %d tokens, which makes %zu bytes, but the file "
-            "has %zu",
-            file->path, file->size_bytes < expected ? "truncated" : "too long", n_tokens, expected,
-            file->size_bytes);
+        return zr_fail(&files->log, ZR_ERR_FORMAT,
+                       "--data %s: %s: the header says %d tokens, which makes %s, but the file "
+                       "has %zu",
+                       file->path, file->size_bytes < expected ? "truncated" : "too long", n_tokens,
+                       zr_count_text(expected, "byte").text, file->size_bytes);
     file->kind = DATA_TOKENS;
     file->n_tokens = (size_t)n_tokens;
     return ZR_OK;
@@ -260,11 +257,11 @@ static zr_status_t check_file(const data_files_t *files, data_file_t *file) {
     ZR_TRY(status);
     if (n >= sizeof(header[0]) && le32toh(header[0]) == MAGIC) {
         if (file->size_bytes < HEADER_BYTES)
-            return zr_fail(
-                &files->log, ZR_ERR_FORMAT,
-                "--data %s: truncated: a token file has a header of %d bytes, but the file "
-                "has %zu",
-                file->path, HEADER_BYTES, file->size_bytes);
+            return zr_fail(&files->log, ZR_ERR_FORMAT,
+                           "--data %s: truncated: a token file has a header of %s, but the file "
+                           "has %zu",
+                           file->path, zr_count_text((uint64_t)HEADER_BYTES, "byte").text,
+                           file->size_bytes);
         return check_header(files, file, header);
     }
     if (file->size_bytes > 0 && ends_with(file->path, ".bin"))
@@ -335,8 +332,8 @@ zr_status_t data_files_check(data_files_t *files) {
         }
     }
     if (files->n_tokens == 0)
-        return zr_fail(&files->log, ZR_ERR_FORMAT, "--data: it is empty: %zu files, 0 bytes (%s)",
-                       files->n_files, files->files[0].path);
+        return zr_fail(&files->log, ZR_ERR_FORMAT, "--data: it is empty: %s, 0 bytes (%s)",
+                       zr_count_text(files->n_files, "file").text, files->files[0].path);
     files->kind = first->kind;
     return ZR_OK;
 }

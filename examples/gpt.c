@@ -174,8 +174,8 @@ static zr_status_t build(gpt_t *gpt) {
     bool *used = calloc(freeze == NULL ? 1 : count_entries(freeze), sizeof(*used));
     zr_status_t status;
     if (gpt->layers == NULL || gpt->inits == NULL || used == NULL) {
-        status = zr_fail(log, ZR_ERR_MEMORY, "the system has no memory for a model of %zu layers",
-                         gpt->shape.n_layers);
+        status = zr_fail(log, ZR_ERR_MEMORY, "the system has no memory for a model of %s",
+                         zr_count_text(gpt->shape.n_layers, "layer").text);
     } else {
         builder_t builder = {.gpt = gpt, .freeze = freeze, .used = used};
         status = add_everything(&builder);
@@ -192,11 +192,14 @@ zr_status_t gpt_create(zr_runtime_t *runtime, const gpt_shape_t *shape,
     const zr_log_t *log = zr_runtime_log(runtime);
     if (shape->n_layers == 0 || shape->channels == 0 || shape->heads == 0 || shape->seq == 0 ||
         shape->vocab == 0 || shape->channels % shape->heads != 0)
-        return zr_fail(
-            log, ZR_ERR_ARGUMENT,
-            "a model of %zu layers, %zu channels, %zu heads, %zu positions and %zu words "
-            "is none: all must be positive, and heads divide channels",
-            shape->n_layers, shape->channels, shape->heads, shape->seq, shape->vocab);
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "a model of %s, %s, %s, %s and %s "
+                       "is none: all must be positive, and heads divide channels",
+                       zr_count_text(shape->n_layers, "layer").text,
+                       zr_count_text(shape->channels, "channel").text,
+                       zr_count_text(shape->heads, "head").text,
+                       zr_count_text(shape->seq, "position").text,
+                       zr_count_text(shape->vocab, "word").text);
     gpt_t *gpt = calloc(1, sizeof(*gpt));
     if (gpt == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "the system has no memory for a model");
@@ -271,13 +274,13 @@ static zr_status_t check_batch(const gpt_t *gpt, const int32_t *tokens, const in
                                size_t b, size_t t) {
     const zr_log_t *log = zr_runtime_log(gpt->runtime);
     if (b == 0 || t == 0 || t > gpt->shape.seq)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "a batch of %zu sequences of %zu tokens; the model takes 1 to %zu tokens", b,
-                       t, gpt->shape.seq);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "a batch of %s of %s; the model takes 1 to %s",
+                       zr_count_text(b, "sequence").text, zr_count_text(t, "token").text,
+                       zr_count_text(gpt->shape.seq, "token").text);
     if (b > INT32_MAX / t)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "a batch of %zu sequences of %zu tokens; at most %d tokens are possible", b,
-                       t, INT32_MAX);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "a batch of %s of %s; at most %s are possible",
+                       zr_count_text(b, "sequence").text, zr_count_text(t, "token").text,
+                       zr_count_text((uint64_t)INT32_MAX, "token").text);
     ZR_TRY(check_tokens(gpt, "token", tokens, b * t));
     return check_tokens(gpt, "target", targets, b * t);
 }

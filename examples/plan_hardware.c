@@ -125,12 +125,12 @@ void plan_hardware_warn(const char *which, const zr_hardware_t *hardware, int n_
     int n_on_node = hardware->ranks_per_node;
     if (n_ranks <= n_on_node || !is_file(which) || !was_left(which, "between_nodes.bytes_per_s"))
         return;
-    zr_log_write(
-        log, ZR_LOG_WARNING,
-        "--hardware %s: it is of %d rank%s on one machine; %d ranks are planned on %d such "
-        "machines, and what is sent between them at %.3g GB/s, which was not measured: "
-        "times are guesses; write between_nodes as it is there, or, for ranks of one "
-        "machine, measure with zero-bench --save-hardware FILE --ranks %d",
-        which, n_on_node, messages_plural((size_t)n_on_node), n_ranks,
-        (n_ranks - 1) / n_on_node + 1, 1e-9 * hardware->between_nodes.bytes_per_s, n_ranks);
+    zr_log_write(log, ZR_LOG_WARNING,
+                 "--hardware %s: it is of %s on one machine; %s are planned on %d such "
+                 "machines, and what is sent between them at %.3g GB/s, which was not measured: "
+                 "times are guesses; write between_nodes as it is there, or, for ranks of one "
+                 "machine, measure with zero-bench --save-hardware FILE --ranks %d",
+                 which, zr_count_text((uint64_t)n_on_node, "rank").text,
+                 zr_count_text((uint64_t)n_ranks, "rank").text, (n_ranks - 1) / n_on_node + 1,
+                 1e-9 * hardware->between_nodes.bytes_per_s, n_ranks);
 }

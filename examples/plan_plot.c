@@ -350,9 +350,9 @@ static void write_head(const plot_t *plot) {
     const train_options_t *run = &plot->options->run;
     char text[512];
     snprintf(text, sizeof(text),
-             "memory of a rank: %s, %s, sequences of %zu, accumulation %zu, %d rank%s on %s",
-             run->model, zr_dtype_name(run->config.dtype), run->seq, run->config.grad_accum,
-             run->n_ranks, messages_plural((size_t)run->n_ranks),
+             "memory of a rank: %s, %s, sequences of %zu, accumulation %zu, %s on %s", run->model,
+             zr_dtype_name(run->config.dtype), run->seq, run->config.grad_accum,
+             zr_count_text((uint64_t)run->n_ranks, "rank").text,
              plot->options->is_this ? "this machine, whose rates are not measured"
                                     : plot->options->hardware.name);
     fputs("set termoption noenhanced\nset multiplot\nset label 99 ", plot->script);

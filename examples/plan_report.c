@@ -281,11 +281,11 @@ void plan_report_table(const plan_options_t *options, const plan_rows_t *rows, F
     const train_options_t *run = &options->run;
     int n_on_node = options->hardware.ranks_per_node;
     int n_nodes = (run->n_ranks + n_on_node - 1) / n_on_node;
-    fprintf(file, "model     %s: %zu parameters, %s; sequences of %zu, accumulation %zu\n",
-            run->model, gpt_n_params(&run->shape), zr_dtype_name(run->config.dtype), run->seq,
-            run->config.grad_accum);
-    fprintf(file, "hardware  %s, %d rank%s", options->hardware.name, run->n_ranks,
-            messages_plural((size_t)run->n_ranks));
+    fprintf(file, "model     %s: %s, %s; sequences of %zu, accumulation %zu\n", run->model,
+            zr_count_text(gpt_n_params(&run->shape), "parameter").text,
+            zr_dtype_name(run->config.dtype), run->seq, run->config.grad_accum);
+    fprintf(file, "hardware  %s, %s", options->hardware.name,
+            zr_count_text((uint64_t)run->n_ranks, "rank").text);
     if (n_nodes > 1)
         fprintf(file, " on %d nodes", n_nodes);
     int n_shards = zr_config_n_shards(&run->config, run->n_ranks);

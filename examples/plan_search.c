@@ -102,13 +102,14 @@ static zr_status_t add_row(search_t *search, const plan_row_t *row) {
         size_t capacity = rows->capacity == 0 ? 64 : 2 * rows->capacity;
         plan_row_t *grown = realloc(rows->all, capacity * sizeof(*grown));
         if (grown == NULL)
-            return zr_fail(search->log, ZR_ERR_MEMORY, "no memory for %zu plans", capacity);
+            return zr_fail(search->log, ZR_ERR_MEMORY, "no memory for %s",
+                           zr_count_text(capacity, "plan").text);
         rows->all = grown;
         rows->capacity = capacity;
     }
     rows->all[rows->n++] = *row;
     if (search->messages != NULL)
-        messages_progress(search->messages, false, "%zu plans", rows->n);
+        messages_progress(search->messages, false, "%s", zr_count_text(rows->n, "plan").text);
     return ZR_OK;
 }
 

@@ -32,8 +32,8 @@ void plan_words_placement(const plan_row_t *row, plan_words_t *words) {
     plan_words_add(words, row->stage == 0 ? "plain data parallelism (stage 0)" : "stage %d",
                    row->stage);
     if (row->group_size > 0)
-        plan_words_add(words, " in groups of %d rank%s", row->group_size,
-                       messages_plural((size_t)row->group_size));
+        plan_words_add(words, " in groups of %s",
+                       zr_count_text((uint64_t)row->group_size, "rank").text);
     if (row->optimizer != ZR_OFFLOAD_NONE)
         plan_words_add(words, " with %soptimizer state %s",
                        part_of(config->offload_optimizer.ratio, part, sizeof(part)),

@@ -122,11 +122,12 @@ static zr_status_t check_rates(const train_options_t *options, const zr_log_t *l
     int n_here = looked_up->ranks_per_node;
     if (rates->ranks_per_node != n_here || rates->n_threads != looked_up->n_threads)
         zr_log_write(log, ZR_LOG_WARNING,
-                     "--hardware %s: its rates are those of %d rank%s of %d threads each, and "
+                     "--hardware %s: its rates are those of %s of %s each, and "
                      "these are %d of %d on this machine: times are rough; measure them with "
                      "zero-bench --save-hardware FILE --ranks %d",
-                     options->hardware_path, rates->ranks_per_node,
-                     messages_plural((size_t)rates->ranks_per_node), rates->n_threads, n_here,
+                     options->hardware_path,
+                     zr_count_text((uint64_t)rates->ranks_per_node, "rank").text,
+                     zr_count_text((uint64_t)rates->n_threads, "thread").text, n_here,
                      looked_up->n_threads, n_here);
     return ZR_OK;
 }

@@ -803,12 +803,11 @@ static zr_status_t save_snapshot(const run_t *run, const rank_t *rank) {
         zr_recording_info_t info;
         zr_recording_info(rank->recording, &info);
         if (rank->recorded_step > 0)
-            zr_log_write(&rank->log, ZR_LOG_INFO,
-                         "memory snapshot: %zu lives of step %zu written to %s", info.n_lives,
-                         rank->recorded_step, path);
+            zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %s of step %zu written to %s",
+                         zr_count_text(info.n_lives, "live").text, rank->recorded_step, path);
         else
-            zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %zu lives written to %s",
-                         info.n_lives, path);
+            zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %s written to %s",
+                         zr_count_text(info.n_lives, "live").text, path);
     }
     free(path);
     return status;

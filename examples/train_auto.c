@@ -67,8 +67,8 @@ static void take(train_options_t *options, const plan_rows_t *rows, const zr_log
     config->offload_optimizer = row->config.offload_optimizer;
     config->offload_param = row->config.offload_param;
     choice->n_plans = rows->n_tried;
-    zr_log_write(log, ZR_LOG_INFO, "auto: %s (%zu plan%s)", choice->options + 1, rows->n_tried,
-                 messages_plural(rows->n_tried));
+    zr_log_write(log, ZR_LOG_INFO, "auto: %s (%s)", choice->options + 1,
+                 zr_count_text(rows->n_tried, "plan").text);
     if (!options->auto_stage && !options->auto_group)
         return;
     zr_log_write(log, ZR_LOG_INFO, "auto: %s", choice->why);

@@ -206,14 +206,14 @@ static void say_start(const opening_t *opening) {
     size_t n_steps = opening->options->steps;
     if (info->step >= n_steps)
         zr_log_write(opening->log, info->step > n_steps ? ZR_LOG_WARNING : ZR_LOG_INFO,
-                     "%s has %zu steps already: nothing is left of --steps %zu; give more to go on",
-                     info->path, info->step, n_steps);
+                     "%s has %s already: nothing is left of --steps %zu; give more to go on",
+                     info->path, zr_count_text(info->step, "step").text, n_steps);
     else
         zr_log_write(opening->log, ZR_LOG_INFO,
-                     "goes on from %s: step %zu of %zu, saved by %d rank%s at stage %d, sequence "
+                     "goes on from %s: step %zu of %zu, saved by %s at stage %d, sequence "
                      "%" PRIu64 " of the data",
-                     info->path, info->step, n_steps, info->n_ranks,
-                     messages_plural((size_t)info->n_ranks), info->stage,
+                     info->path, info->step, n_steps,
+                     zr_count_text((uint64_t)info->n_ranks, "rank").text, info->stage,
                      opening->start->n_sequences);
 }
 

@@ -369,12 +369,13 @@ void train_report_warnings(const train_options_t *options, const train_result_t 
     if (result->status != ZR_OK || result->n_steps == result->first_step || is_finite(result))
         return;
     zr_log_write(log, ZR_LOG_WARNING,
-                 "the training went astray: the last loss is %g, %zu of %zu steps were skipped, "
-                 "%zu of %zu weights are not finite; try a lower --lr (now %g), --clip 1, or a "
+                 "the training went astray: the last loss is %g, of %s %zu skipped, of %s %zu not "
+                 "finite; try a lower --lr (now %g), --clip 1, or a "
                  "longer --warmup",
-                 isnan(result->last_loss) ? NAN : result->last_loss, result->n_skipped,
-                 result->n_steps, result->weights.n_non_finite, gpt_n_params(&options->shape),
-                 options->config.adamw.lr);
+                 isnan(result->last_loss) ? NAN : result->last_loss,
+                 zr_count_text(result->n_steps, "step").text, result->n_skipped,
+                 zr_count_text(gpt_n_params(&options->shape), "weight").text,
+                 result->weights.n_non_finite, options->config.adamw.lr);
 }
 
 /* What a step would lose less, were the slowest rank as fast as the others. */
@@ -543,8 +544,8 @@ static void print_tags(const train_peak_t *peak, const train_peak_t *planned, FI
 static void print_plan(const zr_replay_plan_t *plan, FILE *file) {
     char height[32];
     if (plan->n_allocations > 0)
-        fprintf(file, "  plan of a step: %zu allocation%s in %s, %.4f of the most alive at once\n",
-                plan->n_allocations, messages_plural(plan->n_allocations),
+        fprintf(file, "  plan of a step: %s in %s, %.4f of the most alive at once\n",
+                zr_count_text(plan->n_allocations, "allocation").text,
                 train_format_bytes((double)plan->height_bytes, height, sizeof(height)),
                 (double)plan->height_bytes / (double)plan->max_live_bytes);
 }
@@ -564,9 +565,10 @@ static void print_memory(const train_result_t *result, FILE *file) {
             print_plan(&result->replay.plans[tier], file);
     }
     if (result->replay.is_on)
-        fprintf(file, "memory plan  %zu plan%s; %zu allocations were placed by plan, %zu left it\n",
-                result->replay.n_plans, messages_plural(result->replay.n_plans),
-                result->replay.n_planned, result->replay.n_unplanned);
+        fprintf(file, "memory plan  %s; %s placed by plan, %zu left it\n",
+                zr_count_text(result->replay.n_plans, "plan").text,
+                zr_count_text(result->replay.n_planned, "allocation").text,
+                result->replay.n_unplanned);
 }
 
 static void print_sent_of(const uint64_t bytes_sent[ZR_N_COLLECTIVES], const char *which,
@@ -599,9 +601,9 @@ static void print_steps(const train_options_t *options, const train_result_t *re
     if (result->n_steps == result->first_step)
         fprintf(file, "steps        none: the checkpoint has all %zu\n", result->n_steps);
     else
-        fprintf(file, "steps        %zu, %zu skipped; %zu tokens; loss %.4f to %.4f\n",
-                result->n_steps, result->n_skipped, result->n_trained_tokens, result->first_loss,
-                result->last_loss);
+        fprintf(file, "steps        %zu, %zu skipped; %s; loss %.4f to %.4f\n", result->n_steps,
+                result->n_skipped, zr_count_text(result->n_trained_tokens, "token").text,
+                result->first_loss, result->last_loss);
     if (result->n_steps > result->first_step)
         fprintf(file, "step time    %.1f ms (median), %.0f tokens/s\n", result->step_ms,
                 result->tokens_per_s);
@@ -615,28 +617,28 @@ void train_report_summary(const train_options_t *options, const train_result_t *
                           FILE *file) {
     const zr_model_size_t *size = &result->size;
     const train_time_t *time = &result->time;
-    fprintf(file, "model        %s: %zu parameters in %zu units", options->model,
-            gpt_n_params(&options->shape), size->n_units);
+    fprintf(file, "model        %s: %s in %s", options->model,
+            zr_count_text(gpt_n_params(&options->shape), "parameter").text,
+            zr_count_text(size->n_units, "unit").text);
     if (size->frozen_elems > 0)
         fprintf(file, ", %zu of them frozen", size->frozen_elems);
     fprintf(file, "; padding %zu\n",
             size->trainable_padded_elems - size->trainable_elems + size->frozen_padded_elems -
                 size->frozen_elems);
-    fprintf(file, "data         %zu file%s, %zu tokens (%s), %zu sequence%s of %zu per epoch",
-            result->n_data_files, messages_plural(result->n_data_files), result->n_data_tokens,
-            result->data_kind, result->n_data_windows, messages_plural(result->n_data_windows),
-            options->seq);
+    fprintf(file, "data         %s, %s (%s), %s of %zu per epoch",
+            zr_count_text(result->n_data_files, "file").text,
+            zr_count_text(result->n_data_tokens, "token").text, result->data_kind,
+            zr_count_text(result->n_data_windows, "sequence").text, options->seq);
     if (options->seq_min < options->seq)
         fprintf(file, ", cut to their first %zu to %zu", options->seq_min, options->seq);
     fprintf(file, "\n");
     int n_shards = zr_config_n_shards(&options->config, options->n_ranks);
-    fprintf(file, "run          stage %d, %d rank%s", options->config.stage, options->n_ranks,
-            messages_plural((size_t)options->n_ranks));
+    fprintf(file, "run          stage %d, %s", options->config.stage,
+            zr_count_text((uint64_t)options->n_ranks, "rank").text);
     if (n_shards < options->n_ranks)
         fprintf(file, " in groups of %d", n_shards);
-    fprintf(file, " with %zu thread%s each, %s, device %s\n", result->n_threads,
-            messages_plural(result->n_threads), zr_dtype_name(options->config.dtype),
-            result->device);
+    fprintf(file, " with %s each, %s, device %s\n", zr_count_text(result->n_threads, "thread").text,
+            zr_dtype_name(options->config.dtype), result->device);
     print_steps(options, result, file);
     fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f",
             time->compute, time->comm, time->optimizer, time->stall, time->data);
@@ -646,11 +648,10 @@ void train_report_summary(const train_options_t *options, const train_result_t *
         fprintf(file, "; collectives beside it %.1f", time->beside);
     fprintf(file, "\n");
     if (result->n_delayed_steps > 0)
-        fprintf(
-            file,
-            "slowest      rank %d, in %zu of %zu steps; %.1f ms of a step more than the others\n",
-            result->slowest_rank, result->slowest.n_steps, result->n_delayed_steps,
-            excess_ms(result));
+        fprintf(file,
+                "slowest      rank %d, in %zu of %s; %.1f ms of a step more than the others\n",
+                result->slowest_rank, result->slowest.n_steps,
+                zr_count_text(result->n_delayed_steps, "step").text, excess_ms(result));
     print_sent(result, file);
     fprintf(file, "weights      xxh3 %016llx\n", (unsigned long long)result->weights.xxh3);
     train_offload_summary(options, result, file);

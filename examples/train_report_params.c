@@ -83,7 +83,8 @@ void train_params_summary(const train_options_t *options, const train_result_t *
             params->gather_wait_seconds,
             train_format_bytes((double)params->updates.bytes, second, sizeof(second)),
             params->update_wait_seconds);
-    fprintf(file, "             %zu buffers, %s; checksums %s, %.2f s%s%s\n", params->n_buffers,
+    fprintf(file, "             %s, %s; checksums %s, %.2f s%s%s\n",
+            zr_count_text(params->n_buffers, "buffer").text,
             train_format_bytes((double)params->staging_bytes, first, sizeof(first)),
             options->config.nvme.verify ? "on" : "off", params->checksum_seconds,
             params->is_direct ? "" : "; through the page cache",

@@ -166,9 +166,10 @@ zr_status_t train_trace_save(const train_options_t *options, zr_trace_t *const *
     if (status == ZR_OK) {
         *result_p = result;
         zr_log_write(log, ZR_LOG_INFO,
-                     "trace: steps %zu to %zu, %zu events written to %s, for ui.perfetto.dev; %zu "
+                     "trace: steps %zu to %zu, %s written to %s, for ui.perfetto.dev; %zu "
                      "left out",
-                     result.first_step, result.last_step, result.n_events, path, result.n_left_out);
+                     result.first_step, result.last_step,
+                     zr_count_text(result.n_events, "event").text, path, result.n_left_out);
     }
     free(path);
     return status;

@@ -37,17 +37,18 @@ static int judge(const capacity_options_t *options, const capacity_results_t *re
         n_bad += !capacity_point_is_good(point);
     }
     if (!results->is_whole) {
-        zr_log_write(log, ZR_LOG_ERROR, "stopped after %zu of %zu capacities%s",
-                     json_array_size(results->points), results->n_wanted,
+        zr_log_write(log, ZR_LOG_ERROR, "stopped after %zu of %s%s",
+                     json_array_size(results->points),
+                     zr_count_text(results->n_wanted, "capacity").text,
                      options->state_path != NULL ? "; --resume goes on from --state"
                                                  : "; with --state they would have been kept");
         return EXIT_FAILED;
     }
     if (n_bad > 0)
         zr_log_write(log, ZR_LOG_ERROR,
-                     "%zu of %zu capacities are not proved: training did not do as planned; "
-                     "\"proof\" in --json says why",
-                     n_bad, results->n_wanted);
+                     "not proved: %zu of %s: training did not do as planned; \"proof\" in --json "
+                     "says why",
+                     n_bad, zr_count_text(results->n_wanted, "capacity").text);
     else if (n_found == 0)
         zr_log_write(log, ZR_LOG_ERROR, "not even the smallest model of the family fits: %s",
                      capacity_point_text(json_array_get(results->points, 0), "next.message"));

@@ -22,7 +22,8 @@ static void say_nearest(const plan_options_t *options, const plan_rows_t *rows,
     char text[2048] = "";
     plan_words_t words = {text, sizeof(text), 0};
     plan_refusal(options, rows, &words);
-    zr_log_write(log, ZR_LOG_ERROR, "none of %zu plans fits%s", rows->n, text);
+    zr_log_write(log, ZR_LOG_ERROR, rows->n == 1 ? "the %s does not fit%s" : "none of %s fits%s",
+                 rows->n == 1 ? "plan" : zr_count_text(rows->n, "plan").text, text);
 }
 
 /* The picture and the file, of one step that both show. */

@@ -4,7 +4,9 @@
  */
 #include "kernels/log.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -90,11 +92,34 @@ zr_size_text_t zr_size_text(uint64_t size_bytes) {
     double value = (double)size_bytes / 1024;
     size_t unit = 0;
     if (size_bytes < 1024) {
-        snprintf(size.text, sizeof(size.text), "%u bytes", (unsigned)size_bytes);
+        snprintf(size.text, sizeof(size.text), "%.31s", zr_count_text(size_bytes, "byte").text);
         return size;
     }
     for (; value >= 1023.95; value /= 1024)
         unit++;
     snprintf(size.text, sizeof(size.text), "%.1f %s", value, units[unit]);
     return size;
+}
+
+static bool ends_in_one_of(const char *word, size_t length, const char *letters) {
+    return length > 0 && strchr(letters, word[length - 1]) != NULL;
+}
+
+zr_count_text_t zr_count_text(uint64_t n, const char *noun) {
+    zr_count_text_t count;
+    size_t length = strlen(noun);
+    const char *ending = "s";
+    if (n == 1)
+        ending = "";
+    else if (ends_in_one_of(noun, length, "sx") ||
+             (length > 1 && ends_in_one_of(noun, length, "h") &&
+              ends_in_one_of(noun, length - 1, "cs")))
+        ending = "es";
+    else if (length > 1 && ends_in_one_of(noun, length, "y") &&
+             !ends_in_one_of(noun, length - 1, "aeou")) {
+        length--;
+        ending = "ies";
+    }
+    snprintf(count.text, sizeof(count.text), "%" PRIu64 " %.*s%s", n, (int)length, noun, ending);
+    return count;
 }

@@ -71,6 +71,18 @@ typedef struct zr_size_text {
 /** For the call that prints it: `zr_fail(log, ..., "%s", zr_size_text(size_bytes).text)`. */
 zr_size_text_t zr_size_text(uint64_t size_bytes);
 
+/** A number of things as people write it: "1 file", "2 files", "0 batches". */
+typedef struct zr_count_text {
+    char text[64];
+} zr_count_text_t;
+
+/**
+ * For the call that prints it, as zr_size_text.
+ *
+ * @param noun  of one, "file"; English and regular; what is longer than 40 bytes is cut
+ */
+zr_count_text_t zr_count_text(uint64_t n, const char *noun);
+
 /** "error", "warning", "info" or "debug". */
 const char *zr_log_level_name(zr_log_level_t level);
 

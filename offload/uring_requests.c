@@ -227,11 +227,11 @@ static void take_completion(zr_uring_store_t *uring, const zr_ring_completion_t 
 static int wait_for_completion(const zr_uring_store_t *uring, zr_ring_completion_t *completion_p) {
     int result = 0;
     while ((result = zr_ring_next(uring->ring, STALL_MS, completion_p)) == 0)
-        zr_log_write(
-            &uring->base.options.log, ZR_LOG_WARNING,
-            "store: none of %zu requests has ended for %d s; the drive of %s, or of another "
-            "path, does not answer; waiting on",
-            uring->n_handed, STALL_MS / 1000, uring->files[0].name);
+        zr_log_write(&uring->base.options.log, ZR_LOG_WARNING,
+                     "store: none of %s has ended for %d s; the drive of %s, or of another "
+                     "path, does not answer; waiting on",
+                     zr_count_text(uring->n_handed, "request").text, STALL_MS / 1000,
+                     uring->files[0].name);
     return result;
 }
 
@@ -244,9 +244,9 @@ static void take_back(zr_uring_store_t *uring) {
     while (uring->n_handed > 0) {
         if (wait_for_completion(uring, &completion) != 1) {
             zr_log_write(&uring->base.options.log, ZR_LOG_ERROR,
-                         "store: %zu requests cannot be waited for; the system may still write to "
-                         "their buffers",
-                         uring->n_handed);
+                         "store: %s cannot be waited for; the system may still write to their "
+                         "buffers",
+                         zr_count_text(uring->n_handed, "request").text);
             return;
         }
         uring->n_handed--;
@@ -258,8 +258,9 @@ static void fail_store(zr_uring_store_t *uring, const char *operation, int error
     zr_store_t *store = &uring->base;
     zr_status_t status =
         zr_fail(&store->options.log, ZR_ERR_IO,
-                "store: %s failed: %s (errno %d); %zu requests are lost, and the store with them",
-                operation, strerror(error), error, store->options.depth - uring->n_free_requests);
+                "store: %s failed: %s (errno %d); lost: %s, and the store with them", operation,
+                strerror(error), error,
+                zr_count_text(store->options.depth - uring->n_free_requests, "request").text);
     store->is_dead = true;
     store->death = (zr_store_death_t){.operation = operation, .error = error};
     take_back(uring);

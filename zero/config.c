@@ -94,8 +94,8 @@ static zr_status_t refuse_group_size(int size, int n_ranks, const zr_log_t *log)
         nearest--;
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "configuration: shard_group_size (zero_optimization.mics_shard_size, "
-                   "--shard-group-size) is %d, has to divide the %d ranks; the nearest below that "
-                   "does is %d",
+                   "--shard-group-size) is %d, has to divide the number of ranks, %d; the nearest "
+                   "below that does is %d",
                    size, n_ranks, nearest);
 }
 
@@ -298,8 +298,9 @@ static zr_status_t multiply_batch(zr_config_t *config, size_t n_ranks, const zr_
         __builtin_mul_overflow(per_rank, n_ranks, &config->train_batch))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "configuration: train_micro_batch_size_per_gpu %zu x "
-                       "gradient_accumulation_steps %zu x %zu ranks overflows",
-                       config->micro_batch, config->grad_accum, n_ranks);
+                       "gradient_accumulation_steps %zu x %s overflows",
+                       config->micro_batch, config->grad_accum,
+                       zr_count_text(n_ranks, "rank").text);
     return ZR_OK;
 }
 
@@ -313,8 +314,8 @@ static zr_status_t divide_batch(const zr_config_t *config, const char *known_nam
         return ZR_OK;
     }
     return zr_fail(log, ZR_ERR_ARGUMENT,
-                   "configuration: train_batch_size %zu is not a multiple of %s %zu x %zu ranks",
-                   config->train_batch, known_name, known, n_ranks);
+                   "configuration: train_batch_size %zu is not a multiple of %s %zu x %s",
+                   config->train_batch, known_name, known, zr_count_text(n_ranks, "rank").text);
 }
 
 static zr_status_t check_batch(const zr_config_t *config, size_t n_ranks, const zr_log_t *log) {
@@ -324,9 +325,9 @@ static zr_status_t check_batch(const zr_config_t *config, size_t n_ranks, const 
         return ZR_OK;
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "configuration: train_batch_size is %zu, but train_micro_batch_size_per_gpu "
-                   "%zu x gradient_accumulation_steps %zu x %zu ranks is %zu; leave one out",
-                   config->train_batch, config->micro_batch, config->grad_accum, n_ranks,
-                   product.train_batch);
+                   "%zu x gradient_accumulation_steps %zu x %s is %zu; leave one out",
+                   config->train_batch, config->micro_batch, config->grad_accum,
+                   zr_count_text(n_ranks, "rank").text, product.train_batch);
 }
 
 static zr_status_t resolve_batch(zr_config_t *config, size_t n_ranks, const zr_log_t *log) {

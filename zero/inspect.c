@@ -102,12 +102,12 @@ zr_status_t zr_param_read(zr_param_t *param, size_t first, size_t n_elems, float
     ZR_TRY(check_outside(runtime, "zr_param_read"));
     if (first > param->layout.n_elems || n_elems > param->layout.n_elems - first)
         return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
-                       "%zu elements from element %zu of parameter \"%s\", which has %zu", n_elems,
-                       first, param->name, param->layout.n_elems);
+                       "%s from element %zu of parameter \"%s\", which has %zu",
+                       zr_count_text(n_elems, "element").text, first, param->name,
+                       param->layout.n_elems);
     if (values == NULL && n_elems > 0)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
-                       "no place (NULL) for %zu elements of parameter \"%s\"", n_elems,
-                       param->name);
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "no place (NULL) for %s of parameter \"%s\"",
+                       zr_count_text(n_elems, "element").text, param->name);
     return zr_rt_note(runtime, read_param(param, first, n_elems, values));
 }
 
@@ -131,13 +131,12 @@ zr_status_t zr_runtime_share(zr_runtime_t *runtime, const double *values, size_t
                              double *all) {
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_share"));
     if (n_values < 1 || n_values > ZR_MAX_SHARED_VALUES)
-        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
-                       "zr_runtime_share: %zu values; 1 to %d are possible", n_values,
-                       ZR_MAX_SHARED_VALUES);
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "zr_runtime_share: %s; 1 to %d are possible",
+                       zr_count_text(n_values, "value").text, ZR_MAX_SHARED_VALUES);
     if (values == NULL || all == NULL)
         return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
-                       "zr_runtime_share: %zu values at %p, a place for those of all at %p",
-                       n_values, (const void *)values, (void *)all);
+                       "zr_runtime_share: %s at %p, a place for those of all at %p",
+                       zr_count_text(n_values, "value").text, (const void *)values, (void *)all);
     ZR_TRY(zr_rt_note(runtime, share(runtime, values, n_values)));
     memcpy(all, runtime->scalars_host, (size_t)runtime->n_ranks * n_values * sizeof(double));
     return ZR_OK;

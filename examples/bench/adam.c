@@ -181,9 +181,10 @@ static zr_status_t make_stream(adam_bench_t *bench, const adam_options_t *option
                               .half = options->dtype == ZR_DTYPE_BF16};
     int n_threads = zr_device_info(bench->on.device)->n_threads;
     bench->stream = stream_create(&arrays, n_threads);
-    return bench->stream != NULL ? ZR_OK
-                                 : zr_fail(options->log, ZR_ERR_MEMORY,
-                                           "no memory for a loop on %d threads", n_threads);
+    return bench->stream != NULL
+               ? ZR_OK
+               : zr_fail(options->log, ZR_ERR_MEMORY, "no memory for a loop on %s",
+                         zr_count_text((uint64_t)n_threads, "thread").text);
 }
 
 zr_status_t adam_set_up(adam_bench_t *bench, const adam_options_t *options) {
@@ -235,9 +236,10 @@ static const char *limit_name(const adam_bench_t *bench) {
 static void print_for_people(const adam_bench_t *bench, const adam_options_t *options, double adam,
                              double stream) {
     double n_elems = (double)options->n_elems, bytes = zr_adamw_cost(&bench->args).bytes;
-    fprintf(stderr, "%s\n%zu elements, %s gradients and parameters, median of %zu rounds\n",
-            zr_device_info(bench->on.device)->description, options->n_elems,
-            zr_dtype_name(options->dtype), bench->works[0].times.n_times);
+    fprintf(stderr, "%s\n%s, %s gradients and parameters, median of %s\n",
+            zr_device_info(bench->on.device)->description,
+            zr_count_text(options->n_elems, "element").text, zr_dtype_name(options->dtype),
+            zr_count_text(bench->works[0].times.n_times, "round").text);
     fprintf(stderr, "  adam    %8.1f million elements/s  %6.2f GB/s\n", 1e-6 * n_elems / adam,
             1e-9 * bytes / adam);
     fprintf(stderr, "  %-6s  %8.1f million elements/s  %6.2f GB/s\n", limit_name(bench),

@@ -232,10 +232,11 @@ static medians_t take_medians(offload_bench_t *b) {
 static void print_for_people(const offload_bench_t *b, const medians_t *m) {
     double n_elems = (double)b->n_elems, bytes = 2 * STATE_BYTES * n_elems;
     const spent_t *update = &m->of[UPDATE], *adam = &m->of[ADAM], *io = &m->of[IO];
-    fprintf(stderr, "%s\n%zu elements on %s, %s gradients and parameters, median of %zu rounds\n",
-            zr_device_info(b->memory.on.device)->description, b->n_elems,
-            b->io != NULL ? "nvme" : "cpu", zr_dtype_name(b->options->dtype),
-            b->times[UPDATE].n_times);
+    fprintf(stderr, "%s\n%s on %s, %s gradients and parameters, median of %s\n",
+            zr_device_info(b->memory.on.device)->description,
+            zr_count_text(b->n_elems, "element").text, b->io != NULL ? "nvme" : "cpu",
+            zr_dtype_name(b->options->dtype),
+            zr_count_text(b->times[UPDATE].n_times, "round").text);
     fprintf(stderr,
             "  update        %8.1f ms  %8.1f million elements/s  %8.1f ms of processor, with the "
             "norm\n",

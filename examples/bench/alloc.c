@@ -197,9 +197,8 @@ static void print_comparison(const alloc_bench_t *bench, const options_t *option
 
 static void print_for_people(const alloc_bench_t *bench, const options_t *options) {
     const zr_plan_result_t *result = &bench->result;
-    fprintf(stderr, "%s: %zu buffer%s",
-            options->trace != NULL ? options->trace : "a made-up training step",
-            bench->trace.n_buffers, messages_plural(bench->trace.n_buffers));
+    fprintf(stderr, "%s: %s", options->trace != NULL ? options->trace : "a made-up training step",
+            zr_count_text(bench->trace.n_buffers, "buffer").text);
     if (options->align_bytes > 1)
         fprintf(stderr, ", their sizes rounded up to multiples of %zu bytes", options->align_bytes);
     fputc('\n', stderr);

@@ -269,11 +269,10 @@ static int print_json(checkpoint_bench_t *b) {
 static int print_table(checkpoint_bench_t *b) {
     double save = bench_times_median(&b->times[SAVE]), write = bench_times_median(&b->times[WRITE]);
     double n_mb = 1e-6 * (double)b->n_bytes;
-    fprintf(
-        stderr,
-        "a checkpoint of %.1f MB, state %s; medians of %zu rounds; requests of %s, %zu at once\n",
-        n_mb, offload_name(b->options), b->options->n_rounds,
-        zr_size_text(b->setting.request_bytes).text, b->setting.depth);
+    fprintf(stderr,
+            "a checkpoint of %.1f MB, state %s; medians of %s; requests of %s, %zu at once\n", n_mb,
+            offload_name(b->options), zr_count_text(b->options->n_rounds, "round").text,
+            zr_size_text(b->setting.request_bytes).text, b->setting.depth);
     fprintf(stderr, "  save                       %8.3f s  %8.0f MB/s\n", save, n_mb / save);
     fprintf(stderr, "  %-26s %8.3f s  %8.0f MB/s\n",
             b->options->offload == ZR_OFFLOAD_NVME ? "reading and writing as many"

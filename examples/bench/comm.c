@@ -146,8 +146,8 @@ static zr_status_t count_ranks(options_t *o) {
     ZR_TRY(zr_launch_from_environment(o->log, &launch, &is_launched));
     if (!is_launched || (o->n_ranks > 0 && o->n_ranks != (size_t)launch.n_ranks))
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
-                       "--comm %s: ranks are processes, 2 or more, and here %d are started; start "
-                       "it with mpirun -n N and without --ranks (docs/clusters.md)",
+                       "--comm %s: ranks are processes, 2 or more, and started are %d; start it "
+                       "with mpirun -n N and without --ranks (docs/clusters.md)",
                        o->comm.comm->name, is_launched ? launch.n_ranks : 1);
     o->n_ranks = (size_t)launch.n_ranks;
     o->is_silent = launch.rank > 0;

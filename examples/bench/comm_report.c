@@ -53,9 +53,9 @@ void comm_report_print(const comm_report_t *report) {
     const comm_options_t *o = report->options;
     bool are_large;
     double least = least_ratio(report, copy_ratio, &are_large);
-    fprintf(stderr, "%s\n%s, %d ranks of %d thread%s, %s; a tensor of each rank, checked\n",
-            report->about.device, o->comm->name, o->n_ranks, o->n_threads,
-            messages_plural((size_t)o->n_threads), zr_dtype_name(o->dtype));
+    fprintf(stderr, "%s\n%s, %s of %s, %s; a tensor of each rank, checked\n", report->about.device,
+            o->comm->name, zr_count_text((uint64_t)o->n_ranks, "rank").text,
+            zr_count_text((uint64_t)o->n_threads, "thread").text, zr_dtype_name(o->dtype));
     for (size_t i = 0; i < report->n_rows; i++) {
         const comm_row_t *row = &report->rows[i];
         fprintf(stderr, "  %-14s %-8s %11s  %10.1f us  %7.2f GB/s  copy %7.2f GB/s  ratio %6.3f",

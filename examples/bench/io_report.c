@@ -50,14 +50,14 @@ static void print_checksummed(const io_comparison_t *c) {
 
 static void print_for_people(const io_options_t *o, const io_best_t *best,
                              const io_comparison_t *c) {
-    fprintf(stderr,
-            "best for the store: %zu KiB, depth %zu, %zu file(s) per path, batches of %zu\n",
-            best->store.request_bytes >> 10, best->store.depth, best->store.n_files,
-            best->store.submit_batch);
+    fprintf(stderr, "best for the store: %zu KiB, depth %zu, %s per path, batches of %zu\n",
+            best->store.request_bytes >> 10, best->store.depth,
+            zr_count_text(best->store.n_files, "file").text, best->store.submit_batch);
     if (!o->without_fio)
-        fprintf(stderr, "best for fio:       %zu KiB, depth %zu, %zu file(s) per path\n",
-                best->fio.request_bytes >> 10, best->fio.depth, best->fio.n_files);
-    fprintf(stderr, "medians of %zu rounds\n", o->n_rounds);
+        fprintf(stderr, "best for fio:       %zu KiB, depth %zu, %s per path\n",
+                best->fio.request_bytes >> 10, best->fio.depth,
+                zr_count_text(best->fio.n_files, "file").text);
+    fprintf(stderr, "medians of %s\n", zr_count_text(o->n_rounds, "round").text);
     if (o->plain)
         print_plain(c);
     if (o->checksummed)

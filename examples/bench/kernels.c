@@ -68,10 +68,10 @@ static figures_t figures_of(pair_t *pair) {
 }
 
 static void print_for_people(const memory_kernels_t *b, pair_t *pairs) {
-    fprintf(stderr, "%s\n%zu x %zu, %s parameters, %s activations, median of %zu rounds\n",
+    fprintf(stderr, "%s\n%zu x %zu, %s parameters, %s activations, median of %s\n",
             zr_device_info(b->on->device)->description, b->n_rows, b->channels,
             zr_dtype_name(b->param_dtype), zr_dtype_name(b->activation_dtype),
-            pairs[0].kernel.times.n_times);
+            zr_count_text(pairs[0].kernel.times.n_times, "round").text);
     for (size_t i = 0; i < N_MEMORY_KERNELS; i++) {
         figures_t figures = figures_of(&pairs[i]);
         fprintf(stderr, "  %-20s %9.1f us  %8.2f GB/s  copy %8.2f GB/s  ratio %6.3f\n",

@@ -51,9 +51,9 @@ static void take(making_t *making, const char *name, double value, const char *w
     if (i == MACHINE_MAX_FIGURES)
         return;
     zr_hardware_set_figure(&making->machine->hardware, &figures[i], value);
-    say(making, name, "measured on %s by zero-bench, %d rank%s of %d thread%s at once: %s%s",
-        making->date, o->n_ranks, messages_plural((size_t)o->n_ranks), o->n_threads,
-        messages_plural((size_t)o->n_threads), what,
+    say(making, name, "measured on %s by zero-bench, %s of %s at once: %s%s", making->date,
+        zr_count_text((uint64_t)o->n_ranks, "rank").text,
+        zr_count_text((uint64_t)o->n_threads, "thread").text, what,
         o->is_quick ? "; but quickly, which says nothing" : "");
 }
 
@@ -202,7 +202,8 @@ static zr_status_t measure(const machine_options_t *options, bool is_host,
     if (all == NULL || times == NULL) {
         free(all);
         free(times);
-        return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for %d ranks", options->n_ranks);
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text((uint64_t)options->n_ranks, "rank").text);
     }
     for (int i = 0; i < options->n_ranks; i++) {
         all[i].options = options;

@@ -89,9 +89,10 @@ static double rate_of(work_t *work) {
 
 static void print_for_people(bench_t *b) {
     double machine = matrix_rate_per_s(b->rate);
-    fprintf(stderr, "%s\n%zu tokens, %zu channels, %s parameters, median of %zu rounds\n",
-            zr_device_info(b->on.device)->description, b->of.n_rows, b->of.channels,
-            zr_dtype_name(b->of.param_dtype), b->of.works[0].times.n_times);
+    fprintf(stderr, "%s\n%s, %s, %s parameters, median of %s\n",
+            zr_device_info(b->on.device)->description, zr_count_text(b->of.n_rows, "token").text,
+            zr_count_text(b->of.channels, "channel").text, zr_dtype_name(b->of.param_dtype),
+            zr_count_text(b->of.works[0].times.n_times, "round").text);
     for (size_t i = 0; i < N_PRODUCTS; i++)
         fprintf(stderr, "  %-14s %-15s %10.1f GFLOP/s  ratio %6.3f\n", b->of.products[i].layer,
                 b->of.products[i].pass, 1e-9 * rate_of(&b->of.works[i]),

@@ -125,10 +125,10 @@ static zr_status_t complete(options_t *o) {
     o->step.seq = o->seq != 0 ? o->seq : longest < 64 ? longest : 64;
     if (o->step.config.micro_batch > INT32_MAX / o->step.seq)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
-                       "--micro-batch %zu: with %zu tokens each allowed are 1 to %zu; the nearest "
+                       "--micro-batch %zu: with %s each allowed are 1 to %zu; the nearest "
                        "is %zu",
-                       o->step.config.micro_batch, o->step.seq, INT32_MAX / o->step.seq,
-                       INT32_MAX / o->step.seq);
+                       o->step.config.micro_batch, zr_count_text(o->step.seq, "token").text,
+                       INT32_MAX / o->step.seq, INT32_MAX / o->step.seq);
     o->step.n_ranks = (int)o->n_ranks;
     o->step.n_threads = device_threads(o->n_threads, o->step.n_ranks);
     o->step.log = *o->log;
@@ -163,11 +163,11 @@ static void print_for_people(const options_t *options, const step_result_t *resu
                              const figures_t *figures) {
     const step_options_t *o = &options->step;
     fprintf(stderr, "%s\n", result->device);
-    fprintf(stderr,
-            "%s, %zu parameters, %s, stage %d, %d rank%s of %d thread%s, micro-batch %zu x %zu\n",
-            options->model, gpt_n_params(&o->shape), zr_dtype_name(o->config.dtype),
-            o->config.stage, o->n_ranks, messages_plural((size_t)o->n_ranks), o->n_threads,
-            messages_plural((size_t)o->n_threads), o->config.micro_batch, o->seq);
+    fprintf(stderr, "%s, %s, %s, stage %d, %s of %s, micro-batch %zu x %zu\n", options->model,
+            zr_count_text(gpt_n_params(&o->shape), "parameter").text,
+            zr_dtype_name(o->config.dtype), o->config.stage,
+            zr_count_text((uint64_t)o->n_ranks, "rank").text,
+            zr_count_text((uint64_t)o->n_threads, "thread").text, o->config.micro_batch, o->seq);
     fprintf(stderr, "  step       %9.1f ms  (median of %zu)\n", 1e3 * result->step_seconds,
             o->n_steps);
     fprintf(stderr, "  compute    %9.1f ms\n", 1e3 * result->compute_seconds);

@@ -57,8 +57,8 @@ void messages_destroy(messages_t **messages) {
     messages_t *m = *messages;
     messages_end_progress(m);
     if (m->n_repeated > 0)
-        fprintf(stderr, "%s: %zu more message%s of other ranks said the same\n", m->program,
-                m->n_repeated, messages_plural(m->n_repeated));
+        fprintf(stderr, "%s: %s of other ranks said the same\n", m->program,
+                zr_count_text(m->n_repeated, "more message").text);
     pthread_mutex_destroy(&m->lock);
     free(m);
     *messages = NULL;
@@ -135,10 +135,6 @@ void messages_end_progress(messages_t *messages) {
         fputs("\n", stderr);
     messages->in_progress = false;
     pthread_mutex_unlock(&messages->lock);
-}
-
-const char *messages_plural(size_t n) {
-    return n == 1 ? "" : "s";
 }
 
 const char *messages_first_error(const messages_t *messages) {

@@ -42,9 +42,6 @@ void messages_progress(messages_t *messages, bool stays, const char *format, ...
 /** End the progress line: what is printed next stands below it. */
 void messages_end_progress(messages_t *messages);
 
-/** The ending of a noun behind a number: "" of one, "s" of any other. */
-const char *messages_plural(size_t n);
-
 /** The first error that was written, "" before; valid until destroy. For a thread that has written
  * one, or when all others have ended. */
 const char *messages_first_error(const messages_t *messages);

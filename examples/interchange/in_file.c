@@ -56,8 +56,8 @@ zr_status_t in_file_read(const in_file_t *file, void *data, size_t n_bytes, uint
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return zr_fail(log, ZR_ERR_IO, "cannot read %s at %" PRIu64 ", %zu bytes: %s",
-                           file->path, offset_bytes + done, n_bytes - done,
+            return zr_fail(log, ZR_ERR_IO, "cannot read %s at %" PRIu64 ", %s: %s", file->path,
+                           offset_bytes + done, zr_count_text(n_bytes - done, "byte").text,
                            n < 0 ? strerror(errno) : "it ends there");
         done += (size_t)n;
     }
@@ -67,8 +67,8 @@ zr_status_t in_file_read(const in_file_t *file, void *data, size_t n_bytes, uint
 static zr_status_t read_all(const in_file_t *file, uint64_t most, const zr_log_t *log,
                             char **text_p, size_t *n_bytes_p) {
     if (file->size_bytes > most)
-        return zr_fail(log, ZR_ERR_FORMAT, "%s has %" PRIu64 " bytes; at most %" PRIu64 " are read",
-                       file->path, file->size_bytes, most);
+        return zr_fail(log, ZR_ERR_FORMAT, "%s has %s; at most %" PRIu64 " are read", file->path,
+                       zr_count_text(file->size_bytes, "byte").text, most);
     char *text = malloc((size_t)file->size_bytes + 1);
     if (text == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory to read %s", file->path);

@@ -188,9 +188,10 @@ zr_status_t out_file_publish(out_file_t *file) {
     ZR_TRY(flush(file));
     if (file->offset_bytes != file->size_bytes)
         return zr_fail(&file->log, ZR_ERR_IO,
-                       "%s: %" PRIu64 " bytes were written instead of "
+                       "%s: %s were written instead of "
                        "%" PRIu64,
-                       file->path, file->offset_bytes, file->size_bytes);
+                       file->path, zr_count_text(file->offset_bytes, "byte").text,
+                       file->size_bytes);
     if (fsync(file->fd) != 0)
         return io_error(file, "synchronise");
     int fd = file->fd;

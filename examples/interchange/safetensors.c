@@ -37,9 +37,9 @@ zr_status_t safetensors_length(const void *bytes, uint64_t file_bytes, const cha
     uint64_t length;
     if (file_bytes < SAFETENSORS_LENGTH_BYTES)
         return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: no safetensors file: it has %" PRIu64 " bytes, and the length of its "
+                       "%s: no safetensors file: it has %s, and the length of its "
                        "header needs 8",
-                       where, file_bytes);
+                       where, zr_count_text(file_bytes, "byte").text);
     memcpy(&length, bytes, sizeof(length));
     if (length < 2 || length > file_bytes - SAFETENSORS_LENGTH_BYTES)
         return zr_fail(log, ZR_ERR_FORMAT,
@@ -47,9 +47,8 @@ zr_status_t safetensors_length(const void *bytes, uint64_t file_bytes, const cha
                        " bytes, and the file %" PRIu64 " behind the length",
                        where, length, file_bytes - SAFETENSORS_LENGTH_BYTES);
     if (length > SAFETENSORS_MAX_HEADER_BYTES)
-        return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: its header has %" PRIu64 " bytes; at most %" PRIu64 " are read", where,
-                       length, SAFETENSORS_MAX_HEADER_BYTES);
+        return zr_fail(log, ZR_ERR_FORMAT, "%s: its header has %s; at most %" PRIu64 " are read",
+                       where, zr_count_text(length, "byte").text, SAFETENSORS_MAX_HEADER_BYTES);
     *length_p = (size_t)length;
     return ZR_OK;
 }
@@ -85,8 +84,9 @@ static zr_status_t read_shape(const reading_t *r, const char *name, const json_t
         return refuse(r, name, "its shape is missing, or no array");
     if (json_array_size(value) > SAFETENSORS_MAX_DIMS)
         return zr_fail(r->log, ZR_ERR_FORMAT,
-                       "%s: tensor \"%s\": its shape has %zu dimensions; at most %d are read",
-                       r->where, name, json_array_size(value), SAFETENSORS_MAX_DIMS);
+                       "%s: tensor \"%s\": its shape has %s; at most %d are read", r->where, name,
+                       zr_count_text(json_array_size(value), "dimension").text,
+                       SAFETENSORS_MAX_DIMS);
     tensor->n_dims = (int)json_array_size(value);
     tensor->n_elems = 1;
     for (int i = 0; i < tensor->n_dims; i++) {
@@ -109,28 +109,29 @@ static zr_status_t read_range(const reading_t *r, const char *name, const json_t
     if (first < 0 || last < first || (uint64_t)last > r->data_bytes)
         return zr_fail(r->log, ZR_ERR_FORMAT,
                        "%s: tensor \"%s\": its data_offsets are [%lld, %lld], and the file has "
-                       "%" PRIu64 " bytes of data: it is damaged or cut off",
-                       r->where, name, (long long)first, (long long)last, r->data_bytes);
+                       "%s of data: it is damaged or cut off",
+                       r->where, name, (long long)first, (long long)last,
+                       zr_count_text(r->data_bytes, "byte").text);
     tensor->offset_bytes = (uint64_t)first;
     tensor->size_bytes = (uint64_t)(last - first);
     size_t needed;
     if (__builtin_mul_overflow(tensor->n_elems, tensor->type->size_bytes, &needed) ||
         needed != tensor->size_bytes)
         return zr_fail(r->log, ZR_ERR_FORMAT,
-                       "%s: tensor \"%s\": its shape has %zu elements of %zu bytes, and its "
-                       "data_offsets %" PRIu64 " bytes",
-                       r->where, name, tensor->n_elems, tensor->type->size_bytes,
-                       tensor->size_bytes);
+                       "%s: tensor \"%s\": its shape has %s of %s, and its "
+                       "data_offsets %s",
+                       r->where, name, zr_count_text(tensor->n_elems, "element").text,
+                       zr_count_text(tensor->type->size_bytes, "byte").text,
+                       zr_count_text(tensor->size_bytes, "byte").text);
     return ZR_OK;
 }
 
 static zr_status_t read_tensor(const reading_t *r, const char *name, const json_t *value,
                                safetensors_tensor_t *tensor) {
     if (!is_name(name))
-        return zr_fail(
-            r->log, ZR_ERR_FORMAT,
-            "%s: a tensor's name is empty, has control characters, or more than %d bytes", r->where,
-            MAX_NAME_BYTES);
+        return zr_fail(r->log, ZR_ERR_FORMAT,
+                       "%s: a tensor's name is empty, has control characters, or more than %s",
+                       r->where, zr_count_text((uint64_t)MAX_NAME_BYTES, "byte").text);
     if (!json_is_object(value))
         return refuse(r, name, "it is no object");
     if (json_object_size(value) != 3)
@@ -192,9 +193,8 @@ static zr_status_t check_ranges(const reading_t *r, safetensors_header_t *header
     }
     if (end != r->data_bytes)
         return zr_fail(r->log, ZR_ERR_FORMAT,
-                       "%s: its tensors have %" PRIu64 " bytes, and the file %" PRIu64
-                       " behind the header",
-                       r->where, end, r->data_bytes);
+                       "%s: its tensors have %s, and the file %" PRIu64 " behind the header",
+                       r->where, zr_count_text(end, "byte").text, r->data_bytes);
     qsort(header->tensors, header->n_tensors, sizeof(*header->tensors), by_name);
     return ZR_OK;
 }

@@ -112,8 +112,8 @@ static zr_status_t compare(const char *path, const safetensors_index_t *index, c
     for (size_t i = 0; i < set->n_files; i++)
         n_tensors += set->files[i].header.n_tensors;
     if (n_tensors != index->n_entries)
-        return zr_fail(log, ZR_ERR_FORMAT, "%s names %zu tensors, and its files have %zu", path,
-                       index->n_entries, n_tensors);
+        return zr_fail(log, ZR_ERR_FORMAT, "%s names %s, and its files have %zu", path,
+                       zr_count_text(index->n_entries, "tensor").text, n_tensors);
     return ZR_OK;
 }
 

@@ -88,8 +88,9 @@ static zr_status_t check_tensors(const checkpoint_weights_t *w, const zr_checkpo
                            found->name, shape_text(shape).text);
     }
     if (info->n_tensors != gpt_n_tensors(shape))
-        return zr_fail(&w->log, ZR_ERR_FORMAT, "%s: it has %zu tensors; a GPT with %s has %zu",
-                       info->path, info->n_tensors, shape_text(shape).text, gpt_n_tensors(shape));
+        return zr_fail(&w->log, ZR_ERR_FORMAT, "%s: it has %s; a GPT with %s has %zu", info->path,
+                       zr_count_text(info->n_tensors, "tensor").text, shape_text(shape).text,
+                       gpt_n_tensors(shape));
     return ZR_OK;
 }
 

@@ -248,9 +248,9 @@ static zr_status_t check_parameters(hf_weights_t *hf, const char *path) {
     }
     if (n_missing > 0)
         return zr_fail(&hf->log, ZR_ERR_FORMAT,
-                       "%s: %zu of the %zu tensors of a model with %s are missing, \"%s\" %s", path,
-                       n_missing, n, shape_text(&hf->base.shape).text, missing.text,
-                       n_missing == 1 ? "alone" : "first");
+                       "%s: %zu of the %s of a model with %s are missing, \"%s\" %s", path,
+                       n_missing, zr_count_text(n, "tensor").text, shape_text(&hf->base.shape).text,
+                       missing.text, n_missing == 1 ? "alone" : "first");
     return ZR_OK;
 }
 
@@ -292,9 +292,9 @@ static zr_status_t check_others(hf_weights_t *hf) {
     }
     if (hf->base.n_ignored > 0)
         zr_log_write(&hf->log, ZR_LOG_INFO,
-                     "%zu tensor%s of attention's mask (attn.bias, attn.masked_bias) are not read: "
+                     "%s of attention's mask (attn.bias, attn.masked_bias) are not read: "
                      "they are no parameters",
-                     hf->base.n_ignored, messages_plural(hf->base.n_ignored));
+                     zr_count_text(hf->base.n_ignored, "tensor").text);
     return ZR_OK;
 }
 

@@ -143,8 +143,8 @@ static zr_status_t open_all(llmc_weights_t *w, const char *path, const gpt_shape
     ZR_TRY(in_file_open(path, &w->log, &w->file));
     if (w->file.size_bytes < sizeof(bytes))
         return zr_fail(&w->log, ZR_ERR_FORMAT,
-                       "%s: it has %" PRIu64 " bytes, and the header of llm.c %zu: it is cut off",
-                       path, w->file.size_bytes, sizeof(bytes));
+                       "%s: it has %s, and the header of llm.c %zu: it is cut off", path,
+                       zr_count_text(w->file.size_bytes, "byte").text, sizeof(bytes));
     ZR_TRY(in_file_read(&w->file, bytes, sizeof(bytes), 0, &w->log));
     ZR_TRY(llmc_parse(bytes, w->file.size_bytes, path, &w->log, &w->header));
     w->base.shape = w->header.shape;

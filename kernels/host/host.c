@@ -83,8 +83,8 @@ static void describe(const zr_host_device_t *host, char *text, size_t text_bytes
     if (cpuinfo != NULL)
         fclose(cpuinfo);
     int n_threads = host->base.info.n_threads;
-    snprintf(text, text_bytes, "%s, %s, %d thread%s", model, host->isa->name, n_threads,
-             n_threads == 1 ? "" : "s");
+    snprintf(text, text_bytes, "%s, %s, %s", model, host->isa->name,
+             zr_count_text((uint64_t)n_threads, "thread").text);
 }
 
 /* What cannot be shared is private, which is slower for those who would map it, and right. */

@@ -430,13 +430,13 @@ static zr_status_t check_embedding_sizes(nn_call_t call, size_t batch, size_t se
     ZR_TRY(check_product(call, "a table of tokens", vocab, channels));
     ZR_TRY(check_product(call, "a table of positions", n_positions, channels));
     if (seq > n_positions)
-        return zr_fail(call.log, ZR_ERR_ARGUMENT,
-                       "%s: sequences of %zu tokens, but only %zu positions", call.kernel, seq,
-                       n_positions);
+        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: sequences of %s, but only %s", call.kernel,
+                       zr_count_text(seq, "token").text,
+                       zr_count_text(n_positions, "position").text);
     if (vocab > INT32_MAX || batch * seq > INT32_MAX)
         return zr_fail(call.log, ZR_ERR_ARGUMENT,
-                       "%s: %zu tokens of %zu kinds; at most %d of each are possible", call.kernel,
-                       batch * seq, vocab, INT32_MAX);
+                       "%s: %s of %zu kinds; at most %d of each are possible", call.kernel,
+                       zr_count_text(batch * seq, "token").text, vocab, INT32_MAX);
     return ZR_OK;
 }
 

@@ -246,7 +246,7 @@ static void rates_of_a_file(void **state) {
         json_decref(object);
     }
     json_t *object = train(MODEL "--stage auto --hardware slow.json");
-    assert_said("one rank", "its rates are those of 2 ranks of 1 threads");
+    assert_said("one rank", "its rates are those of 2 ranks of 1 thread");
     json_decref(object);
 
     write_rates("gpu.json", ZR_HARDWARE_CUDA, false);
@@ -312,7 +312,7 @@ static void rates_are_of_one_machine(void **state) {
     json_decref(train_on_machines("2", "--stage auto --hardware two.json"));
     assert_null(strstr(err, "times are rough"));
     json_decref(train_on_machines("4", "--stage auto --hardware two.json"));
-    assert_said("four", "its rates are those of 2 ranks of 1 threads each, and these are 4 of 1 on "
+    assert_said("four", "its rates are those of 2 ranks of 1 thread each, and these are 4 of 1 on "
                         "this machine: times are rough");
 }
 

@@ -184,7 +184,7 @@ static void test_damage(void **state) {
           "seek=300000 conv=notrunc status=none");
     expect("verify d", 1);
     expect_in(err, "damaged: unit \"weights\", trainable elements 0 to 199999: d/rank-00000.data, "
-                   "offset 0: 1 of 4 chunks are not what was saved, the first at offset 262144");
+                   "offset 0: not what was saved: 1 of 4 chunks, the first at offset 262144");
     expect("verify d --json", 1);
     json_t *object = json_of_out();
     assert_true(json_is_false(json_object_get(object, "whole")));
@@ -193,7 +193,8 @@ static void test_damage(void **state) {
     json_decref(object);
     shell("printf x | dd of=d/rank-00000.data bs=1 seek=800001 conv=notrunc status=none");
     expect("verify d", 1);
-    expect_in(err, "elements 200000 to 200000: d/rank-00000.data, offset 800000: 1 of 1 chunks");
+    expect_in(err, "elements 200000 to 200000: d/rank-00000.data, offset 800000: not what was "
+                   "saved: 1 of 1 chunk,");
     shell("sed -i 's/\"step\": 0/\"step\": 1/' d/manifest.json");
     expect("verify d --json", 1);
     object = json_of_out();

@@ -57,7 +57,7 @@ static void bad_usage_and_input(void **state) {
         {TINY "--shard-group-size most",
          {"--shard-group-size most: allowed are all, auto, and 1 to"}},
         {TINY "--ranks 6 --shard-group-size 4",
-         {"--shard-group-size) is 4", "divide the 6 ranks", "below that does is 3"}},
+         {"--shard-group-size) is 4", "divide the number of ranks, 6", "below that does is 3"}},
         {TINY "--sage 3", {"--sage", "nearest is --stage"}},
         {TINY "--stage", {"--stage needs a value"}},
         {TINY "--json=1", {"--json takes no value"}},

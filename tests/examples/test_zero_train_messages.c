@@ -171,6 +171,10 @@ static void numbers_and_nouns_agree(void **state) {
     assert_non_null(strstr(out, " 1 allocation in ")); /* of the host */
     assert_ran(TINY "text --steps 2 --threads 2 --ranks 2", 0);
     assert_non_null(strstr(out, " 2 ranks with 2 threads each"));
+    assert_non_null(strstr(out, ", in 1 of 1 step; "));
+    assert_ran(TINY "--seq 4000 --model layers=1,channels=16,heads=2,seq=4000,vocab=256 --steps 1",
+               0);
+    assert_non_null(strstr(out, ", 1 sequence of 4000 per epoch"));
 }
 
 /* ---- the document ------------------------------------------------------------------------- */

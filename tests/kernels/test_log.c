@@ -144,12 +144,34 @@ static void test_standard_error(void **state) {
                               "rank 0: warning: rank of none\n");
 }
 
+static void test_counts(void **state) {
+    static const struct {
+        uint64_t n;
+        const char *noun, *text;
+    } cases[] = {{0, "file", "0 files"},
+                 {1, "file", "1 file"},
+                 {2, "file", "2 files"},
+                 {1, "batch", "1 batch"},
+                 {3, "batch", "3 batches"},
+                 {2, "process", "2 processes"},
+                 {2, "box", "2 boxes"},
+                 {1, "entry", "1 entry"},
+                 {5, "entry", "5 entries"},
+                 {5, "day", "5 days"},
+                 {2, "path", "2 paths"},
+                 {2, "more message", "2 more messages"},
+                 {UINT64_MAX, "byte", "18446744073709551615 bytes"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_string_equal(zr_count_text(cases[i].n, cases[i].noun).text, cases[i].text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sink),        cmocka_unit_test(test_level),
         cmocka_unit_test(test_fail),        cmocka_unit_test(test_long_message),
         cmocka_unit_test(test_level_names), cmocka_unit_test(test_standard_error),
-        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,8 +92,8 @@ static zr_status_t check_tensor(const checker_t *c, size_t index) {
     size_t n_elems = 0;
     ZR_TRY(check_name(c, "tensors", index, t->tensor.name));
     if (t->unit >= c->manifest->n_units)
-        return refuse(c, "tensors[%zu].unit is %zu, and there are %zu units", index, t->unit,
-                      c->manifest->n_units);
+        return refuse(c, "tensors[%zu].unit is %zu, and there are %s", index, t->unit,
+                      zr_count_text(c->manifest->n_units, "unit").text);
     if (t->tensor.n_dims < 0 || t->tensor.n_dims > 4)
         return refuse(c, "tensors[%zu].shape has %d dimensions; 0 to 4 are possible", index,
                       t->tensor.n_dims);
@@ -140,8 +140,8 @@ static zr_status_t check_file(const checker_t *c, size_t index) {
 static zr_status_t check_content(const checker_t *c, size_t index) {
     const zr_manifest_extent_t *e = &c->manifest->extents[index];
     if (e->unit >= c->manifest->n_units)
-        return refuse(c, "extents[%zu].unit is %zu, and there are %zu units", index, e->unit,
-                      c->manifest->n_units);
+        return refuse(c, "extents[%zu].unit is %zu, and there are %s", index, e->unit,
+                      zr_count_text(c->manifest->n_units, "unit").text);
     if (e->n_elems == 0 || !is_in_row(e->first, e->n_elems))
         return refuse(c,
                       "extents[%zu] has %zu elements from %zu on; 1 or more, up to %zu, are "
@@ -167,8 +167,8 @@ static zr_status_t check_extent(const checker_t *c, size_t index) {
     const zr_manifest_extent_t *e = &c->manifest->extents[index];
     ZR_TRY(check_content(c, index));
     if (e->file >= c->manifest->n_files)
-        return refuse(c, "extents[%zu].file is %zu, and there are %zu files", index, e->file,
-                      c->manifest->n_files);
+        return refuse(c, "extents[%zu].file is %zu, and there are %s", index, e->file,
+                      zr_count_text(c->manifest->n_files, "file").text);
     const zr_manifest_file_t *f = &c->manifest->files[e->file];
     uint64_t n_bytes = zr_manifest_extent_bytes(e);
     if (n_bytes > f->data_bytes || e->offset_bytes > f->data_bytes - n_bytes)

@@ -262,14 +262,15 @@ zr_status_t zr_checkpoint_read(zr_checkpoint_reader_t *reader, size_t tensor,
     const zr_manifest_t *manifest = &reader->checkpoint->found.manifest;
     if (tensor >= manifest->n_tensors || (unsigned)array >= ZR_N_CHECKPOINT_ARRAYS)
         return zr_fail(&reader->log, ZR_ERR_ARGUMENT,
-                       "%s has %zu tensors of up to %d arrays; there is no array %d of number %zu",
-                       reader->checkpoint->found.path, manifest->n_tensors, ZR_N_CHECKPOINT_ARRAYS,
+                       "%s has %s of up to %d arrays; there is no array %d of number %zu",
+                       reader->checkpoint->found.path,
+                       zr_count_text(manifest->n_tensors, "tensor").text, ZR_N_CHECKPOINT_ARRAYS,
                        (int)array, tensor);
     const zr_manifest_tensor_t *t = &manifest->tensors[tensor];
     if (first > t->tensor.n_elems || n_elems > t->tensor.n_elems - first)
         return zr_fail(&reader->log, ZR_ERR_ARGUMENT,
-                       "\"%.200s\" has %zu elements; %zu from %zu on were asked for",
-                       t->tensor.name, t->tensor.n_elems, n_elems, first);
+                       "\"%.200s\" has %s; %zu from %zu on were asked for", t->tensor.name,
+                       zr_count_text(t->tensor.n_elems, "element").text, n_elems, first);
     if (array == ZR_CHECKPOINT_VALUE || t->tensor.has_moments)
         return read_row(reader, t, (size_t)array, t->offset_elems + first, n_elems, values);
     if (n_elems > 0)

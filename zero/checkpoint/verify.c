@@ -31,10 +31,11 @@ static zr_status_t tell_damaged(const verifier_t *v, size_t extent, size_t n_chu
     const zr_manifest_extent_t *e = &v->manifest->extents[extent];
     return zr_fail(&v->reader->log, ZR_ERR_FORMAT,
                    "damaged: unit \"%.200s\", %s elements %zu to %zu: %s/%s, offset %" PRIu64
-                   ": %zu of %zu chunks are not what was saved, the first at offset %" PRIu64,
+                   ": not what was saved: %zu of %s, the first at offset %" PRIu64,
                    v->manifest->units[e->unit], e->frozen ? "frozen" : "trainable", e->first,
                    e->first + e->n_elems - 1, v->reader->checkpoint->found.path,
-                   v->manifest->files[e->file].data, e->offset_bytes, n_damaged, n_chunks,
+                   v->manifest->files[e->file].data, e->offset_bytes, n_damaged,
+                   zr_count_text(n_chunks, "chunk").text,
                    zr_reader_chunk_offset(v->manifest, extent, first));
 }
 

@@ -146,8 +146,8 @@ void zr_comm_call_describe(const zr_comm_call_t *call, char *text, size_t text_b
     char root[32] = "";
     if (call->collective == ZR_BROADCAST)
         snprintf(root, sizeof(root), "root %d, ", call->root);
-    snprintf(text, text_bytes, "%s of \"%.128s\" (%s, %zu elements, %s%s, call %llu)", name,
-             message->tensor, zr_dtype_name(message->dtype), call->n_elems, root,
+    snprintf(text, text_bytes, "%s of \"%.128s\" (%s, %s, %s%s, call %llu)", name, message->tensor,
+             zr_dtype_name(message->dtype), zr_count_text(call->n_elems, "element").text, root,
              message->traffic == ZR_TRAFFIC_CONTROL ? "control" : "model", sequence);
 }
 

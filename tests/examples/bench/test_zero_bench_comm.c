@@ -132,7 +132,7 @@ static void test_processes(void **state) {
     assert_string_equal(json_string_value(json_object_get(object, "mpi_left_out")),
                         "the ranks were started without MPI");
     json_decref(object);
-    assert_bad_usage("comm --comm mpi --ranks 3", "here 2 are started");
+    assert_bad_usage("comm --comm mpi --ranks 3", "2 or more, and started are 2");
     assert_int_equal(unsetenv("WORLD_SIZE"), 0);
     assert_bad_usage("comm --comm mpi", "start it with mpirun -n N");
 }

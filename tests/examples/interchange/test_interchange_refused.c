@@ -298,7 +298,7 @@ static void test_indexes(void **state) {
     write_index("{\"weight_map\":{\"other\":\"x.safetensors\"}}");
     refuse(ZR_ERR_FORMAT, index, "tensor \"other\" is not in \"x.safetensors\"");
     write_index("{\"weight_map\":{\"wte.weight\":\"x.safetensors\"}}");
-    refuse(ZR_ERR_FORMAT, index, "names 1 tensors, and its files have 16");
+    refuse(ZR_ERR_FORMAT, index, "names 1 tensor, and its files have 16");
     write_index("{");
     refuse(ZR_ERR_FORMAT, index, "its JSON, at byte");
     const char *folder = ".";

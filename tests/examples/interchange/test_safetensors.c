@@ -142,7 +142,7 @@ static const struct {
     {ONE("[4294967296,4294967296,0]", "[0,8]"), "more elements than there are numbers"},
     {ONE("[4611686018427387906]", "[0,8]"), "4611686018427387906 elements of 4 bytes"},
     {ONE("[3]", "[0,8]"), "3 elements of 4 bytes, and its data_offsets 8 bytes"},
-    {ONE("[1]", "[0,8]"), "1 elements of 4 bytes, and its data_offsets 8 bytes"},
+    {ONE("[1]", "[0,8]"), "1 element of 4 bytes, and its data_offsets 8 bytes"},
     {ONE("[2]", "[0]"), "no two whole numbers"},
     {ONE("[2]", "[0,8,8]"), "no two whole numbers"},
     {ONE("[2]", "[0.0,8]"), "no two whole numbers"},

@@ -439,7 +439,7 @@ static const mismatch_t mismatches[] = {
     {.collective = {ZR_ALL_REDUCE, ZR_BARRIER},
      .tensor = SAME("norm"),
      .n_elems = SAME(1),
-     .shown = {"all_reduce of \"norm\" (fp32, 1 elements, model, call 2)",
+     .shown = {"all_reduce of \"norm\" (fp32, 1 element, model, call 2)",
                "barrier \"norm\" (call 2)"}},
     {.collective = {ZR_BARRIER, ZR_SPLIT},
      .tensor = SAME("norm"),

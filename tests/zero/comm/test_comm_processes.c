@@ -321,7 +321,7 @@ int main(int argc, char **argv) {
         suite.name = "mpi, processes on host that share memory";
         suite.open_device = open_shared_device;
         suite.warm_up = warm_up;
-        suite.latest = "all_reduce of \"warmth\" (fp32, 1 elements, control, call 99))";
+        suite.latest = "all_reduce of \"warmth\" (fp32, 1 element, control, call 99))";
         return run_comm_suite(&suite);
     }
     if (argc > 2)
