@@ -343,9 +343,9 @@ static zr_status_t take(void *context, int key, const char *name, const char *va
         note_fixed(p, name);
         note_open(o, name);
     }
-    if (!is_of_output(name)) /* the answers depend on it */
-        shared_givens_note(&o->given, name, value, strcmp(name, "sweep") == 0);
-    return ZR_OK;
+    if (is_of_output(name))
+        return ZR_OK;
+    return shared_givens_note(&o->given, name, value, strcmp(name, "sweep") == 0, p->log);
 }
 
 void capacity_options_help(FILE *file) {

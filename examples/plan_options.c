@@ -132,7 +132,8 @@ static bool is_of_plan(const char *name) {
 }
 
 /* Note an option that was given; an earlier one of its name no longer counts. */
-static void note_given(plan_options_t *o, const char *name, const char *value) {
+static zr_status_t note_given(plan_options_t *o, const char *name, const char *value,
+                              const zr_log_t *log) {
     struct {
         const char *name;
         bool *open;
@@ -145,13 +146,13 @@ static void note_given(plan_options_t *o, const char *name, const char *value) {
     for (size_t k = 0; k < sizeof(open) / sizeof(open[0]); k++)
         if (strcmp(name, open[k].name) == 0) {
             *open[k].open = false;
-            return;
+            return ZR_OK;
         }
     if (is_of_plan(name))
-        return;
+        return ZR_OK;
     if (strcmp(name, "ranks") == 0)
         o->ranks_open = false;
-    shared_givens_note(&o->given, name, value, false);
+    return shared_givens_note(&o->given, name, value, false, log);
 }
 
 static zr_status_t set_plot(parsing_t *p, const char *value) {
@@ -179,7 +180,7 @@ static zr_status_t take(void *context, int key, const char *name, const char *va
     }
     ZR_TRY(train_options_take(&o->run, key, value, p->log));
     p->has_device |= strcmp(name, "device") == 0 || strcmp(name, "threads") == 0;
-    note_given(o, name, value);
+    ZR_TRY(note_given(o, name, value, p->log));
     o->stage_open |= o->run.auto_stage;
     o->group_open |= o->run.auto_group;
     o->run.auto_stage = o->run.auto_group = false;

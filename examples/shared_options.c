@@ -97,12 +97,15 @@ void shared_options_help(const shared_options_t *options, FILE *file) {
     args_help(&parser, options->program, file);
 }
 
-void shared_givens_note(shared_givens_t *givens, const char *name, const char *value,
-                        bool may_be_several) {
+zr_status_t shared_givens_note(shared_givens_t *givens, const char *name, const char *value,
+                               bool may_be_several, const zr_log_t *log) {
     size_t i = 0;
     while (i < givens->n && (may_be_several || strcmp(givens->all[i].name, name) != 0))
         i++;
-    if (i < SHARED_OPTIONS_MOST_GIVEN)
-        givens->all[i] = (shared_given_t){name, value};
-    givens->n += i == givens->n && i < SHARED_OPTIONS_MOST_GIVEN;
+    if (i == SHARED_OPTIONS_MOST_GIVEN)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--%s %s: allowed are %d options at most", name, value,
+                       SHARED_OPTIONS_MOST_GIVEN);
+    givens->all[i] = (shared_given_t){name, value};
+    givens->n += i == givens->n;
+    return ZR_OK;
 }

@@ -55,7 +55,8 @@ typedef struct shared_given {
     const char *value; /* argv's */
 } shared_given_t;
 
-#define SHARED_OPTIONS_MOST_GIVEN 96
+/** Each option once, but for those of which there may be several. */
+#define SHARED_OPTIONS_MOST_GIVEN SHARED_OPTIONS_MOST
 
 /** Those that were given, in order. */
 typedef struct shared_givens {
@@ -63,8 +64,10 @@ typedef struct shared_givens {
     size_t n;
 } shared_givens_t;
 
-/** Note one; an earlier one of its name no longer counts, unless there may be several. */
-void shared_givens_note(shared_givens_t *givens, const char *name, const char *value,
-                        bool may_be_several);
+/** Note one; an earlier one of its name no longer counts, unless there may be several. Of more than
+ * can be noted none is left out: ZR_ERR_ARGUMENT, logged. */
+ZR_NODISCARD zr_status_t shared_givens_note(shared_givens_t *givens, const char *name,
+                                            const char *value, bool may_be_several,
+                                            const zr_log_t *log);
 
 #endif

@@ -14,6 +14,7 @@
 #include "examples/capacity_search.h"
 #include "examples/capacity_verify.h"
 #include "examples/plan_hardware.h"
+#include "tests/examples/captured_log.h"
 #include "tests/examples/run_train.h"
 
 #define SMALL "--seq 16 --head-size 16 --threads 1 "
@@ -657,6 +658,22 @@ static void assert_fields_documented(json_t *value) {
     }
 }
 
+/* More than there is room for is no less of a question. */
+static void no_option_is_left_out(void **state) {
+    static shared_givens_t givens;
+    captured_log_t captured;
+    zr_log_t log = captured_log(&captured);
+    (void)state;
+    for (size_t i = 0; i < SHARED_OPTIONS_MOST_GIVEN; i++) {
+        assert_int_equal(shared_givens_note(&givens, "sweep", "ranks=1", true, &log), ZR_OK);
+        assert_int_equal(givens.n, i + 1);
+    }
+    assert_int_equal(shared_givens_note(&givens, "sweep", "ranks=2", false, &log), ZR_OK);
+    assert_string_equal(givens.all[0].value, "ranks=2");
+    assert_int_equal(shared_givens_note(&givens, "seed", "7", false, &log), ZR_ERR_ARGUMENT);
+    assert_string_equal(captured.text, "--seed 7: allowed are 128 options at most\n");
+}
+
 static void everything_is_documented(void **state) {
     size_t n = 0;
     (void)state;
@@ -700,6 +717,7 @@ int main(void) {
         cmocka_unit_test(without_capacities_nothing_is_drawn),
         cmocka_unit_test(described_hardware_is_planned_for),
         cmocka_unit_test(bad_input_is_refused),
+        cmocka_unit_test(no_option_is_left_out),
         cmocka_unit_test(everything_is_documented),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
