@@ -482,11 +482,11 @@ static zr_status_t set_update_on(parsing_t *p, const char *value) {
 
 static zr_status_t set_nvme_path(parsing_t *p, const char *value) {
     zr_nvme_options_t *nvme = &p->options->config.nvme;
-    if (value[0] == '\0' || strlen(value) >= sizeof(nvme->paths))
+    if (strlen(value) >= sizeof(nvme->paths))
         return zr_fail(
             p->log, ZR_ERR_ARGUMENT,
             "--nvme-path \"%.40s\": %zu bytes; allowed are names of folders, with commas "
-            "between, of 1 to %zu bytes together",
+            "between, of at most %zu bytes together",
             value, strlen(value), sizeof(nvme->paths) - 1);
     snprintf(nvme->paths, sizeof(nvme->paths), "%s", value);
     p->options->nvme_paths_from = TRAIN_PATHS_OF_OPTION;
@@ -499,9 +499,6 @@ static zr_status_t set_checkpoint_option(parsing_t *p, int key, const char *valu
     size_t choice = 0;
     switch (key) {
     case KEY_CHECKPOINT_DIR:
-        if (value[0] == '\0')
-            return zr_fail(p->log, ZR_ERR_ARGUMENT,
-                           "--checkpoint-dir \"\": allowed is the name of a folder");
         checkpoint->dir = value;
         return ZR_OK;
     case KEY_CHECKPOINT_EVERY:
@@ -521,6 +518,7 @@ static zr_status_t set_checkpoint_option(parsing_t *p, int key, const char *valu
     default:
         ZR_TRY(args_choice("--resume-data", value, data_names, 2, p->log, &choice));
         checkpoint->given = "--resume-data";
+        checkpoint->resume_data = value;
         checkpoint->restarts_data = choice == 1;
         return ZR_OK;
     }
@@ -531,9 +529,9 @@ static zr_status_t check_checkpoint(const train_options_t *options, const zr_log
     if (checkpoint->dir == NULL && checkpoint->given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s: of which folder? add --checkpoint-dir DIR",
                        checkpoint->given);
-    if (checkpoint->restarts_data && !checkpoint->resume)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--resume-data restart: nothing is resumed; add --resume");
+    if (checkpoint->resume_data != NULL && !checkpoint->resume)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--resume-data %s: nothing is resumed; add --resume",
+                       checkpoint->resume_data);
     return ZR_OK;
 }
 
@@ -637,7 +635,13 @@ static zr_status_t set_offload_option(parsing_t *p, int key, const char *value) 
         return ZR_OK;
     case KEY_NVME_TBW:
         o->nvme_given = "--nvme-tbw";
-        return args_size("--nvme-tbw", value, p->log, &o->nvme_tbw_bytes);
+        ZR_TRY(args_size("--nvme-tbw", value, p->log, &o->nvme_tbw_bytes));
+        if (o->nvme_tbw_bytes == 0)
+            return zr_fail(p->log, ZR_ERR_ARGUMENT,
+                           "--nvme-tbw %s: such drives could not be written to; allowed is more "
+                           "than 0, such as 600TB",
+                           value);
+        return ZR_OK;
     default:
         return set_params_option(p, key, value);
     }

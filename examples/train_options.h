@@ -37,13 +37,14 @@ typedef enum train_comm {
 } train_comm_t;
 
 typedef struct train_checkpoint_options {
-    const char *dir;    /* NULL: nothing is saved */
-    size_t every;       /* steps; 0: at the end only */
-    size_t keep;        /* so many of the newest stay; 0: all */
-    bool is_async;      /* the run goes on while one is written */
-    bool resume;        /* go on from the newest */
-    bool restarts_data; /* from the beginning of the data, whatever they are */
-    const char *given;  /* an option that means something with dir only; NULL: none */
+    const char *dir;         /* NULL: nothing is saved */
+    size_t every;            /* steps; 0: at the end only */
+    size_t keep;             /* so many of the newest stay; 0: all */
+    bool is_async;           /* the run goes on while one is written */
+    bool resume;             /* go on from the newest */
+    const char *resume_data; /* as written; NULL: not */
+    bool restarts_data;      /* from the beginning of the data, whatever they are */
+    const char *given;       /* an option that means something with dir only; NULL: none */
 } train_checkpoint_options_t;
 
 /** Whether collectives run beside compute. config.overlap_comm says whether they may. */

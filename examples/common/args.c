@@ -139,9 +139,10 @@ static zr_status_t find_short(const struct argp_option *options, const char *wor
                    hint_option(options, word + 1).text);
 }
 
-/* A word that begins with a dash or two; *takes_next_p: the next one is its value. */
-static zr_status_t check_option(const struct argp_option *options, const char *word, bool is_final,
-                                const zr_log_t *log, bool *takes_next_p) {
+/* A word that begins with a dash or two, and the one behind it, NULL at the end; *takes_next_p:
+ * that is its value. */
+static zr_status_t check_option(const struct argp_option *options, const char *word,
+                                const char *next, const zr_log_t *log, bool *takes_next_p) {
     const struct argp_option *option = NULL;
     const char *end = word[1] == '-' ? strchr(word, '=') : NULL;
     size_t length = end == NULL ? strlen(word + 2) : (size_t)(end - word - 2);
@@ -153,8 +154,13 @@ static zr_status_t check_option(const struct argp_option *options, const char *w
         return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s takes no value, but got \"%s\"",
                        option->name, end + 1);
     *takes_next_p = option->arg != NULL && end == NULL;
-    if (*takes_next_p && is_final)
+    if (*takes_next_p && next == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT, "option --%s needs a value: --%s %s", option->name,
+                       option->name, option->arg);
+    const char *value = *takes_next_p ? next : end != NULL ? end + 1 : "no";
+    if (*value == '\0')
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "option --%s needs a value, and \"\" is empty: --%s %s", option->name,
                        option->name, option->arg);
     return ZR_OK;
 }
@@ -168,7 +174,7 @@ static zr_status_t check_words(const struct argp_option *options, int argc, char
             break;
         if (word[0] != '-' || word[1] == '\0')
             continue;
-        ZR_TRY(check_option(options, word, i + 1 == argc, log, &takes_next));
+        ZR_TRY(check_option(options, word, i + 1 < argc ? argv[i + 1] : NULL, log, &takes_next));
         i += takes_next;
     }
     return ZR_OK;
@@ -254,6 +260,11 @@ void args_help(const struct argp *argp, const char *program, FILE *file) {
 
 /* ---- values ----------------------------------------------------------------------------- */
 
+/* What is left of a part of a value may be nothing, which has to be seen. */
+static const char *shown(const char *value) {
+    return *value != '\0' ? value : "\"\"";
+}
+
 static bool is_digits(const char *text) {
     if (*text == '\0')
         return false;
@@ -296,7 +307,7 @@ zr_status_t args_choice(const char *key, const char *value, const char *const *n
     const char *nearest = nearest_number(value, names, n_names);
     if (nearest == NULL)
         nearest = args_nearest(value, names, n_names);
-    return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %s%s", key, value, allowed,
+    return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %s%s", key, shown(value), allowed,
                    args_hint(nearest).text);
 }
 
@@ -321,7 +332,7 @@ zr_status_t args_u64(const char *key, const char *value, const zr_log_t *log, ui
     if (!isdigit((unsigned char)value[0]) || *end != '\0')
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s %s: not a whole number; allowed are 0 to %llu; the nearest is %d", key,
-                       value, (unsigned long long)UINT64_MAX, 0);
+                       shown(value), (unsigned long long)UINT64_MAX, 0);
     *value_p = number;
     return ZR_OK;
 }
@@ -335,7 +346,7 @@ zr_status_t args_count(const char *key, const char *value, size_t least, size_t 
     if (!is_digits(digits))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s %s: not a whole number; allowed are %zu to %zu; the nearest is %zu", key,
-                       value, least, most, least);
+                       shown(value), least, most, least);
     bool below = value[0] == '-' || number < least;
     if (below || errno == ERANGE || number > most)
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %zu to %zu; the nearest is %zu",
@@ -347,10 +358,16 @@ zr_status_t args_count(const char *key, const char *value, size_t least, size_t 
 zr_status_t args_number(const char *key, const char *value, double least, double most,
                         const zr_log_t *log, double *number_p) {
     char *end = NULL;
+    errno = 0;
     double number = strtod(value, &end);
+    if (errno == ERANGE && fabs(number) < 1 && *end == '\0')
+        return zr_fail(
+            log, ZR_ERR_ARGUMENT,
+            "%s %s: too small to be told from 0; allowed are %g to %g; the nearest is %g", key,
+            value, least, most, least > 0 ? least : 0.0);
     if (end == value || *end != '\0' || !isfinite(number))
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: not a number; allowed are %g to %g", key,
-                       value, least, most);
+                       shown(value), least, most);
     if (number < least || number > most)
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %g to %g; the nearest is %g", key,
                        value, least, most, number < least ? least : most);
@@ -408,7 +425,7 @@ zr_status_t args_size(const char *key, const char *value, const zr_log_t *log,
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s %s: not a size; allowed is a whole number with or without a unit, such "
                        "as 512MiB or 16GB",
-                       key, value);
+                       key, shown(value));
     if (*end == ' ')
         end++;
     ZR_TRY(find_size_unit(key, value, end, log, &unit_bytes));

@@ -13,7 +13,7 @@
 #include "zero/zero.h"
 
 /**
- * Parse a command line.
+ * Parse a command line. An empty value is none.
  *
  * @param argp   its options have long names; its parser returns 0, or EINVAL after it has
  *               logged what is wrong

@@ -50,7 +50,8 @@ static int refuse(const program_t *program, const char *word, const zr_log_t *lo
     const char *nearest =
         is_option ? args_nearest(word, options, n_options) : args_nearest(word, names, n);
     zr_log_write(log, ZR_LOG_ERROR, "unknown %s %s%s (%s --help lists all)",
-                 is_option ? "option" : "command", word, args_hint(nearest).text, program->name);
+                 is_option ? "option" : "command", word[0] != '\0' ? word : "\"\"",
+                 args_hint(nearest).text, program->name);
     return COMMAND_BAD_INPUT;
 }
 

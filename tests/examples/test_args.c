@@ -195,6 +195,8 @@ static void command_lines(void **state) {
         {"--frobnicate 3", NULL, "unknown option --frobnicate (--help lists all)"},
         {"--grad 3", NULL, "option --grad is ambiguous: --grad-accum or --grad-clip?"},
         {"--stage", NULL, "option --stage needs a value: --stage 0|1|2|3"},
+        {"--stage= --json", NULL,
+         "option --stage needs a value, and \"\" is empty: --stage 0|1|2|3"},
         {"-o", NULL, "option --output needs a value: --output PATH"},
         {"-opath", NULL, "unknown option -opath: options begin with two dashes"},
         {"-s 3", NULL, "unknown option -s: options begin with two dashes (--help lists all)"},

@@ -301,10 +301,11 @@ static void test_refusals(void **state) {
     refuse("import a.bin a.safetensors --checkpoint-dir x", "name it alone");
     refuse("export c5 -o absent/x", "-o absent/x: nothing can be made in absent: No such file");
     refuse("export c5 -o a.bin/x", "nothing can be made in a.bin: not a folder");
-    refuse("export c5 -o ''", "-o \"\": it needs a name");
+    refuse("export c5 -o ''", "option --output needs a value, and \"\" is empty");
     refuse("import a.bin --checkpoint-dir absent/x", "nothing can be made in absent: No such file");
     refuse("import a.bin --checkpoint-dir a.bin", "--checkpoint-dir a.bin: nothing can be made in");
-    refuse("import a.bin --checkpoint-dir ''", "--checkpoint-dir \"\": it needs a name");
+    refuse("import a.bin --checkpoint-dir ''",
+           "option --checkpoint-dir needs a value, and \"\" is empty");
     assert_false(made_file_is_there("x"));
 }
 
