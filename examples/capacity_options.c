@@ -223,7 +223,10 @@ static zr_status_t take_sweep(parsing_t *p, const char *text) {
         if (*value == '\0')
             break;
     }
-    p->has_capacity |= sweep.axis == CAPACITY_NVME_CAPACITY;
+    if (sweep.axis == CAPACITY_NVME_CAPACITY) {
+        p->has_capacity = true;
+        o->run.nvme_given = "--sweep nvme-capacity";
+    }
     o->sweeps[o->n_sweeps++] = sweep;
     return ZR_OK;
 }
@@ -386,7 +389,8 @@ static zr_status_t check_placements(const capacity_options_t *o, const zr_log_t 
     train_open_t open = {.stage = o->stage_open,
                          .optimizer = o->optimizer_open || o->optimizer == CAPACITY_AUTO,
                          .params = o->params_open || o->params == CAPACITY_AUTO,
-                         .activations = o->activations_open};
+                         .activations = o->activations_open,
+                         .no_drives = !o->has_drives};
     ZR_TRY(train_options_check_offload(run, open, log));
     if (run->offload_activations != ZR_OFFLOAD_NONE && !run->recompute)
         return zr_fail(log, ZR_ERR_ARGUMENT,
@@ -574,6 +578,9 @@ static zr_status_t finish(parsing_t *p) {
     ZR_TRY(check(o, p));
     ZR_TRY(find_hardware(p));
     ZR_TRY(resolve(o, p->log));
+    if (o->stage_open)
+        o->run.stage3_given = 0; /* 3 is tried, too */
+    train_options_warn_idle(&o->run, false, p->log);
     warn_of_open_budget(p);
     return ZR_OK;
 }

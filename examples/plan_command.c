@@ -14,7 +14,7 @@ static bool is_one_of(const char *name, const char *const *names, size_t n) {
     return false;
 }
 
-/* Options that zero-train refuses where they say nothing. */
+/* Options that zero-train refuses where they say nothing, or warns of. */
 static bool is_said(const plan_options_t *options, const plan_row_t *row, const char *name) {
     bool stash_nvme = row->recompute && options->run.offload_activations == ZR_OFFLOAD_NVME;
     if (strcmp(name, "nvme-capacity") == 0 || strcmp(name, "nvme-verify") == 0)
@@ -27,6 +27,10 @@ static bool is_said(const plan_options_t *options, const plan_row_t *row, const 
         return row->optimizer != ZR_OFFLOAD_NONE;
     if (strcmp(name, "offload-gradients") == 0 || strcmp(name, "offload-gradients-ratio") == 0)
         return row->optimizer != ZR_OFFLOAD_NONE && row->stage >= 2;
+    if (strcmp(name, "prefetch") == 0 || strcmp(name, "max-live") == 0)
+        return row->stage == 3;
+    if (strcmp(name, "sums") == 0)
+        return options->hardware.kind == ZR_HARDWARE_CUDA;
     return true;
 }
 

@@ -208,9 +208,7 @@ static zr_status_t read_config(plan_options_t *o, const char *path, const zr_log
     config->stage = -1;
     config->shard_group_size = 0;
     config->offload_optimizer.device = config->offload_param.device = (zr_offload_device_t)-1;
-    files_log_t named = {*log, "--config"};
-    zr_log_t file_log = files_log(&named);
-    ZR_TRY(zr_config_read_json(path, &file_log, config));
+    ZR_TRY(train_options_read_config(&o->run, path, log));
     o->stage_open = config->stage < 0;
     o->optimizer_open = (int)config->offload_optimizer.device < 0;
     o->params_open = (int)config->offload_param.device < 0;
@@ -262,7 +260,8 @@ static zr_status_t check(const plan_options_t *o, const parsing_t *p) {
                        o->run.config.stage);
     train_open_t open = {.stage = o->stage_open,
                          .optimizer = o->optimizer_open || o->run.auto_optimizer,
-                         .params = o->params_open || o->run.auto_params};
+                         .params = o->params_open || o->run.auto_params,
+                         .no_drives = o->is_this && o->run.config.nvme.paths[0] == '\0'};
     ZR_TRY(train_options_check_offload(&o->run, open, p->log));
     if (o->run.offload_activations != ZR_OFFLOAD_NONE && !o->recompute_open && !o->run.recompute)
         return zr_fail(p->log, ZR_ERR_ARGUMENT,
@@ -292,6 +291,13 @@ static zr_status_t find_hardware(plan_options_t *o, const zr_log_t *log) {
         o->run.n_ranks = plan_hardware_ranks(&o->hardware);
     plan_hardware_warn(o->hardware_name, &o->hardware, o->run.n_ranks, log);
     return ZR_OK;
+}
+
+/* A stage that is open is 3 as well. */
+static void warn_idle(plan_options_t *o, const zr_log_t *log) {
+    if (o->stage_open)
+        o->run.stage3_given = 0;
+    train_options_warn_idle(&o->run, o->hardware.kind == ZR_HARDWARE_CUDA, log);
 }
 
 static plan_options_t default_options(void) {
@@ -333,6 +339,7 @@ zr_status_t plan_options_parse(int argc, char **argv, const zr_log_t *log,
         ZR_TRY(resolve(&options, log));
         if (options.is_this)
             ZR_TRY(this_machine_describe(&options.run, log, &options.hardware));
+        warn_idle(&options, log);
     }
     *options_p = options;
     return ZR_OK;

@@ -664,8 +664,10 @@ static zr_status_t set_machine_option(parsing_t *p, int key, const char *value) 
     case KEY_REDUCE:
         return set_reduce(p, value);
     case KEY_PREFETCH:
+        o->stage3_given |= TRAIN_STAGE3_PREFETCH;
         return args_count("--prefetch", value, 0, MOST_COUNT, p->log, &o->config.prefetch_elems);
     case KEY_MAX_LIVE:
+        o->stage3_given |= TRAIN_STAGE3_MAX_LIVE;
         return args_count("--max-live", value, 1, MOST_COUNT, p->log, &o->config.max_live_elems);
     case KEY_SUMS:
         return set_sums(p, value);
@@ -939,8 +941,7 @@ static zr_status_t check_auto(const train_options_t *options, const zr_log_t *lo
                        "--offload-params auto: at stage %d every rank computes with all parameters "
                        "at all times; allowed is none, or --stage 3",
                        options->config.stage);
-    ZR_TRY(train_options_check_auto_parts(options, log));
-    return check_offloaded_activations(options, log);
+    return train_options_check_auto_parts(options, log);
 }
 
 /* Rates that nothing is planned with. */
@@ -960,13 +961,55 @@ static zr_status_t check_hardware(const train_options_t *options, const zr_log_t
     return ZR_OK;
 }
 
+/* Of options that mean something on drives only. */
+static zr_status_t refuse_without_drives(const char *given, bool no_drives, const char *otherwise,
+                                         const zr_log_t *log) {
+    if (no_drives)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s: no drives are named, and nothing is offloaded to NVMe without; add "
+                       "--nvme-path DIR",
+                       given);
+    return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s", given, otherwise);
+}
+
+static zr_status_t check_offload_to_nvme(const train_options_t *options, train_open_t open,
+                                         const zr_log_t *log) {
+    bool may_be = !open.no_drives, is_open = open.optimizer || open.params || open.activations;
+    bool has_activations =
+        (may_be && open.activations) || options->offload_activations == ZR_OFFLOAD_NVME;
+    bool has_params =
+        (may_be && open.params) || options->config.offload_param.device == ZR_OFFLOAD_NVME;
+    bool has_state =
+        (may_be && open.optimizer) || options->config.offload_optimizer.device == ZR_OFFLOAD_NVME;
+    if (!has_state && options->config.offload_optimizer.max_in_cpu_elems != 0)
+        return refuse_without_drives("--state-in-host", open.optimizer,
+                                     "no optimizer state is offloaded to NVMe; add "
+                                     "--offload-optimizer nvme",
+                                     log);
+    if (!has_state && !has_activations && options->nvme_optimizer_given != NULL)
+        return refuse_without_drives(options->nvme_optimizer_given,
+                                     open.optimizer || open.activations,
+                                     "neither optimizer state nor activations are offloaded to "
+                                     "NVMe; add --offload-optimizer nvme or --offload-activations "
+                                     "nvme",
+                                     log);
+    if (!has_params && options->nvme_params_given != NULL)
+        return refuse_without_drives(
+            options->nvme_params_given, open.params,
+            "no parameters are offloaded to NVMe; add --offload-params nvme", log);
+    if (!has_state && !has_params && !has_activations && options->nvme_given != NULL)
+        return refuse_without_drives(options->nvme_given, is_open,
+                                     "nothing is offloaded to NVMe; add --offload-optimizer nvme, "
+                                     "--offload-params nvme or --offload-activations nvme",
+                                     log);
+    return ZR_OK;
+}
+
 zr_status_t train_options_check_offload(const train_options_t *options, train_open_t open,
                                         const zr_log_t *log) {
     zr_offload_device_t state = options->config.offload_optimizer.device;
     zr_offload_device_t params = options->config.offload_param.device;
-    bool has_state = open.optimizer || state != ZR_OFFLOAD_NONE;
-    bool has_state_on_nvme = open.optimizer || state == ZR_OFFLOAD_NVME;
-    if (!has_state && options->offload_given != NULL)
+    if (!open.optimizer && state == ZR_OFFLOAD_NONE && options->offload_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: nothing is offloaded; add --offload-optimizer cpu or nvme",
                        options->offload_given);
@@ -980,37 +1023,22 @@ zr_status_t train_options_check_offload(const train_options_t *options, train_op
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--offload-gradients-ratio: with --offload-gradients none all of them wait "
                        "on the device; leave one of the two out");
-    if (!has_state_on_nvme && options->config.offload_optimizer.max_in_cpu_elems != 0)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--state-in-host: no optimizer state is offloaded to NVMe; add "
-                       "--offload-optimizer nvme");
-    if (!has_state_on_nvme && !open.activations &&
-        options->offload_activations != ZR_OFFLOAD_NVME && options->nvme_optimizer_given != NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: neither optimizer state nor activations are offloaded to NVMe; add "
-                       "--offload-optimizer nvme or --offload-activations nvme",
-                       options->nvme_optimizer_given);
     if (!open.params && params == ZR_OFFLOAD_NONE && options->params_given != NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s: no parameters are offloaded; add --offload-params cpu or nvme",
                        options->params_given);
-    if (!open.params && params != ZR_OFFLOAD_NVME && options->nvme_params_given != NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: no parameters are offloaded to NVMe; add --offload-params nvme",
-                       options->nvme_params_given);
-    return ZR_OK;
+    return check_offload_to_nvme(options, open, log);
 }
 
 /* What is said about offload that does not happen is a slip. */
 static zr_status_t check_offload(const train_options_t *options, const zr_log_t *log) {
+    train_open_t open = {.stage = options->auto_stage,
+                         .optimizer = options->auto_optimizer,
+                         .params = options->auto_params,
+                         .no_drives = options->config.nvme.paths[0] == '\0'};
     if (options->auto_optimizer || options->auto_params)
-        return check_auto(options, log);
-    ZR_TRY(train_options_check_offload(options, (train_open_t){.stage = false}, log));
-    if (!train_options_use_nvme(options) && options->nvme_given != NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s: nothing is offloaded to NVMe; add --offload-optimizer nvme, "
-                       "--offload-params nvme or --offload-activations nvme",
-                       options->nvme_given);
+        ZR_TRY(check_auto(options, log));
+    ZR_TRY(train_options_check_offload(options, open, log));
     return check_offloaded_activations(options, log);
 }
 
@@ -1071,6 +1099,58 @@ static zr_status_t parse_over(int argc, char **argv, const zr_log_t *log,
     return args_parse(&parser, argc, argv, log, &parsing);
 }
 
+/* What the file gives is known by what it changes, from values that none can give. */
+zr_status_t train_options_read_config(train_options_t *options, const char *path,
+                                      const zr_log_t *log) {
+    zr_config_t *config = &options->config;
+    struct {
+        size_t *value;
+        size_t own;
+        unsigned given;
+    } keys[] = {{&config->prefetch_elems, config->prefetch_elems, TRAIN_STAGE3_PREFETCH_OF_CONFIG},
+                {&config->max_live_elems, config->max_live_elems, TRAIN_STAGE3_MAX_LIVE_OF_CONFIG},
+                {&config->reuse_elems, config->reuse_elems, TRAIN_STAGE3_REUSE_OF_CONFIG}};
+    files_log_t named = {*log, "--config"};
+    zr_log_t file_log = files_log(&named);
+    for (size_t i = 0; i < 3; i++)
+        *keys[i].value = SIZE_MAX;
+    zr_status_t status = zr_config_read_json(path, &file_log, config);
+    for (size_t i = 0; i < 3; i++)
+        if (*keys[i].value == SIZE_MAX)
+            *keys[i].value = keys[i].own;
+        else
+            options->stage3_given |= keys[i].given;
+    if (status == ZR_OK && config->nvme.paths[0] != '\0')
+        options->nvme_paths_from = TRAIN_PATHS_OF_CONFIG;
+    return status;
+}
+
+static void warn_of_stage3(const train_options_t *options, const zr_log_t *log) {
+    static const char *const names[] = {"--prefetch", "--max-live", "stage3_prefetch_bucket_size",
+                                        "stage3_max_live_parameters", "stage3_max_reuse_distance"};
+    char list[256] = "";
+    size_t used = 0, n = 0;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if ((options->stage3_given >> i & 1) != 0)
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", n++ > 0 ? ", " : "",
+                                     names[i]);
+    if (n > 0 && options->config.stage < 3)
+        zr_log_write(log, ZR_LOG_WARNING,
+                     "%s: no effect at stage %d, where no parameters are gathered for a layer; "
+                     "leave %s out, or add --stage 3",
+                     list, options->config.stage, n == 1 ? "it" : "them");
+}
+
+void train_options_warn_idle(train_options_t *options, bool has_nccl, const zr_log_t *log) {
+    warn_of_stage3(options, log);
+    if (options->sums != ZR_SUM_ANY || has_nccl)
+        return;
+    zr_log_write(log, ZR_LOG_WARNING,
+                 "--sums any: no effect: the order is NCCL's, and ranks exchange their data "
+                 "without; leave it out, or run on GPUs with --comm nccl");
+    options->sums = ZR_SUM_RANK_ORDER;
+}
+
 /* Read the file under the options: parse them again over what it says. */
 static zr_status_t parse_over_config(int argc, char **argv, const zr_log_t *log,
                                      train_options_t *options) {
@@ -1079,11 +1159,7 @@ static zr_status_t parse_over_config(int argc, char **argv, const zr_log_t *log,
     *options = train_options_default();
     options->data_paths = data_paths;
     memcpy(nvme->paths, given.paths, sizeof(nvme->paths));
-    files_log_t named = {*log, "--config"};
-    zr_log_t file_log = files_log(&named);
-    ZR_TRY(zr_config_read_json(path, &file_log, &options->config));
-    if (nvme->paths[0] != '\0')
-        options->nvme_paths_from = TRAIN_PATHS_OF_CONFIG;
+    ZR_TRY(train_options_read_config(options, path, log));
     if (given.paths[0] != '\0')
         say_other_paths("--nvme-path", given.paths, path, nvme->paths, log);
     return parse_over(argc, argv, log, options);

@@ -123,7 +123,17 @@ typedef struct train_options {
     const char *nvme_optimizer_given; /* likewise with offload of the optimizer there */
     const char *params_given;         /* likewise with offload of parameters */
     const char *nvme_params_given;    /* likewise with offload of parameters there */
+    unsigned stage3_given;            /* what means something at stage 3 only: TRAIN_STAGE3_... */
 } train_options_t;
+
+/** What was said of gathered parameters: by options, and by --config. */
+enum {
+    TRAIN_STAGE3_PREFETCH = 1,
+    TRAIN_STAGE3_MAX_LIVE = 2,
+    TRAIN_STAGE3_PREFETCH_OF_CONFIG = 4,
+    TRAIN_STAGE3_MAX_LIVE_OF_CONFIG = 8,
+    TRAIN_STAGE3_REUSE_OF_CONFIG = 16
+};
 
 /**
  * Parse and check a command line; read --config, which options override.
@@ -159,6 +169,7 @@ bool train_options_overlap(const train_options_t *options, int n_machines);
 /** What is left open, and tried in all ways. */
 typedef struct train_open {
     bool stage, optimizer, params, activations;
+    bool no_drives; /* none are named: nothing that is open comes to NVMe */
 } train_open_t;
 
 /**
@@ -169,6 +180,20 @@ typedef struct train_open {
  */
 ZR_NODISCARD zr_status_t train_options_check_offload(const train_options_t *options,
                                                      train_open_t open, const zr_log_t *log);
+
+/** Read a file of --config over options->config; note what it says of stage 3, and that it names
+ * folders. Errors as zr_config_read_json, logged. */
+ZR_NODISCARD zr_status_t train_options_read_config(train_options_t *options, const char *path,
+                                                   const zr_log_t *log);
+
+/**
+ * Warn of what was given and comes to nothing, though nothing is wrong with it: one line for each
+ * reason. What has no effect is then as if it had not been given.
+ *
+ * @param options   whose stage is known
+ * @param has_nccl  ranks' numbers may be added by NCCL
+ */
+void train_options_warn_idle(train_options_t *options, bool has_nccl, const zr_log_t *log);
 
 /** Whether what `auto` chooses was not given as well: ZR_ERR_ARGUMENT, logged. */
 ZR_NODISCARD zr_status_t train_options_check_auto_parts(const train_options_t *options,

@@ -98,7 +98,10 @@ static void shorten(gpt_plan_request_t *request, size_t n_steps) {
 static zr_status_t make(const train_options_t *options, size_t first_step, const zr_log_t *log,
                         train_plan_t *plan) {
     zr_hardware_t hardware;
-    ZR_TRY(this_machine_describe(options, log, &hardware));
+    train_options_t own = *options;
+    if (!train_options_use_nvme(options))
+        own.config.nvme.paths[0] = '\0'; /* folders of --config that nobody goes to */
+    ZR_TRY(this_machine_describe(&own, log, &hardware));
     gpt_plan_request_t request = train_plan_request(options, &hardware);
     gpt_plan_lengths_t lengths = {.of = length_of,
                                   .context = options,

@@ -63,7 +63,13 @@ static void plan_and_run(zero_train_t *run, const train_options_t *options, mess
 /* What is left to be settled before the run begins: it changes the options that the run has. */
 static zr_status_t settle(const zero_train_t *run, train_options_t *options, const zr_log_t *log) {
     ZR_TRY(train_launch_count(options, zero_train_comm(run)));
-    return train_auto_is_wanted(options) ? train_auto_place(options, log) : ZR_OK;
+    if (train_auto_is_wanted(options))
+        ZR_TRY(train_auto_place(options, log));
+    zr_log_t own_log = *log;
+    if (train_launch_first(options) != 0)
+        own_log.level = ZR_LOG_ERROR; /* one rank says it for all */
+    train_options_warn_idle(options, options->use_nccl, &own_log);
+    return ZR_OK;
 }
 
 static int train(train_options_t *options, messages_t *messages, zr_log_t log) {

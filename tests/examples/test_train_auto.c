@@ -17,9 +17,8 @@
 #define MODEL                                                                                      \
     "--model layers=4,channels=128,heads=2,seq=16,vocab=256 --data text --steps 2 --json "         \
     "--recompute unit --sub-group 4096 "
-#define AUTO "--offload-optimizer auto --nvme-buffers 2 "
-#define AUTO_PARAMS                                                                                \
-    "--stage 3 --ranks 2 --offload-params auto --param-buffer 20000 --param-buffers 2 "
+#define AUTO "--offload-optimizer auto "
+#define AUTO_PARAMS "--stage 3 --ranks 2 --offload-params auto "
 
 static int prepare(void **state) {
     (void)state;
@@ -53,7 +52,9 @@ static void write_arguments(const char *rest, const budgets_t *b, char *text, si
     if (b->host > 0)
         n += snprintf(text + n, size - (size_t)n, " --host-memory %.0f", b->host);
     if (b->has_drive)
-        snprintf(text + n, size - (size_t)n, " --nvme-path drive");
+        n += snprintf(text + n, size - (size_t)n, " --nvme-path drive --nvme-buffers 2");
+    if (b->has_drive && strstr(rest, "--offload-params") != NULL)
+        snprintf(text + n, size - (size_t)n, " --param-buffer 20000 --param-buffers 2");
 }
 
 static void every_budget_is_kept(void **state) {

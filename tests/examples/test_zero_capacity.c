@@ -605,6 +605,13 @@ static void bad_input_is_refused(void **state) {
                          {"--offload-optimizer nvme", "--nvme-path"},
                          {"--nvme-path none-such", "none-such"},
                          {"--recompute none --offload-activations cpu", "--recompute unit"},
+                         {"--nvme-buffers 2", "--nvme-buffers: no drives are named"},
+                         {BUDGETS "--nvme-capacity 1GB --offload-optimizer cpu --offload-params "
+                                  "none --offload-activations none",
+                          "--nvme-capacity: nothing is offloaded to NVMe"},
+                         {"--sweep nvme-capacity=1GB --offload-optimizer cpu --offload-params none "
+                          "--offload-activations none",
+                          "--sweep nvme-capacity: nothing is offloaded to NVMe"},
                          {"--offload-optimizer none --offload-gradients cpu", "nothing is offl"},
                          {"--stage 1 --offload-gradients cpu", "at --stage 2 or 3"},
                          {"--offload-params none --param-buffer 4096", "--offload-params nvme"},
@@ -621,6 +628,8 @@ static void bad_input_is_refused(void **state) {
         if (strstr(err, "warning") != NULL && !is_of_machine)
             fail_msg("%s: a warning of what is not done\n%s", refused[i].arguments, err);
     }
+    assert_int_equal(capacity(SMALL BUDGETS "--verify off --stage 2 --prefetch 9"), 0);
+    assert_said("--prefetch", "warning: --prefetch: no effect at stage 2");
     assert_int_equal(capacity("--help"), 0);
     assert_non_null(strstr(out, "--sweep"));
     assert_int_equal(capacity("--version"), 0);

@@ -124,8 +124,8 @@ static void what_does_not_fit_is_agreed_on(void **state) {
 static void what_is_recommended_runs(void **state) {
     char arguments[2048];
     (void)state;
-    json_t *planned = plan_json(
-        MODEL "--ranks 2 --grad-accum 2 --seq 8 --nvme-capacity 1GiB --offload-gradients cpu", 0);
+    json_t *planned =
+        plan_json(MODEL "--ranks 2 --grad-accum 2 --seq 8 --offload-gradients cpu", 0);
     json_t *plans = json_object_get(planned, "plans");
     json_t *recommended = json_object_get(planned, "recommended");
     json_t *best = json_array_get(plans, (size_t)number(recommended, "plan", NULL));
@@ -393,6 +393,53 @@ static void schedules_stay(void **state) {
     expect_file_runs(MODEL "--ranks 2 --micro-batch 1 --config schedule.json");
 }
 
+/* Change a text in a file to one of the same length. */
+static void replace_in(const char *path, const char *before, const char *after) {
+    static char whole[65536];
+    read_file(path, whole, sizeof(whole));
+    char *place = strstr(whole, before);
+    assert_non_null(place);
+    memcpy(place, after, strlen(after));
+    write_file(path, whole, strlen(whole));
+}
+
+/* One plan is not one of several. */
+static void one_plan_that_does_not_fit(void **state) {
+    (void)state;
+    assert_int_equal(plan(MODEL "--stage 0 --offload-optimizer none --offload-params none "
+                                "--recompute none --micro-batch 1 --device-memory 64KiB"),
+                     1);
+    assert_said("one plan", "error: the plan does not fit");
+    assert_int_equal(plan(MODEL "--stage 0 --offload-params none --offload-optimizer none "
+                                "--micro-batch 1 --device-memory 64KiB"),
+                     1);
+    assert_said("two plans", "error: none of 2 plans fits");
+}
+
+/* What comes to nothing is warned of once, and is not in the command that runs the plan. */
+static void what_has_no_effect(void **state) {
+    static const char config[] = "{\"zero_optimization\": {\"stage\": 1, "
+                                 "\"stage3_prefetch_bucket_size\": 7, "
+                                 "\"stage3_max_reuse_distance\": \"auto\"}}";
+    (void)state;
+    write_file("stage1.json", config, sizeof(config) - 1);
+    assert_int_equal(plan(MODEL "--micro-batch 1 --ranks 2 --stage 1 --prefetch 9 --max-live 8 "
+                                "--sums any"),
+                     0);
+    assert_said("--prefetch", "warning: --prefetch, --max-live: no effect at stage 1, ");
+    assert_said("--sums any", "warning: --sums any: no effect: ");
+    assert_null(strstr(out, "--prefetch"));
+    assert_null(strstr(out, "--sums"));
+    assert_int_equal(plan(MODEL "--micro-batch 1 --ranks 2 --config stage1.json"), 0);
+    assert_said("--config", "warning: stage3_prefetch_bucket_size: no effect at stage 1, ");
+    assert_int_equal(plan(MODEL "--micro-batch 1 --config stage1.json --stage 3"), 0);
+    assert_not_said("--stage 3", "no effect");
+    assert_int_equal(plan(MODEL "--micro-batch 1 --prefetch 9"), 0); /* all stages are tried */
+    assert_not_said("all stages", "no effect");
+    assert_int_equal(plan(MODEL "--hardware 8x-h100 --micro-batch 1 --sums any"), 0);
+    assert_not_said("GPUs", "no effect");
+}
+
 /* Descriptions that come with the program, and what is refused. */
 static void hardware_is_found(void **state) {
     static const char *const names[] = {"8x-a100-80g", "8x-a100-40g-400gb", "8x-h100",
@@ -428,9 +475,25 @@ static void hardware_is_found(void **state) {
                          {"--plot nowhere/picture.png", "cannot write --plot nowhere/picture.png"},
                          {"--trace nowhere/t.json", "cannot write --trace nowhere/t.json"},
                          {"--trace ./it.svg --plot it.svg", "--trace ./it.svg: are one file"},
+                         {"--hardware odd.json",
+                          "--hardware odd.json: granule_bytes is 2048; it has "
+                          "to be at least 4096"},
+                         {"--config drive.json", "--config drive.json: nvme_path absent: No such"},
+                         {"--nvme-capacity 1GB", "--nvme-capacity: no drives are named"},
+                         {"--nvme-verify off", "--nvme-verify: no drives are named"},
+                         {"--param-buffers 2", "--param-buffers: no drives are named"},
+                         {"--hardware h200 --nvme-capacity 1GB --offload-optimizer cpu "
+                          "--offload-params none",
+                          "--nvme-capacity: nothing is offloaded to NVMe"},
                          {"--micro-batch 0", "--micro-batch"},
                          {"--model gpt2 --micro-batch 2097152", "the nearest is 2097151"},
                          {"word", "word"}};
+    static const char drive[] = "{\"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": "
+                                "{\"device\": \"nvme\", \"nvme_path\": \"absent\"}}}";
+    write_file("drive.json", drive, sizeof(drive) - 1);
+    zr_hardware_t odd = zr_hardware_default();
+    assert_int_equal(zr_hardware_write_json(&odd, NULL, "odd.json", NULL), ZR_OK);
+    replace_in("odd.json", "\"granule_bytes\": 4096", "\"granule_bytes\": 2048");
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         assert_int_equal(plan(refused[i].arguments), 2);
         assert_string_equal(out, "");
@@ -742,6 +805,8 @@ int main(void) {
         cmocka_unit_test(pictures_are_drawn),
         cmocka_unit_test(a_picture_needs_gnuplot),
         cmocka_unit_test(hardware_is_found),
+        cmocka_unit_test(one_plan_that_does_not_fit),
+        cmocka_unit_test(what_has_no_effect),
         cmocka_unit_test(ranks_of_descriptions),
         cmocka_unit_test(one_memory_is_counted_once),
         cmocka_unit_test(collectives_are_as_asked_for),

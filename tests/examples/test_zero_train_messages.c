@@ -70,6 +70,17 @@ static void refusals(void **state) {
         {TINY "--schedule constant --warmup 7", {"--warmup 7", "--schedule cosine"}},
         {TINY "--warmup 7 --schedule constant", {"--warmup 7", "--schedule cosine"}},
         {TINY "--min-lr-ratio 0.3 --schedule constant", {"--min-lr-ratio 0.3"}},
+        {TINY "--log ''", {"option --log needs a value, and \"\" is empty: --log FILE"}},
+        {TINY "--lr 1e-400", {"--lr 1e-400: too small to be told from 0; allowed are 0 to 1000"}},
+        {TINY "--trace t --trace-steps 3:1", {"--trace-steps 3:1: LAST 1: allowed are 3 to"}},
+        {TINY "--trace t --trace-steps 1:2:3", {"--trace-steps 1:2:3: LAST 2:3: not a whole"}},
+        {TINY "--checkpoint-dir ck --resume-data continue",
+         {"--resume-data continue: nothing is resumed; add --resume"}},
+        {TINY NVME "--offload-optimizer nvme --nvme-tbw 0TB", {"--nvme-tbw 0TB: such drives"}},
+        {TINY "--offload-optimizer auto --nvme-capacity 1GB",
+         {"--nvme-capacity: no drives are named", "add --nvme-path DIR"}},
+        {TINY "--offload-optimizer auto --param-buffers 2",
+         {"--param-buffers: no parameters are offloaded", "add --offload-params nvme"}},
         {TINY "--offload-optimizer cpu --sub-group 10",
          {"--sub-group", "is 10", "nearest is 1024"}},
         {TINY NVME "--stage 3 --offload-params nvme --param-buffer 1",
@@ -83,6 +94,43 @@ static void refusals(void **state) {
         assert_string_equal(out, "");
         for (size_t k = 0; k < 4 && cases[i].said[k] != NULL; k++)
             assert_said(cases[i].arguments, cases[i].said[k]);
+    }
+}
+
+/* ---- what has no effect ------------------------------------------------------------------- */
+
+/* One line for each reason, and the run goes on. Folders that nobody goes to need not be there. */
+static void what_has_no_effect(void **state) {
+    static const struct {
+        const char *arguments, *said; /* NULL: nothing */
+    } cases[] = {
+        {"--stage 2 --prefetch 9 --max-live 8", "--prefetch, --max-live: no effect at stage 2, "},
+        {"--config stage1.json", "stage3_max_live_parameters, stage3_max_reuse_distance: no effect "
+                                 "at stage 1, "},
+        {"--config stage1.json --max-live 8", "--max-live, stage3_max_live_parameters, "},
+        {"--config stage1.json --stage 3", NULL},
+        {"--stage 3 --prefetch 9 --max-live 8", NULL},
+        {"--ranks 2 --sums any", "--sums any: no effect: "},
+        {"--ranks 2 --sums rank-order", NULL},
+        {"--config cpu.json", NULL},
+    };
+    (void)state;
+    write_text("cpu.json", "{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", "
+                           "\"nvme_path\": \"absent\"}}}");
+    write_text("stage1.json",
+               "{\"zero_optimization\": {\"stage\": 1, \"stage3_prefetch_bucket_size\": \"auto\", "
+               "\"stage3_max_live_parameters\": 1e9, \"stage3_max_reuse_distance\": 0}}");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char arguments[512], warning[256];
+        snprintf(arguments, sizeof(arguments), TINY "--steps 1 --quiet %s", cases[i].arguments);
+        assert_ran(arguments, 0);
+        snprintf(warning, sizeof(warning), "zero-train: warning: %s",
+                 cases[i].said != NULL ? cases[i].said : "");
+        if (cases[i].said == NULL)
+            assert_string_equal(err, "");
+        else if (strncmp(err, warning, strlen(warning)) != 0 ||
+                 strchr(err, '\n') != err + strlen(err) - 1)
+            fail_msg("%s: \"%s\" instead of one line \"%s\"", arguments, err, warning);
     }
 }
 
@@ -240,6 +288,7 @@ static void every_field_is_documented(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refusals),
+        cmocka_unit_test(what_has_no_effect),
         cmocka_unit_test(options_override_folders),
         cmocka_unit_test(budgets),
         cmocka_unit_test(numbers_and_nouns_agree),
