@@ -124,6 +124,11 @@ static zr_status_t append_pointer(zr_runtime_t *runtime, void *array, size_t n, 
     return ZR_OK;
 }
 
+static zr_status_t add_name(zr_runtime_t *runtime, zr_names_t *names, const char *name,
+                            size_t index) {
+    return zr_names_add(names, name, index) == ZR_OK ? ZR_OK : out_of_memory(runtime, "a name");
+}
+
 static char *concatenate(const char *first, const char *second) {
     size_t size = strlen(first) + strlen(second) + 1;
     char *text = malloc(size);
@@ -267,6 +272,8 @@ void zr_runtime_destroy(zr_runtime_t **runtime_pp) {
     for (int i = 0; i < runtime->n_groups; i++)
         free((char *)runtime->groups[i].name);
     free(runtime->groups);
+    zr_names_clear(&runtime->unit_names);
+    zr_names_clear(&runtime->param_names);
     free(runtime->units);
     free(runtime->params);
     free(runtime->order_units);
@@ -320,9 +327,8 @@ static zr_status_t check_unit(const zr_runtime_t *runtime, const char *name,
     if (name == NULL || name[0] == '\0' || unit_p == NULL)
         return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
                        "a unit needs a name and a place for the result");
-    for (size_t i = 0; i < runtime->n_units; i++)
-        if (strcmp(runtime->units[i]->name, name) == 0)
-            return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "there is a unit \"%s\" already", name);
+    if (zr_names_find(&runtime->unit_names, name) != ZR_NO_NAME)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT, "there is a unit \"%s\" already", name);
     return ZR_OK;
 }
 
@@ -344,6 +350,8 @@ zr_status_t zr_runtime_add_unit(zr_runtime_t *runtime, const char *name, zr_unit
         status = out_of_memory(runtime, "a unit");
     if (status == ZR_OK)
         status = append_pointer(runtime, &runtime->units, runtime->n_units, unit);
+    if (status == ZR_OK)
+        status = add_name(runtime, &runtime->unit_names, unit->name, runtime->n_units);
     if (status != ZR_OK) {
         destroy_unit(unit);
         return zr_rt_note(runtime, status);
@@ -378,11 +386,11 @@ static zr_status_t check_param(const zr_runtime_t *runtime, const zr_param_desc_
         return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
                        "parameter \"%s\" is of group %d; there are groups 0 to %d", desc->name,
                        desc->group, runtime->n_groups - 1);
-    for (size_t i = 0; i < runtime->n_params; i++)
-        if (strcmp(runtime->params[i]->name, desc->name) == 0)
-            return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
-                           "there is a parameter \"%s\" already, in unit \"%s\"", desc->name,
-                           runtime->params[i]->unit->name);
+    size_t same = zr_names_find(&runtime->param_names, desc->name);
+    if (same != ZR_NO_NAME)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "there is a parameter \"%s\" already, in unit \"%s\"", desc->name,
+                       runtime->params[same]->unit->name);
     return ZR_OK;
 }
 
@@ -408,6 +416,8 @@ zr_status_t zr_unit_add_param(zr_unit_t *unit, const zr_param_desc_t *desc, zr_p
         status = append_pointer(runtime, &runtime->params, runtime->n_params, param);
     if (status == ZR_OK)
         status = append_pointer(runtime, &unit->params, unit->n_params, param);
+    if (status == ZR_OK)
+        status = add_name(runtime, &runtime->param_names, param->name, runtime->n_params);
     if (status != ZR_OK) {
         destroy_param(param);
         return zr_rt_note(runtime, status);

@@ -17,6 +17,7 @@
 #include "zero/grads.h"
 #include "zero/layout.h"
 #include "zero/nvme.h"
+#include "zero/names.h"
 #include "zero/params.h"
 #include "zero/runtime.h"
 #include "zero/sharding.h"
@@ -109,8 +110,10 @@ struct zr_runtime {
     int n_groups;
     zr_unit_t **units; /* owned */
     size_t n_units;
+    zr_names_t unit_names;
     zr_param_t **params; /* in order of registration, over all units; borrowed from the units */
     size_t n_params;
+    zr_names_t param_names;
 
     size_t micro_batch; /* begun in this step */
     bool in_micro_batch;

@@ -228,6 +228,35 @@ static void a_refused_micro_batch_changes_nothing(void **state) {
     }
 }
 
+/* Each name is one's own, among as many as a large model has. */
+static void names_differ(void **state) {
+    (void)state;
+    fixture_t f;
+    char name[32];
+    open_fixture(&f, 1);
+    zr_unit_t *units[200];
+    zr_param_t *param;
+    for (size_t i = 0; i < 200; i++) {
+        snprintf(name, sizeof(name), "u%zu", i);
+        assert_int_equal(zr_runtime_add_unit(f.runtime, name, &units[i]), ZR_OK);
+        for (size_t k = 0; k < 12; k++) {
+            zr_param_desc_t desc = {.name = name, .n_dims = 1, .dims = {1}};
+            snprintf(name, sizeof(name), "u%zu.%zu", i, k);
+            assert_int_equal(zr_unit_add_param(units[i], &desc, &param), ZR_OK);
+        }
+    }
+    for (size_t i = 0; i < 200; i++) {
+        zr_param_desc_t desc = {.name = name, .n_dims = 1, .dims = {1}};
+        snprintf(name, sizeof(name), "u%zu", i);
+        assert_int_equal(zr_runtime_add_unit(f.runtime, name, &units[0]), ZR_ERR_ARGUMENT);
+        snprintf(name, sizeof(name), "u%zu.%zu", i, i % 12);
+        assert_int_equal(zr_unit_add_param(units[0], &desc, &param), ZR_ERR_ARGUMENT);
+        snprintf(name, sizeof(name), "already, in unit \"u%zu\"", i);
+        expect_message(&f, name);
+    }
+    close_fixture(&f);
+}
+
 static void wrong_declarations_are_refused(void **state) {
     (void)state;
     fixture_t f;
@@ -335,6 +364,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_rank_that_fails_alone_ends_all),
         cmocka_unit_test(calls_that_do_not_fit_are_refused),
         cmocka_unit_test(a_refused_micro_batch_changes_nothing),
+        cmocka_unit_test(names_differ),
         cmocka_unit_test(wrong_declarations_are_refused),
         cmocka_unit_test(groups_have_factors_of_fp32),
         cmocka_unit_test(places_that_are_missing_change_nothing),
