@@ -49,6 +49,7 @@ typedef zr_status_t (*late_run_fn)(zr_stream_t *host_stream, const late_args_t *
 
 typedef struct work {
     struct work *next;
+    uint64_t number;     /* work of a stream is numbered in its order, from 1 */
     late_event_t *event; /* a record or a wait; NULL: run(args) */
     uint64_t ticket;     /* which record */
     bool is_wait;
@@ -60,6 +61,9 @@ typedef struct late_stream {
     zr_stream_t base;
     struct late_stream *next; /* of all devices */
     work_t *first, **last_p;
+    uint64_t n_works; /* queued so far */
+    uint64_t
+        n_before; /* while frees are checked: so many of them come before what is asked about */
     bool fails_copy;
     int fails_work; /* the n-th from now; 0: none */
 } late_stream_t;
@@ -146,6 +150,7 @@ static zr_status_t queue_work(zr_stream_t *stream, const work_t *content) {
     if (work == NULL)
         abort();
     *work = *content;
+    work->number = ++own->n_works;
     *own->last_p = work;
     own->last_p = &work->next;
     return ZR_OK;
@@ -426,32 +431,73 @@ static bool points_into(const void *words, size_t size_bytes, uintptr_t memory, 
     return false;
 }
 
-static void check_unused(const void *pointer, size_t n_bytes) {
-    uintptr_t memory = (uintptr_t)pointer;
+/* All up to a record of an event comes before what waits for it. Whether that is news. */
+static bool note_before(const work_t *wait) {
+    for (late_stream_t *stream = late.streams; stream != NULL; stream = stream->next)
+        for (const work_t *work = stream->first; work != NULL; work = work->next) {
+            if (work->event != wait->event || work->is_wait || work->ticket != wait->ticket)
+                continue;
+            bool is_news = work->number > stream->n_before;
+            if (is_news)
+                stream->n_before = work->number;
+            return is_news;
+        }
+    return false;
+}
+
+/* Find out what comes before all that is queued on a stream from now on; NULL: nothing. */
+static void find_before(const zr_stream_t *behind) {
+    bool is_new = true;
+    for (late_stream_t *stream = late.streams; stream != NULL; stream = stream->next)
+        stream->n_before = &stream->base == behind ? stream->n_works : 0;
+    while (is_new) {
+        is_new = false;
+        for (const late_stream_t *stream = late.streams; stream != NULL; stream = stream->next)
+            for (const work_t *work = stream->first;
+                 work != NULL && work->number <= stream->n_before; work = work->next)
+                is_new |= work->is_wait && note_before(work);
+    }
+}
+
+static bool uses(const work_t *work, uintptr_t memory, size_t n_bytes) {
+    const late_args_t *args = &work->args;
+    return work->event == NULL &&
+           (points_into(args, sizeof(*args), memory, n_bytes) ||
+            points_into(args->sources, (size_t)args->n_sources * sizeof(*args->sources), memory,
+                        n_bytes));
+}
+
+/* What uses memory comes before its free, which is behind a stream, or now (NULL). Where waits are
+ * ignored, data is to show it. */
+static void check_unused(const void *pointer, size_t n_bytes, const zr_stream_t *behind) {
+    bool is_known = false;
+    if (late.ignores_waits)
+        return;
     for (const late_stream_t *stream = late.streams; stream != NULL; stream = stream->next)
         for (const work_t *work = stream->first; work != NULL; work = work->next) {
-            const late_args_t *args = &work->args;
-            size_t sources_bytes = (size_t)args->n_sources * sizeof(*args->sources);
-            if (work->event != NULL ||
-                (!points_into(args, sizeof(*args), memory, n_bytes) &&
-                 !points_into(args->sources, sources_bytes, memory, n_bytes)))
+            if (&stream->base == behind || !uses(work, (uintptr_t)pointer, n_bytes))
                 continue;
-            fprintf(stderr, "late device: %zu bytes are freed, and used by work on \"%s\"\n",
-                    n_bytes, stream->base.name);
+            if (!is_known)
+                find_before(behind);
+            is_known = true;
+            if (work->number <= stream->n_before)
+                continue;
+            fprintf(stderr, "late device: %zu bytes are freed behind %s, and used by work on %s\n",
+                    n_bytes, behind != NULL ? behind->name : "nothing", stream->base.name);
             abort();
         }
 }
 
 void late_device_check_free(zr_allocator_t *allocator, const void *pointer,
                             const zr_stream_t *stream) {
-    if (pointer == NULL || stream != NULL)
+    if (pointer == NULL)
         return;
     pthread_mutex_lock(&allocator->lock);
     const zr_block_t *block = zr_block_table_find(&allocator->table, pointer);
     size_t n_bytes = block != NULL ? block->requested_bytes : 0;
     pthread_mutex_unlock(&allocator->lock);
     pthread_mutex_lock(&late.mutex);
-    check_unused(pointer, n_bytes);
+    check_unused(pointer, n_bytes, stream);
     pthread_mutex_unlock(&late.mutex);
 }
 

@@ -21,8 +21,9 @@ void late_device_fail_copy(zr_stream_t *stream);
 void late_device_fail_work(zr_stream_t *stream, int nth);
 
 /**
- * Every free of a program with late devices comes here first (--wrap). Of memory that nothing is
- * said to use any more (`stream` NULL) it ends the program where work is queued that does.
+ * Every free of a program with late devices comes here first (--wrap). It ends the program where
+ * queued work uses the memory and does not come before what it is freed behind: `stream`, or what
+ * has passed (NULL).
  */
 void late_device_check_free(zr_allocator_t *allocator, const void *pointer,
                             const zr_stream_t *stream);
