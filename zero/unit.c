@@ -68,12 +68,20 @@ static bool is_gathered_apart(const zr_unit_t *unit) {
     return false;
 }
 
-zr_status_t zr_unit_drop_gathered(zr_unit_t *unit) {
-    zr_runtime_t *runtime = unit->runtime;
-    if (unit->n_acquired != 0 || !is_gathered_apart(unit))
+static bool can_drop(const zr_unit_t *unit) {
+    return unit->n_acquired == 0 && is_gathered_apart(unit);
+}
+
+void zr_unit_drop_gathered(zr_unit_t *unit) {
+    if (can_drop(unit))
+        drop_gathered(unit);
+}
+
+/* Nobody has to have read what was gathered ahead: its gather may still be under way. */
+static zr_status_t await_and_drop(zr_unit_t *unit) {
+    if (!can_drop(unit))
         return ZR_OK;
-    /* Nobody has to have read what was gathered ahead: its gather may still be under way. */
-    ZR_TRY(zr_stream_wait(runtime->compute, unit->gathered));
+    ZR_TRY(zr_stream_wait(unit->runtime->compute, unit->gathered));
     drop_gathered(unit);
     return ZR_OK;
 }
@@ -105,7 +113,7 @@ static zr_status_t forget_order(zr_runtime_t *runtime, zr_unit_t *unit) {
     runtime->n_order = runtime->order_position;
     for (size_t i = 0; i < runtime->n_units; i++)
         if (runtime->units[i] != unit)
-            ZR_TRY(zr_unit_drop_gathered(runtime->units[i]));
+            ZR_TRY(await_and_drop(runtime->units[i]));
     return ZR_OK;
 }
 
@@ -331,7 +339,7 @@ zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
     for (size_t i = 0; i < runtime->n_units; i++) {
         zr_unit_t *unit = runtime->units[i];
         unit->reduced = false;
-        ZR_TRY(zr_rt_note(runtime, zr_unit_drop_gathered(unit)));
+        ZR_TRY(zr_rt_note(runtime, await_and_drop(unit)));
     }
     /* Gradients that are kept are overwritten, and may still be read by their reduction. */
     if (zr_rt_keeps_full_grads(runtime) && runtime->micro_batch > 0)

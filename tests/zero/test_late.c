@@ -298,7 +298,7 @@ static void early_updates_change_nothing(void **state) {
                 toy_result_t result;
                 options.config.clip = 0;
                 options.config.check_overflow = false;
-                options.peek = flags % 4 < 2;
+                options.peek = flags % 7 < 3;
                 uint64_t reference = hash_of(&options);
                 be_late(&options);
                 options.config.offload_optimizer.device =
@@ -381,6 +381,13 @@ static void what_is_gathered_ahead_may_be_dropped(void **state) {
             uint64_t reference = hash_of(&options);
             be_late(&options);
             options.again_step = 1;
+            assert_true(hash_of(&options) == reference);
+            options =
+                variant(3, n_ranks, flags & ~8u); /* nothing stays gathered for its next use */
+            options.config.grad_accum = 2;
+            reference = hash_of(&options);
+            be_late(&options);
+            options.glance = true;
             assert_true(hash_of(&options) == reference);
         }
 }

@@ -339,6 +339,16 @@ static zr_status_t check_held(rank_state_t *state) {
     return ZR_OK;
 }
 
+static zr_status_t glance(rank_state_t *state) {
+    int n_units = state->options->glance ? 1 + (state->step == 0 && state->micro_batch == 0) : 0;
+    for (int i = 0; i < n_units; i++) {
+        zr_unit_t *unit = state->units[i == 0 ? 1 : PEEK_UNIT];
+        ZR_TRY(zr_unit_acquire(unit, ZR_FORWARD));
+        ZR_TRY(zr_unit_release(unit));
+    }
+    return ZR_OK;
+}
+
 static int unit_at(const rank_state_t *state, int position) {
     const toy_options_t *options = state->options;
     bool other = options->stray_rank == state->rank && state->step == 1;
@@ -368,6 +378,7 @@ static zr_status_t micro_batch(rank_state_t *state) {
         ZR_TRY(spoil(state));
     }
     ZR_TRY(check_held(state));
+    ZR_TRY(glance(state));
     return peek(state);
 }
 

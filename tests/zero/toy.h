@@ -43,6 +43,8 @@ typedef struct toy_options {
     int fail_stream; /* once it trains, the fail_nth kernel or copy on this stream of the late
                         devices fails: TOY_COMPUTE, ...; -1: none */
     int fail_nth;
+    bool glance; /* the first micro-batch ends with two units more, the others with the first of
+                    them alone: the second is gathered ahead, and dropped on its way */
     const char *save_to; /* after the last step, and once before, a checkpoint is saved here */
     size_t save_step;    /* once before: after so many steps; 0: not */
     bool save_at_once;   /* before the first step, too */
