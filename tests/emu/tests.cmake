@@ -45,6 +45,7 @@ set_tests_properties(test_emu_device_plain PROPERTIES ENVIRONMENT EMU_NO_VIRTUAL
 zr_add_emu_test(test_emu_kernels kernels/test_kernels.c kernels/device_fixture.c
                 ref/ref_kernels.c NO_SANITIZERS)
 zr_add_emu_test(test_emu_parity zero/test_parity.c zero/toy.c ${RANKS} NO_SANITIZERS)
+zr_add_emu_test(test_emu_faults emu/test_emu_faults.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_offload zero/test_offload.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu emu/test_emu.c emu/emu_probe.cc emu/native_kernel.cc
                 kernels/device_fixture.c LABELS asan)

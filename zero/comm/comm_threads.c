@@ -119,18 +119,22 @@ static zr_status_t make_part(threads_comm_t *self, const zr_comm_call_t *call) {
 
 /*
  * The end on an asynchronous device: this rank's stream passes only when all others are done
- * with its tensors. After an error that cannot be queued for, so each rank waits for its own.
+ * with its tensors. After an error, also of queueing that on any rank, each waits for its own.
  */
 static zr_status_t settle(threads_comm_t *self, const zr_comm_call_t *call, zr_status_t status) {
     if (status == ZR_OK) {
         status = follow(self, call, MARK_END);
         if (status != ZR_OK)
             kill_for_failure(self, call, status);
-    } else if (zr_stream_synchronize(call->stream) != ZR_OK) {
-        status = ZR_ERR_DEVICE;
+        zr_status_t outcome = meet(self, status);
+        if (outcome == ZR_OK)
+            return ZR_OK;
+        status = status != ZR_OK ? status : outcome;
     }
-    zr_status_t outcome = meet(self, status);
-    return status != ZR_OK ? status : outcome;
+    if (zr_stream_synchronize(call->stream) != ZR_OK)
+        status = ZR_ERR_DEVICE;
+    (void)meet(self, status); /* nobody frees what another one still works on */
+    return status;
 }
 
 /* A call of a single rank: what is not in place is copied. */
