@@ -217,29 +217,41 @@ template <typename T, bool WIDE> struct backward_part_t {
     }
 };
 
-/* The rows [row, row + ZR_CUDA_LAYERNORM_BACKWARD_ROWS) or as many as there are, by the whole
- * block. The thread's first pack is held in registers; `rest` is where packs begin that are read
- * again. */
-template <typename T, bool WIDE>
-static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &part, size_t row,
-                                              size_t first, const zr_pack_t &weight,
-                                              zr_pack_t *dweight, zr_pack_t *dbias, int buffer) {
-    const size_t step = (size_t)blockDim.x * ZR_PACK_ELEMS, channels = part.args.channels;
-    const int n = zr_row_pack_length(first, channels);
+/* What a thread needs first of a few rows: its first pack of each. */
+template <typename T> struct held_rows_t {
     zr_raw_pack_t<T> x[ZR_CUDA_LAYERNORM_BACKWARD_ROWS], dy[ZR_CUDA_LAYERNORM_BACKWARD_ROWS];
     row_t stats[ZR_CUDA_LAYERNORM_BACKWARD_ROWS];
+};
+
+/* Of the rows [row, row + ZR_CUDA_LAYERNORM_BACKWARD_ROWS), or as many as there are. */
+template <typename T, bool WIDE>
+static __device__ inline void hold_rows(const backward_part_t<T, WIDE> &part, size_t row,
+                                        size_t first, int n, held_rows_t<T> *held) {
+#pragma unroll
+    for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
+        held->x[r] = part.load(part.args.x, row + r, first, n);
+        held->dy[r] = part.load(part.args.dy, row + r, first, n);
+        held->stats[r].mean = row + r < part.end ? part.args.mean[row + r] : 0.0f;
+        held->stats[r].rstd = row + r < part.end ? part.args.rstd[row + r] : 0.0f;
+    }
+}
+
+/* These rows, by the whole block. The thread's first pack is held in registers; the packs behind
+ * it, which ALL_HELD says there are none of, are read twice. */
+template <bool ALL_HELD, typename T, bool WIDE>
+static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &part, size_t row,
+                                              size_t first, held_rows_t<T> &held,
+                                              const zr_pack_t &weight, zr_pack_t *dweight,
+                                              zr_pack_t *dbias, int buffer) {
+    const size_t step = (size_t)blockDim.x * ZR_PACK_ELEMS, channels = part.args.channels;
+    const size_t all = ALL_HELD ? 0 : channels;
+    const int n = zr_row_pack_length(first, channels);
+    row_t(&stats)[ZR_CUDA_LAYERNORM_BACKWARD_ROWS] = held.stats;
     float sums[2 * ZR_CUDA_LAYERNORM_BACKWARD_ROWS] = {0};
 #pragma unroll
     for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
-        x[r] = part.load(part.args.x, row + r, first, n);
-        dy[r] = part.load(part.args.dy, row + r, first, n);
-        stats[r].mean = row + r < part.end ? part.args.mean[row + r] : 0.0f;
-        stats[r].rstd = row + r < part.end ? part.args.rstd[row + r] : 0.0f;
-    }
-#pragma unroll
-    for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
-        add_averages(dy[r], x[r], weight, stats[r], &sums[2 * r], &sums[2 * r + 1]);
-        for (size_t at = first + step; at < channels; at += step) {
+        add_averages(held.dy[r], held.x[r], weight, stats[r], &sums[2 * r], &sums[2 * r + 1]);
+        for (size_t at = first + step; at < all; at += step) {
             int m = zr_row_pack_length(at, channels);
             add_averages(part.load(part.args.dy, row + r, at, m),
                          part.load(part.args.x, row + r, at, m), part.load_weight(at, m), stats[r],
@@ -252,9 +264,9 @@ static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &pa
         stats[r].average = sums[2 * r] / static_cast<float>(channels);
         stats[r].average_normalised = sums[2 * r + 1] / static_cast<float>(channels);
         if (row + r < part.end && n > 0)
-            part.finish(dy[r], x[r], weight, stats[r], row + r, first, n, dweight, dbias);
+            part.finish(held.dy[r], held.x[r], weight, stats[r], row + r, first, n, dweight, dbias);
     }
-    for (size_t at = first + step; at < channels; at += step) {
+    for (size_t at = first + step; at < all; at += step) {
         int m = zr_row_pack_length(at, channels);
         zr_pack_t w = part.load_weight(at, m), more_dweight = {}, more_dbias = {};
         if (part.partials != NULL && row > part.begin) {
@@ -272,8 +284,15 @@ static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &pa
     }
 }
 
-template <typename T, bool WIDE>
-static __global__ void __launch_bounds__(ZR_CUDA_LAYERNORM_BACKWARD_THREADS)
+/* Blocks of at most so many threads have registers for the next rows of bf16, which are then on
+ * their way while these are added up and written: memory is not left waiting at the block's
+ * barrier. */
+#define ZR_THREADS_THAT_READ_AHEAD 256
+
+template <typename T, bool WIDE, bool READS_AHEAD>
+static __global__ void __launch_bounds__(READS_AHEAD ? ZR_THREADS_THAT_READ_AHEAD
+                                                     : ZR_CUDA_LAYERNORM_BACKWARD_THREADS,
+                                         READS_AHEAD ? 2 : 1)
     layernorm_backward_kernel(zr_nn_layernorm_backward_t args, zr_cuda_layernorm_plan_t plan,
                               float *partials) {
     const size_t first = (size_t)threadIdx.x * ZR_PACK_ELEMS;
@@ -285,8 +304,16 @@ static __global__ void __launch_bounds__(ZR_CUDA_LAYERNORM_BACKWARD_THREADS)
         backward_part_t<T, WIDE> part = {
             args, begin, end, partials == NULL ? NULL : partials + index * 2 * args.channels};
         zr_pack_t weight = part.load_weight(first, n), dweight = {}, dbias = {};
-        for (size_t row = begin; row < end; row += ZR_CUDA_LAYERNORM_BACKWARD_ROWS, buffer ^= 1)
-            go_through_rows(part, row, first, weight, &dweight, &dbias, buffer);
+        held_rows_t<T> next;
+        hold_rows(part, begin, first, n, &next);
+        for (size_t row = begin; row < end; row += ZR_CUDA_LAYERNORM_BACKWARD_ROWS, buffer ^= 1) {
+            held_rows_t<T> held = next;
+            if (READS_AHEAD)
+                hold_rows(part, row + ZR_CUDA_LAYERNORM_BACKWARD_ROWS, first, n, &next);
+            go_through_rows<READS_AHEAD>(part, row, first, held, weight, &dweight, &dbias, buffer);
+            if (!READS_AHEAD)
+                hold_rows(part, row + ZR_CUDA_LAYERNORM_BACKWARD_ROWS, first, n, &next);
+        }
         part.store_partials(first, n, dweight, dbias);
     }
 }
@@ -298,12 +325,17 @@ static void launch_backward(cudaStream_t queue, const zr_nn_layernorm_backward_t
         plan->n_parts < ZR_CUDA_MAX_BLOCKS ? (unsigned)plan->n_parts : ZR_CUDA_MAX_BLOCKS;
     bool wide = zr_has_wide_rows(args->x, args->channels) && zr_is_wide(args->dy) &&
                 zr_is_wide(args->weight) && zr_is_wide(args->dx);
-    if (wide)
-        ZR_CUDA_LAUNCH((layernorm_backward_kernel<T, true>), blocks, plan->n_threads, 0, queue,
-                       *args, *plan, partials);
+    const bool is_small = sizeof(T) < sizeof(float);
+    if (wide && is_small && plan->n_threads <= ZR_THREADS_THAT_READ_AHEAD &&
+        args->channels <= (size_t)plan->n_threads * ZR_PACK_ELEMS)
+        ZR_CUDA_LAUNCH((layernorm_backward_kernel<T, true, is_small>), blocks, plan->n_threads, 0,
+                       queue, *args, *plan, partials);
+    else if (wide)
+        ZR_CUDA_LAUNCH((layernorm_backward_kernel<T, true, false>), blocks, plan->n_threads, 0,
+                       queue, *args, *plan, partials);
     else
-        ZR_CUDA_LAUNCH((layernorm_backward_kernel<T, false>), blocks, plan->n_threads, 0, queue,
-                       *args, *plan, partials);
+        ZR_CUDA_LAUNCH((layernorm_backward_kernel<T, false, false>), blocks, plan->n_threads, 0,
+                       queue, *args, *plan, partials);
 }
 
 zr_status_t zr_cuda_nn_layernorm_backward(zr_stream_t *stream,
