@@ -22,7 +22,8 @@ struct cublasLtContext {
     int device;
 };
 
-struct emu_product {
+/* Descriptions are more than callers may see of them. */
+struct emu_product : cublasLtMatmulDescOpaque_t {
     int32_t turn_a = CUBLAS_OP_N, turn_b = CUBLAS_OP_N, bias_type = -1;
     uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     const void *bias = NULL;
@@ -30,19 +31,32 @@ struct emu_product {
     int64_t aux_ld = 0;
 };
 
-struct emu_layout {
+struct emu_layout : cublasLtMatrixLayoutOpaque_t {
     cudaDataType_t type;
     uint64_t rows, columns;
     int64_t ld;
 };
 
-struct emu_preference {
+struct emu_preference : cublasLtMatmulPreferenceOpaque_t {
     uint64_t workspace_bytes = 0;
     uint32_t schemes = 7;
     uint32_t alignment[4] = {256, 256, 256, 256}; /* of A, B, C, D */
 };
 
 namespace {
+
+cublasLtHandle_t own(cublasLtHandle_t handle) {
+    return handle;
+}
+emu_product *own(cublasLtMatmulDesc_t product) {
+    return static_cast<emu_product *>(product);
+}
+emu_layout *own(cublasLtMatrixLayout_t layout) {
+    return static_cast<emu_layout *>(layout);
+}
+emu_preference *own(cublasLtMatmulPreference_t preference) {
+    return static_cast<emu_preference *>(preference);
+}
 
 /* What an algorithm is for: lies in its opaque words. */
 struct choice_t {
@@ -78,7 +92,8 @@ template <typename T> bool is_known(const std::set<T> &known, T object, const ch
     return false;
 }
 
-template <typename T> cublasStatus_t make(std::set<T> &known, T *object_p, T object) {
+template <typename T>
+cublasStatus_t make(std::set<T> &known, T *object_p, std::common_type_t<T> object) {
     known.insert(object);
     *object_p = object;
     return CUBLAS_STATUS_SUCCESS;
@@ -89,7 +104,7 @@ template <typename T> cublasStatus_t destroy(std::set<T> &known, T object, const
     if (!is_known(known, object, call))
         return CUBLAS_STATUS_INVALID_VALUE;
     known.erase(object);
-    delete object;
+    delete own(object);
     return (cublasStatus_t)wanted;
 }
 
@@ -237,7 +252,7 @@ bool may_use(int device, const void *data, const emu_layout &layout) {
 
 bool may_run(int device, const job_t &job) {
     const emu_product &product = job.product;
-    emu_layout bias = {job.d_layout.type, job.d_layout.rows, 1, (int64_t)job.d_layout.rows};
+    emu_layout bias = {{}, job.d_layout.type, job.d_layout.rows, 1, (int64_t)job.d_layout.rows};
     emu_layout aux = job.d_layout;
     aux.ld = product.aux_ld;
     return may_use(device, job.a, job.a_layout) && may_use(device, job.b, job.b_layout) &&
@@ -332,7 +347,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
         void *member;
         size_t size_bytes;
     } members[] = {
-#define MEMBER(name, member) {name, &product->member, sizeof(product->member)}
+#define MEMBER(name, member) {name, &own(product)->member, sizeof(own(product)->member)}
         MEMBER(CUBLASLT_MATMUL_DESC_TRANSA, turn_a),
         MEMBER(CUBLASLT_MATMUL_DESC_TRANSB, turn_b),
         MEMBER(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue),
@@ -354,7 +369,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product,
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
     ENTER;
-    return make(objects.layouts, layout, new emu_layout{type, rows, columns, ld});
+    return make(objects.layouts, layout, new emu_layout{{}, type, rows, columns, ld});
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
@@ -378,14 +393,15 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     ENTER;
     if (!is_known(objects.preferences, preference, __func__))
         return CUBLAS_STATUS_INVALID_VALUE;
+    emu_preference *wanted = own(preference);
     void *member = NULL;
     if (name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES && size_bytes == sizeof(uint64_t))
-        member = &preference->workspace_bytes;
+        member = &wanted->workspace_bytes;
     else if (name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK && size_bytes == sizeof(uint32_t))
-        member = &preference->schemes;
+        member = &wanted->schemes;
     else if (name >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
              name <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES && size_bytes == sizeof(uint32_t))
-        member = &preference->alignment[name - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES];
+        member = &wanted->alignment[name - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES];
     else
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(member, value, size_bytes);
@@ -395,15 +411,19 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 /* ---- choosing and multiplying ------------------------------------------------------------------
  */
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
-                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int n_wanted,
-                                              cublasLtMatmulHeuristicResult_t results[],
-                                              int *n_results) {
+cublasStatus_t
+cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
+                               cublasLtMatrixLayout_t a_layout, cublasLtMatrixLayout_t b_layout,
+                               cublasLtMatrixLayout_t c_layout, cublasLtMatrixLayout_t d_layout,
+                               cublasLtMatmulPreference_t wanted, int n_wanted,
+                               cublasLtMatmulHeuristicResult_t results[], int *n_results) {
     ENTER;
+    const emu_product *product = own(description);
+    const emu_layout *a = own(a_layout), *b = own(b_layout), *c = own(c_layout);
+    const emu_layout *d = own(d_layout);
+    const emu_preference *preference = own(wanted);
     if (!is_known(objects.handles, handle, __func__) ||
-        !is_known(objects.products, product, __func__) || n_wanted < 1 ||
+        !is_known(objects.products, description, __func__) || n_wanted < 1 ||
         !is_product(*product, *a, *b, *c, *d))
         return CUBLAS_STATUS_INVALID_VALUE;
     if ((preference->schemes &
@@ -444,7 +464,7 @@ static bool is_aligned(const void *address, uint16_t alignment) {
     return alignment_of(address) >= alignment;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
                               const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
                               const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
                               const void *c, cublasLtMatrixLayout_t c_layout, void *d,
@@ -452,13 +472,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
                               const cublasLtMatmulAlgo_t *algorithm, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream) {
     ENTER;
+    const emu_product *product = own(description);
     if (emu::called(__func__) != cudaSuccess)
         return CUBLAS_STATUS_EXECUTION_FAILED;
     choice_t choice;
     memcpy(&choice, algorithm, sizeof(choice));
     if (!is_known(objects.handles, handle, __func__) ||
-        !is_known(objects.products, product, __func__) || choice.is_choice != 1 ||
-        choice.shape != shape_of(*product, *a_layout, *b_layout, *c_layout, *d_layout) ||
+        !is_known(objects.products, description, __func__) || choice.is_choice != 1 ||
+        choice.shape !=
+            shape_of(*product, *own(a_layout), *own(b_layout), *own(c_layout), *own(d_layout)) ||
         workspace_bytes < choice.workspace_bytes || !is_aligned(a, choice.alignment[0]) ||
         !is_aligned(b, choice.alignment[1]) || !is_aligned(c, choice.alignment[2]) ||
         !is_aligned(d, choice.alignment[3]) ||
@@ -468,9 +490,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
         (choice.workspace_bytes > 0 && !is_aligned(workspace, 256)))
         return CUBLAS_STATUS_INVALID_VALUE;
     job_t job = {*product,
-                 *a_layout,
-                 *b_layout,
-                 *d_layout,
+                 *own(a_layout),
+                 *own(b_layout),
+                 *own(d_layout),
                  *static_cast<const float *>(alpha),
                  *static_cast<const float *>(beta),
                  a,

@@ -17,6 +17,7 @@
 #include <mutex>
 
 #include "tests/emu/emu.h"
+#include "tests/emu/emu_thread.h"
 
 namespace emu {
 

@@ -339,7 +339,7 @@ void begin_shared(size_t size_bytes) {
 void run_block(const emu_launch_t &launch, dim3 block) {
     dim3 n = launch.n_threads;
     spoil_static_shared();
-    begin_shared(launch.shared_bytes);
+    begin_shared((launch.static_bytes + 15) / 16 * 16 + launch.shared_bytes);
     executor.threads.clear();
     executor.threads.resize((size_t)n.x * n.y * n.z);
     for (std::vector<emu_shown_t> &shown : executor.shown)
@@ -349,6 +349,8 @@ void run_block(const emu_launch_t &launch, dim3 block) {
         dim3 thread((unsigned)i % n.x, (unsigned)i / n.x % n.y, (unsigned)i / n.x / n.y);
         executor.threads[i].index = {thread, block, n, launch.n_blocks};
     }
+    if (launch.watch != NULL)
+        launch.watch->begin_block(launch);
     schedule_t schedule = (schedule_t)draw(N_SCHEDULES);
     size_t warp = draw((unsigned)n_warps());
     while (!executor.has_faulted) {
@@ -419,6 +421,8 @@ bool run_kernel(int device, const emu_launch_t &launch, const std::function<void
     shuffle(blocks);
     executing_thread = pthread_self();
     executor.body = &thread;
+    if (launch.watch != NULL)
+        launch.watch->begin_kernel(launch, device);
     for (size_t i : blocks)
         if (!executor.has_faulted)
             run_block(launch,
@@ -436,11 +440,14 @@ void emu_wait_for_warp(unsigned mask, const char *here) {
     emu::wait(emu::thread_t::WAITS_FOR_WARP, mask, here);
 }
 
-void emu_check_access(const void *address, size_t alignment) {
-    if ((uintptr_t)address % alignment == 0)
-        return;
+void emu_fault(void) {
     emu::executor.has_faulted = true;
     emu::flee();
+}
+
+void emu_check_access(const void *address, size_t alignment) {
+    if ((uintptr_t)address % alignment != 0)
+        emu_fault();
 }
 
 void *emu_shared_memory(void) {

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -626,8 +627,10 @@ static cudaError_t check_launch(const emu_launch_t &launch) {
     if (n_threads == 0 || n_threads > 1024 || n_blocks == 0)
         return cudaErrorInvalidConfiguration;
     auto asked = machine.shared_bytes.find({device_of_thread, launch.function});
-    size_t shared_bytes = asked == machine.shared_bytes.end() ? 0 : asked->second;
-    if (launch.shared_bytes > std::max(shared_bytes_unasked, shared_bytes))
+    size_t shared_bytes = launch.shared_bytes + launch.static_bytes;
+    if (shared_bytes > shared_bytes_unasked &&
+        (shared_bytes > shared_bytes_most || asked == machine.shared_bytes.end() ||
+         launch.shared_bytes > asked->second))
         return cudaErrorInvalidValue;
     return cudaSuccess;
 }

@@ -63,10 +63,20 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 } cublasLtMatmulPreferenceAttributes_t;
 
+struct cublasLtMatmulDescOpaque_t {
+    uint64_t data[32];
+};
+struct cublasLtMatrixLayoutOpaque_t {
+    uint64_t data[8];
+};
+struct cublasLtMatmulPreferenceOpaque_t {
+    uint64_t data[8];
+};
+
 typedef struct cublasLtContext *cublasLtHandle_t;
-typedef struct emu_product *cublasLtMatmulDesc_t;
-typedef struct emu_layout *cublasLtMatrixLayout_t;
-typedef struct emu_preference *cublasLtMatmulPreference_t;
+typedef struct cublasLtMatmulDescOpaque_t *cublasLtMatmulDesc_t;
+typedef struct cublasLtMatrixLayoutOpaque_t *cublasLtMatrixLayout_t;
+typedef struct cublasLtMatmulPreferenceOpaque_t *cublasLtMatmulPreference_t;
 
 typedef struct {
     uint64_t data[8];

@@ -32,10 +32,8 @@ struct dim3 {
 
 /* ---- for kernels ------------------------------------------------------------------------ */
 
-struct emu_thread_t {
-    dim3 thread, block, n_threads, n_blocks;
-};
-extern const emu_thread_t *emu_thread; /* the one that runs */
+#include "tests/emu/emu_thread.h"
+
 #define threadIdx (emu_thread->thread)
 #define blockIdx (emu_thread->block)
 #define blockDim (emu_thread->n_threads)
@@ -46,19 +44,11 @@ extern const emu_thread_t *emu_thread; /* the one that runs */
 #define EMU_STRING(x) EMU_STRING_(x)
 #define EMU_HERE __FILE__ ":" EMU_STRING(__LINE__)
 
-/* Wait for the block, or for the lanes of `mask` in the warp. `here` names the barrier. */
-void emu_wait_for_block(const char *here);
-void emu_wait_for_warp(unsigned mask, const char *here);
 inline void emu_syncwarp(const char *here, unsigned mask = 0xffffffffu) {
     emu_wait_for_warp(mask, here);
 }
 #define __syncthreads() emu_wait_for_block(EMU_HERE)
 #define __syncwarp(...) emu_syncwarp(EMU_HERE, ##__VA_ARGS__)
-
-unsigned emu_lane(void);
-
-/* What lane `lane` of the mask shows. A lane that is not there ends the program. */
-uint64_t emu_exchange(unsigned mask, uint64_t bits, int lane, const char *here);
 
 /* From which lane: the warp falls into groups of `width` lanes, and what leaves one is its own. */
 template <typename T>
@@ -94,9 +84,6 @@ T emu_shfl_up(const char *here, unsigned mask, T value, unsigned by, int width =
 #define __shfl_down_sync(...) emu_shfl_down(EMU_HERE, __VA_ARGS__)
 #define __shfl_up_sync(...) emu_shfl_up(EMU_HERE, __VA_ARGS__)
 
-/* Votes: the lanes of the mask whose predicate holds, or whose value is the caller's. */
-unsigned emu_ballot(unsigned mask, bool predicate, const char *here);
-unsigned emu_match(unsigned mask, uint64_t bits, const char *here);
 template <typename T> unsigned emu_match_any(const char *here, unsigned mask, T value) {
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof(value));
@@ -169,39 +156,7 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
     return {x, y, z, w};
 }
 
-/* Before what a GPU reads or writes as one access, which faults where the address is not aligned.
- */
-void emu_check_access(const void *address, size_t alignment);
-
-/* Show bytes to the warp, all of whose lanes have to come here; [32] what each shows, until the
- * lane shows something again. */
-struct emu_shown_t {
-    uint32_t words[8];
-};
-const emu_shown_t *emu_show(const void *bytes, size_t size_bytes, const char *here);
-
-/* Copy to shared memory, now or when the thread waits, which is drawn; what `from_bytes` does not
- * cover becomes zero. A wait is for all groups but the last n_groups that were committed. */
-void emu_copy_begin(void *to, const void *from, size_t to_bytes, size_t from_bytes);
-void emu_copy_commit(void);
-void emu_copy_wait(size_t n_groups);
-
-/* The block's dynamic shared memory. It begins as NaNs of all dtypes, and what lies behind it is a
- * fault. */
-void *emu_shared_memory(void);
-
 /* ---- for launches ------------------------------------------------------------------------- */
-
-struct emu_launch_t {
-    const char *name;
-    const void *function;
-    dim3 n_blocks, n_threads;
-    size_t shared_bytes;
-    cudaStream_t stream;
-};
-/* `pointers`: the kernel's arguments that are some; they have to be the device's. */
-void emu_queue_kernel(const emu_launch_t &launch, std::function<void()> thread,
-                      std::vector<const void *> pointers);
 
 template <typename T>
 void emu_collect_pointer(std::vector<const void *> &pointers, const T &argument) {

@@ -9,6 +9,9 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "tests/emu/emu_thread.h"
 
 static inline float emu_half_of(uint32_t pair, unsigned which) {
     uint32_t bits = which == 0 ? pair << 16 : pair & 0xffff0000u;
@@ -35,8 +38,8 @@ static inline void emu_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1
 
 /* Ends the program where a row is not aligned, or where the eight rows of a matrix do not lie in
  * different banks: a GPU would read them one after another. */
-static inline void emu_check_rows(const emu_shown_t *shown, const char *here) {
-    for (unsigned matrix = 0; matrix < 4; matrix++) {
+static inline void emu_check_rows(const emu_shown_t *shown, unsigned n_matrices, const char *here) {
+    for (unsigned matrix = 0; matrix < n_matrices; matrix++) {
         unsigned banks = 0;
         for (unsigned row = 0; row < 8; row++) {
             uintptr_t address;
@@ -56,7 +59,7 @@ static inline void emu_ldmatrix(uint32_t *r, const void *row, bool transpose, co
     const emu_shown_t *shown = emu_show(&row, sizeof(row), here);
     unsigned group = emu_lane() / 4, in_group = emu_lane() % 4;
     if (emu_lane() == 0)
-        emu_check_rows(shown, here);
+        emu_check_rows(shown, 4, here);
     for (unsigned matrix = 0; matrix < 4; matrix++) {
         uint16_t pair[2];
         for (unsigned i = 0; i < 2; i++) {
