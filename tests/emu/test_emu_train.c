@@ -289,7 +289,10 @@ static void test_device(void **state) {
     assert_int_equal(unsetenv("EMU_DEVICES"), 0);
 }
 
-int main(void) {
+/* An argument says which of the tests: a pattern. */
+int main(int argc, char **argv) {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages),         cmocka_unit_test(test_placements),
         cmocka_unit_test(test_variants),       cmocka_unit_test(test_device),

@@ -1,0 +1,19 @@
+/* Every kernel of the CUDA device once or a few times, on sizes that are small, and still take each
+ * through all its barriers more than once. */
+#ifndef ZR_TESTS_PTX_TOUR_H
+#define ZR_TESTS_PTX_TOUR_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "tests/kernels/device_fixture.h"
+
+/** Part `part` of TOUR_N_PARTS; resets the fixture. What the kernels compute is not looked at. */
+enum { TOUR_N_PARTS = 7 };
+void tour(fixture_t *fixture, int part);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
