@@ -104,7 +104,10 @@ for pid in "${pids[@]}"; do
 done
 pids=()
 grep -a -h 'goes on from' "$work/said.0" | sed "s|$work/||"
-n_steps=$(wc -l <"$work/log")
-if [ "$n_steps" -lt 1 ] || [ "$n_steps" -gt 20 ]; then zr_die "$n_steps steps instead of 20 or fewer"; fi
+from=$(sed -n 's/.*goes on from .*: step \([0-9]*\) of .*/\1/p' "$work/said.0")
+n_lines=$(wc -l <"$work/log")
+[ "$n_lines" -eq $((step + 20)) ] || zr_die "the log has $n_lines lines, of $((step + 20)) steps"
+n_steps=$((n_lines - from))
+if [ -z "$from" ] || [ "$n_steps" -lt 1 ] || [ "$n_steps" -gt 20 ]; then zr_die "$n_steps steps instead of 20 or fewer"; fi
 [ "$(saved)" != "$before" ] || zr_die "nothing was saved"
 zr_say "$n_steps steps with $((ranks - 1)) ranks; the newest checkpoint is $(saved)"

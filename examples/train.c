@@ -20,6 +20,7 @@
 #include "examples/train_checkpoint.h"
 #include "examples/train_files.h"
 #include "examples/train_launch.h"
+#include "examples/train_log.h"
 #include "examples/train_report.h"
 #include "examples/train_sum.h"
 #include "examples/train_trace.h"
@@ -792,9 +793,20 @@ static zr_status_t save_traces(const run_t *run, rank_t *ranks, train_trace_resu
 
 /* ---- memory snapshots ------------------------------------------------------------------- */
 
+/* A command that is given again when all is done: what it left is not written over. */
+static bool keeps_snapshot(const run_t *run, const rank_t *rank) {
+    if (run->status != ZR_OK || rank->result.n_steps > rank->result.first_step)
+        return false;
+    if (rank->number == 0)
+        zr_log_write(&rank->log, ZR_LOG_WARNING,
+                     "--memory-snapshot %s: nothing is written: the run has done no step",
+                     run->options->memory_snapshot_path);
+    return true;
+}
+
 static zr_status_t save_snapshot(const run_t *run, const rank_t *rank) {
     char *path = NULL;
-    if (rank->recording == NULL)
+    if (rank->recording == NULL || keeps_snapshot(run, rank))
         return ZR_OK;
     ZR_TRY(
         train_files_rank_path(run->options->memory_snapshot_path, rank->number, &rank->log, &path));
@@ -852,13 +864,9 @@ static zr_status_t open_inputs(run_t *run) {
 }
 
 static zr_status_t open_log(run_t *run) {
-    const char *path = run->options->log_path;
-    if (path == NULL)
+    if (!train_files_has_log(run->options))
         return ZR_OK;
-    run->log_file = fopen(path, "w");
-    return run->log_file != NULL
-               ? ZR_OK
-               : zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", path, strerror(errno));
+    return train_log_open(run->options, &run->start, &run->log, &run->log_file);
 }
 
 static zr_status_t close_log(run_t *run, zr_status_t status) {

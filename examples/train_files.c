@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "examples/common/files.h"
+#include "examples/train_launch.h"
 #include "examples/train_trace.h"
 
 /* ---- outputs ---------------------------------------------------------------------------- */
@@ -65,8 +66,15 @@ zr_status_t train_files_rank_path(const char *path, int rank, const zr_log_t *lo
     return ZR_OK;
 }
 
+bool train_files_has_log(const train_options_t *options) {
+    return options->log_path != NULL && train_launch_first(options) == 0;
+}
+
+/* Of ranks that are processes, each would make it and take it away again under rank 0's hands. */
 static zr_status_t check_log(const train_options_t *options, const data_t *data,
                              const zr_log_t *log) {
+    if (!train_files_has_log(options))
+        return ZR_OK;
     ZR_TRY(check_not_read(options, data, "--log", options->log_path, log));
     return files_check_writable("--log", options->log_path, log);
 }
@@ -86,8 +94,7 @@ static zr_status_t check_trace(const train_options_t *options, const data_t *dat
 static zr_status_t check_outputs(const train_options_t *options, const data_t *data,
                                  const zr_log_t *log) {
     int n_snapshots = options->memory_snapshot_path == NULL ? 0 : options->n_ranks;
-    if (options->log_path != NULL)
-        ZR_TRY(check_log(options, data, log));
+    ZR_TRY(check_log(options, data, log));
     ZR_TRY(check_trace(options, data, log));
     for (int i = 0; i < n_snapshots; i++) {
         char *path = NULL;

@@ -18,6 +18,9 @@
 ZR_NODISCARD zr_status_t train_files_check(const train_options_t *options, const data_t *data,
                                            const zr_log_t *log);
 
+/** Whether this process writes --log: rank 0's does. */
+bool train_files_has_log(const train_options_t *options);
+
 /** The last of these alone: files can be made in the folders for NVMe, as far as any are named. */
 ZR_NODISCARD zr_status_t train_files_check_nvme_paths(const train_options_t *options,
                                                       const zr_log_t *log);

@@ -37,7 +37,22 @@ static void copy_hash(char hash[20], json_t *object) {
 
 /* ---- going on -------------------------------------------------------------------------------- */
 
-/* In two runs what is else done in one, and the log of steps goes on. */
+/* Lines of --log: each step once, in order. */
+static void assert_logged(size_t n_steps) {
+    static char lines[65536];
+    char *rest = lines;
+    read_file("log", lines, sizeof(lines));
+    for (size_t i = 1; i <= n_steps; i++) {
+        json_t *line = json_loads(strsep(&rest, "\n"), 0, NULL);
+        if (line == NULL || rest == NULL)
+            fail_msg("line %zu of %zu is not whole", i, n_steps);
+        assert_int_equal(number(line, "step", NULL), i);
+        json_decref(line);
+    }
+    assert_string_equal(rest, "");
+}
+
+/* In two runs what is else done in one. */
 static void a_run_in_two_parts_is_the_run(void **state) {
     static const char *const ways[] = {
         "--stage 0 --ranks 2", "--stage 1 --ranks 3 --grad-accum 2 --clip 1",
@@ -64,6 +79,57 @@ static void a_run_in_two_parts_is_the_run(void **state) {
         assert_string_equal(parts, whole);
         empty("ckpt");
     }
+}
+
+/* Lines of steps that are done stay as they are; those of steps that are done again, and what a
+ * kill has left of one, are cut; a run that does not go on begins its log. */
+static void the_log_goes_on(void **state) {
+    static const char going_on[] =
+        TINY "--steps 6 --checkpoint-dir ckpt --checkpoint-every 2 --log log --resume";
+    static char first[8192], then[8192];
+    (void)state;
+    write_file("log", "of another run\n", 15);
+    assert_ran(going_on, 0);
+    assert_not_said("nothing to go on from", "cut");
+    assert_logged(6);
+    read_file("log", first, sizeof(first));
+    char *fifth = strstr(first, "{\"step\": 5");
+    assert_non_null(fifth);
+    *fifth = '\0';
+    assert_int_equal(system("rm -r ckpt/step-00000006; printf '{\"step\": 7, \"lo' >>log"), 0);
+    assert_ran(going_on, 0);
+    assert_said("lines of later steps",
+                "--log log: goes on behind step 4; cut from it: 2 lines and an unfinished one");
+    assert_logged(6);
+    read_file("log", then, sizeof(then));
+    assert_memory_equal(then, first, strlen(first));
+    read_file("log", first, sizeof(first));
+    assert_ran(TINY "--steps 3 --checkpoint-dir ckpt --log log --resume", 0);
+    read_file("log", then, sizeof(then));
+    assert_string_equal(then, first);
+    assert_ran(TINY "--steps 7 --checkpoint-dir ckpt --log log --resume", 0);
+    assert_not_said("all lines stay", "cut");
+    assert_logged(7);
+    assert_ran(TINY "--steps 1 --log log", 0);
+    assert_logged(1);
+    empty("ckpt");
+}
+
+/* A run of which no step is left leaves the snapshot of those that were done. */
+static void the_snapshot_stays(void **state) {
+    static const char command[] =
+        TINY "--steps 3 --ranks 2 --checkpoint-dir ckpt --memory-snapshot s.csv --resume";
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        assert_ran(command, 0);
+        if (i == 0)
+            assert_int_equal(system("cp s.csv first.csv; cp s.rank1.csv first.rank1.csv"), 0);
+        else
+            assert_said("again", "warning: rank 0: --memory-snapshot s.csv: nothing is written: "
+                                 "the run has done no step");
+        assert_int_equal(system("cmp s.csv first.csv && cmp s.rank1.csv first.rank1.csv"), 0);
+    }
+    empty("ckpt");
 }
 
 static void a_run_that_is_done_does_nothing(void **state) {
@@ -244,7 +310,8 @@ static void expect_survived(const char *way, size_t n_kills, uint64_t *random) {
     char arguments[512], whole[20], parts[20];
     snprintf(arguments, sizeof(arguments), TINY "--json --steps 60 %s", way);
     copy_hash(whole, run_json(arguments, 0));
-    strcat(arguments, " --checkpoint-dir ckpt --checkpoint-every 3 --checkpoint-keep 2 --resume");
+    strcat(arguments, " --checkpoint-dir ckpt --checkpoint-every 3 --checkpoint-keep 2 --resume "
+                      "--log log");
     uint64_t most = (uint64_t)(1e6 * seconds_of(arguments)) + 1000;
     empty("ckpt");
     for (size_t n = 0; n < n_kills; n++)
@@ -253,6 +320,7 @@ static void expect_survived(const char *way, size_t n_kills, uint64_t *random) {
     copy_hash(parts, run_json(arguments, 0));
     if (strcmp(parts, whole) != 0)
         fail_msg("%s: killed %zu times, it ends in %s, not in %s", way, n_kills, parts, whole);
+    assert_logged(60);
     empty("ckpt");
 }
 
@@ -353,6 +421,8 @@ static void a_full_drive_ends_the_run(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_in_two_parts_is_the_run),
+        cmocka_unit_test(the_log_goes_on),
+        cmocka_unit_test(the_snapshot_stays),
         cmocka_unit_test(a_run_that_is_done_does_nothing),
         cmocka_unit_test(other_ranks_go_on),
         cmocka_unit_test(peaks_are_those_planned),
