@@ -1,7 +1,9 @@
 /*
  * The end of a process's way to MPI: the last communicator closes it, and what comes of that is
- * said; and transfers that fail, or take too long. The module is one of the test's own.
+ * said; a rank 0 that nobody can reach; and transfers that fail, or take too long. The module is
+ * one of the test's own.
  */
+#include <ifaddrs.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,10 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "kernels/log.h"
 #include "zero/comm/mpi/mpi_site.h"
+#include "zero/comm/mpi/place.h"
 
 static int n_closed, closed_after_ms;
 static bool was_dead;
@@ -69,6 +73,38 @@ static void an_end_that_fails_is_said(void **state) {
     assert_int_equal(n_closed, 1);
     assert_non_null(strstr(said, "warning 3 MPI was not ended in this process: MPI_Finalize has "
                                  "not returned for 1234 ms"));
+}
+
+/* ---- rank 0's place -------------------------------------------------------------------------- */
+
+/* In place of the system's: of a machine without a network. */
+int getifaddrs(struct ifaddrs **list_p) {
+    *list_p = NULL;
+    return 0;
+}
+
+void freeifaddrs(struct ifaddrs *list) {
+    assert_null(list);
+}
+
+/* At once, by rank 0 itself, rather than by those who look for it until their time is up. */
+static void a_machine_without_an_address_is_said(void **state) {
+    zr_log_t log = {.sink = keep, .level = ZR_LOG_WARNING, .rank = 0};
+    (void)state;
+    for (int is_told = 0; is_told < 2; is_told++) {
+        zr_mpi_place_t place = {0};
+        int listener = -1;
+        assert_int_equal(is_told ? setenv("MASTER_ADDR", "10.0.0.7", 1) : unsetenv("MASTER_ADDR"),
+                         0);
+        zr_status_t status = zr_mpi_place_listen(&log, &place, &listener);
+        assert_int_equal(status, is_told ? ZR_OK : ZR_ERR_COMM);
+        assert_int_equal(place.port > 0, is_told);
+        assert_int_equal(place.n_addresses, is_told);
+        assert_true(listener >= 0);
+        close(listener);
+    }
+    assert_non_null(strstr(said, "rank 0 cannot be reached by the others: no network interface of "
+                                 "its machine that is up has an IPv4 address"));
 }
 
 /* ---- transfers ------------------------------------------------------------------------------- */
@@ -156,6 +192,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_last_user_closes),
         cmocka_unit_test(an_end_that_fails_is_said),
+        cmocka_unit_test(a_machine_without_an_address_is_said),
         cmocka_unit_test(transfers_are_waited_for),
         cmocka_unit_test(a_transfer_that_does_not_end_is_named),
         cmocka_unit_test(an_error_of_mpi_is_said),

@@ -2,14 +2,12 @@
 #include "zero/comm/mpi/mpi_site.h"
 
 #include <dlfcn.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "zero/comm/mpi/place.h"
 #include "zero/comm/wire.h"
 
 /* Where a build, and what is installed, has modules beside its programs. */
@@ -20,21 +18,8 @@
 #define ZR_MPI_REASON "unknown"
 #endif
 
-enum {
-    MOST_ADDRESSES = 8,
-    ADDRESS_BYTES = 64,
-    NETWORK_BYTES = 128,
-    TRY_MS = 1000, /* an address that does not answer, until the next is tried */
-    WAIT_MS = 100  /* for transfers, until the communicator is looked at */
-};
-
-/* Where rank 0 listens. */
-typedef struct place {
-    int32_t port; /* 0: it cannot */
-    int32_t n_addresses;
-    char network[NETWORK_BYTES]; /* of its machine; "" where that is not known */
-    char addresses[MOST_ADDRESSES][ADDRESS_BYTES];
-} place_t;
+/* For transfers, until the communicator is looked at. */
+enum { WAIT_MS = 100 };
 
 /* ---- the module -------------------------------------------------------------------------------
  */
@@ -87,110 +72,31 @@ static zr_status_t find_module(const zr_log_t *log, const zr_mpi_module_t **modu
                    error, ZR_MPI_REASON);
 }
 
-/* ---- rank 0's place ---------------------------------------------------------------------------
+/* ---- meeting ----------------------------------------------------------------------------------
  */
-
-static void describe_network(char *text, size_t text_bytes) {
-    char link[64] = "", host[64] = "";
-    ssize_t length = readlink("/proc/self/ns/net", link, sizeof(link) - 1);
-    if (length <= 0 || gethostname(host, sizeof(host) - 1) != 0)
-        link[0] = host[0] = '\0';
-    snprintf(text, text_bytes, "%s %s", host, link);
-}
-
-/* This machine's addresses, numbers all, that of the machine itself last. */
-static void list_addresses(place_t *place) {
-    struct ifaddrs *list = NULL;
-    if (getifaddrs(&list) != 0)
-        return;
-    for (int pass = 0; pass < 2; pass++) {
-        for (struct ifaddrs *entry = list; entry != NULL; entry = entry->ifa_next) {
-            bool is_loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
-            if (entry->ifa_addr == NULL || entry->ifa_addr->sa_family != AF_INET ||
-                (entry->ifa_flags & IFF_UP) == 0 || is_loopback != (pass == 1) ||
-                place->n_addresses == MOST_ADDRESSES)
-                continue;
-            char *text = place->addresses[place->n_addresses];
-            if (getnameinfo(entry->ifa_addr, sizeof(struct sockaddr_in), text, ADDRESS_BYTES, NULL,
-                            0, NI_NUMERICHOST) == 0)
-                place->n_addresses++;
-        }
-    }
-    freeifaddrs(list);
-}
-
-/* Rank 0: listen at a port that is free, or at MASTER_PORT where that is set. */
-static zr_status_t listen_for_ranks(const zr_log_t *log, place_t *place, int *listener_p) {
-    const char *wanted = getenv("MASTER_PORT"), *host = getenv("MASTER_ADDR");
-    int port = 0;
-    int error = zr_wire_listen(wanted != NULL ? atoi(wanted) : 0, listener_p, &port);
-    if (error != 0)
-        return zr_fail(log, ZR_ERR_COMM, "rank 0 cannot listen at %s%s: %s",
-                       wanted != NULL ? "MASTER_PORT " : "any port", wanted != NULL ? wanted : "",
-                       strerror(error));
-    place->port = port;
-    describe_network(place->network, sizeof(place->network));
-    if (host != NULL && strlen(host) < ADDRESS_BYTES) {
-        snprintf(place->addresses[0], ADDRESS_BYTES, "%s", host);
-        place->n_addresses = 1;
-    } else {
-        list_addresses(place);
-    }
-    return ZR_OK;
-}
-
-/* Try rank 0's addresses in turn. From its own machine, that machine's own comes first. */
-static zr_status_t connect_to_place(const zr_log_t *log, const place_t *place, int timeout_ms,
-                                    zr_launch_t *launch, int *socket_p) {
-    char network[NETWORK_BYTES], tried[256] = "";
-    int64_t until_ms = zr_wire_now_ms() + timeout_ms;
-    int n = place->n_addresses, error = 0;
-    const char *detail = NULL;
-    describe_network(network, sizeof(network));
-    bool is_same = network[0] != ' ' && strcmp(network, place->network) == 0;
-    do {
-        for (int i = 0; i < n; i++) {
-            const char *address = place->addresses[is_same ? n - 1 - i : i];
-            int64_t limit_ms = zr_wire_now_ms() + TRY_MS;
-            error = zr_wire_connect(address, place->port, limit_ms < until_ms ? limit_ms : until_ms,
-                                    socket_p, &detail);
-            snprintf(launch->host, sizeof(launch->host), "%s", address);
-            if (error == 0)
-                return ZR_OK;
-        }
-    } while (n > 0 && zr_wire_now_ms() < until_ms);
-    for (int i = 0; i < n; i++)
-        snprintf(tried + strlen(tried), sizeof(tried) - strlen(tried), "%s%s", i > 0 ? ", " : "",
-                 place->addresses[i]);
-    return zr_fail(
-        log, ZR_ERR_COMM,
-        "rank 0 cannot be reached at port %d of %s, for %d ms: %s; set MASTER_ADDR to an "
-        "address of its machine that the others reach, and MASTER_PORT to an open port",
-        place->port, n > 0 ? tried : "any address", timeout_ms,
-        detail != NULL ? detail : strerror(error));
-}
 
 /* Behind MPI's beginning: all learn where rank 0 is, and meet there. */
 static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
                         const zr_log_t *log, int start_ms, int timeout_ms,
                         zr_control_t **control_p) {
     zr_launch_t launch = *given;
-    place_t own = {0};
+    zr_mpi_place_t own = {0};
     char error[ZR_MPI_ERROR_BYTES] = "";
     int socket = -1;
-    place_t *all = calloc((size_t)launch.n_ranks, sizeof(*all));
+    zr_mpi_place_t *all = calloc((size_t)launch.n_ranks, sizeof(*all));
     if (all == NULL)
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for where %d ranks are", launch.n_ranks);
     zr_status_t status =
-        launch.rank == 0 ? listen_for_ranks(log, &own, &socket) : ZR_OK; /* the others wait */
+        launch.rank == 0 ? zr_mpi_place_listen(log, &own, &socket) : ZR_OK; /* the others wait */
     if (!module->gather(&own, sizeof(own), all, start_ms, error) && status == ZR_OK)
         status = zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
     launch.port = all[0].port;
     snprintf(launch.host, sizeof(launch.host), "%s", all[0].addresses[0]);
     if (status == ZR_OK && launch.port == 0)
-        status = zr_fail(log, ZR_ERR_COMM, "rank 0 cannot listen for the others: see its message");
+        status =
+            zr_fail(log, ZR_ERR_COMM, "rank 0 cannot be reached by the others: see its message");
     if (status == ZR_OK && launch.rank != 0)
-        status = connect_to_place(log, &all[0], start_ms, &launch, &socket);
+        status = zr_mpi_place_connect(log, &all[0], start_ms, &launch, &socket);
     free(all);
     if (status == ZR_OK)
         return zr_control_create_tcp_on(&launch, socket, log, timeout_ms, control_p);
