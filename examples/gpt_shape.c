@@ -154,13 +154,15 @@ bool gpt_shape_parse(const char *text, gpt_shape_t *shape_p, char *error, size_t
             return true;
         }
     }
-    char *copy = strdup(text);
-    if (copy == NULL)
-        return refuse(error, error_size, "the system has no memory for the model's description");
+    char copy[512];
+    if (strlen(text) >= sizeof(copy))
+        return refuse(error, error_size,
+                      "\"%.60s...\" has %zu characters; a model's description has %zu at most",
+                      text, strlen(text), sizeof(copy) - 1);
+    memcpy(copy, text, strlen(text) + 1);
     gpt_shape_t shape = {0};
-    bool good = parse_pairs(copy, &shape, error, error_size);
-    free(copy);
-    if (good)
-        *shape_p = shape;
-    return good;
+    if (!parse_pairs(copy, &shape, error, error_size))
+        return false;
+    *shape_p = shape;
+    return true;
 }

@@ -68,8 +68,9 @@ static void check_failure(long n, zr_status_t status, const error_count_t *count
     if (status != ZR_OK && count->n_errors == 0)
         fail_msg("allocation %ld refused: %s, and nobody said why", n, zr_status_name(status));
     bool about_memory = strstr(count->first, "no memory") != NULL;
-    bool misread = status == ZR_ERR_ARGUMENT || status == ZR_ERR_STATE || status == ZR_ERR_FORMAT;
-    if (misread && !about_memory)
+    bool misread = status == ZR_ERR_ARGUMENT || status == ZR_ERR_FORMAT ||
+                   (status == ZR_ERR_STATE && !about_memory);
+    if (misread)
         fail_msg("allocation %ld refused: taken for %s: %s", n, zr_status_name(status),
                  count->first);
     if (status == ZR_ERR_COMM)

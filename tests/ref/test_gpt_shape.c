@@ -43,6 +43,9 @@ static void test_pairs(void **state) {
                 6.0 * (double)gpt_n_params(&shape) + 3.0 * 3.0 * 4.0 * 40.0 * 4.0);
 }
 
+#define LONG16 "layers=4,heads=4"
+#define LONG LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 /* 128 characters */
+
 static void test_refusals(void **state) {
     (void)state;
     static const struct {
@@ -65,6 +68,7 @@ static void test_refusals(void **state) {
         {"layers=99999999999999999999,channels=8,heads=4,seq=2,vocab=256", "layers=999"},
         {"layers=4,channels=8,heads=4,seq=2,vocab=2147483648", "1 to 2147483647"},
         {"layers=100000,channels=1000000,heads=4,seq=256,vocab=256", "too large"},
+        {LONG LONG LONG LONG, "...\" has 512 characters; a model's description has 511 at most"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         gpt_shape_t shape = {1, 2, 3, 4, 5};
