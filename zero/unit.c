@@ -294,11 +294,13 @@ zr_status_t zr_unit_release(zr_unit_t *unit) {
                        unit->name);
     unit->n_acquired--;
     if (unit->n_acquired == 0) {
+        bool had_params = unit->has_params;
         if (unit->released != NULL && runtime->in_micro_batch)
             ZR_TRY(zr_rt_note(runtime, zr_event_record(unit->released, runtime->compute)));
         unit->has_params = false;
         unit->has_grads = false;
-        if (runtime->config.reuse_elems == 0 || !is_reused_soon(unit))
+        /* Without, they are gathered ahead of their use: compute has not waited for them. */
+        if (had_params && (runtime->config.reuse_elems == 0 || !is_reused_soon(unit)))
             drop_gathered(unit);
     }
     return ZR_OK;

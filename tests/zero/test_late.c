@@ -389,6 +389,9 @@ static void what_is_gathered_ahead_may_be_dropped(void **state) {
             be_late(&options);
             options.glance = true;
             assert_true(hash_of(&options) == reference);
+            options.glance = false;
+            options.grads_alone = true;
+            assert_true(hash_of(&options) == reference);
         }
 }
 

@@ -349,6 +349,13 @@ static zr_status_t glance(rank_state_t *state) {
     return ZR_OK;
 }
 
+static zr_status_t acquire_grads_alone(rank_state_t *state, int unit) {
+    if (!state->options->grads_alone)
+        return ZR_OK;
+    ZR_TRY(zr_unit_acquire(state->units[unit], ZR_GRADIENTS));
+    return zr_unit_release(state->units[unit]);
+}
+
 static int unit_at(const rank_state_t *state, int position) {
     const toy_options_t *options = state->options;
     bool other = options->stray_rank == state->rank && state->step == 1;
@@ -371,6 +378,7 @@ static zr_status_t micro_batch(rank_state_t *state) {
         ZR_TRY(tied_use(state));
     for (int i = N_UNITS - 1; i >= 0; i--) {
         int unit = unit_at(state, i);
+        ZR_TRY(acquire_grads_alone(state, unit));
         ZR_TRY(zr_unit_acquire(state->units[unit], ZR_BACKWARD));
         ZR_TRY(backward_unit(state, unit));
         ZR_TRY(zr_unit_reduce(state->units[unit]));

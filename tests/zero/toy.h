@@ -43,6 +43,8 @@ typedef struct toy_options {
     int fail_stream; /* once it trains, the fail_nth kernel or copy on this stream of the late
                         devices fails: TOY_COMPUTE, ...; -1: none */
     int fail_nth;
+    bool grads_alone; /* before its backward each unit is acquired and released for its gradients
+                         alone: by then its parameters are gathered ahead */
     bool glance; /* the first micro-batch ends with two units more, the others with the first of
                     them alone: the second is gathered ahead, and dropped on its way */
     const char *save_to; /* after the last step, and once before, a checkpoint is saved here */
