@@ -36,33 +36,43 @@ size_t zr_cuda_nn_bias_grad_workspace_bytes(const zr_device_t *device,
     return zr_cuda_bias_grad_n_partials(args->n_rows) * args->n_columns * sizeof(float);
 }
 
-/* So many parts that about two blocks fill each multiprocessor, or four where rows are short:
- * fewer would leave the memory idle, more would write more partial sums (here at most 4 MiB). */
-zr_cuda_layernorm_plan_t zr_cuda_layernorm_plan(size_t n_rows, size_t channels) {
-    const size_t all_threads = 57344, most_parts = 512;
-    const size_t most_threads = ZR_CUDA_LAYERNORM_BACKWARD_THREADS;
-    const size_t pack_elems = 8, warp = 32, rows_at_once = ZR_CUDA_LAYERNORM_BACKWARD_ROWS;
-    zr_cuda_layernorm_plan_t plan;
+static size_t layernorm_threads(size_t channels) {
+    const size_t pack_elems = 8, warp = 32, most = ZR_CUDA_LAYERNORM_BACKWARD_THREADS;
     size_t n_packs = (channels + pack_elems - 1) / pack_elems;
     size_t n_threads = (n_packs + warp - 1) / warp * warp;
-    n_threads = n_threads < most_threads ? n_threads : most_threads;
-    size_t n_parts = all_threads / n_threads;
-    n_parts = n_parts < most_parts ? n_parts : most_parts;
+    return n_threads < most ? n_threads : most;
+}
+
+/* So many parts at most that about two blocks fill each multiprocessor, or four where rows are
+ * short: fewer would leave the memory idle, more would write more partial sums (here at most 4
+ * MiB). */
+static size_t most_layernorm_parts(size_t channels) {
+    const size_t all_threads = 57344, most = 512;
+    size_t n_parts = all_threads / layernorm_threads(channels);
+    return n_parts < most ? n_parts : most;
+}
+
+zr_cuda_layernorm_plan_t zr_cuda_layernorm_plan(size_t n_rows, size_t channels) {
+    const size_t rows_at_once = ZR_CUDA_LAYERNORM_BACKWARD_ROWS;
+    zr_cuda_layernorm_plan_t plan = {.n_threads = (unsigned)layernorm_threads(channels)};
+    size_t n_parts = most_layernorm_parts(channels);
     size_t rows = n_rows / n_parts + (n_rows % n_parts != 0);
-    rows = (rows + rows_at_once - 1) / rows_at_once * rows_at_once;
-    plan.n_threads = (unsigned)n_threads;
-    plan.rows_per_part = rows;
-    plan.n_parts = rows == 0 ? 0 : (n_rows + rows - 1) / rows;
+    plan.rows_per_part = (rows + rows_at_once - 1) / rows_at_once * rows_at_once;
+    plan.n_parts = rows == 0 ? 0 : (n_rows + plan.rows_per_part - 1) / plan.rows_per_part;
     return plan;
 }
 
+/* Of as many parts as any number of rows up to this one is shared out to: one row more may halve
+ * them, and what needs less memory for longer sequences cannot be planned by the longest. */
 size_t zr_cuda_nn_layernorm_backward_workspace_bytes(const zr_device_t *device,
                                                      const zr_nn_layernorm_backward_t *args) {
+    const size_t rows_at_once = ZR_CUDA_LAYERNORM_BACKWARD_ROWS;
     (void)device;
-    if (args->dweight.data == NULL && args->dbias.data == NULL)
+    if (args->channels == 0 || (args->dweight.data == NULL && args->dbias.data == NULL))
         return 0;
-    return zr_cuda_layernorm_plan(args->n_rows, args->channels).n_parts * 2 * args->channels *
-           sizeof(float);
+    size_t n_parts = (args->n_rows + rows_at_once - 1) / rows_at_once;
+    size_t most = most_layernorm_parts(args->channels);
+    return (n_parts < most ? n_parts : most) * 2 * args->channels * sizeof(float);
 }
 
 /* ---- attention, embedding -------------------------------------------------------------------- */

@@ -450,6 +450,58 @@ static void test_workspaces(void **state) {
     }
 }
 
+enum { N_ROW_WORKSPACES = 6 };
+
+static void measure_workspaces(const zr_device_t *device, size_t rows, size_t channels,
+                               zr_dtype_t param, size_t bytes_p[N_ROW_WORKSPACES]) {
+    float gradient;
+    const zr_nn_bias_grad_t bias = {.n_rows = rows, .n_columns = channels, .param_dtype = param};
+    const zr_nn_layernorm_backward_t norm = {
+        .n_rows = rows, .channels = channels, .dweight = {.data = &gradient}, .param_dtype = param};
+    const zr_nn_attention_t attention = {
+        .batch = 1, .seq = rows, .heads = 4, .head_size = channels / 4};
+    const zr_nn_attention_backward_t backward = {
+        .batch = 1, .seq = rows, .heads = 4, .head_size = channels / 4};
+    const zr_nn_embedding_backward_t embedding = {
+        .batch = 1, .seq = rows, .dtoken_table = {.data = &gradient}};
+    const zr_nn_lm_head_t head = {.n_rows = rows,
+                                  .channels = channels,
+                                  .vocab = 999,
+                                  .vocab_chunk = 333,
+                                  .param_dtype = param};
+    bytes_p[0] = zr_nn_bias_grad_workspace_bytes(device, &bias);
+    bytes_p[1] = zr_nn_layernorm_backward_workspace_bytes(device, &norm);
+    bytes_p[2] = zr_nn_attention_workspace_bytes(device, &attention);
+    bytes_p[3] = zr_nn_attention_backward_workspace_bytes(device, &backward);
+    bytes_p[4] = zr_nn_embedding_backward_workspace_bytes(device, &embedding);
+    bytes_p[5] = zr_nn_lm_head_workspace_bytes(device, &head);
+}
+
+/* More rows never need less: runs whose sequences vary in length are planned by their longest. */
+static void test_workspaces_grow(void **state) {
+    (void)state;
+    const size_t channels[] = {64, 1024, 4096};
+    zr_hardware_t hardware = round_hardware(ZR_HARDWARE_CUDA);
+    zr_device_options_t options = zr_device_options_default();
+    zr_device_t *device = NULL;
+    options.hardware = &hardware;
+    assert_int_equal(zr_device_open("sim", &options, &device), ZR_OK);
+    for (size_t c = 0; c < 3; c++) {
+        size_t before[N_ROW_WORKSPACES] = {0}, bytes[N_ROW_WORKSPACES];
+        for (size_t rows = 1; rows <= 5000; rows++) {
+            measure_workspaces(device, rows, channels[c], ZR_DTYPE_BF16, bytes);
+            for (int i = 0; i < N_ROW_WORKSPACES; i++)
+                assert_true(bytes[i] >= before[i]);
+            memcpy(before, bytes, sizeof(before));
+        }
+        assert_true(before[1] > 0);
+    }
+    float gradient;
+    const zr_nn_layernorm_backward_t none = {.n_rows = 1, .dweight = {.data = &gradient}};
+    assert_int_equal(zr_nn_layernorm_backward_workspace_bytes(device, &none), 0);
+    zr_device_close(&device);
+}
+
 /* ---- the clock alone ----------------------------------------------------------------------------
  */
 
@@ -513,6 +565,7 @@ int main(void) {
         cmocka_unit_test(test_addresses_are_nothing),
         cmocka_unit_test(test_memory_is_limited),
         cmocka_unit_test(test_workspaces),
+        cmocka_unit_test(test_workspaces_grow),
         cmocka_unit_test(test_random_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
