@@ -67,10 +67,11 @@ static void note_words(void *context, zr_log_level_t level, int rank, const char
     zr_log_write(&own, level, "%s", message);
 }
 
-void zr_device_last_error(zr_device_t *device, char *text) {
-    pthread_mutex_lock(&device->words.lock);
-    memcpy(text, device->words.text, ZR_DEVICE_WORDS_BYTES);
-    pthread_mutex_unlock(&device->words.lock);
+void zr_device_last_error(const zr_device_t *device, char *text) {
+    zr_device_words_t *words = device->log.context; /* of a view: those of what it is a view of */
+    pthread_mutex_lock(&words->lock);
+    memcpy(text, words->text, ZR_DEVICE_WORDS_BYTES);
+    pthread_mutex_unlock(&words->lock);
 }
 
 void zr_device_init(zr_device_t *device, const zr_device_backend_t *backend,

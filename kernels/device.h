@@ -130,7 +130,7 @@ const zr_log_t *zr_device_log(const zr_device_t *device);
  *
  * Threads: thread-safe.
  */
-void zr_device_last_error(zr_device_t *device, char *text);
+void zr_device_last_error(const zr_device_t *device, char *text);
 
 /**
  * Reserve a range of addresses without memory behind them.

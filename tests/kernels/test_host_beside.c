@@ -260,6 +260,41 @@ static zr_status_t fail_work(zr_stream_t *stream, const zr_host_work_t *work) {
     return ZR_ERR_DEVICE;
 }
 
+static void say(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context;
+    (void)level;
+    (void)rank;
+    (void)message;
+}
+
+/* In the stream's thread, on what it knows of the device. */
+static void fail_and_ask(void *context, zr_stream_t *stream) {
+    zr_device_t *device = zr_stream_device(stream);
+    (void)!zr_fail(&device->log, ZR_ERR_DEVICE, "%s", "what has failed");
+    zr_device_last_error(device, context);
+}
+
+static void test_words_of_a_failure(void **state) {
+    zr_device_options_t options = zr_device_options_default();
+    zr_device_t *device = NULL;
+    zr_stream_t *stream = NULL;
+    char words[2][ZR_DEVICE_WORDS_BYTES] = {"?", "?"};
+    (void)state;
+    options.beside = true;
+    options.log.sink = say;
+    assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
+    assert_int_equal(zr_stream_create_beside(device, "comm", &stream), ZR_OK);
+    zr_device_last_error(device, words[0]);
+    assert_string_equal(words[0], "");
+    assert_int_equal(zr_stream_call(stream, fail_and_ask, words[1]), ZR_OK);
+    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    assert_string_equal(words[1], "what has failed");
+    zr_device_last_error(device, words[0]);
+    assert_string_equal(words[0], "what has failed");
+    zr_stream_destroy(&stream);
+    zr_device_close(&device);
+}
+
 /* The first failure is told by whoever waits, and what is behind it runs. */
 static void test_failure_is_told_by_waits(void **state) {
     setting_t *s = *state;
@@ -323,6 +358,7 @@ int main(void) {
         test(test_streams_wait_for_each_other),
         test(test_every_kernel_is_queued),
         test(test_threads_are_shared),
+        test(test_words_of_a_failure),
         test(test_failure_is_told_by_waits),
         test(test_destroying_does_what_is_queued),
         test(test_what_has_passed_holds_nobody),
