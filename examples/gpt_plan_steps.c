@@ -62,8 +62,9 @@ static size_t place_of(size_t micro_batch, size_t n_of_run, size_t n_places) {
     return micro_batch + 1 < n_places ? micro_batch : n_places - 2;
 }
 
-/* Those of the run's next step. */
-static void draw(gpt_plan_steps_t *steps) {
+/* Those of the run's next step. False: it is not looked at, nor is any behind it, and all of them
+ * are alike. */
+static bool draw(gpt_plan_steps_t *steps) {
     const gpt_plan_lengths_t *lengths = steps->request->lengths;
     size_t n_places = steps->request->config.grad_accum, n = lengths->grad_accum;
     bool looks = steps->n_looked_at + n <= MOST_LOOKED_AT;
@@ -74,6 +75,7 @@ static void draw(gpt_plan_steps_t *steps) {
         uint32_t *there = &steps->now[place_of(i, n, n_places)];
         *there = own > *there ? (uint32_t)own : *there;
     }
+    return looks;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -87,12 +89,13 @@ static bool is_reached(const gpt_plan_steps_t *steps) {
 
 /* Leave steps out for as long as all of their lengths can be reached. */
 static void leave_out(gpt_plan_steps_t *steps) {
-    for (; steps->next < steps->request->n_steps; steps->next++) {
-        draw(steps);
+    while (steps->next < steps->request->n_steps) {
+        bool looks = draw(steps);
         if (!is_reached(steps))
             return;
         merge(steps->left_out, steps->now, steps->request->config.grad_accum);
         steps->n_looked_at += steps->request->lengths->grad_accum;
+        steps->next = looks ? steps->next + 1 : steps->request->n_steps;
     }
 }
 

@@ -25,8 +25,8 @@ typedef struct train_plan {
 } train_plan_t;
 
 /**
- * Plan a run on this machine. It takes less than the run's first three steps, since nothing is
- * moved, and little memory.
+ * Plan a run on this machine. It takes little memory, and, where all sequences are equally long,
+ * less time than the run's first three steps, since nothing is moved.
  *
  * Lengths of sequences are those that the run will draw (--seq-min), from the millionth
  * micro-batch on as long as any can be; gpt_plan_steps.h says which steps are simulated.

@@ -1,6 +1,6 @@
 /*
  * A run that the machine has no memory for is warned of before it begins, and one that its budget
- * refuses is not, since the run itself says so.
+ * refuses is not, since the run itself says so. However long a run is, its plan is not.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,8 +61,26 @@ static void what_is_refused_is_not(void **state) {
     assert_string_equal(warn(ZR_TIER_HOST, 3 * GIB, ZR_CONFIG_NO_BUDGET, (train_plan_t){0}), "");
 }
 
+/* Its steps are more than anybody can go through: the plan would not end. */
+static void the_longest_run_is_planned(void **state) {
+    char *argv[] = {"zero-train", "--model", "layers=1,channels=32,heads=2,seq=16,vocab=256",
+                    "--data",     "none",    "--device",
+                    "host",       "--steps", "1000000000000",
+                    "--seq-min",  "8",       NULL};
+    zr_log_t log = zr_log_default();
+    train_options_t options;
+    train_plan_t plan;
+    (void)state;
+    assert_int_equal(train_options_parse(11, argv, &log, &options), ZR_OK);
+    train_plan_make(&options, 0, &plan);
+    assert_true(plan.is_made);
+    assert_true(plan.on_host.fits);
+    train_options_free(&options);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_machine_is_warned_of),
-                                       cmocka_unit_test(what_is_refused_is_not)};
+                                       cmocka_unit_test(what_is_refused_is_not),
+                                       cmocka_unit_test(the_longest_run_is_planned)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
