@@ -428,9 +428,13 @@ static zr_status_t layers_forward(gpt_t *gpt, bool for_backward) {
     return ZR_OK;
 }
 
-/* Chunks of equal size: all but the last are computed twice, so it should not be a small rest. */
+/* Chunks of equal size: all but the last are computed twice, so it should not be a small rest.
+ * Where lengths vary, those of the longest: with its own a shorter one could have more logits at a
+ * time. */
 static size_t vocab_chunk(const gpt_t *gpt) {
-    size_t vocab = gpt->shape.vocab, most = GPT_LOGITS_ELEMS / gpt->batch.rows;
+    size_t rows = gpt->batch.rows;
+    rows = rows > gpt->options.most_tokens ? rows : gpt->options.most_tokens;
+    size_t vocab = gpt->shape.vocab, most = GPT_LOGITS_ELEMS / rows;
     most = most < GPT_MIN_CHUNK ? GPT_MIN_CHUNK : most;
     size_t n_chunks = (vocab + most - 1) / most;
     if (n_chunks < 4 && vocab > GPT_LARGE_VOCAB)

@@ -36,6 +36,8 @@ typedef struct gpt_options {
     const char *freeze;  /* comma-separated parameters to freeze, by name or by the part of it
                             before a dot ("wte,h.0"); NULL or "": none. Borrowed for the call */
     double weight_decay; /* of matrices; vectors have none */
+    size_t most_tokens;  /* of the largest micro-batch there will be, b t: what others need memory
+                            for is cut as its is, so that none needs more; 0: each for itself */
 } gpt_options_t;
 
 typedef struct gpt gpt_t;

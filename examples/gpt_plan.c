@@ -48,9 +48,10 @@ static zr_status_t open_rank(planned_rank_t *rank) {
 
 static zr_status_t build(planned_rank_t *rank) {
     const gpt_plan_request_t *request = rank->request;
-    size_t most_tokens = request->config.micro_batch * request->seq;
-    ZR_TRY(gpt_create(rank->runtime, &request->shape, &request->options, &rank->gpt));
-    ZR_TRY(gpt_plan_activations(rank->gpt, request->activations, most_tokens));
+    gpt_options_t options = request->options;
+    options.most_tokens = request->config.micro_batch * request->seq;
+    ZR_TRY(gpt_create(rank->runtime, &request->shape, &options, &rank->gpt));
+    ZR_TRY(gpt_plan_activations(rank->gpt, request->activations, options.most_tokens));
     if (request->saves)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, request->save_goes_on));
     ZR_TRY(zr_runtime_commit(rank->runtime));

@@ -130,13 +130,14 @@ static zr_status_t create_model(rank_t *rank) {
     gpt_options_t options = {.recompute = o->recompute,
                              .seed = o->seed,
                              .freeze = o->freeze,
-                             .weight_decay = o->config.adamw.weight_decay};
+                             .weight_decay = o->config.adamw.weight_decay,
+                             .most_tokens = o->config.micro_batch * o->seq};
     zr_config_t config = o->config;
     config.host_threads = rank->run->n_device_threads;
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
     ZR_TRY(start_recording(rank));
     ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
-    ZR_TRY(gpt_plan_activations(rank->gpt, o->offload_activations, o->config.micro_batch * o->seq));
+    ZR_TRY(gpt_plan_activations(rank->gpt, o->offload_activations, options.most_tokens));
     if (o->checkpoint.dir != NULL)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
     if (rank->run->start.checkpoint != NULL)

@@ -175,21 +175,23 @@ static void first_steps_are_their_own(void **state) {
  * low as any can be, so that no better one is looked for. */
 static void lengths_are_followed(void **state) {
     static const char *const cases[] = {
-        "layers=2,channels=32 --stage 3 --ranks 2 --micro-batch 2 --steps 12 --seed 11",
-        "layers=2,channels=32 --stage 2 --ranks 2 --offload-optimizer cpu --grad-accum 3 --steps "
-        "12 "
-        "--seed 3",
-        "layers=2,channels=32 --stage 3 --ranks 2 --grad-accum 12 --steps 8 --seed 1",
-        "layers=2,channels=32 --stage 0 --memory-plan off --recompute unit --steps 20 --seed 1",
+        "layers=2,channels=32,vocab=256 --stage 3 --ranks 2 --micro-batch 2 --steps 12 --seed 11",
+        "layers=2,channels=32,vocab=256 --stage 2 --ranks 2 --offload-optimizer cpu --grad-accum 3 "
+        "--steps 12 --seed 3",
+        "layers=2,channels=32,vocab=256 --stage 3 --ranks 2 --grad-accum 12 --steps 8 --seed 1",
+        "layers=2,channels=32,vocab=256 --stage 0 --memory-plan off --recompute unit --steps 20 "
+        "--seed 1",
         /* Products of few rows need memory that those of more do not. */
-        "layers=1,channels=64 --stage 2 --micro-batch 4 --steps 12 --seed 8"};
+        "layers=1,channels=64,vocab=256 --stage 2 --micro-batch 4 --steps 12 --seed 8",
+        /* Logits do not all exist at once: of fewer rows, more words did. */
+        "layers=1,channels=8,vocab=5000 --stage 0 --micro-batch 64 --steps 12 --seed 1"};
     char arguments[512];
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t n = strcspn(cases[i], " ");
         snprintf(arguments, sizeof(arguments),
-                 "--model %.*s,heads=2,seq=64,vocab=256 --data text --seq-min 8 --json --quiet%s",
-                 (int)n, cases[i], cases[i] + n);
+                 "--model %.*s,heads=2,seq=64 --data text --seq-min 8 --json --quiet%s", (int)n,
+                 cases[i], cases[i] + n);
         json_t *object = run_json(arguments, 0);
         expect_planned(arguments, object, false);
         json_decref(object);
