@@ -21,6 +21,8 @@ long fault_count(void);
 long fault_live(void);
 /** Bytes of address space that are mapped now. */
 long fault_mapped_bytes(void);
+/** Descriptors that are open now. */
+size_t fault_descriptors(void);
 
 /** From now on only calls that threads make while they are inside count, or (false) all. */
 void fault_scope(bool scoped);

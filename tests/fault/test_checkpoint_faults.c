@@ -295,16 +295,6 @@ WRAP(int, zr_ring_next, zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *c
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-static size_t count_descriptors(void) {
-    size_t n = 0;
-    DIR *stream = opendir("/proc/self/fd");
-    assert_non_null(stream);
-    while (readdir(stream) != NULL)
-        n++;
-    closedir(stream);
-    return n;
-}
-
 /* The whole of a small file. */
 static char *read_text(const char *path) {
     static char text[1 << 16];
@@ -356,7 +346,7 @@ static void check_saved(const undisturbed_t *expected) {
 static bool train(const toy_options_t *options, long at, const undisturbed_t *expected) {
     toy_result_t result;
     long live = fault_live(), mapped = fault_mapped_bytes();
-    size_t descriptors = count_descriptors();
+    size_t descriptors = fault_descriptors();
     for (int rank = 0; rank < N_RANKS; rank++) {
         atomic_store(&n_saves[rank], 0);
         ended_in[rank] = ZR_OK;
@@ -374,7 +364,7 @@ static bool train(const toy_options_t *options, long at, const undisturbed_t *ex
     if (fault_live() != live || fault_mapped_bytes() != mapped)
         fail_msg("%s: %ld allocations, %ld mapped bytes are left", run_name, fault_live() - live,
                  fault_mapped_bytes() - mapped);
-    if (count_descriptors() != descriptors)
+    if (fault_descriptors() != descriptors)
         fail_msg("%s: a file is left open", run_name);
     if (expected != NULL) {
         if (result.hash != expected->hash)
@@ -481,7 +471,7 @@ static void check_restored(const toy_result_t *result, uint64_t hash) {
 static bool restore(const toy_options_t *options, long at, uint64_t hash) {
     toy_result_t result;
     long live = fault_live(), mapped = fault_mapped_bytes();
-    size_t descriptors = count_descriptors();
+    size_t descriptors = fault_descriptors();
     alarm(WATCHDOG_SECONDS);
     fault_arm(at);
     is_said = true;
@@ -489,7 +479,7 @@ static bool restore(const toy_options_t *options, long at, uint64_t hash) {
     alarm(0);
     check_restored(&result, hash);
     if (fault_live() != live || fault_mapped_bytes() != mapped ||
-        count_descriptors() != descriptors)
+        fault_descriptors() != descriptors)
         fail_msg("%s: %ld allocations, %ld mapped bytes, or files, are left", run_name,
                  fault_live() - live, fault_mapped_bytes() - mapped);
     return fault_hit();
