@@ -32,6 +32,7 @@ typedef struct member {
     pthread_t thread;
     zr_launch_t launch;
     int timeout_ms;
+    int listener; /* of rank 0; 0: it makes one */
     zr_control_t *control;
     zr_status_t status;
     char log[4096]; /* errors */
@@ -61,7 +62,10 @@ static void *join(void *argument) {
     member_t *member = argument;
     zr_log_t log = {.sink = keep_message, .context = member, .level = ZR_LOG_WARNING, .rank = -1};
     member->status =
-        zr_control_create_tcp(&member->launch, &log, member->timeout_ms, &member->control);
+        member->listener == 0
+            ? zr_control_create_tcp(&member->launch, &log, member->timeout_ms, &member->control)
+            : zr_control_create_tcp_on(&member->launch, member->listener, &log, member->timeout_ms,
+                                       &member->control);
     return NULL;
 }
 
@@ -201,14 +205,31 @@ static void test_missing_ranks(void **state) {
         start_ms *= 4;
 }
 
+/* Start rank 0 of 3 where rank 1 has come and gone before anybody could answer: the answer is what
+ * cannot be sent. */
+static void start_behind_its_rank(member_t *member) {
+    const struct linger at_once = {.l_onoff = 1};
+    zr_hello_t hello = {
+        .magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION, .rank = 1, .n_ranks = 3};
+    *member = (member_t){.launch = {.host = "localhost", .n_ranks = 3}, .timeout_ms = LONG_MS};
+    member->launch.start_timeout_ms = LONG_MS;
+    assert_int_equal(zr_wire_listen(0, &member->listener, &member->launch.port), 0);
+    int fd = connect_to(member->launch.port);
+    assert_int_equal(zr_wire_send(fd, ZR_FRAME_HELLO, 0, &hello, sizeof(hello)), 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+    close(fd);
+    assert_int_equal(pthread_create(&member->thread, NULL, join, member), 0);
+}
+
 /* One that was there and is gone is not waited for as long as one that has not come; soon enough,
  * it may come again. */
 static void test_ranks_gone_early(void **state) {
     (void)state;
-    member_t members[3];
+    member_t members[3], unanswered;
     zr_hello_t hello = {
         .magic = ZR_WIRE_MAGIC, .version = ZR_WIRE_VERSION, .rank = 1, .n_ranks = 3};
     int port = free_port();
+    start_behind_its_rank(&unanswered);
     for (int again = 1; again >= 0; again--) {
         start(&members[0], 0, 3, port, LONG_MS);
         int fd = connect_to(port);
@@ -231,6 +252,8 @@ static void test_ranks_gone_early(void **state) {
             assert_true(has_logged(&members[i], "missing of 3 ranks: 1"));
         }
     }
+    finish(&unanswered, ZR_ERR_COMM);
+    assert_true(has_logged(&unanswered, "rank 1 is gone: its process or connection has ended"));
 }
 
 static void test_no_rank_0(void **state) {

@@ -110,13 +110,21 @@ static int fill_polled(zr_hub_t *hub) {
     return n;
 }
 
+/* All are told, or, while they gather, it may come again for a moment. */
+static void lose_rank(zr_hub_t *hub, int rank, const char *reason) {
+    if (hub->is_gathered && !hub->is_failed)
+        zr_hub_lose_rank(hub, rank, reason);
+    else
+        zr_hub_gathering_lose_early_rank(hub, &hub->ranks[rank]);
+}
+
 static void serve_connection(zr_hub_t *hub, zr_connection_t *connection,
                              const struct pollfd *polled) {
     if (connection->socket < 0 || connection->socket != polled->fd || polled->revents == 0)
         return;
     bool is_lost = (polled->revents & POLLOUT) != 0 && !zr_connection_flush(connection);
-    if (is_lost && connection->rank >= 0 && hub->is_gathered && !hub->is_failed)
-        zr_hub_lose_rank(hub, connection->rank, "is gone: nothing can be sent to it");
+    if (is_lost && connection->rank >= 0)
+        lose_rank(hub, connection->rank, "is gone: nothing can be sent to it");
     else if (is_lost)
         zr_connection_close(connection);
     else if ((polled->revents & (POLLIN | POLLHUP | POLLERR)) == 0)
@@ -168,10 +176,7 @@ static void look_for_silence(zr_hub_t *hub) {
         char reason[160];
         snprintf(reason, sizeof(reason), "has not been heard for %d ms: %s", most_ms,
                  ZR_WIRE_SILENCE);
-        if (hub->is_gathered && !hub->is_failed)
-            zr_hub_lose_rank(hub, rank, reason);
-        else
-            zr_hub_gathering_lose_early_rank(hub, connection);
+        lose_rank(hub, rank, reason);
     }
 }
 
