@@ -253,16 +253,19 @@ static zr_status_t check_request(const zr_allocator_t *allocator,
     return ZR_OK;
 }
 
-/* Log a refusal, without the lock: the sink is the caller's. */
+/* Log a refusal, without the lock: the sink is the caller's. The device keeps the words for ranks
+ * that wait for a collective which needs the memory. text: [ZR_REPORT_BYTES], of the budget. */
 static zr_status_t refuse(const zr_allocator_t *allocator, const zr_allocation_request_t *request,
-                          zr_status_t status, const char *text) {
-    if (status == ZR_ERR_BUDGET)
-        return zr_fail(&allocator->log, status, "%s", text);
+                          zr_status_t status, char *text) {
+    if (status != ZR_ERR_BUDGET && status != ZR_ERR_MEMORY)
+        return status; /* the device has logged it */
     if (status == ZR_ERR_MEMORY)
-        return zr_fail(&allocator->log, status,
-                       "%s memory: %zu bytes for \"%s\": the system has no memory for metadata",
-                       zr_tier_name(request->tier), request->size_bytes, zr_request_name(request));
-    return status; /* the device has logged it */
+        snprintf(text, ZR_REPORT_BYTES,
+                 "%s memory: %s for \"%s\": the system has no memory for metadata",
+                 zr_tier_name(request->tier), zr_count_text(request->size_bytes, "byte").text,
+                 zr_request_name(request));
+    zr_device_note_error(allocator->device, text);
+    return zr_fail(&allocator->log, status, "%s", text);
 }
 
 /* True when the recording has just failed: to be said without the lock. */

@@ -52,23 +52,35 @@ static zr_status_t refuse_name(const zr_log_t *log, const char *name) {
                    "device \"%s\" is unknown; known: \"host\", \"cuda\", \"sim\"", name);
 }
 
+static void keep_words(zr_device_words_t *words, const char *message) {
+    static const char cut[] = "...";
+    pthread_mutex_lock(&words->lock);
+    int length = snprintf(words->text, sizeof(words->text), "%s", message);
+    if (length >= (int)sizeof(words->text))
+        memcpy(words->text + sizeof(words->text) - sizeof(cut), cut, sizeof(cut));
+    pthread_mutex_unlock(&words->lock);
+}
+
 /* The sink of a device's log. */
 static void note_words(void *context, zr_log_level_t level, int rank, const char *message) {
-    static const char cut[] = "...";
     zr_device_words_t *words = context;
-    if (level == ZR_LOG_ERROR) {
-        pthread_mutex_lock(&words->lock);
-        int length = snprintf(words->text, sizeof(words->text), "%s", message);
-        if (length >= (int)sizeof(words->text))
-            memcpy(words->text + sizeof(words->text) - sizeof(cut), cut, sizeof(cut));
-        pthread_mutex_unlock(&words->lock);
-    }
+    if (level == ZR_LOG_ERROR)
+        keep_words(words, message);
     zr_log_t own = zr_log_with_rank(&words->log, rank);
     zr_log_write(&own, level, "%s", message);
 }
 
+/* Of a view of a device: the words of what it is a view of. */
+static zr_device_words_t *words_of(const zr_device_t *device) {
+    return device->log.context;
+}
+
+void zr_device_note_error(zr_device_t *device, const char *message) {
+    keep_words(words_of(device), message);
+}
+
 void zr_device_last_error(const zr_device_t *device, char *text) {
-    zr_device_words_t *words = device->log.context; /* of a view: those of what it is a view of */
+    zr_device_words_t *words = words_of(device);
     pthread_mutex_lock(&words->lock);
     memcpy(text, words->text, ZR_DEVICE_WORDS_BYTES);
     pthread_mutex_unlock(&words->lock);

@@ -123,6 +123,10 @@ const zr_log_t *zr_device_log(const zr_device_t *device);
 /** Of an error's message that a device keeps, with the terminating zero. */
 #define ZR_DEVICE_WORDS_BYTES 512
 
+/** Note what was said, elsewhere, of an error that has to do with the device: that of its
+ * allocator. Threads: thread-safe. */
+void zr_device_note_error(zr_device_t *device, const char *message);
+
 /**
  * What was said last of an error on the device, for whoever tells others why work on it failed.
  *

@@ -137,6 +137,34 @@ static void test_workspace(void **state) {
     run_ranks(&suite, N_RANKS, LONG_MS, sums_beside_others, NULL);
 }
 
+/* The others are told what the allocator of the last rank says, which has too little. */
+static void a_workspace_does_not_fit(rank_t *self) {
+    zr_message_t message = {"h.3 gradients", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
+    zr_allocator_options_t options = zr_allocator_options_default();
+    zr_allocator_t *allocator = NULL;
+    float *buffer = device_take(self, N_RANKS * 5000 * sizeof(float));
+    bool has_little = self->rank == N_RANKS - 1;
+    if (has_little)
+        options.budget_bytes[ZR_TIER_DEVICE] = 4096;
+    CHECK(self, zr_allocator_create(self->device, &options, &allocator) == ZR_OK);
+    zr_comm_set_allocator(self->comm, allocator);
+    zr_status_t status = zr_comm_reduce_scatter(
+        self->comm, &message, buffer, buffer + 5000 * (size_t)self->rank, 5000, self->stream);
+    CHECK(self, status == (has_little ? ZR_ERR_BUDGET : ZR_ERR_COMM));
+    zr_comm_set_allocator(self->comm, NULL);
+    zr_allocator_destroy(&allocator);
+    CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
+    const char *reason = strstr(self->log, "rank 2 failed with ZR_ERR_BUDGET in reduce_scatter of");
+    CHECK(self, reason != NULL);
+    CHECK(self, strstr(reason, ": device memory: ") != NULL);
+    CHECK(self, strstr(reason, "does not fit") != NULL);
+}
+
+static void test_workspace_that_does_not_fit(void **state) {
+    (void)state;
+    run_ranks(&suite, N_RANKS, LONG_MS, a_workspace_does_not_fit, NULL);
+}
+
 /* Numbers whose sum does not depend on the order. */
 static void sums_of_nccl(rank_t *self) {
     float values[12], sums[12];
@@ -401,6 +429,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_sums_in_pieces, set_up),
         cmocka_unit_test_setup(test_workspace, set_up),
+        cmocka_unit_test_setup(test_workspace_that_does_not_fit, set_up),
         cmocka_unit_test_setup(test_sums_of_nccl, set_up),
         cmocka_unit_test_setup(test_hanging_collectives, set_up),
         cmocka_unit_test_setup(test_hanging_before_many, set_up),

@@ -163,8 +163,8 @@ ZR_NODISCARD zr_status_t zr_control_check(zr_control_t *control, const zr_comm_t
 /** This rank gives up: for zr_comm_abort. */
 void zr_control_abort(zr_control_t *control, const char *reason);
 
-/** End the communicator because this rank failed in a call. Unless that is ZR_ERR_COMM, its device
- * has said what it was, and the others are told so. */
+/** End the communicator because this rank failed in a call. Unless that is ZR_ERR_COMM, its device,
+ * or the device's allocator, has said what it was, and the others are told so. */
 void zr_control_kill_for_failure(zr_control_t *control, const zr_comm_call_t *call,
                                  zr_status_t status);
 
