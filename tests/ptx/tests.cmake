@@ -52,6 +52,7 @@ function(zr_add_ptx_test name source)
   add_executable(${name} ${source} ${objects} $<TARGET_OBJECTS:zero_ptx>
                          $<TARGET_OBJECTS:${TEST_CODE}>)
   target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_compile_definitions(${name} PRIVATE ZR_TESTS_EMULATED)
   target_link_libraries(${name} PRIVATE zero PkgConfig::CMOCKA m)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name} cuda)
