@@ -244,14 +244,14 @@ static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &pa
                                               const zr_pack_t &weight, zr_pack_t *dweight,
                                               zr_pack_t *dbias, int buffer) {
     const size_t step = (size_t)blockDim.x * ZR_PACK_ELEMS, channels = part.args.channels;
-    const size_t all = ALL_HELD ? 0 : channels;
+    const size_t rest = ALL_HELD ? channels : first + step; /* where the first of those begins */
     const int n = zr_row_pack_length(first, channels);
     row_t(&stats)[ZR_CUDA_LAYERNORM_BACKWARD_ROWS] = held.stats;
     float sums[2 * ZR_CUDA_LAYERNORM_BACKWARD_ROWS] = {0};
 #pragma unroll
     for (int r = 0; r < ZR_CUDA_LAYERNORM_BACKWARD_ROWS; r++) {
         add_averages(held.dy[r], held.x[r], weight, stats[r], &sums[2 * r], &sums[2 * r + 1]);
-        for (size_t at = first + step; at < all; at += step) {
+        for (size_t at = rest; at < channels; at += step) {
             int m = zr_row_pack_length(at, channels);
             add_averages(part.load(part.args.dy, row + r, at, m),
                          part.load(part.args.x, row + r, at, m), part.load_weight(at, m), stats[r],
@@ -266,7 +266,7 @@ static __device__ inline void go_through_rows(const backward_part_t<T, WIDE> &pa
         if (row + r < part.end && n > 0)
             part.finish(held.dy[r], held.x[r], weight, stats[r], row + r, first, n, dweight, dbias);
     }
-    for (size_t at = first + step; at < all; at += step) {
+    for (size_t at = rest; at < channels; at += step) {
         int m = zr_row_pack_length(at, channels);
         zr_pack_t w = part.load_weight(at, m), more_dweight = {}, more_dbias = {};
         if (part.partials != NULL && row > part.begin) {
