@@ -308,8 +308,8 @@ static inline void zr_rt_mark(zr_runtime_t *runtime, const zr_unit_t *unit, zr_p
 /** initial.c: bring initial values of a flat buffer to where they live. */
 ZR_NODISCARD zr_status_t zr_initial_place(zr_unit_t *unit, int kind);
 
-/** unit.c: give back gathered parameters of a unit that is not acquired, if it has any. What is
- * queued on compute comes behind all gathers. */
+/** unit.c: give back gathered parameters of a unit that is not acquired, if it has any. Their
+ * gather and their uses have been waited for. */
 void zr_unit_drop_gathered(zr_unit_t *unit);
 
 /**

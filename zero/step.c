@@ -170,7 +170,7 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
         zr_rt_now(runtime) - start - (after.comm_seconds - before.comm_seconds) -
         (after.stall_seconds - before.stall_seconds) - (after.io_seconds - before.io_seconds);
     for (size_t i = 0; i < runtime->n_units; i++)
-        zr_unit_drop_gathered(runtime->units[i]); /* compute is behind all gathers */
+        zr_unit_drop_gathered(runtime->units[i]); /* the norm was waited for behind all uses */
     ZR_TRY(zr_rt_note(runtime, zr_params_read_ahead(runtime)));
     runtime->micro_batch = 0;
     runtime->in_micro_batch = false;

@@ -50,14 +50,14 @@ static zr_status_t gather(zr_unit_t *unit) {
     return zr_event_record(unit->gathered, runtime->transfer);
 }
 
-/* The compute stream is their last user. */
-static void drop_gathered(zr_unit_t *unit) {
+/* Behind their last user, or NULL: it has been waited for. */
+static void drop_gathered(zr_unit_t *unit, zr_stream_t *stream) {
     for (int kind = 0; kind < N_FLATS; kind++) {
         unit_params_t *data = &unit->data[kind];
         if (data->full == data->own || data->full == NULL)
             continue;
         unit->runtime->gathered_elems -= unit->flat[kind].padded_elems;
-        zr_free(unit->runtime->allocator, &data->full, unit->runtime->compute);
+        zr_free(unit->runtime->allocator, &data->full, stream);
     }
 }
 
@@ -74,7 +74,7 @@ static bool can_drop(const zr_unit_t *unit) {
 
 void zr_unit_drop_gathered(zr_unit_t *unit) {
     if (can_drop(unit))
-        drop_gathered(unit);
+        drop_gathered(unit, NULL);
 }
 
 /* Nobody has to have read what was gathered ahead: its gather may still be under way. */
@@ -82,7 +82,7 @@ static zr_status_t await_and_drop(zr_unit_t *unit) {
     if (!can_drop(unit))
         return ZR_OK;
     ZR_TRY(zr_stream_wait(unit->runtime->compute, unit->gathered));
-    drop_gathered(unit);
+    drop_gathered(unit, unit->runtime->compute);
     return ZR_OK;
 }
 
@@ -301,7 +301,7 @@ zr_status_t zr_unit_release(zr_unit_t *unit) {
         unit->has_grads = false;
         /* Without, they are gathered ahead of their use: compute has not waited for them. */
         if (had_params && (runtime->config.reuse_elems == 0 || !is_reused_soon(unit)))
-            drop_gathered(unit);
+            drop_gathered(unit, runtime->compute);
     }
     return ZR_OK;
 }
