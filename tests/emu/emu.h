@@ -56,7 +56,9 @@ bool emu_has_failed_call(void);
 /** The n-th kernel from now whose name contains `name` fails with `error` when it runs. */
 void emu_fail_kernel(const char *name, int nth, int error);
 /** From now on nothing runs, and nobody may wait; or does again. */
-void emu_hold(bool hold);
+void emu_hold(bool is_held);
+/** Nothing runs until this thread has asked whether an event has passed. */
+void emu_hold_until_asked(void);
 /** From now on events are not waited for: what a schedule without events does. */
 void emu_ignore_waits(bool ignore);
 

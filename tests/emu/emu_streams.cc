@@ -64,6 +64,7 @@ struct machine_t {
     uint64_t draws = options.seed;
     bool ignores_waits = false;
     bool is_held = false;
+    std::thread::id held_until;                         /* this one asks for an event */
     bool streams_run_alone = false, has_runner = false; /* a thread that makes them */
     std::map<std::pair<int, const void *>, size_t>
         shared_bytes; /* asked for, by device and kernel */
@@ -126,6 +127,11 @@ unsigned draw(unsigned below) {
 }
 
 /* ---- running ---- */
+
+static void hold(bool is_held) {
+    machine.is_held = is_held;
+    machine.held_until = std::thread::id();
+}
 
 static bool is_ready(const CUstream_st *stream) {
     if (stream->work.empty() || machine.is_held)
@@ -567,6 +573,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     auto known = find_event(event, __func__);
     if (known == nullptr)
         return returned(cudaErrorInvalidResourceHandle);
+    if (machine.held_until == std::this_thread::get_id())
+        hold(false);
     run_some(8);
     if (known->n_passed < known->n_recorded)
         return returned(cudaErrorNotReady);
@@ -721,9 +729,15 @@ void emu_fail_kernel(const char *name, int nth, int error) {
     machine.kernel = {name, nth, error};
 }
 
-void emu_hold(bool hold) {
+void emu_hold(bool is_held) {
     std::lock_guard<std::mutex> lock(emu::mutex);
-    machine.is_held = hold;
+    hold(is_held);
+}
+
+void emu_hold_until_asked(void) {
+    std::lock_guard<std::mutex> lock(emu::mutex);
+    hold(true);
+    machine.held_until = std::this_thread::get_id();
 }
 
 void emu_ignore_waits(bool ignore) {
