@@ -602,6 +602,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
  */
 
 static cudaError_t run_copy(int device, void *dst, const void *src, size_t size) {
+    if (size > 0 && size == options.fail_copy_bytes)
+        return cudaErrorLaunchFailure;
     if (!may_access(device, dst, size, true) || !may_access(device, src, size, true))
         return cudaErrorIllegalAddress;
     return run_guarded(device, [=] { memcpy(dst, src, size); }) ? cudaSuccess
@@ -679,7 +681,7 @@ void emu_queue_kernel(const emu_launch_t &launch, std::function<void()> thread,
 
 emu_options_t emu_options_default(void) {
     const char *seed = getenv("EMU_SEED"), *granule = getenv("EMU_GRANULE_BYTES");
-    const char *devices = getenv("EMU_DEVICES");
+    const char *devices = getenv("EMU_DEVICES"), *fail_copy = getenv("EMU_FAIL_COPY_BYTES");
     emu_options_t defaults = {};
     defaults.n_devices = devices != NULL ? atoi(devices) : 2;
     defaults.has_driver = true;
@@ -691,6 +693,7 @@ emu_options_t emu_options_default(void) {
     defaults.granule_bytes = granule != NULL ? strtoull(granule, NULL, 0) : (size_t)1 << 20;
     defaults.memory_bytes = (size_t)1 << 30;
     defaults.pinned_bytes = (size_t)1 << 30;
+    defaults.fail_copy_bytes = fail_copy != NULL ? strtoull(fail_copy, NULL, 0) : 0;
     defaults.seed = seed != NULL ? strtoull(seed, NULL, 0) : 1;
     return defaults;
 }

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #define ZERO_TRAIN ZERO_TRAIN_EMU
+#include "examples/train.h"
 #include "tests/examples/run_ranks.h"
 
 enum { N_STEPS = 4 };
@@ -139,6 +140,18 @@ static void test_nccl_processes(void **state) {
         assert_not_said("processes", "emulation:");
     }
     assert_int_equal(unsetenv("EMU_DEVICES"), 0);
+}
+
+/* A device that fails as ranks are told each other's results, when all steps are done: the run has
+ * failed, too. */
+static void test_results_that_are_lost(void **state) {
+    (void)state;
+    char bytes[32];
+    snprintf(bytes, sizeof(bytes), "%zu", 2 * sizeof(train_result_t));
+    assert_int_equal(setenv("EMU_FAIL_COPY_BYTES", bytes, 1), 0);
+    assert_int_equal(run_by_hand(2, RUN "--json --device cuda --dtype bf16"), 1);
+    assert_int_equal(unsetenv("EMU_FAIL_COPY_BYTES"), 0);
+    assert_said("results", "error: rank 0: ");
 }
 
 /* Started by mpirun, and so without a word of where rank 0 is: MPI tells it. */
@@ -298,7 +311,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_variants),       cmocka_unit_test(test_device),
         cmocka_unit_test(test_nccl),           cmocka_unit_test(test_environment),
         cmocka_unit_test(test_nccl_processes), cmocka_unit_test(test_nccl_by_mpirun),
-        cmocka_unit_test(test_killed_process),
+        cmocka_unit_test(test_killed_process), cmocka_unit_test(test_results_that_are_lost),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }
