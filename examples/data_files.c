@@ -237,9 +237,10 @@ static zr_status_t check_header(const data_files_t *files, data_file_t *file,
     size_t expected = HEADER_BYTES + 2 * (size_t)n_tokens;
     if (file->size_bytes != expected)
         return zr_fail(&files->log, ZR_ERR_FORMAT,
-                       "--data %s: %s: the header says %d tokens, which makes %s, but the file "
+                       "--data %s: %s: the header says %s, which makes %s, but the file "
                        "has %zu",
-                       file->path, file->size_bytes < expected ? "truncated" : "too long", n_tokens,
+                       file->path, file->size_bytes < expected ? "truncated" : "too long",
+                       zr_count_text((uint64_t)n_tokens, "token").text,
                        zr_count_text(expected, "byte").text, file->size_bytes);
     file->kind = DATA_TOKENS;
     file->n_tokens = (size_t)n_tokens;

@@ -23,7 +23,8 @@ static zr_status_t declare(gpt_t *gpt) {
     for (size_t i = 0; i < options->n_slots; i++)
         extents[i] = (zr_store_extent_t){.name = options->name, .size_bytes = extent_bytes};
     options->n_buffers = n_buffers < options->n_slots ? n_buffers : options->n_slots;
-    snprintf(gpt->stash_name, sizeof(gpt->stash_name), "inputs of %zu layers", options->n_slots);
+    snprintf(gpt->stash_name, sizeof(gpt->stash_name), "inputs of %s",
+             zr_count_text(options->n_slots, "layer").text);
     zr_extents_desc_t desc = {.name = gpt->stash_name,
                               .extents = extents,
                               .n_extents = options->n_slots,
@@ -47,9 +48,9 @@ zr_status_t gpt_plan_activations(gpt_t *gpt, zr_offload_device_t device, size_t 
                        "activations can be offloaded once, and with recompute only");
     if (__builtin_mul_overflow(most_tokens, row_bytes, &need) ||
         __builtin_mul_overflow(need, gpt->shape.n_layers, &need) || need > SIZE_MAX / 16)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "inputs of %zu layers for %zu tokens are more than memory can hold",
-                       gpt->shape.n_layers, most_tokens);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "inputs of %s for %s are more than memory can hold",
+                       zr_count_text(gpt->shape.n_layers, "layer").text,
+                       zr_count_text(most_tokens, "token").text);
     gpt->stash_options =
         (zr_stash_options_t){.log = *log,
                              .allocator = gpt->allocator,

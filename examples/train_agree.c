@@ -41,8 +41,9 @@ static void agree_on_data(agreement_t *a, const data_t *data) {
     uint64_t hash = 0;
     if (a->status == ZR_OK)
         a->status = data_hash(data, &hash);
-    agree(a, "--data of %zu tokens of kind %s in %zu windows, %s has hash %016" PRIx64,
-          data_n_tokens(data), data_kind(data), data_n_windows(data),
+    agree(a, "--data of %s of kind %s in %s, %s has hash %016" PRIx64,
+          zr_count_text(data_n_tokens(data), "token").text, data_kind(data),
+          zr_count_text(data_n_windows(data), "window").text,
           data_is_hashed_whole(data) ? "which" : "a sample of which", hash);
 }
 
@@ -78,11 +79,12 @@ static void agree_on_training(agreement_t *a, const train_options_t *o) {
     agree(a, "--clip %.17g", config->clip);
     agree(a, "--check-overflow %s", on_off(config->check_overflow));
     agree(a,
-          "a schedule of kind %d (--schedule) with --warmup %zu of %zu steps, ratios %.17g and "
+          "a schedule of kind %d (--schedule) with --warmup %zu of %s, ratios %.17g and "
           "%.17g (--min-lr-ratio), rates %.17g to %.17g%s",
-          (int)schedule->kind, schedule->warmup_steps, schedule->total_steps,
-          schedule->warmup_min_ratio, schedule->cos_min_ratio, schedule->warmup_min_lr,
-          schedule->warmup_max_lr, schedule->warmup_log ? ", by the logarithm" : "");
+          (int)schedule->kind, schedule->warmup_steps,
+          zr_count_text(schedule->total_steps, "step").text, schedule->warmup_min_ratio,
+          schedule->cos_min_ratio, schedule->warmup_min_lr, schedule->warmup_max_lr,
+          schedule->warmup_log ? ", by the logarithm" : "");
 }
 
 /* Which collectives there are, and in which order. */

@@ -826,9 +826,10 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
         options->seq = options->shape.seq;
     if (options->seq > options->shape.seq)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--seq %zu: the model has %zu positions; allowed are 1 to %zu; the nearest "
+                       "--seq %zu: the model has %s; allowed are 1 to %zu; the nearest "
                        "is %zu",
-                       options->seq, options->shape.seq, options->shape.seq, options->shape.seq);
+                       options->seq, zr_count_text(options->shape.seq, "position").text,
+                       options->shape.seq, options->shape.seq);
     if (options->seq_min_text != NULL)
         ZR_TRY(args_count("--seq-min", options->seq_min_text, 1, options->seq, log,
                           &options->seq_min));
@@ -836,9 +837,10 @@ static zr_status_t resolve_shape(train_options_t *options, const zr_log_t *log) 
         options->seq_min = options->seq;
     if (options->seq_min > options->seq)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--seq-min %zu: sequences have at most %zu tokens (--seq); allowed are 1 to "
+                       "--seq-min %zu: sequences have at most %s (--seq); allowed are 1 to "
                        "%zu; the nearest is %zu",
-                       options->seq_min, options->seq, options->seq, options->seq);
+                       options->seq_min, zr_count_text(options->seq, "token").text, options->seq,
+                       options->seq);
     return ZR_OK;
 }
 

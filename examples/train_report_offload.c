@@ -158,9 +158,10 @@ static void print_places(const train_offload_t *offload, FILE *file) {
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         if (offload->n_groups[tier] == 0)
             continue;
-        fprintf(file, "%s%s on %s in %zu sub-groups", between,
+        fprintf(file, "%s%s on %s in %s", between,
                 train_format_bytes((double)offload->state_bytes[tier], text, sizeof(text)),
-                zr_tier_name((zr_tier_t)tier), offload->n_groups[tier]);
+                zr_tier_name((zr_tier_t)tier),
+                zr_count_text(offload->n_groups[tier], "sub-group").text);
         between = ", ";
     }
 }

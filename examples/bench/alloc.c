@@ -202,14 +202,15 @@ static void print_for_people(const alloc_bench_t *bench, const options_t *option
     if (options->align_bytes > 1)
         fprintf(stderr, ", their sizes rounded up to multiples of %zu bytes", options->align_bytes);
     fputc('\n', stderr);
-    fprintf(stderr, "  max_live  %zu bytes alive at once\n", result->max_live_bytes);
-    fprintf(stderr, "  height    %zu bytes: %.4f of max_live, by %s%s\n", bench->height_bytes,
-            ratio_of(bench, bench->height_bytes), result->strategy,
-            result->is_proven ? "; there is no lower plan" : "");
+    fprintf(stderr, "  max_live  %s alive at once\n",
+            zr_count_text(result->max_live_bytes, "byte").text);
+    fprintf(stderr, "  height    %s: %.4f of max_live, by %s%s\n",
+            zr_count_text(bench->height_bytes, "byte").text, ratio_of(bench, bench->height_bytes),
+            result->strategy, result->is_proven ? "; there is no lower plan" : "");
     fprintf(stderr, "  seconds   %.3f\n", result->seconds);
     fprintf(stderr, "  valid     %s\n", bench->is_valid ? "yes" : "NO");
     if (options->has_capacity)
-        fprintf(stderr, "  capacity  %zu bytes: %s\n", options->capacity_bytes,
+        fprintf(stderr, "  capacity  %s: %s\n", zr_count_text(options->capacity_bytes, "byte").text,
                 is_met(bench, options) ? "met" : "not met");
     print_comparison(bench, options);
     if (options->n_pairs > 0)

@@ -76,8 +76,9 @@ static zr_status_t check_values(comm_rank_t *rank, const comm_row_t *row, int wo
             float value = get(rank->staging, dtype, i), wanted = expected_at(rank, row, index);
             if (value != wanted)
                 return zr_fail(zr_device_log(rank->on.device), ZR_ERR_COMM,
-                               "%s of %zu elements: element %zu is %g instead of %g",
-                               comm_work_name(rank, row, work), comm_tensor_elems(rank, row), index,
+                               "%s of %s: element %zu is %g instead of %g",
+                               comm_work_name(rank, row, work),
+                               zr_count_text(comm_tensor_elems(rank, row), "element").text, index,
                                (double)value, (double)wanted);
         }
     }

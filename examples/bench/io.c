@@ -132,9 +132,10 @@ static zr_status_t check_size(io_options_t *o) {
     unit *= o->place.n_paths * most_files;
     if (o->place.n_paths * most_files > IO_MAX_FILES)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
-                       "%zu folders with up to %zu files each; %d files are possible: give fewer "
+                       "%s with up to %s each; %d files are possible: give fewer "
                        "folders, or --files",
-                       o->place.n_paths, most_files, IO_MAX_FILES);
+                       zr_count_text(o->place.n_paths, "folder").text,
+                       zr_count_text(most_files, "file").text, IO_MAX_FILES);
     if (o->place.size_bytes < unit || o->place.size_bytes > MAX_SIZE)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
                        "--size %zu bytes: with these settings %s (%zu bytes) to %s are possible; a "

@@ -119,9 +119,9 @@ static zr_status_t complete(options_t *o) {
     size_t longest = o->step.shape.seq;
     if (o->seq > longest)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
-                       "--seq %zu: the model has %zu positions; allowed are 1 to %zu; the nearest "
+                       "--seq %zu: the model has %s; allowed are 1 to %zu; the nearest "
                        "is %zu",
-                       o->seq, longest, longest, longest);
+                       o->seq, zr_count_text(longest, "position").text, longest, longest);
     o->step.seq = o->seq != 0 ? o->seq : longest < 64 ? longest : 64;
     if (o->step.config.micro_batch > INT32_MAX / o->step.seq)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,

@@ -236,10 +236,10 @@ static zr_status_t read_buffer(reader_t *reader, zr_plan_buffer_t *buffer) {
     int64_t size = 0;
     if (reader->n_fields != reader->n_header_fields) {
         const field_t *last = &reader->fields[reader->n_fields - 1];
-        return zr_fail(reader->log, ZR_ERR_FORMAT,
-                       "--trace %s:%zu:%zu: %zu fields, but the header has %zu columns",
-                       reader->path, last->line, last->column, reader->n_fields,
-                       reader->n_header_fields);
+        return zr_fail(reader->log, ZR_ERR_FORMAT, "--trace %s:%zu:%zu: %s, but the header has %s",
+                       reader->path, last->line, last->column,
+                       zr_count_text(reader->n_fields, "field").text,
+                       zr_count_text(reader->n_header_fields, "column").text);
     }
     ZR_TRY(read_number(reader, COLUMN_LOWER, true, &buffer->lower));
     ZR_TRY(read_number(reader, COLUMN_UPPER, true, &buffer->upper));

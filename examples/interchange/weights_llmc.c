@@ -132,9 +132,10 @@ static zr_status_t look_at_padding(llmc_weights_t *w) {
     free(values);
     if (status == ZR_OK && n_others > 0)
         zr_log_write(&w->log, ZR_LOG_WARNING,
-                     "%s: the %zu rows behind the vocabulary of %zu words are not read; %zu of "
-                     "their elements are not 0",
-                     w->file.path, n, w->header.shape.vocab, n_others);
+                     "%s: not read: %s behind the vocabulary of %s, with %s that %s not 0",
+                     w->file.path, zr_count_text(n, "row").text,
+                     zr_count_text(w->header.shape.vocab, "word").text,
+                     zr_count_text(n_others, "element").text, n_others == 1 ? "is" : "are");
     return status;
 }
 

@@ -154,7 +154,8 @@ static void bad_usage_and_input(void **state) {
         {TINY "--sub-group 0", {"--sub-group 0", "1 to"}},
         {TINY "--trace-steps 1:2", {"--trace-steps 1:2", "add --trace FILE"}},
         {TINY "--trace t.json --trace-steps 3", {"--trace-steps 3", "FIRST:LAST"}},
-        {TINY "--trace t.json --trace-steps 3:2", {"--trace-steps 3:2: LAST 2", "the nearest is 3"}},
+        {TINY "--trace t.json --trace-steps 3:2",
+         {"--trace-steps 3:2: LAST 2", "the nearest is 3"}},
         {TINY "--trace t.json --trace-steps 0:2", {"--trace-steps 0", "the nearest is 1"}},
         {TINY "--trace t.json --steps 2 --trace-steps 3:3", {"--trace-steps 3:3", "steps 1 to 2"}},
         {TINY "--trace /absent/x.json", {"--trace /absent/x.json", "No such file"}},
@@ -933,6 +934,8 @@ static void help_version_summary(void **state) {
     assert_non_null(strstr(out, "xxh3"));
     assert_non_null(strstr(out, "largest hole"));
     assert_non_null(strstr(out, "optimizer_state"));
+    assert_ran(TINY "--steps 1 --offload-optimizer cpu --offload-ratio 0.1", 0);
+    assert_non_null(strstr(out, " on host in 1 sub-group\n"));
 }
 
 int main(void) {

@@ -87,13 +87,13 @@ zr_status_t zr_file_read(const zr_file_t *file, uint64_t offset, void *bytes, si
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return zr_fail(log, ZR_ERR_IO,
-                           "cannot read %zu bytes of %s/%s at offset %" PRIu64 ": %s", left,
-                           file->folder, file->name, offset + done, strerror(errno));
+            return zr_fail(log, ZR_ERR_IO, "cannot read %s of %s/%s at offset %" PRIu64 ": %s",
+                           zr_count_text(left, "byte").text, file->folder, file->name,
+                           offset + done, strerror(errno));
         if (n == 0)
             return zr_fail(log, ZR_ERR_FORMAT,
-                           "%s/%s ends at byte %" PRIu64 "; it should have %zu bytes more",
-                           file->folder, file->name, offset + done, left);
+                           "%s/%s ends at byte %" PRIu64 "; it should have %s more", file->folder,
+                           file->name, offset + done, zr_count_text(left, "byte").text);
         done += (size_t)n;
     }
     return ZR_OK;
@@ -109,10 +109,9 @@ zr_status_t zr_file_write(const zr_file_t *file, uint64_t offset, const void *by
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return zr_fail(log, ZR_ERR_IO,
-                           "cannot write %zu bytes of %s/%s at offset %" PRIu64 ": %s", left,
-                           file->folder, file->name, offset + done,
-                           n < 0 ? strerror(errno) : "nothing is taken");
+            return zr_fail(log, ZR_ERR_IO, "cannot write %s of %s/%s at offset %" PRIu64 ": %s",
+                           zr_count_text(left, "byte").text, file->folder, file->name,
+                           offset + done, n < 0 ? strerror(errno) : "nothing is taken");
         done += (size_t)n;
     }
     return ZR_OK;

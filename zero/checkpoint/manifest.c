@@ -83,8 +83,8 @@ static zr_status_t check_size(int folder_fd, const char *folder, const char *nam
     zr_file_close(&file);
     if (n_bytes == size)
         return ZR_OK;
-    return zr_fail(log, ZR_ERR_FORMAT, "%s/%s has %" PRIu64 " bytes; %" PRIu64 " were saved",
-                   folder, name, n_bytes, size);
+    return zr_fail(log, ZR_ERR_FORMAT, "%s/%s has %s; %" PRIu64 " were saved", folder, name,
+                   zr_count_text(n_bytes, "byte").text, size);
 }
 
 static zr_status_t check_files(int folder_fd, const char *folder, const zr_log_t *log,

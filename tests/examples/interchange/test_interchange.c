@@ -287,8 +287,8 @@ static void test_padding_that_says_something(void **state) {
     made_file(path, bytes, n_bytes);
     free(bytes);
     open_and_compare(&path, 1, &small, ELEMENT_FP32, 64);
-    assert_non_null(strstr(captured.text, "the 115 rows behind the vocabulary of 13 words"));
-    assert_non_null(strstr(captured.text, "; 1 of"));
+    assert_non_null(strstr(captured.text, "not read: 115 rows behind the vocabulary of 13 words, "
+                                          "with 1 element that is not 0"));
 }
 
 int main(void) {
