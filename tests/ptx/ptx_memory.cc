@@ -172,6 +172,10 @@ void ptx_wait_for_warp(uint32_t mask, const char *here) {
     if (ptx_is_taken_away(here))
         return;
     size_t number = thread_number();
+    if ((mask >> number % 32 & 1) == 0) {
+        fprintf(stderr, "ptx: %s: lane %zu is not in its mask 0x%x\n", here, number % 32, mask);
+        emu_fault();
+    }
     races::on_warp_arrival(number, mask);
     emu_wait_for_warp(mask, here);
     races::on_warp_departure(number, mask);
