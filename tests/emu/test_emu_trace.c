@@ -113,13 +113,22 @@ static void work_has_its_own_time(void **state) {
     json_decref(file);
 }
 
+static int teardown(void **state) {
+    setting_t *s = *state;
+    zr_trace_destroy(&s->trace);
+    remove(FILE_NAME);
+    return 0;
+}
+
 /* Times are told although nothing has run but what was waited for: not even, by chance, what the
  * device has queued to compare clocks with. */
 static void times_need_no_more_than_the_work(void **state) {
     for (int i = 0; i < 16; i++) {
         size_t n;
-        if (i > 0)
+        if (i > 0) {
+            assert_int_equal(teardown(state), 0);
             assert_int_equal(setup(state), 0);
+        }
         setting_t *s = *state;
         go_to(s, 1, "norm");
         fill(s->compute, s->memory);
@@ -131,13 +140,6 @@ static void times_need_no_more_than_the_work(void **state) {
         json_decref(file);
         assert_int_equal(n, 1);
     }
-}
-
-static int teardown(void **state) {
-    setting_t *s = *state;
-    zr_trace_destroy(&s->trace);
-    remove(FILE_NAME);
-    return 0;
 }
 
 int main(void) {
