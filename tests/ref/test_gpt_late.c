@@ -30,6 +30,17 @@ static void make_tokens(int rank, size_t step, int32_t *tokens) {
         tokens[i] = (int32_t)((i * i + 5 * i * step + 3 * (size_t)rank + step) % VOCAB);
 }
 
+/* A loss becomes the average of all ranks'. */
+static zr_status_t share_loss(test_rank_t *rank, zr_runtime_t *runtime, double *loss) {
+    double all[TEST_MAX_RANKS], sum = 0;
+    int n_ranks = zr_comm_n_ranks(rank->comm);
+    ZR_TRY(zr_runtime_share(runtime, loss, 1, all));
+    for (int r = 0; r < n_ranks; r++)
+        sum += all[r];
+    *loss = sum / n_ranks;
+    return ZR_OK;
+}
+
 static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, gpt_t *gpt) {
     late_case_t *c = rank->context;
     double *losses = c->losses[rank->rank];
@@ -47,6 +58,7 @@ static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, gpt_t *gpt) {
         ZR_TRY(zr_runtime_step(runtime, NULL));
         if (step == 0)
             ZR_TRY(gpt_take_loss(gpt, &losses[step]));
+        ZR_TRY(share_loss(rank, runtime, &losses[step]));
     }
     make_tokens(rank->rank, 1, tokens);
     make_tokens(rank->rank, 2, targets);
