@@ -198,7 +198,7 @@ zr_status_t zero_train_go(zero_train_t *train, messages_t *messages, train_resul
  * The ranks whose own results are known once it has trained: all of them, or, where ranks are
  * processes and have not told each other, this one's.
  *
- * @param n_known_p  so many, from the one on that is returned; 0: it has not begun
+ * @param n_known_p  so many, from the one on that is returned; 0: it has no ranks
  */
 int zero_train_first_known(const zero_train_t *train, int *n_known_p);
 /** The own result of one of them; until zero_train_close. */
