@@ -4,12 +4,14 @@
  * what it is given is packed as PTX lays it out.
  */
 #include <cuda_runtime.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,7 @@ struct registry_t {
     std::map<std::string, const ptx_kernel_t *> kernels; /* by name */
     std::vector<const ptx_module_t *> modules;
     std::map<const void *, function_t> functions;
+    std::mutex mutex;                         /* of what is behind it: ranks are threads */
     std::map<std::string, size_t> n_launches; /* by name */
 };
 
@@ -64,6 +67,11 @@ std::shared_ptr<unsigned char> pack(const ptx_kernel_t &kernel, void **arguments
     return params;
 }
 
+void note_launch(const std::string &name) {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().n_launches[name]++;
+}
+
 cudaError_t launch_function(const function_t &function, const configuration_t &how,
                             void **arguments) {
     const ptx_kernel_t *kernel = find_kernel(function.name);
@@ -76,7 +84,7 @@ cudaError_t launch_function(const function_t &function, const configuration_t &h
                            how.shared_bytes, how.stream,        kernel->shared_bytes, &ptx_watch};
     if (most_blocks > 0)
         launch.n_blocks.x = std::min(launch.n_blocks.x, most_blocks);
-    registry().n_launches[function.name]++;
+    note_launch(function.name);
     std::shared_ptr<unsigned char> params = pack(*kernel, arguments);
     emu_queue_kernel(launch, [=] { kernel->run(params.get()); }, {});
     return cudaSuccess;
@@ -102,6 +110,7 @@ const std::vector<const ptx_module_t *> &ptx_modules() {
 }
 
 size_t ptx_n_launches(const char *kernel) {
+    std::lock_guard<std::mutex> lock(registry().mutex);
     return registry().n_launches[kernel];
 }
 
