@@ -82,7 +82,7 @@ struct gpt {
 
     zr_stash_t *stash; /* inputs of layers, a slot each; NULL: they stay on the device */
     zr_stash_options_t stash_options; /* n_slots 0: nothing was planned */
-    char stash_name[64];
+    char stash_name[96];
     gpt_batch_t batch;
     void *x;         /* [rows, channels] the residual stream after the last layer */
     double *loss;    /* [2] on the device: of training since it was taken; of evaluation */
