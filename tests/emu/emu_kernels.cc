@@ -339,7 +339,7 @@ void begin_shared(size_t size_bytes) {
 void run_block(const emu_launch_t &launch, dim3 block) {
     dim3 n = launch.n_threads;
     spoil_static_shared();
-    begin_shared((launch.static_bytes + 15) / 16 * 16 + launch.shared_bytes);
+    begin_shared(emu_shared_bytes(launch));
     executor.threads.clear();
     executor.threads.resize((size_t)n.x * n.y * n.z);
     for (std::vector<emu_shown_t> &shown : executor.shown)

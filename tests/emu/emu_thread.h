@@ -71,6 +71,11 @@ struct emu_launch_t {
     size_t static_bytes = 0; /* of shared memory; 0 where the host's compiler has laid it out */
     const emu_watch_t *watch = NULL;
 };
+/* Of a block, all of it. */
+inline size_t emu_shared_bytes(const emu_launch_t &launch) {
+    return (launch.static_bytes + 15) / 16 * 16 + launch.shared_bytes;
+}
+
 /* `pointers`: the kernel's arguments that are some; they have to be the device's. */
 void emu_queue_kernel(const emu_launch_t &launch, std::function<void()> thread,
                       std::vector<const void *> pointers);

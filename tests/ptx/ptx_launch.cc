@@ -23,7 +23,7 @@
 namespace {
 
 struct function_t {
-    const void *function; /* the host's stub, which the program knows the kernel by */
+    const void *function; /* the host's launcher, which the program knows the kernel by */
     std::string name;
 };
 

@@ -79,7 +79,7 @@ void *at_global(uint64_t address, size_t size_bytes, const char *here) {
 
 void begin_kernel(const emu_launch_t &launch, int device) {
     block.device = device;
-    block.shared_bytes = (launch.static_bytes + 15) / 16 * 16 + launch.shared_bytes;
+    block.shared_bytes = emu_shared_bytes(launch);
     memset(known_pages, 0, sizeof(known_pages));
     races::begin_kernel();
 }
