@@ -90,20 +90,35 @@ struct sort_pass_t {
     }
 };
 
+/* Groups of 32 rows that a warp reads together: what a row's digit is takes two accesses, the
+ * second at a place that the first one gives, and a warp alone with them would wait most of its
+ * time. */
+#define ZR_GROUPS_AT_ONCE 8
+
 /* Each warp has a stretch of the source. Give `visit` the warp's rows, 32 at a time: whether the
  * lane has one, which, its digit, and the lanes that have the same digit. */
 template <typename F> static __device__ inline void visit_rows(const sort_pass_t &pass, F visit) {
     size_t stretch = (pass.n_rows + ZR_SORT_THREADS - 1) / ZR_SORT_THREADS * ZR_WARP;
     size_t begin = threadIdx.x / ZR_WARP * stretch, end = begin + stretch;
     end = end < pass.n_rows ? end : pass.n_rows;
-    for (size_t base = begin; base < end; base += ZR_WARP) {
-        size_t index = base + zr_lane();
-        bool is_row = index < end;
-        int32_t row = is_row ? pass.row_at(index) : 0;
-        int digit = is_row ? pass.tokens[row] >> pass.shift & (ZR_DIGITS - 1) : ZR_DIGITS;
-        unsigned same = __match_any_sync(ZR_ALL_LANES, digit);
-        __syncwarp(); /* what lanes wrote before is seen: a vote alone does not promise it */
-        visit(is_row, row, digit, same);
+    for (size_t base = begin; base < end; base += ZR_GROUPS_AT_ONCE * ZR_WARP) {
+        int32_t row[ZR_GROUPS_AT_ONCE], token[ZR_GROUPS_AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < ZR_GROUPS_AT_ONCE; k++) {
+            size_t index = base + k * ZR_WARP + zr_lane();
+            row[k] = index < end ? pass.row_at(index) : -1;
+        }
+#pragma unroll
+        for (int k = 0; k < ZR_GROUPS_AT_ONCE; k++)
+            token[k] = row[k] >= 0 ? pass.tokens[row[k]] : 0;
+#pragma unroll
+        for (int k = 0; k < ZR_GROUPS_AT_ONCE; k++) {
+            bool is_row = row[k] >= 0;
+            int digit = is_row ? token[k] >> pass.shift & (ZR_DIGITS - 1) : ZR_DIGITS;
+            unsigned same = __match_any_sync(ZR_ALL_LANES, digit);
+            __syncwarp(); /* what lanes wrote before is seen: a vote alone does not promise it */
+            visit(is_row, row[k], digit, same);
+        }
     }
 }
 

@@ -334,9 +334,10 @@ static nn_array_t uneven_random(size_t n, uint64_t seed) {
     return array;
 }
 
-/* Occurrences of a token are added in the order of their positions, on every device. */
+/* Occurrences of a token are added in the order of their positions, on every device. There are more
+ * than 32 warps of CUDA's sort read at once. */
 static void token_order_body(nn_device_t *device) {
-    const size_t batch = 2, seq = 450, channels = 40, vocab = 300;
+    const size_t batch = 2, seq = 4500, channels = 12, vocab = 300;
     nn_array_t dout = uneven_random(batch * seq * channels, 1);
     nn_array_t gradient = nn_array_random(vocab * channels, ZR_DTYPE_F32, 1.0, 2);
     nn_array_t tokens = nn_tokens_random(batch * seq, vocab, 3);
