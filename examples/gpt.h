@@ -38,6 +38,9 @@ typedef struct gpt_options {
     double weight_decay; /* of matrices; vectors have none */
     size_t most_tokens;  /* of the largest micro-batch there will be, b t: what others need memory
                             for is cut as its is, so that none needs more; 0: each for itself */
+    size_t least_tokens; /* of the smallest: what its products take a workspace for, those of larger
+                            ones take one for, too, so that all can follow one plan of memory; 0: as
+                            each needs it */
 } gpt_options_t;
 
 typedef struct gpt gpt_t;

@@ -136,6 +136,7 @@ static zr_status_t multiply(gpt_t *gpt, const char *name, const zr_nn_matmul_t *
 static zr_nn_matmul_t forward_product(gpt_t *gpt, const gpt_linear_t *linear, const void *x,
                                       void *y) {
     return (zr_nn_matmul_t){.m = gpt->batch.rows,
+                            .least_m = gpt->options.least_tokens,
                             .n = linear->n_out,
                             .k = linear->n_in,
                             .a = x,
@@ -152,6 +153,7 @@ static zr_nn_matmul_t forward_product(gpt_t *gpt, const gpt_linear_t *linear, co
 static zr_nn_matmul_t input_product(gpt_t *gpt, const gpt_linear_t *linear, const void *dy,
                                     void *dx) {
     return (zr_nn_matmul_t){.m = gpt->batch.rows,
+                            .least_m = gpt->options.least_tokens,
                             .n = linear->n_in,
                             .k = linear->n_out,
                             .a = dy,

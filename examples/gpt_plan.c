@@ -50,6 +50,7 @@ static zr_status_t build(planned_rank_t *rank) {
     const gpt_plan_request_t *request = rank->request;
     gpt_options_t options = request->options;
     options.most_tokens = request->config.micro_batch * request->seq;
+    options.least_tokens = request->config.micro_batch * request->seq_min;
     ZR_TRY(gpt_create(rank->runtime, &request->shape, &options, &rank->gpt));
     ZR_TRY(gpt_plan_activations(rank->gpt, request->activations, options.most_tokens));
     if (request->saves)

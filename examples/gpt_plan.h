@@ -26,6 +26,7 @@ typedef struct gpt_plan_request {
     zr_config_t config; /* resolved */
     zr_offload_device_t activations;
     size_t seq;                        /* of every sequence: the longest there will be */
+    size_t seq_min;                    /* the shortest there will be; 0: seq */
     const gpt_plan_lengths_t *lengths; /* NULL: no sequence is cut */
     size_t n_steps;    /* 3 see a run's peaks: the first learns, the second is the first to follow;
                           with lengths, all that the run has */

@@ -131,7 +131,8 @@ static zr_status_t create_model(rank_t *rank) {
                              .seed = o->seed,
                              .freeze = o->freeze,
                              .weight_decay = o->config.adamw.weight_decay,
-                             .most_tokens = o->config.micro_batch * o->seq};
+                             .most_tokens = o->config.micro_batch * o->seq,
+                             .least_tokens = o->config.micro_batch * o->seq_min};
     zr_config_t config = o->config;
     config.host_threads = rank->run->n_device_threads;
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));

@@ -75,6 +75,8 @@ typedef enum zr_nn_epilogue {
  */
 typedef struct zr_nn_matmul {
     size_t m, n, k;
+    size_t least_m; /* take a workspace that is enough for this product with any number of rows
+                       from so many to m, for who plans memory by the longest; 0: for m alone */
     const void *a;
     const void *b;
     void *c; /* overlaps nothing but addend, which may be c itself */

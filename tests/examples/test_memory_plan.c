@@ -111,6 +111,14 @@ static void varying_lengths(void **state) {
               &(expectation_t){.most_reserved = 1.05, .least_followed = 4});
 }
 
+/* In fp32 the host's products of up to 192 rows need a workspace of their own. */
+static void lengths_around_a_workspace(void **state) {
+    (void)state;
+    const expectation_t expected = {.most_reserved = 1.05, .least_followed = 8};
+    check("--steps 16 --seq-min 16 --micro-batch 4 --stage 1 --grad-accum 4", &expected);
+    check("--steps 16 --seq-min 16 --micro-batch 4 --stage 2 --grad-accum 2", &expected);
+}
+
 /* The weights do not depend on where anything lies. */
 static void same_weights_without(void **state) {
     (void)state;
@@ -138,6 +146,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_lengths),
         cmocka_unit_test(varying_lengths),
+        cmocka_unit_test(lengths_around_a_workspace),
         cmocka_unit_test(same_weights_without),
     };
     return cmocka_run_group_tests_name("memory plan", tests, prepare, clean);

@@ -181,7 +181,7 @@ static void lengths_are_followed(void **state) {
         "layers=2,channels=32,vocab=256 --stage 3 --ranks 2 --grad-accum 12 --steps 8 --seed 1",
         "layers=2,channels=32,vocab=256 --stage 0 --memory-plan off --recompute unit --steps 20 "
         "--seed 1",
-        /* Products of few rows need memory that those of more do not. */
+        /* Products of few rows need memory, and those of more take as much. */
         "layers=1,channels=64,vocab=256 --stage 2 --micro-batch 4 --steps 12 --seed 8",
         /* Logits do not all exist at once: of fewer rows, more words did. */
         "layers=1,channels=8,vocab=5000 --stage 0 --micro-batch 64 --steps 12 --seed 1"};

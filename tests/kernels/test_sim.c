@@ -450,7 +450,7 @@ static void test_workspaces(void **state) {
     }
 }
 
-enum { N_ROW_WORKSPACES = 6 };
+enum { N_ROW_WORKSPACES = 7 };
 
 static void measure_workspaces(const zr_device_t *device, size_t rows, size_t channels,
                                zr_dtype_t param, size_t bytes_p[N_ROW_WORKSPACES]) {
@@ -469,19 +469,26 @@ static void measure_workspaces(const zr_device_t *device, size_t rows, size_t ch
                                   .vocab = 999,
                                   .vocab_chunk = 333,
                                   .param_dtype = param};
+    const zr_nn_matmul_t matmul = {.m = rows,
+                                   .least_m = 1,
+                                   .n = channels,
+                                   .k = 3 * channels,
+                                   .c = &gradient,
+                                   .b_dtype = param,
+                                   .transpose_b = true};
     bytes_p[0] = zr_nn_bias_grad_workspace_bytes(device, &bias);
     bytes_p[1] = zr_nn_layernorm_backward_workspace_bytes(device, &norm);
     bytes_p[2] = zr_nn_attention_workspace_bytes(device, &attention);
     bytes_p[3] = zr_nn_attention_backward_workspace_bytes(device, &backward);
     bytes_p[4] = zr_nn_embedding_backward_workspace_bytes(device, &embedding);
     bytes_p[5] = zr_nn_lm_head_workspace_bytes(device, &head);
+    bytes_p[6] = zr_nn_matmul_workspace_bytes(device, &matmul);
 }
 
 /* More rows never need less: runs whose sequences vary in length are planned by their longest. */
-static void test_workspaces_grow(void **state) {
-    (void)state;
+static void check_growth(zr_hardware_kind_t kind, zr_dtype_t param, int most_telling) {
     const size_t channels[] = {64, 1024, 4096};
-    zr_hardware_t hardware = round_hardware(ZR_HARDWARE_CUDA);
+    zr_hardware_t hardware = round_hardware(kind);
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
     options.hardware = &hardware;
@@ -489,17 +496,24 @@ static void test_workspaces_grow(void **state) {
     for (size_t c = 0; c < 3; c++) {
         size_t before[N_ROW_WORKSPACES] = {0}, bytes[N_ROW_WORKSPACES];
         for (size_t rows = 1; rows <= 5000; rows++) {
-            measure_workspaces(device, rows, channels[c], ZR_DTYPE_BF16, bytes);
+            measure_workspaces(device, rows, channels[c], param, bytes);
             for (int i = 0; i < N_ROW_WORKSPACES; i++)
                 assert_true(bytes[i] >= before[i]);
             memcpy(before, bytes, sizeof(before));
         }
-        assert_true(before[1] > 0);
+        assert_true(before[most_telling] > 0);
     }
     float gradient;
     const zr_nn_layernorm_backward_t none = {.n_rows = 1, .dweight = {.data = &gradient}};
     assert_int_equal(zr_nn_layernorm_backward_workspace_bytes(device, &none), 0);
     zr_device_close(&device);
+}
+
+static void test_workspaces_grow(void **state) {
+    (void)state;
+    check_growth(ZR_HARDWARE_CUDA, ZR_DTYPE_BF16, 1);
+    check_growth(ZR_HARDWARE_HOST, ZR_DTYPE_F32, 6);
+    check_growth(ZR_HARDWARE_HOST, ZR_DTYPE_BF16, 6);
 }
 
 /* ---- the clock alone ----------------------------------------------------------------------------

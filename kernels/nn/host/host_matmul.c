@@ -38,15 +38,18 @@ static bool needs_block(const zr_nn_matmul_t *args) {
 }
 
 /* oneDNN copies b when it is transposed, which few rows of a do not repay. */
-static bool is_turned(const zr_nn_matmul_t *args) {
+static bool is_turned(const zr_nn_matmul_t *args, size_t n_rows) {
     return args->transpose_b && !args->transpose_a && !needs_block(args) && !args->accumulate &&
-           args->addend != args->c && args->m <= ZR_MATMUL_MAX_TURNED_ROWS &&
+           args->addend != args->c && n_rows <= ZR_MATMUL_MAX_TURNED_ROWS &&
            args->n >= ZR_MATMUL_MIN_TURNED_SIDE && args->k >= ZR_MATMUL_MIN_TURNED_SIDE;
 }
 
 size_t zr_host_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args) {
-    if (is_turned(args))
-        return (args->k + args->n) * args->m * sizeof(float);
+    bool varies = args->least_m != 0 && args->least_m < args->m;
+    if (is_turned(args, varies ? args->least_m : args->m)) {
+        size_t most = ZR_MATMUL_MAX_TURNED_ROWS < args->m ? ZR_MATMUL_MAX_TURNED_ROWS : args->m;
+        return (args->k + args->n) * most * sizeof(float);
+    }
     if (!needs_block(args))
         return 0;
     return (size_t)device->info.n_threads * ZR_MATMUL_BLOCK_ELEMS * sizeof(float);
@@ -262,7 +265,7 @@ zr_status_t zr_host_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args, v
                         .workspace = workspace};
     choose_grid(&job, (size_t)stream->device->info.n_threads);
     job.base.n_tasks = job.grid_rows * job.grid_columns;
-    job.turned = is_turned(args);
+    job.turned = is_turned(args, args->m);
     if (job.turned) {
         job.a_transposed = workspace;
         job.c_transposed = job.a_transposed + args->k * args->m;

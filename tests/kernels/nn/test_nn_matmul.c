@@ -195,6 +195,39 @@ static void test_epilogues(void **state) {
     nn_on_every_device(epilogue_body);
 }
 
+/* The workspace of a product that may have fewer rows is as large as those need, and no rows of its
+ * own make it smaller; the bits are those of the product alone. */
+static void least_rows_body(nn_device_t *device) {
+    static const size_t rows[] = {1, 64, 191, 192, 193, 300};
+    size_t before = 0;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const size_t shape[3] = {rows[i], 70, 90};
+        product_t product = make_product(shape, false, true, mix_of(device, ZR_DTYPE_F32));
+        size_t own = zr_nn_matmul_workspace_bytes(device->device, &product.args);
+        run_product(device, &product);
+        float *alone = malloc(product.c.n * sizeof(float));
+        assert_non_null(alone);
+        memcpy(alone, nn_download(&product.c), product.c.n * sizeof(float));
+
+        product.args.least_m = rows[i];
+        assert_int_equal(zr_nn_matmul_workspace_bytes(device->device, &product.args), own);
+        product.args.least_m = 1;
+        size_t bytes = zr_nn_matmul_workspace_bytes(device->device, &product.args);
+        assert_true(bytes >= own && bytes >= before);
+        before = bytes;
+        run_product(device, &product);
+        nn_assert_same("a product that may have fewer rows", alone, nn_download(&product.c),
+                       product.c.n * sizeof(float));
+        free(alone);
+        free_product(&product);
+    }
+}
+
+static void test_least_rows(void **state) {
+    (void)state;
+    nn_on_every_device(least_rows_body);
+}
+
 /* The same product twice, on one device: the same bits. */
 static void determinism_body(nn_device_t *device) {
     static const size_t shape[3] = {200, 333, 150};
@@ -223,6 +256,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products),
         cmocka_unit_test(test_epilogues),
+        cmocka_unit_test(test_least_rows),
         cmocka_unit_test(test_determinism),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
