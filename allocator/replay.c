@@ -154,6 +154,20 @@ static zr_tape_kind_t kind_of(const zr_allocation_request_t *request) {
                             .lifetime = (uint8_t)request->lifetime};
 }
 
+/* What a step that follows the plan knows of an entry: a place that was large enough is so for the
+ * scale; without a place, whether its size varies. */
+static void note(const zr_replay_t *replay, const zr_replay_entry_t *entry, size_t block_bytes) {
+    zr_tape_entry_t *noted = &replay->plan->tape.entries[entry - replay->plan->entries];
+    if (!entry->is_planned && block_bytes != noted->block_bytes)
+        noted->varies = true;
+    if (replay->scale == 0)
+        return;
+    if (replay->scale < noted->least_scale)
+        noted->least_scale = replay->scale;
+    if (replay->scale > noted->most_scale)
+        noted->most_scale = replay->scale;
+}
+
 /* The entry whose place a request may have; NULL: it is served without the plan. */
 static zr_replay_entry_t *match(zr_replay_t *replay, const zr_allocation_request_t *request,
                                 size_t block_bytes) {
@@ -161,6 +175,7 @@ static zr_replay_entry_t *match(zr_replay_t *replay, const zr_allocation_request
     zr_replay_entry_t *entry = replay->is_in_segment ? next_entry(replay) : NULL;
     bool matches = entry != NULL && zr_tape_kind_equals(&entry->kind, &kind);
     if (matches && !entry->is_planned) {
+        note(replay, entry, block_bytes);
         replay->statistics.n_left_out++;
         return NULL;
     }
@@ -169,15 +184,6 @@ static zr_replay_entry_t *match(zr_replay_t *replay, const zr_allocation_request
     leave(replay, entry != NULL ? replay->at - 1 : replay->at);
     replay->statistics.n_unplanned++;
     return NULL;
-}
-
-/* A place that was large enough is so for the scale. */
-static void note_scale(zr_replay_t *replay, const zr_replay_entry_t *entry) {
-    zr_tape_entry_t *noted = &replay->plan->tape.entries[entry - replay->plan->entries];
-    if (replay->scale < noted->least_scale)
-        noted->least_scale = replay->scale;
-    if (replay->scale > noted->most_scale)
-        noted->most_scale = replay->scale;
 }
 
 zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_request_t *request,
@@ -202,8 +208,7 @@ zr_status_t zr_replay_take(zr_allocator_t *allocator, const zr_allocation_reques
     block->state = ZR_BLOCK_LIVE;
     block->requested_bytes = request->size_bytes;
     entry->is_live = true;
-    if (replay->scale != 0)
-        note_scale(replay, entry);
+    note(replay, entry, block_bytes);
     replay->n_live++;
     replay->statistics.n_planned++;
     *block_p = block;
@@ -563,8 +568,19 @@ static bool is_at_end(const zr_replay_t *replay) {
     return true;
 }
 
-/* What all places of each micro-batch reach. */
-static void find_reach(const zr_tape_t *tape, zr_replay_reach_t *reach, size_t n_micro_batches) {
+/* What an entry reaches. One that varies and has no place is put where there is room, which depends
+ * on the steps before. */
+static zr_replay_reach_t reach_of(const zr_replay_made_t *plan, size_t i) {
+    const zr_tape_entry_t *entry = &plan->tape.entries[i];
+    if (!plan->entries[i].is_planned && entry->varies)
+        return (zr_replay_reach_t){.least = UINT32_MAX};
+    return (zr_replay_reach_t){.least = entry->least_scale, .most = entry->most_scale};
+}
+
+/* What all entries of each micro-batch reach. */
+static void find_reach(const zr_replay_made_t *plan, zr_replay_reach_t *reach,
+                       size_t n_micro_batches) {
+    const zr_tape_t *tape = &plan->tape;
     size_t segment = 0;
     for (size_t i = 0; i < n_micro_batches; i++)
         reach[i] = (zr_replay_reach_t){.most = UINT32_MAX};
@@ -577,11 +593,11 @@ static void find_reach(const zr_tape_t *tape, zr_replay_reach_t *reach, size_t n
             continue;
         if (micro_batch == 0 || micro_batch > n_micro_batches)
             micro_batch = n_micro_batches;
-        zr_replay_reach_t *of_all = &reach[micro_batch - 1];
-        if (entry->least_scale > of_all->least)
-            of_all->least = entry->least_scale;
-        if (entry->most_scale < of_all->most)
-            of_all->most = entry->most_scale;
+        zr_replay_reach_t *of_all = &reach[micro_batch - 1], own = reach_of(plan, i);
+        if (own.least > of_all->least)
+            of_all->least = own.least;
+        if (own.most < of_all->most)
+            of_all->most = own.most;
     }
 }
 
@@ -591,7 +607,7 @@ bool zr_allocator_replay_reach(zr_allocator_t *allocator, zr_replay_reach_t *rea
     const zr_replay_t *replay = allocator->replay;
     bool is_known = replay != NULL && n_micro_batches > 0 && is_at_end(replay);
     if (is_known)
-        find_reach(&replay->plan->tape, reach_p, n_micro_batches);
+        find_reach(replay->plan, reach_p, n_micro_batches);
     pthread_mutex_unlock(&allocator->lock);
     return is_known;
 }

@@ -121,7 +121,8 @@ typedef struct zr_replay_reach {
 /**
  * After the last allocation of a step: of what scales micro-batches may be in a step that is known
  * to follow the plan from the first to the last allocation. It would neither map nor give back
- * anything, and leave everything as it is.
+ * anything, and leave everything as it is. Where something has no place in the plan, and not always
+ * the same size, nothing is known: it is put where there is room.
  *
  * @param reach_p  [n_micro_batches]
  * @return false when the step itself has not followed a plan; reach_p is left alone then

@@ -197,6 +197,8 @@ bool zr_tape_is_alike(const zr_tape_t *a, const zr_tape_t *b) {
 }
 
 static void enlarge(zr_tape_entry_t *entry, const zr_tape_entry_t *other) {
+    if (other->varies || other->block_bytes != entry->block_bytes)
+        entry->varies = true;
     if (other->block_bytes > entry->block_bytes)
         entry->block_bytes = other->block_bytes;
 }

@@ -29,6 +29,7 @@ typedef struct zr_tape_entry {
     uint32_t freed_in;              /* the segment */
     uint32_t least_scale;           /* of the scales that it is known to be large enough for */
     uint32_t most_scale;            /* 0: it depends on none (zr_allocator_replay_scale) */
+    bool varies;                    /* in steps that were alike it had another size */
 } zr_tape_entry_t;
 
 typedef struct zr_tape_segment {

@@ -577,6 +577,32 @@ static void test_what_would_follow_is_known(void **state) {
     }
 }
 
+/* On a late device what no stream uses has no place. Where its size varies, what it finds depends
+ * on all steps before. */
+static void test_what_has_no_place_may_not_vary(void **state) {
+    static const uint32_t scales[3] = {10, 20, 15};
+    (void)state;
+    for (int varies = 0; varies < 2; varies++) {
+        steps_t *steps = open_plain(true);
+        for (size_t i = 0; i < 3; i++) {
+            const size_t size = 100 * (size_t)scales[i];
+            step_t step = accumulating_step(&size, 1);
+            step.ops[0].scale = scales[i];
+            step_op_t host = {.kind = STEP_ALLOCATE, .slot = EXTRA, .stream = STEPS_NO_STREAM};
+            step_insert(&step, 1,
+                        (step_op_t){.kind = STEP_FREE, .slot = EXTRA, .stream = STEPS_NO_STREAM});
+            host.size_bytes = varies ? size : 2000;
+            host.lifetime = ZR_LIFETIME_UNIT;
+            step_insert(&step, 1, host);
+            steps_run(steps, &step);
+        }
+        zr_replay_reach_t reach;
+        assert_true(zr_allocator_replay_reach(steps->allocator, &reach, 1));
+        assert_true(varies ? reach.least > reach.most : reach.least == 10 && reach.most == 20);
+        steps_close(&steps);
+    }
+}
+
 static void test_too_many_allocations_are_said_once(void **state) {
     (void)state;
     steps_t *steps = open_with(true, PLENTY, N_ALLOCATIONS - 1);
@@ -1117,6 +1143,7 @@ int main(void) {
         cmocka_unit_test(test_sizes_that_vary_are_enlarged),
         cmocka_unit_test(test_micro_batches_share_their_largest_size),
         cmocka_unit_test(test_what_would_follow_is_known),
+        cmocka_unit_test(test_what_has_no_place_may_not_vary),
         cmocka_unit_test(test_too_many_allocations_are_said_once),
         cmocka_unit_test(test_what_outlives_its_step_is_left_out),
         cmocka_unit_test(test_empty_and_persistent_ones_are_not_its_business),

@@ -181,6 +181,9 @@ static void lengths_are_followed(void **state) {
         "layers=2,channels=32,vocab=256 --stage 3 --ranks 2 --grad-accum 12 --steps 8 --seed 1",
         "layers=2,channels=32,vocab=256 --stage 0 --memory-plan off --recompute unit --steps 20 "
         "--seed 1",
+        /* Tokens on their way to a late device have no place in the plan. */
+        "layers=1,channels=32,vocab=256 --micro-batch 10 --grad-accum 2 --overlap-comm on "
+        "--recompute unit --offload-activations cpu --steps 14 --seed 19",
         /* Products of few rows need memory, and those of more take as much. */
         "layers=1,channels=64,vocab=256 --stage 2 --micro-batch 4 --steps 12 --seed 8",
         /* Logits do not all exist at once: of fewer rows, more words did. */
