@@ -296,17 +296,26 @@ static zr_status_t allocate(gpt_t *gpt, const char *name, zr_tier_t tier, zr_tag
     return zr_allocate(gpt->allocator, &request, field);
 }
 
+/* Of the largest micro-batch. */
+static size_t most_rows(const gpt_t *gpt) {
+    size_t rows = gpt->batch.rows, most = gpt->options.most_tokens;
+    return rows > most ? rows : most;
+}
+
 /* Copy tokens to the device by way of host memory of our own, which the allocator keeps until
-   the copy is done. */
+   the copy is done. It is that of the largest micro-batch: what a late device copies from has no
+   place in a plan of memory, and finds the same room in every step if its size is always the
+   same. */
 static zr_status_t upload_tokens(gpt_t *gpt, const int32_t *tokens, const int32_t *targets) {
     gpt_batch_t *batch = &gpt->batch;
     size_t size_bytes = batch->rows * sizeof(int32_t);
+    size_t most_bytes = most_rows(gpt) * sizeof(int32_t);
     ZR_TRY(allocate(gpt, "tokens", ZR_TIER_DEVICE, ZR_TAG_DATA, ZR_LIFETIME_MICRO_BATCH, size_bytes,
                     (void **)&batch->tokens));
     ZR_TRY(allocate(gpt, "tokens", ZR_TIER_DEVICE, ZR_TAG_DATA, ZR_LIFETIME_MICRO_BATCH, size_bytes,
                     (void **)&batch->targets));
     ZR_TRY(allocate(gpt, "tokens", ZR_TIER_HOST, ZR_TAG_STAGING, ZR_LIFETIME_MICRO_BATCH,
-                    2 * size_bytes, &batch->staging));
+                    2 * most_bytes, &batch->staging));
     if (!zr_device_info(zr_runtime_device(gpt->runtime))->stores_nothing) {
         memcpy(batch->staging, tokens, size_bytes);
         memcpy((char *)batch->staging + size_bytes, targets, size_bytes);
@@ -432,8 +441,7 @@ static zr_status_t layers_forward(gpt_t *gpt, bool for_backward) {
  * Where lengths vary, those of the longest: with its own a shorter one could have more logits at a
  * time. */
 static size_t vocab_chunk(const gpt_t *gpt) {
-    size_t rows = gpt->batch.rows;
-    rows = rows > gpt->options.most_tokens ? rows : gpt->options.most_tokens;
+    size_t rows = most_rows(gpt);
     size_t vocab = gpt->shape.vocab, most = GPT_LOGITS_ELEMS / rows;
     most = most < GPT_MIN_CHUNK ? GPT_MIN_CHUNK : most;
     size_t n_chunks = (vocab + most - 1) / most;

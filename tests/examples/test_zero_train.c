@@ -607,6 +607,22 @@ static void lengths_vary(void **state) {
     assert_non_null(strstr(out, "; 28 tokens; loss"));
 }
 
+static double host_bytes(const char *more) {
+    char arguments[256];
+    snprintf(arguments, sizeof(arguments), TINY "--steps 1 --json --quiet %s", more);
+    json_t *object = run_json(arguments, 0);
+    double bytes = number(json_object_get(object, "peak_bytes"), "host", "live");
+    assert_true((number(object, "tokens", NULL) < 16) == (more[0] != '\0'));
+    json_decref(object);
+    return bytes;
+}
+
+/* Tokens wait for their copy in room for the longest: a place that no plan has may not vary. */
+static void tokens_have_room_for_the_longest(void **state) {
+    (void)state;
+    assert_true(host_bytes("--seq-min 1 --seed 2") == host_bytes(""));
+}
+
 /* The hash of a run of two ranks that accumulates two micro-batches; free it. */
 static char *hash_with(const char *arguments, int stage) {
     char all[512];
@@ -953,6 +969,7 @@ int main(void) {
         cmocka_unit_test(activations_leave_the_device),
         cmocka_unit_test(activations_within_budgets),
         cmocka_unit_test(lengths_vary),
+        cmocka_unit_test(tokens_have_room_for_the_longest),
         cmocka_unit_test(varying_lengths_at_every_stage),
         cmocka_unit_test(equal_lengths_as_without),
         cmocka_unit_test(out_of_budget),
