@@ -24,6 +24,7 @@
 
 #include "tests/zero/comm/free_port.h"
 #include "zero/comm/control.h"
+#include "zero/comm/wire.h"
 
 enum { LONG_MS = 60000, SHORT_MS = 300, MOST = 5 };
 
