@@ -1,5 +1,6 @@
 zr_add_test(examples/test_args.c LINK examples_common)
 zr_add_test(examples/test_data.c LINK zero_data)
+target_link_options(test_data PRIVATE LINKER:--wrap=pread,--wrap=pthread_join)
 zr_add_test(examples/test_gpt_tensors.c LINK zero_gpt)
 zr_add_test(examples/test_zero_checkpoint.c LABELS asan)
 target_compile_definitions(test_zero_checkpoint PRIVATE
