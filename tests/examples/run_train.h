@@ -81,15 +81,18 @@ static inline pid_t start(const char *arguments) {
     return child;
 }
 
-/* Until the run has said something: no time is too long but that of the test's own limit. */
+/* Until the run has said something: no time is too long but that of the test's own limit. It may
+ * have ended meanwhile; end() says how. */
 static inline void wait_for(pid_t child, const char *part) {
-    int status;
-    for (;;) {
+    for (bool has_ended = false;;) {
         read_file("err", err, sizeof(err));
         if (strstr(err, part) != NULL)
             return;
-        if (waitpid(child, &status, WNOHANG) != 0)
+        if (has_ended)
             fail_msg("it ended before it said \"%s\": %s", part, err);
+        siginfo_t about = {0};
+        assert_int_equal(waitid(P_PID, (id_t)child, &about, WEXITED | WNOHANG | WNOWAIT), 0);
+        has_ended = about.si_pid != 0;
         usleep(1000);
     }
 }

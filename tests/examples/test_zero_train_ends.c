@@ -70,8 +70,8 @@ static void quiet_runs_are_warned(void **state) {
         skip(); /* no plan of a run so large, and so nothing to warn of */
     pid_t child = start("--model gpt3-175b --seq 16 --data text --quiet --steps 1");
     wait_for(child, "the system may end the run without a word");
-    assert_int_equal(kill(child, SIGKILL), 0);
-    assert_true(WIFSIGNALED(end(child)));
+    assert_int_equal(kill(child, SIGKILL), 0); /* if the system has not ended it before */
+    assert_int_not_equal(end(child), 0);
     assert_string_equal(out, "");
 }
 
