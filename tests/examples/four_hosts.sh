@@ -123,6 +123,30 @@ strike() {
 # Whether a process is there that is not a zombie.
 is_running() { [ -d "/proc/$1" ] && ! grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 
+# are_there HOST...: whether all these ranks train still.
+are_there() {
+    local host
+    for host in "$@"; do is_running "${pids[$host]}" || return 1; done
+}
+
+# begin CASE STARVED OPTION...: four hosts train, and have saved; then a while passes. Again, where the
+# machine has held one up for the time limit, so that all was over before anything was done to anybody.
+begin() {
+    local case=$1 starved=$2
+    shift 2
+    for ((try = 0; try < 10; try++)); do
+        launch "$case" "0 1 2 3" "$starved" --steps 1000000 --checkpoint-dir run --checkpoint-every 2 \
+            --checkpoint-keep 2 --log log "$@"
+        until [ -s run/latest ] || ! are_there 0 1 2 3; do sleep 0.1; done
+        sleep "$((delay_ms / 1000)).$(printf %03d $((delay_ms % 1000)))"
+        [ "$starved" = none ] || return 0 # who starves may not come so far
+        [ -s run/latest ] && are_there 0 1 2 3 && return 0
+        wait "${pids[@]}"
+        rm -rf run log
+    done
+    fail "nothing was saved"
+}
+
 # one_moment CASE: what, whom and when follow from the seed and the case.
 one_moment() {
     case=$1
@@ -133,22 +157,14 @@ one_moment() {
     [ $(((case + case / 4) % 2)) -eq 0 ] || groups=(--shard-group-size 2) # a rank that has no group with the victim
     [ "$kind" != memory ] || [ $((case / 4 % 2)) -eq 0 ] || starved=$victim:$((least_kb + RANDOM % (most_kb - least_kb)))
     mkdir "/mnt/$case" && cd "/mnt/$case" && make_hosts "$case" || return 1
-    launch "$case" "0 1 2 3" "$starved" --steps 1000000 --checkpoint-dir run --checkpoint-every 2 \
-        --checkpoint-keep 2 --log log "${groups[@]}"
-    for ((i = 0; i < 600; i++)); do
-        [ -s run/latest ] && break
-        [ "$kind" = memory ] && ! is_running "${pids[$victim]}" && break
-        sleep 0.1
-    done
-    [ "$kind" = memory ] || [ -s run/latest ] || fail "nothing was saved"
-    sleep "$((delay_ms / 1000)).$(printf %03d $((delay_ms % 1000)))"
+    begin "$case" "$starved" "${groups[@]}"
     local begin=$EPOCHREALTIME
     strike "$kind" "$victim"
     [ "$kind" != memory ] || begin=$EPOCHREALTIME # it took a while to die
     local others=() code message
     for host in 0 1 2 3; do [ "$host" = "$victim" ] || others+=("$host"); done
     for host in "${others[@]}"; do
-        for ((i = 0; i < 10 * (limit_s + 20); i++)); do
+        for ((i = 0; i < 10 * (limit_s + 60); i++)); do
             is_running "${pids[$host]}" || break
             sleep 0.1
         done
@@ -165,7 +181,7 @@ one_moment() {
     local took=$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000))
     [ -z "$is_strict" ] || [ $took -le $((1000 * limit_s)) ] || fail "ended after $took ms, and not within $limit_s s: $message"
     if [ "$kind" = cut ]; then # it cannot know that it is the one
-        for ((i = 0; i < 10 * (limit_s + 20); i++)); do is_running "${pids[$victim]}" && sleep 0.1; done
+        for ((i = 0; i < 10 * (limit_s + 60); i++)); do is_running "${pids[$victim]}" && sleep 0.1; done
         is_running "${pids[$victim]}" && fail "the rank that was cut off has not ended"
         wait "${pids[$victim]}"
         code=$?
