@@ -10,8 +10,6 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <sys/resource.h>
-
 #include "tests/examples/run_plan.h"
 #include "zero/zero.h"
 
@@ -777,22 +775,6 @@ static void groups_that_are_recommended_run(void **state) {
     json_decref(planned);
 }
 
-/* Everything that GPT-3 175B could do on 1,024 ranks, in 200 MiB and 10 s of a processor. */
-static void planning_is_cheap(void **state) {
-    (void)state;
-#if !defined(__OPTIMIZE__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    skip();
-#else
-    struct rusage before, after;
-    assert_int_equal(getrusage(RUSAGE_CHILDREN, &before), 0);
-    assert_int_equal(plan("--model gpt3-175b --hardware 8x-a100-80g --ranks 1024 --dtype bf16"), 0);
-    assert_int_equal(getrusage(RUSAGE_CHILDREN, &after), 0);
-    assert_true(after.ru_utime.tv_sec + after.ru_stime.tv_sec <
-                before.ru_utime.tv_sec + before.ru_stime.tv_sec + 10);
-    assert_true(after.ru_maxrss < 200 * 1024); /* KiB, of any child so far */
-#endif
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks_are_those_of_the_run),
@@ -814,7 +796,6 @@ int main(void) {
         cmocka_unit_test(groups_of_a_file),
         cmocka_unit_test(groups_that_fit),
         cmocka_unit_test(groups_that_are_recommended_run),
-        cmocka_unit_test(planning_is_cheap),
     };
     return cmocka_run_group_tests(tests, prepare, clean);
 }

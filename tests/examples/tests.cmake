@@ -81,6 +81,10 @@ if(TARGET zero-train)
   zr_add_test(examples/test_train_plan.c LINK zero_train_core LABELS asan)
   zr_add_test(examples/test_plan_line.c ${CMAKE_SOURCE_DIR}/examples/plan_plot_time.c
               LINK zero_train_core LABELS asan)
+  zr_add_test(examples/test_plan_cost.c ${CMAKE_SOURCE_DIR}/examples/plan_options.c
+              LINK zero_train_core NO_SANITIZERS)
+  target_link_options(test_plan_cost PRIVATE LINKER:--wrap=zr_sim_clock_work
+                                             LINKER:--wrap=zr_plan_offsets)
   zr_add_test(examples/test_zero_plan.c LABELS asan)
   target_compile_definitions(test_zero_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
     ZERO_PLAN="$<TARGET_FILE:zero-plan>")
