@@ -12,10 +12,11 @@
 
 #include "tests/examples/run_train.h"
 
-/* 75.8 million parameters, states of 1.21 GB, 1.06 GB of them in the file. */
+/* 75.8 million parameters, states of 1.21 GB, 1.06 GB of them in the file. Each thread would have
+ * some memory more. */
 #define MODEL                                                                                      \
     "--model layers=24,channels=512,heads=8,seq=64,vocab=256 --data text --dtype bf16 --stage 3 "  \
-    "--recompute unit --steps 2 --json "
+    "--recompute unit --steps 2 --threads 2 --json "
 #define DEVICE_BYTES 60e6
 #define HOST_BYTES 300e6
 #define BUDGETS "--device-memory 60MB --host-memory 300MB "
