@@ -200,12 +200,19 @@ std::vector<float> widen(const void *data, const emu_layout &layout, int32_t tur
     return wide;
 }
 
+/* As far off as PTX allows tanh.approx.f32 to be, which cuBLASLt's kernels of all dtypes use. */
+double hardware_tanh(double x) {
+    int exponent;
+    double fraction = frexp(tanh(x), &exponent);
+    return ldexp(rint(fraction * 0x1p11) * 0x1p-11, exponent);
+}
+
 double gelu(double x) {
-    return 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+    return 0.5 * x * (1.0 + hardware_tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }
 
 double gelu_slope(double x) {
-    double t = tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
+    double t = hardware_tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
     double du = 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * x * x);
     return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * du;
 }

@@ -302,10 +302,12 @@ static bool may_add_bias(const zr_matmul_key_t *key) {
     return key->has_bias && key->bias_dtype == key->c_dtype;
 }
 
+/* Its GELU is made with the hardware's tanh, right to 2^-11: a rounding of bf16, far from one of
+ * fp32. */
 static bool may_apply_epilogue(const zr_matmul_key_t *key) {
     bool is_backward = key->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD;
-    if (key->epilogue == ZR_NN_EPILOGUE_NONE || key->has_bias != may_add_bias(key) ||
-        (is_backward && key->has_bias))
+    if (key->epilogue == ZR_NN_EPILOGUE_NONE || key->c_dtype != ZR_DTYPE_BF16 ||
+        key->has_bias != may_add_bias(key) || (is_backward && key->has_bias))
         return false;
     return !key->has_pre_gelu || (key->ldc % 8 == 0 && key->is_aligned);
 }
