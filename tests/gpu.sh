@@ -192,7 +192,7 @@ build_all() {
 # What is skipped has not seen the GPU: a failure here, but NCCL may be missing.
 run_suite() {
     local code
-    ctest --test-dir "$build" -R '_cuda$' -j4 --timeout 60 --output-on-failure --no-tests=error | tee "$logs/suite.tests"
+    ctest --test-dir "$build" -R '_cuda$' -j4 --output-on-failure --no-tests=error | tee "$logs/suite.tests"
     code=${PIPESTATUS[0]}
     grep -v nccl "$logs/suite.tests" | grep -q '\*\*\*Skipped' || return "$code"
     echo "a test was skipped on a machine with a GPU" >&2
