@@ -12,7 +12,8 @@
 #
 # Exit code: 0 when all that could be run passed, 1 when something failed, 2 for bad usage, 77
 # without a GPU. Parts come in the order of what they are worth. All their limits together are less than
-# the ten minutes; the file of results is written anew behind each, so that there is always one.
+# the ten minutes; what one leaves of its own, those behind it may use. The file of results is written
+# anew behind each, so that there is always one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . cmake/install.sh
@@ -34,6 +35,7 @@ done
 out=${out:-$build/gpu.json}
 logs=$build/gpu
 total_seconds=585
+limits=0 # of all parts so far, together
 n_passed=0 n_failed=0 n_left_out=0
 parts='' # JSON objects, with commas between them
 
@@ -43,18 +45,31 @@ parts='' # JSON objects, with commas between them
 quoted() {
     local text=${1//\\/\\\\}
     text=${text//\"/\\\"}
+    text=${text//$'\n'/\\n}
     printf '"%s"' "${text//[[:cntrl:]]/}"
 }
 
-# note NAME STATUS SECONDS COMMAND: a part's result; what it printed is part of it where it is JSON.
+# The end of what a part printed, as ASCII.
+last_words() {
+    local LC_ALL=C out err
+    [ -e "$logs/$1.out" ] || return 0
+    out=$(<"$logs/$1.out") err=$(<"$logs/$1.err")
+    [ ${#out} -le 8000 ] || out=${out: -8000}
+    [ ${#err} -le 2000 ] || err=${err: -2000}
+    printf %s "${out//[^$'\n' -~]/}${err:+$'\n'}${err//[^$'\n' -~]/}"
+}
+
+# note NAME STATUS SECONDS COMMAND [LIMIT]: a part's result; what it printed is part of it: as it is where it
+# is JSON, its end otherwise.
 note() {
-    local result=null
+    local result=null output=''
     if [ "$2" = passed ] && [ -e "$logs/$1.out" ]; then
         result=$(<"$logs/$1.out")
         [ "${result:0:1}" = '{' ] || result=null
     fi
+    [ "$result" != null ] || output=$(last_words "$1")
     parts+="${parts:+,}
-    {\"name\": $(quoted "$1"), \"status\": $(quoted "$2"), \"seconds\": $3, \"command\": $(quoted "$4"), \"result\": $result}"
+    {\"name\": $(quoted "$1"), \"status\": $(quoted "$2"), \"seconds\": $3, \"limit\": ${5:-null}, \"command\": $(quoted "$4"), \"result\": $result, \"output\": $(quoted "$output")}"
     case $2 in
     passed) n_passed=$((n_passed + 1)) ;;
     'left out'*) n_left_out=$((n_left_out + 1)) ;;
@@ -108,28 +123,32 @@ run_limited() {
     return 125
 }
 
-# part NAME LIMIT COMMAND...: run it, for LIMIT seconds or what is left at most.
+# part NAME LIMIT COMMAND...: run it for LIMIT seconds, and as many more of those that the parts before it
+# have left of theirs.
 part() {
-    local name=$1 limit=$2 left=$((total_seconds - SECONDS)) began=$SECONDS code
+    local name=$1 left=$((total_seconds - SECONDS)) spare=$((limits - SECONDS)) began=$SECONDS code
+    local limit=${ZR_GPU_PART_SECONDS:-$2} # the test of this script is not to wait so long
     shift 2
+    limits=$((limits + limit))
     if $is_dry; then
-        zr_say "$name (at most $limit s): $*"
+        zr_say "$name ($limit s): $*"
         return 0
     fi
     if [ "$left" -lt 5 ]; then
         leave_out "$name" "no time is left"
         return 1
     fi
-    limit=${ZR_GPU_PART_SECONDS:-$limit} # the test of this script, which is not to wait so long
-    run_limited $((limit < left ? limit : left)) "$@" >"$logs/$name.out" 2>"$logs/$name.err"
+    [ "$spare" -le 0 ] || limit=$((limit + (spare < limit ? spare : limit)))
+    limit=$((limit < left ? limit : left))
+    run_limited "$limit" "$@" >"$logs/$name.out" 2>"$logs/$name.err"
     code=$?
     case $code in
-    0) note "$name" passed $((SECONDS - began)) "$*" ;;
+    0) note "$name" passed $((SECONDS - began)) "$*" "$limit" ;;
     77) leave_out "$name" "skipped: $(tail -n 1 "$logs/$name.out")" ;;
-    124) note "$name" "timed out" $((SECONDS - began)) "$*" ;;
-    125) note "$name" "timed out, and cannot be ended" $((SECONDS - began)) "$*" ;;
+    124) note "$name" "timed out" $((SECONDS - began)) "$*" "$limit" ;;
+    125) note "$name" "timed out, and cannot be ended" $((SECONDS - began)) "$*" "$limit" ;;
     *)
-        note "$name" "failed with $code" $((SECONDS - began)) "$*"
+        note "$name" "failed with $code" $((SECONDS - began)) "$*" "$limit"
         tail -n 15 "$logs/$name.err" "$logs/$name.out" >&2
         ;;
     esac

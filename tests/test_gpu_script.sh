@@ -35,7 +35,11 @@ fake dpkg-deb <<'END'
 mkdir -p "$3/usr/lib/x86_64-linux-gnu/pkgconfig"
 echo prefix=/usr >"$3/usr/lib/x86_64-linux-gnu/pkgconfig/$(basename "$2" .deb).pc"
 END
-fake compute-sanitizer <<<'[ "${FAKE:-}" != race ]'
+fake compute-sanitizer <<'END'
+[ "${FAKE:-}" = race ] || exit 0
+printf 'a "hazard" \\ at \303\244\033[0m\nthe end\n'
+exit 1
+END
 fake cmake <<'END'
 [ "${FAKE:-}" != packages ] ||
     grep -q "^prefix=${CMAKE_PREFIX_PATH:-none}\$" "$PKG_CONFIG_PATH/some.pc" || exit 1
@@ -91,11 +95,11 @@ expect "no GPU: no results" test ! -e "$work/out.json"
 FAKE=none PATH=$work/bin:$PATH bash "$script" --dry-run --build "$work/build" >"$work/said" 2>&1
 expect "a dry run ends well" test $? -eq 0
 for part in build suite bench-adam-bf16 bench-kernels-bf16 bench-matmul-fp32 bench-step-1.5b train-ranks8-stage3 racecheck-test_nn_rows; do
-    expect "a dry run lists $part" grep -q "^$part (at most" "$work/said"
+    expect "a dry run lists $part" grep -q "^$part ([0-9]* s): " "$work/said"
 done
 expect "a dry run makes nothing" test ! -e "$work/build"
 
-limits=$(sed -n 's/.* (at most \([0-9]*\) s): .*/\1/p' "$work/said" | paste -sd+)
+limits=$(sed -n 's/^[^ ]* (\([0-9]*\) s): .*/\1/p' "$work/said" | paste -sd+)
 expect "the limits of all parts, $limits, leave some of ten minutes" test $((limits)) -le 585
 
 # build, suite, 8 benchmarks, 12 runs with their losses, 3 comparisons, 2 runs and their losses, 6 of
@@ -103,6 +107,12 @@ expect "the limits of all parts, $limits, leave some of ten minutes" test $((lim
 run well
 expect "all passes" test $code -eq 0
 expect "47 parts pass" counts 47 0
+expect "what the tests printed is in the results" grep -q '"suite".*"output": "1/2 Test .* Passed"}' "$work/out.json"
+# Parts have 100 seconds here, and up to as many that others have left.
+mapfile -t limits < <(sed -n 's/.*"limit": \([0-9]*\).*/\1/p' "$work/out.json")
+expect "the first part has its own limit: ${limits[0]}" test "${limits[0]}" -eq 100
+expect "others may use what it has left: ${limits[1]}" test "${limits[1]}" -gt 100
+expect "but no more than double theirs" test "$(printf '%s\n' "${limits[@]}" | sort -n | tail -n 1)" -eq 200
 if command -v python3 >/dev/null; then
     expect "the results are JSON" python3 -m json.tool "$work/out.json" /dev/null
 fi
@@ -114,6 +124,10 @@ run nan
 expect "losses that are no numbers fail, at stage 1 of each number of ranks" counts 44 3
 run race
 expect "compute-sanitizer's errors fail" counts 41 6
+expect "and are in the results" grep -Fq '"output": "a \"hazard\" \\ at [0m\nthe end"}' "$work/out.json"
+if command -v python3 >/dev/null; then
+    expect "which are JSON" python3 -m json.tool "$work/out.json" /dev/null
+fi
 run skips
 expect "a test that is skipped fails" counts 46 1
 run apart
