@@ -20,6 +20,7 @@
 #define N_THREADS 3
 #define N_SLOTS 12
 #define N_TENSORS 24
+#define STEPS_OF_SHAPE 40
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define N_STEPS 150
 #else
@@ -96,7 +97,7 @@ static void *work(void *context) {
 /* A step of the rank's thread; its shape changes now and then, so that it is planned again. */
 static void run_step(shared_t *shared, size_t step) {
     void *pointers[N_TENSORS] = {NULL};
-    size_t shape = step / 40 % 3;
+    size_t shape = step / STEPS_OF_SHAPE % 3;
     for (size_t segment = 0; segment < 4; segment++) {
         zr_allocator_mark(shared->allocator,
                           &(zr_mark_t){.step = step, .micro_batch = 1, .unit = segment});
@@ -115,9 +116,20 @@ static void run_step(shared_t *shared, size_t step) {
         give(shared, &pointers[i], 100 + 333 * i + 1000 * shape);
 }
 
-static void run(shared_t *shared) {
+static void start(shared_t *shared, worker_t *workers) {
+    for (int i = 0; i < N_THREADS; i++) {
+        workers[i] = (worker_t){.shared = shared, .seed = (unsigned)i + 1};
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+}
+
+/* The others come when the first two shapes have been planned: how much of the steps is by plan
+ * from then on is theirs to say. */
+static void run(shared_t *shared, worker_t *workers) {
     zr_replay_statistics_t statistics;
     for (size_t step = 1; step <= N_STEPS; step++) {
+        if (step == STEPS_OF_SHAPE + 2)
+            start(shared, workers);
         run_step(shared, step);
         if (step % 50 == 0)
             assert_true(zr_allocator_is_valid(shared->allocator));
@@ -140,11 +152,7 @@ static void check(size_t budget_bytes) {
     how.search_seconds = 1;
     assert_int_equal(zr_allocator_replay_start(shared.allocator, &how), ZR_OK);
     worker_t workers[N_THREADS] = {{0}};
-    for (int i = 0; i < N_THREADS; i++) {
-        workers[i] = (worker_t){.shared = &shared, .seed = (unsigned)i + 1};
-        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
-    }
-    run(&shared);
+    run(&shared, workers);
     shared.is_over = true;
     for (int i = 0; i < N_THREADS; i++)
         pthread_join(workers[i].thread, NULL);
