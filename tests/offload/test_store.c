@@ -342,7 +342,7 @@ static void *run_rank(void *context) {
         zr_store_create(variant->backend, options, extents, ORACLE_N_EXTENTS, &store);
     if (status != ZR_OK)
         return NULL;
-    oracle_run(store, 100, 10, (uintptr_t)context, &result);
+    oracle_run(store, 100, 10, (uint64_t)options->log.rank, &result);
     zr_store_destroy(&store);
     zr_device_close(&options->device);
     return result.n_ended[0] > 50 ? context : NULL; /* what came back has been compared */

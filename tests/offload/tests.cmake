@@ -1,5 +1,5 @@
 set(STORE_FIXTURE offload/store_fixture.c offload/store_oracle.c)
-zr_add_test(offload/test_store.c ${STORE_FIXTURE})
+zr_add_test(offload/test_store.c common/ticking_clock.c ${STORE_FIXTURE})
 zr_add_test(offload/test_store_uring.c ${STORE_FIXTURE} LABELS asan)
 zr_add_test(offload/test_store_faults.c offload/fault_ring.c ${STORE_FIXTURE} LABELS asan)
 foreach(function zr_ring_open zr_ring_queue zr_ring_submit zr_ring_next zr_ring_register_buffers
