@@ -289,7 +289,7 @@ void run_ranks(const comm_suite_t *suite, int n_ranks, int timeout_ms, rank_fn b
         run_as_children(&run);
     else
         run_as_threads(&run);
-    for (int r = 0; world == NULL && r < n_ranks; r++)
+    for (int r = 0; r < n_ranks; r++)
         is_too_slow |= run.ranks[r].is_too_slow;
     is_too_slow &= timeout_ms < MOST_TIMEOUT_MS;
     bool failed = !is_too_slow && report_failures(&run);

@@ -55,7 +55,7 @@ struct rank {
     pthread_barrier_t *together; /* of the test, outside of what is tested */
     rank_fn body;
     int timeout_ms;              /* of calls */
-    bool is_too_slow;            /* for that, before the body */
+    bool is_too_slow;            /* for that, before the body or in it */
     char log[LOG_BYTES];         /* errors since the last clear_log */
     char failure[FAILURE_BYTES]; /* first check that failed, "" without one */
     void *arena;
@@ -82,7 +82,8 @@ struct rank_world {
 void prepare_board(rank_board_t *board, int n_ranks);
 
 /** Run `body` on every rank of a new communicator; fails the test when a check did. Where a busy
- * machine leaves a short time limit no time to warm up, it is run again with a longer one. */
+ * machine leaves a short time limit no time to warm up, or to come to what is tested, it is run
+ * again with a longer one. */
 void run_ranks(const comm_suite_t *suite, int n_ranks, int timeout_ms, rank_fn body,
                const void *context);
 

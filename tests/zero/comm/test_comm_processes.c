@@ -215,7 +215,13 @@ static void keep_error(void *context, zr_log_level_t level, int rank, const char
         snprintf(context, 512, "%s", message);
 }
 
-typedef enum verdict { RIGHT, WRONG, NOT_BEGUN } verdict_t;
+typedef enum verdict { RIGHT, WRONG, TOO_BUSY } verdict_t;
+
+/* Whether the words are on a rank that was too late; which of them is, on a busy machine and with
+ * little time, is not certain. */
+static bool is_of_time(const char *error) {
+    return strstr(error, " has waited ") != NULL || strstr(error, " heard") != NULL;
+}
 
 /* A rank: the last one is killed. The first error has to name it and the call. */
 static verdict_t outlive(int rank, moment_t moment, int timeout_ms) {
@@ -236,7 +242,7 @@ static verdict_t outlive(int rank, moment_t moment, int timeout_ms) {
         zr_range_map(device, ZR_TIER_DEVICE, range, 0, granule) != ZR_OK)
         return WRONG;
     if (zr_comm_all_reduce(comm, &message, range, 100, stream) != ZR_OK)
-        return NOT_BEGUN;
+        return TOO_BUSY;
     bool is_inside = moment >= INSIDE && zr_device_info(device)->shares_memory;
     dies_in_kernels = rank == VICTIM && is_inside && moment == INSIDE;
     waits_in_kernels = rank == VICTIM && is_inside && moment == TOO_SLOW;
@@ -263,13 +269,15 @@ static verdict_t outlive(int rank, moment_t moment, int timeout_ms) {
         status == ZR_ERR_COMM &&
         strstr(error, "all_reduce of \"h.3 gradients\" (fp32, 100 elements, model, call 2)") &&
         strstr(error, cause);
+    if (!is_right && timeout_ms < LONG_MS && is_of_time(error))
+        return TOO_BUSY;
     return is_right ? RIGHT : WRONG;
 }
 
 /* False: a busy machine has left no time to come to the moment. */
 static bool lose_rank(moment_t moment, int timeout_ms) {
     pid_t children[N_PROCESSES];
-    bool has_begun = true;
+    bool has_come = true;
     prepare();
     atomic_store(n_let_go, 0);
     fflush(NULL);
@@ -283,15 +291,15 @@ static bool lose_rank(moment_t moment, int timeout_ms) {
         int status = 0;
         assert_int_equal(waitpid(children[rank], &status, 0), children[rank]);
         bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-        has_begun &= !WIFEXITED(status) || WEXITSTATUS(status) != NOT_BEGUN;
-        if (!has_begun && timeout_ms < LONG_MS)
+        has_come &= !WIFEXITED(status) || WEXITSTATUS(status) != TOO_BUSY;
+        if (!has_come && timeout_ms < LONG_MS)
             continue;
         if (rank == VICTIM && (is_killed || moment != TOO_SLOW))
             assert_true(is_killed);
         else
             assert_true(WIFEXITED(status) && WEXITSTATUS(status) == RIGHT);
     }
-    return has_begun;
+    return has_come;
 }
 
 static void test_killed_rank(void **state) {
