@@ -56,7 +56,8 @@ zr_add_emu_test(test_emu_attention kernels/cuda/test_attention.c ref/attention_b
 zr_add_emu_test(test_emu_attention_fails emu/test_emu_attention_fails.c kernels/device_fixture.c
                 LABELS asan)
 zr_add_emu_test(test_emu_bits emu/test_emu_bits.c kernels/device_fixture.c LABELS asan)
-zr_add_emu_test(test_emu_trace emu/test_emu_trace.c common/trace_file.c LABELS asan)
+zr_add_emu_test(test_emu_trace emu/test_emu_trace.c common/trace_file.c common/ticking_clock.c
+                LABELS asan)
 zr_add_emu_test(test_emu_allocator emu/test_emu_allocator.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_checkpoint zero/test_checkpoint.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_late zero/test_late.c zero/toy.c ${RANKS} NO_SANITIZERS)
@@ -91,8 +92,9 @@ endif()
 # zero-bench likewise: that its commands run there, and their fields add up; times say nothing.
 if(TARGET zero-bench)
   add_executable(zero-bench-emu EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/zero_bench.c
-                                 $<TARGET_OBJECTS:zero_emu>)
+                                 common/ticking_clock.c $<TARGET_OBJECTS:zero_emu>)
   target_link_libraries(zero-bench-emu PRIVATE zero_bench_core)
+  zr_wrap_for_common(zero-bench-emu common/ticking_clock.c)
   set_target_properties(zero-bench-emu PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   zr_add_test(examples/bench/test_zero_bench_device.c NO_SANITIZERS)
   target_compile_definitions(test_zero_bench_device PRIVATE ZERO_BENCH="$<TARGET_FILE:zero-bench-emu>")

@@ -16,6 +16,10 @@ static inline int run_shell(const char *command) {
     return WEXITSTATUS(status);
 }
 
+#ifndef ZERO_TRAIN_PROCESS
+#define ZERO_TRAIN_PROCESS ZERO_TRAIN /* what is started several times */
+#endif
+
 /* The exit status of rank 0. Its output is in out and err, that of others in out.1 and err.1, ...
  */
 static inline int run_by_hand(int n_ranks, const char *arguments) {
@@ -26,7 +30,8 @@ static inline int run_by_hand(int n_ranks, const char *arguments) {
         "while [ $rank -lt %d ]; do "
         "RANK=$rank LOCAL_RANK=$rank '%s' %s >out.$rank 2>err.$rank & rank=$((rank + 1)); done; "
         "RANK=0 LOCAL_RANK=0 '%s' %s >out 2>err; code=$?; wait; exit $code",
-        n_ranks, free_port(), n_ranks, ZERO_TRAIN, arguments, ZERO_TRAIN, arguments);
+        n_ranks, free_port(), n_ranks, ZERO_TRAIN_PROCESS, arguments, ZERO_TRAIN_PROCESS,
+        arguments);
     return run_shell(command);
 }
 

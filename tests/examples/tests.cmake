@@ -1,3 +1,15 @@
+# zr_add_ticking(PROGRAM CORE): PROGRAM-ticking, whose clock is later at every look, so that what took
+# place has taken time. For tests of its times, with ranks that are threads: processes would have a
+# clock each.
+function(zr_add_ticking program core)
+  string(REPLACE "-" "_" source ${program})
+  add_executable(${program}-ticking EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/${source}.c
+                                                     common/ticking_clock.c)
+  target_link_libraries(${program}-ticking PRIVATE ${core})
+  zr_wrap_for_common(${program}-ticking common/ticking_clock.c)
+  set_target_properties(${program}-ticking PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+endfunction()
+
 zr_add_test(examples/test_args.c LINK examples_common)
 zr_add_test(examples/test_data.c LINK zero_data)
 target_link_options(test_data PRIVATE LINKER:--wrap=pread,--wrap=pthread_join)
@@ -7,18 +19,20 @@ target_compile_definitions(test_zero_checkpoint PRIVATE
   ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>")
 add_dependencies(test_zero_checkpoint zero-checkpoint)
 if(TARGET zero-train)
+  zr_add_ticking(zero-train zero_train_core)
   zr_add_test(examples/test_zero_train.c)
-  target_compile_definitions(test_zero_train PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+  target_compile_definitions(test_zero_train PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train-ticking>"
     CHECK_MEMORY_VIZ="${CMAKE_CURRENT_SOURCE_DIR}/allocator/check_memory_viz.py")
-  add_dependencies(test_zero_train zero-train)
+  add_dependencies(test_zero_train zero-train-ticking)
   zr_add_test(examples/test_zero_train_messages.c)
   target_compile_definitions(test_zero_train_messages PRIVATE
     ZERO_TRAIN="$<TARGET_FILE:zero-train>" CONFIG_DOC="${CMAKE_SOURCE_DIR}/docs/config.md")
   add_dependencies(test_zero_train_messages zero-train)
   zr_add_test(examples/test_zero_train_trace.c common/trace_file.c LABELS asan)
-  target_compile_definitions(test_zero_train_trace PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+  target_compile_definitions(test_zero_train_trace PRIVATE
+    ZERO_TRAIN="$<TARGET_FILE:zero-train-ticking>" ZERO_TRAIN_PROCESS="$<TARGET_FILE:zero-train>"
     ZERO_PLAN="$<TARGET_FILE:zero-plan>")
-  add_dependencies(test_zero_train_trace zero-train zero-plan)
+  add_dependencies(test_zero_train_trace zero-train zero-train-ticking zero-plan)
   zr_add_test(examples/test_zero_train_mpi.c NO_SANITIZERS)
   target_compile_definitions(test_zero_train_mpi PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>"
                                                          ZR_MPIRUN="${ZR_TEST_MPIRUN}"
