@@ -31,3 +31,8 @@ zr_add_test(allocator/test_planner_minimalloc.c allocator/plan_cases.c NO_SANITI
 target_compile_definitions(
   test_planner_minimalloc
   PRIVATE ZR_MINIMALLOC_CASES="${CMAKE_SOURCE_DIR}/../shared/data/minimalloc")
+
+if(ZR_WITH_CUDA)
+  zr_add_gpu_program(test_allocator_cuda allocator/test_allocator_cuda.c kernels/device_fixture.c)
+  zr_add_gpu_test(test_allocator_cuda test_allocator_cuda)
+endif()

@@ -58,7 +58,8 @@ zr_add_emu_test(test_emu_attention_fails emu/test_emu_attention_fails.c kernels/
 zr_add_emu_test(test_emu_bits emu/test_emu_bits.c kernels/device_fixture.c LABELS asan)
 zr_add_emu_test(test_emu_trace emu/test_emu_trace.c common/trace_file.c common/ticking_clock.c
                 LABELS asan)
-zr_add_emu_test(test_emu_allocator emu/test_emu_allocator.c kernels/device_fixture.c LABELS asan)
+zr_add_emu_test(test_emu_allocator allocator/test_allocator_cuda.c kernels/device_fixture.c
+                LABELS asan)
 zr_add_emu_test(test_emu_checkpoint zero/test_checkpoint.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_late zero/test_late.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_matmul emu/test_emu_matmul.c emu/nn_array.c kernels/device_fixture.c
@@ -108,7 +109,7 @@ zr_test_properties(test_emu_comm_nccl_processes NO_SANITIZERS)
 zr_add_emu_test(test_emu_nccl emu/test_emu_nccl.c zero/comm/comm_cases.c zero/comm/ranks.c
                 LABELS asan)
 target_link_options(test_emu_nccl PRIVATE LINKER:--wrap=zr_comm_clock)
-zr_add_emu_test(test_emu_comm_threads emu/test_emu_comm_threads.c ${COMM_SUITE} NO_SANITIZERS)
+zr_add_emu_test(test_emu_comm_threads zero/comm/test_comm_threads_cuda.c ${COMM_SUITE} NO_SANITIZERS)
 add_test(NAME test_emu_parity_nccl COMMAND test_emu_parity nccl)
 zr_test_properties(test_emu_parity_nccl NO_SANITIZERS)
 set_tests_properties(test_emu_parity_nccl PROPERTIES ENVIRONMENT EMU_DEVICES=8)

@@ -32,20 +32,11 @@ if(ZR_WITH_CUDA)
   foreach(test test_device test_kernels test_parity)
     zr_add_gpu_test(${test}_cuda ${test} cuda)
   endforeach()
-  zr_compiled_once(objects ref/attention_bounds.c kernels/device_fixture.c ref/ref_nn.c)
-  add_executable(test_attention kernels/cuda/test_attention.c ${objects})
-  target_include_directories(test_attention PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-  target_link_libraries(test_attention PRIVATE zero PkgConfig::CMOCKA m)
-  set_target_properties(test_attention PROPERTIES RUNTIME_OUTPUT_DIRECTORY
-                                                  ${CMAKE_BINARY_DIR}/tests)
+  zr_add_gpu_program(test_attention kernels/cuda/test_attention.c ref/attention_bounds.c
+                     kernels/device_fixture.c ref/ref_nn.c)
   zr_add_gpu_test(test_attention_cuda test_attention cuda)
-  zr_compiled_once(objects kernels/device_fixture.c)
-  add_executable(test_native_cuda kernels/test_native.c ${objects} kernels/cuda/native_kernel.cu)
-  target_include_directories(test_native_cuda PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
-  target_include_directories(test_native_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  target_link_libraries(test_native_cuda PRIVATE zero PkgConfig::CMOCKA m)
-  set_target_properties(test_native_cuda PROPERTIES RUNTIME_OUTPUT_DIRECTORY
-                                                    ${CMAKE_BINARY_DIR}/tests)
+  zr_add_gpu_program(test_native_cuda kernels/test_native.c kernels/device_fixture.c
+                     kernels/cuda/native_kernel.cu)
   zr_add_gpu_test(test_native_cuda test_native_cuda cuda)
   zr_add_test(kernels/cuda/test_cublaslt.c NO_SANITIZERS)
   target_include_directories(test_cublaslt SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS}
