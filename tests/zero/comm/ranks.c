@@ -115,9 +115,20 @@ void release_memory(rank_t *self) {
     self->n_takes = 0;
 }
 
+/* Whether the communicator was made for every rank. */
+static bool all_are_made(const rank_t *self) {
+    bool are_made = true;
+    for (int r = 0; r < self->n_ranks; r++)
+        are_made &= self->ranks[r].comm != NULL;
+    return are_made;
+}
+
 static void *run_rank(void *argument) {
     rank_t *self = argument;
-    if (self->comm != NULL)
+    pthread_barrier_wait(self->together);
+    bool are_made = all_are_made(self);
+    pthread_barrier_wait(self->together); /* a body may destroy it */
+    if (are_made)
         self->body(self);
     if (self->failure[0] != '\0')
         zr_comm_abort(self->comm, self->failure);
@@ -198,8 +209,10 @@ static void run_as_threads(const test_run_t *run) {
 static void run_as_rank(const test_run_t *run, int rank) {
     rank_t *self = fill_rank(run, rank);
     zr_comm_t *comm = NULL;
-    if (run->suite->create_rank(rank, run->n_ranks, &run->options, &comm) != ZR_OK)
+    if (run->suite->create_rank(rank, run->n_ranks, &run->options, &comm) != ZR_OK) {
         note_failure(self, __FILE__, __LINE__, "the communicator is made");
+        self->is_too_slow = true;
+    }
     open_rank(self); /* which device may depend on the rank */
     self->comm = comm;
     if (comm != NULL && run->suite->warm_up != NULL)

@@ -234,8 +234,9 @@ static verdict_t outlive(int rank, moment_t moment, int timeout_ms) {
     void *range = NULL;
     options.log = (zr_log_t){.sink = keep_error, .context = error, .level = ZR_LOG_ERROR};
     options.timeout_ms = timeout_ms;
-    if (create_rank(rank, N_PROCESSES, &options, &comm) != ZR_OK ||
-        open_shared_device(&device) != ZR_OK || zr_stream_create(device, "comm", &stream) != ZR_OK)
+    if (create_rank(rank, N_PROCESSES, &options, &comm) != ZR_OK)
+        return TOO_BUSY;
+    if (open_shared_device(&device) != ZR_OK || zr_stream_create(device, "comm", &stream) != ZR_OK)
         return WRONG;
     size_t granule = zr_device_info(device)->granule_bytes;
     if (zr_range_reserve(device, ZR_TIER_DEVICE, granule, &range) != ZR_OK ||
