@@ -49,7 +49,8 @@ template <typename W> static __device__ inline W *zr_access(void *address) {
     return const_cast<W *>(zr_access<W>(static_cast<const void *>(address)));
 }
 
-/** Let launches of `kernel` on the current device ask for `size_bytes` of shared memory. */
+/** Let launches of `kernel` on the current device ask for `size_bytes` of shared memory: the same
+ * number each time, because other threads launch it, too. */
 template <typename... P>
 static inline zr_status_t zr_cuda_allow_shared(zr_stream_t *stream, void (*kernel)(P...),
                                                size_t size_bytes, const char *name) {

@@ -655,7 +655,12 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute at
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
         (size_t)value > shared_bytes_most)
         return returned(cudaErrorInvalidValue);
-    machine.shared_bytes[{device_of_thread, function}] = (size_t)value;
+    size_t &allowed = machine.shared_bytes[{device_of_thread, function}];
+    if ((size_t)value < allowed)
+        misuse("%s: %zu bytes were allowed, and %d are now: a launch of another thread that needs "
+               "more may come between",
+               __func__, allowed, value);
+    allowed = (size_t)value;
     return cudaSuccess;
 }
 

@@ -265,12 +265,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
 /* ---- launches
  * ---------------------------------------------------------------------------------------- */
 
+/* What is allowed is the kernel's, on this device: of two ranks with heads of different sizes one
+ * may launch behind what the other has allowed. So it is what any launch needs. */
 static zr_status_t launch(zr_stream_t *stream, void (*kernel)(const zr_cuda_attention_t),
                           const zr_cuda_attention_t &args, const char *name) {
-    size_t bytes = shared_bytes(args.head_size);
-    ZR_TRY(zr_cuda_allow_shared(stream, kernel, bytes, name));
-    ZR_CUDA_LAUNCH(kernel, zr_cuda_attention_blocks(args, WARPS), THREADS, bytes,
-                   zr_cuda_queue(stream), args);
+    ZR_TRY(zr_cuda_allow_shared(stream, kernel, shared_bytes(ZR_ATTENTION_MAX_HEAD_SIZE), name));
+    ZR_CUDA_LAUNCH(kernel, zr_cuda_attention_blocks(args, WARPS), THREADS,
+                   shared_bytes(args.head_size), zr_cuda_queue(stream), args);
     return zr_cuda_launched(stream, name);
 }
 
