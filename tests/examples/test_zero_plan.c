@@ -763,7 +763,8 @@ static void groups_that_are_recommended_run(void **state) {
     assert_int_equal((int)number(best, "shard_group_size", NULL), 2);
     assert_int_equal(json_dump_file(json_object_get(recommended, "config"), "slow_run.json", 0), 0);
     for (int by_file = 0; by_file <= 1; by_file++) {
-        snprintf(arguments, sizeof(arguments), "--data text --steps 4 --json %s %s",
+        /* The described ranks have a thread each. */
+        snprintf(arguments, sizeof(arguments), "--data text --steps 4 --json --threads 1 %s %s",
                  by_file ? "--config slow_run.json" : "",
                  text(recommended, by_file ? "options_with_config" : "options"));
         json_t *trained = run_json(arguments, 0);
