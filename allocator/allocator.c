@@ -483,8 +483,9 @@ static void drain(zr_allocator_t *allocator, zr_tier_memory_t *memory) {
         if (status == ZR_OK)
             continue;
         zr_log_write(&allocator->log, ZR_LOG_ERROR,
-                     "%s memory: given back although %zu frees wait for a stream that failed (%s)",
-                     zr_tier_name(memory->tier), memory->pending.n_blocks, zr_status_name(status));
+                     "%s memory: given back with %s behind a stream that failed (%s)",
+                     zr_tier_name(memory->tier),
+                     zr_count_text(memory->pending.n_blocks, "free").text, zr_status_name(status));
         zr_pending_drop(&memory->pending, &allocator->events);
     }
 }

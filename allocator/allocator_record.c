@@ -78,8 +78,8 @@ zr_status_t zr_allocator_record_start(zr_allocator_t *allocator, size_t max_byte
     if (status == ZR_OK)
         return ZR_OK;
     return zr_fail(&allocator->log, status,
-                   "recording allocations: no memory for what is live, within %zu bytes",
-                   max_bytes == 0 ? ZR_RECORDING_MAX_BYTES : max_bytes);
+                   "recording allocations: no memory for what is live, within %s",
+                   zr_count_text(max_bytes == 0 ? ZR_RECORDING_MAX_BYTES : max_bytes, "byte").text);
 }
 
 zr_status_t zr_allocator_record_stop(zr_allocator_t *allocator, zr_recording_t **recording_p) {

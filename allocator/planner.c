@@ -78,7 +78,8 @@ static zr_status_t check_input(const zr_plan_buffer_t *buffers, size_t n_buffers
                                const size_t *offsets, const zr_log_t *log) {
     size_t left = ZR_PLAN_MAX_BYTES;
     if (n_buffers > 0 && (buffers == NULL || offsets == NULL))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%zu buffers to plan, but no array of %s", n_buffers,
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s to plan, but no array of %s",
+                       zr_count_text(n_buffers, "buffer").text,
                        buffers == NULL ? "them" : "offsets");
     if (n_buffers > ZR_PLAN_MAX_BUFFERS)
         return zr_fail(log, ZR_ERR_ARGUMENT, "%zu buffers are too many to plan; at most %zu",
@@ -265,7 +266,8 @@ static zr_status_t make_plan(const zr_plan_buffer_t *buffers, size_t n_buffers,
     zr_status_t status =
         zr_plan_run(buffers, n_buffers, options->capacity_bytes, 0, &clock, offsets_p, result_p);
     if (status != ZR_OK)
-        return zr_fail(&options->log, status, "no memory to plan %zu buffers", n_buffers);
+        return zr_fail(&options->log, status, "no memory to plan %s",
+                       zr_count_text(n_buffers, "buffer").text);
     result_p->n_steps = clock.n_steps;
     result_p->seconds = zr_plan_clock_now(&clock) - clock.begin;
     return ZR_OK;

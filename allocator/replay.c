@@ -418,8 +418,8 @@ static void end_step(zr_allocator_t *allocator) {
     if (is_too_long(replay)) {
         pthread_mutex_unlock(&allocator->lock); /* the sink is the caller's */
         zr_log_write(&allocator->log, ZR_LOG_WARNING,
-                     "step %zu allocates more than %zu times: it is not planned (max_allocations)",
-                     replay->step, replay->tape.max_entries);
+                     "step %zu allocates more than %s: it is not planned (max_allocations)",
+                     replay->step, zr_count_text(replay->tape.max_entries, "time").text);
         pthread_mutex_lock(&allocator->lock);
     }
     if (!replay->tape.is_torn && replay->tape.n_entries > 0 &&

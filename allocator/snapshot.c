@@ -89,9 +89,10 @@ zr_status_t zr_snapshot_save(const zr_recording_t *recording, const char *path,
                        "memory snapshot %s: the name has to end in .csv, .json or .pickle", path);
     if (recording->status != ZR_OK)
         return zr_fail(log, ZR_ERR_STATE,
-                       "memory snapshot %s: not written, for the recording ended early, at %zu "
-                       "lives: there was no memory for more within %zu bytes",
-                       path, recording->n_lives, recording->max_bytes);
+                       "memory snapshot %s: not written, for the recording ended early, at %s: "
+                       "there was no memory for more within %s",
+                       path, zr_count_text(recording->n_lives, "life").text,
+                       zr_count_text(recording->max_bytes, "byte").text);
     errno = 0;
     FILE *file = fopen(path, "wb");
     zr_status_t status = file == NULL ? ZR_ERR_IO : write_form(recording, form, file);
@@ -103,8 +104,8 @@ zr_status_t zr_snapshot_save(const zr_recording_t *recording, const char *path,
         status = ZR_ERR_IO;
     }
     if (status == ZR_ERR_MEMORY)
-        return zr_fail(log, status, "memory snapshot %s: no memory to write %zu lives", path,
-                       recording->n_lives);
+        return zr_fail(log, status, "memory snapshot %s: no memory to write %s", path,
+                       zr_count_text(recording->n_lives, "life").text);
     if (status != ZR_OK)
         return zr_fail(log, status, "cannot write memory snapshot %s: %s", path, strerror(error));
     return ZR_OK;

@@ -397,8 +397,8 @@ static double now_seconds(void) {
 zr_status_t data_reader_next(data_reader_t *reader, size_t *length_p, const int32_t **tokens_p,
                              const int32_t **targets_p) {
     if (reader->n_given == reader->part.n_micro_batches)
-        return zr_fail(&reader->data->files.log, ZR_ERR_STATE, "all %llu micro-batches were read",
-                       (unsigned long long)reader->part.n_micro_batches);
+        return zr_fail(&reader->data->files.log, ZR_ERR_STATE, "there are %s, and all were read",
+                       zr_count_text(reader->part.n_micro_batches, "micro-batch").text);
     double start = now_seconds();
     pthread_mutex_lock(&reader->lock);
     reader->n_returned = reader->n_given;

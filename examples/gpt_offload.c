@@ -18,8 +18,8 @@ static zr_status_t declare(gpt_t *gpt) {
     zr_store_extent_t *extents = calloc(options->n_slots, sizeof(*extents));
     zr_extents_t place;
     if (extents == NULL)
-        return zr_fail(zr_runtime_log(gpt->runtime), ZR_ERR_MEMORY, "no memory for %zu extents",
-                       options->n_slots);
+        return zr_fail(zr_runtime_log(gpt->runtime), ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(options->n_slots, "extent").text);
     for (size_t i = 0; i < options->n_slots; i++)
         extents[i] = (zr_store_extent_t){.name = options->name, .size_bytes = extent_bytes};
     options->n_buffers = n_buffers < options->n_slots ? n_buffers : options->n_slots;

@@ -317,8 +317,8 @@ static zr_status_t share_results(rank_t *rank) {
     bytes = (bytes + granule - 1) / granule * granule;
     train_result_t *of_all = calloc(n_ranks, sizeof(*of_all));
     if (of_all == NULL)
-        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the results of %zu ranks",
-                       n_ranks);
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the results of %s",
+                       zr_count_text(n_ranks, "rank").text);
     zr_status_t status = zr_range_reserve(rank->device, ZR_TIER_DEVICE, bytes, &base);
     if (status == ZR_OK)
         status = zr_range_map(rank->device, ZR_TIER_DEVICE, base, 0, bytes);
@@ -435,7 +435,8 @@ static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
 static zr_status_t grow(rank_t *rank, double **values, size_t capacity) {
     double *grown = realloc(*values, capacity * sizeof(*grown));
     if (grown == NULL)
-        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the times of %zu steps", capacity);
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the times of %s",
+                       zr_count_text(capacity, "step").text);
     *values = grown;
     return ZR_OK;
 }
@@ -448,7 +449,8 @@ static zr_status_t note_delay(rank_t *rank, const train_step_line_t *line) {
     if (rank->delays == NULL)
         rank->delays = calloc(n_ranks, sizeof(*rank->delays));
     if (rank->delays == NULL)
-        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the delays of %zu ranks", n_ranks);
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the delays of %s",
+                       zr_count_text(n_ranks, "rank").text);
     rank->delays[line->slowest.rank].n_steps += 1;
     rank->delays[line->slowest.rank].excess_seconds += line->slowest.excess_seconds;
     rank->result.n_delayed_steps += 1;
@@ -725,7 +727,8 @@ static zr_status_t create_ranks(run_t *run) {
     run->ranks = calloc((size_t)n_here, sizeof(*run->ranks));
     zr_status_t status = comms != NULL && run->ranks != NULL
                              ? train_launch_comms(run->options, &run->log, comms)
-                             : zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_here);
+                             : zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %s",
+                                       zr_count_text((uint64_t)n_here, "rank").text);
     for (int i = 0; i < n_here && run->ranks != NULL; i++) {
         rank_t *rank = &run->ranks[i];
         rank->run = run;
@@ -779,9 +782,10 @@ static void run_threads(run_t *run, rank_t *ranks) {
 static zr_status_t save_traces(const run_t *run, rank_t *ranks, train_trace_result_t *result) {
     size_t n_ranks = (size_t)train_launch_n_here(run->options), n = 0;
     zr_trace_t **traces = calloc(n_ranks, sizeof(zr_trace_t *));
-    zr_status_t status = traces != NULL ? ZR_OK
-                                        : zr_fail(&run->log, ZR_ERR_MEMORY,
-                                                  "no memory for the traces of %zu ranks", n_ranks);
+    zr_status_t status = traces != NULL
+                             ? ZR_OK
+                             : zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for the traces of %s",
+                                       zr_count_text(n_ranks, "rank").text);
     for (size_t i = 0; i < n_ranks && traces != NULL; i++)
         if (ranks[i].trace != NULL)
             traces[n++] = ranks[i].trace;
@@ -818,10 +822,10 @@ static zr_status_t save_snapshot(const run_t *run, const rank_t *rank) {
         zr_recording_info(rank->recording, &info);
         if (rank->recorded_step > 0)
             zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %s of step %zu written to %s",
-                         zr_count_text(info.n_lives, "live").text, rank->recorded_step, path);
+                         zr_count_text(info.n_lives, "life").text, rank->recorded_step, path);
         else
             zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %s written to %s",
-                         zr_count_text(info.n_lives, "live").text, path);
+                         zr_count_text(info.n_lives, "life").text, path);
     }
     free(path);
     return status;

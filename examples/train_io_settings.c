@@ -101,11 +101,11 @@ static zr_status_t check_files(const settings_t *s) {
         n_paths += *at == ',';
     if (s->nvme.files_per_path * n_paths <= ZR_STORE_MAX_PATHS)
         return ZR_OK;
-    return zr_fail(
-        s->log, ZR_ERR_ARGUMENT,
-        "--io-settings %s: files_per_path is %zu, with %zu folders; allowed are %d files "
-        "together: name fewer folders, or write a smaller files_per_path",
-        s->path, s->nvme.files_per_path, n_paths, ZR_STORE_MAX_PATHS);
+    return zr_fail(s->log, ZR_ERR_ARGUMENT,
+                   "--io-settings %s: files_per_path is %zu, with %s; allowed are %d files "
+                   "together: name fewer folders, or write a smaller files_per_path",
+                   s->path, s->nvme.files_per_path, zr_count_text(n_paths, "folder").text,
+                   ZR_STORE_MAX_PATHS);
 }
 
 static zr_status_t read_object(settings_t *s, json_t *object) {

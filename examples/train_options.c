@@ -890,11 +890,11 @@ static zr_status_t check_sizes(const train_options_t *options, const zr_log_t *l
             "the number of tokens overflows; allowed are less than 2^64 together",
             c->micro_batch, c->grad_accum, options->n_ranks, options->seq, options->steps);
     if (c->micro_batch > (size_t)INT32_MAX / options->seq)
-        return zr_fail(
-            log, ZR_ERR_ARGUMENT,
-            "--micro-batch %zu: of sequences of %zu tokens, allowed are at most %d tokens; "
-            "the nearest is %zu",
-            c->micro_batch, options->seq, INT32_MAX, (size_t)INT32_MAX / options->seq);
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--micro-batch %zu: of sequences of %s, allowed are at most %d tokens; "
+                       "the nearest is %zu",
+                       c->micro_batch, zr_count_text(options->seq, "token").text, INT32_MAX,
+                       (size_t)INT32_MAX / options->seq);
     return ZR_OK;
 }
 
@@ -1183,7 +1183,8 @@ zr_status_t train_options_parse(int argc, char **argv, const zr_log_t *log,
     train_options_t options = train_options_default();
     options.data_paths = calloc((size_t)argc + 1, sizeof(*options.data_paths));
     if (options.data_paths == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %d arguments", argc);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text((uint64_t)argc, "argument").text);
     zr_status_t status = parse_over(argc, argv, log, &options);
     bool run = !options.help && !options.version;
     zr_log_t own_log = *log;

@@ -211,9 +211,10 @@ static void print_optimizer(const train_options_t *options, const train_result_t
     if (offload->largest_group_elems > 0) {
         explain_update(options, offload, why, sizeof(why));
         fprintf(file,
-                "\n             sub-groups of up to %zu parameters are updated on the %s:\n"
+                "\n             sub-groups of up to %s are updated on the %s:\n"
                 "             %s",
-                offload->largest_group_elems, update_place(options, offload), why);
+                zr_count_text(offload->largest_group_elems, "parameter").text,
+                update_place(options, offload), why);
     }
     fprintf(file, "\n");
     if (offload->copied_down_bytes > 0)

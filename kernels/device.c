@@ -198,8 +198,9 @@ zr_status_t zr_range_reserve(zr_device_t *device, zr_tier_t tier, size_t size_by
                        "tier %d has no addresses; only device and host have", (int)tier);
     if (size_bytes == 0 || size_bytes % device->info.granule_bytes != 0 || base_p == NULL)
         return zr_fail(&device->log, ZR_ERR_ARGUMENT,
-                       "%s memory: a range of %zu bytes is not a multiple of the %zu-byte granule",
-                       zr_tier_name(tier), size_bytes, device->info.granule_bytes);
+                       "%s memory: a range of %s is not a multiple of the %zu-byte granule",
+                       zr_tier_name(tier), zr_count_text(size_bytes, "byte").text,
+                       device->info.granule_bytes);
 
     struct zr_device_range *range = malloc(sizeof(*range));
     if (range == NULL)
@@ -225,8 +226,8 @@ void zr_range_release(zr_device_t *device, zr_tier_t tier, void **base, size_t s
     struct zr_device_range *range = *link;
     if (range == NULL || range->size_bytes != size_bytes) {
         zr_log_write(&device->log, ZR_LOG_ERROR,
-                     "%s memory: %p with %zu bytes is no reserved range; nothing was released",
-                     zr_tier_name(tier), *base, size_bytes);
+                     "%s memory: %p with %s is no reserved range; nothing was released",
+                     zr_tier_name(tier), *base, zr_count_text(size_bytes, "byte").text);
         return;
     }
     device->backend->range_release(device, tier, *base, size_bytes);
@@ -246,10 +247,10 @@ static zr_status_t check_granules(zr_device_t *device, zr_tier_t tier, const voi
     if (offset_bytes % granule != 0 || size_bytes % granule != 0 ||
         offset_bytes > range->size_bytes || size_bytes > range->size_bytes - offset_bytes)
         return zr_fail(&device->log, ZR_ERR_ARGUMENT,
-                       "%s memory: cannot %s %zu bytes at %zu: not whole granules of %zu bytes "
+                       "%s memory: cannot %s %s at %zu: not whole granules of %zu bytes "
                        "inside a range of %zu",
-                       zr_tier_name(tier), verb, size_bytes, offset_bytes, granule,
-                       range->size_bytes);
+                       zr_tier_name(tier), verb, zr_count_text(size_bytes, "byte").text,
+                       offset_bytes, granule, range->size_bytes);
     return ZR_OK;
 }
 
@@ -297,8 +298,9 @@ zr_status_t zr_range_move(zr_device_t *device, zr_tier_t tier, void *from_base,
     if (from_base == to_base && from_offset_bytes < to_offset_bytes + size_bytes &&
         to_offset_bytes < from_offset_bytes + size_bytes)
         return zr_fail(&device->log, ZR_ERR_ARGUMENT,
-                       "%s memory: cannot move %zu bytes from %zu to %zu, which overlap",
-                       zr_tier_name(tier), size_bytes, from_offset_bytes, to_offset_bytes);
+                       "%s memory: cannot move %s from %zu to %zu, which overlap",
+                       zr_tier_name(tier), zr_count_text(size_bytes, "byte").text,
+                       from_offset_bytes, to_offset_bytes);
     zr_status_t status =
         device->backend->range_move(device, tier, (char *)from_base + from_offset_bytes,
                                     (char *)to_base + to_offset_bytes, size_bytes);
@@ -463,13 +465,13 @@ zr_status_t zr_copy_async(zr_stream_t *stream, void *dst, const void *src, size_
     if (size_bytes == 0)
         return ZR_OK;
     if (dst == NULL || src == NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "stream \"%s\": copying %zu bytes from %p to %p",
-                       stream->name, size_bytes, src, dst);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "stream \"%s\": copying %s from %p to %p",
+                       stream->name, zr_count_text(size_bytes, "byte").text, src, dst);
     uintptr_t from = (uintptr_t)src, to = (uintptr_t)dst;
     if (kind == ZR_COPY_DEVICE_TO_DEVICE && from < to + size_bytes && to < from + size_bytes)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "stream \"%s\": copying %zu bytes from %p to %p, which overlap",
-                       stream->name, size_bytes, src, dst);
+                       "stream \"%s\": copying %s from %p to %p, which overlap", stream->name,
+                       zr_count_text(size_bytes, "byte").text, src, dst);
     zr_stream_work_begins(stream);
     ZR_TRY(stream->device->backend->copy_async(stream, dst, src, size_bytes, kind));
     zr_stream_add_cost(stream, (zr_cost_t){.bytes = 2.0 * (double)size_bytes});

@@ -25,8 +25,8 @@ static zr_status_t check_elements(const zr_stream_t *stream, const char *kernel,
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s has %zu elements, more than memory can hold",
                        kernel, array, n_elems);
     if (n_elems > 0 && address == NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is NULL with %zu elements", kernel, array,
-                       n_elems);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s is NULL with %s", kernel, array,
+                       zr_count_text(n_elems, "element").text);
     if ((uintptr_t)address % zr_dtype_size(dtype) != 0)
         return zr_fail(log, ZR_ERR_ARGUMENT, "%s: %s at %p is not aligned to its %zu-byte elements",
                        kernel, array, address, zr_dtype_size(dtype));
@@ -129,7 +129,7 @@ zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sou
                           zr_dtype_t dtype, size_t n_elems) {
     if (n_sources < 1 || n_sources > ZR_MAX_SUM_SOURCES || sources == NULL)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
-                       "sum: %d sources; 1 to %d are possible", n_sources, ZR_MAX_SUM_SOURCES);
+                       "sum: n_sources is %d; 1 to %d are possible", n_sources, ZR_MAX_SUM_SOURCES);
     ZR_TRY(check_array(stream, "sum", "dst", dst, dtype, n_elems));
     for (int i = 0; i < n_sources; i++)
         ZR_TRY(check_array(stream, "sum", "a source", sources[i], dtype, n_elems));
@@ -169,8 +169,8 @@ static zr_status_t check_spread(const zr_stream_t *stream, void *const *dsts, in
     if (n_sources < 1 || n_sources > ZR_MAX_SUM_SOURCES || sources == NULL || n_dsts < 0 ||
         n_dsts > ZR_MAX_SUM_SOURCES || dsts == NULL)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "spread: %d sources, %d places; 1 to %d and 0 to %d are possible", n_sources,
-                       n_dsts, ZR_MAX_SUM_SOURCES, ZR_MAX_SUM_SOURCES);
+                       "spread: n_sources is %d, n_dsts %d; 1 to %d and 0 to %d are possible",
+                       n_sources, n_dsts, ZR_MAX_SUM_SOURCES, ZR_MAX_SUM_SOURCES);
     if (n_sources == 1 && zr_dtype_size(dtype) == 0)
         return zr_fail(log, ZR_ERR_ARGUMENT, "spread: %d is no dtype", (int)dtype);
     /* A copy is one of bytes; what else there is to check is the same. */

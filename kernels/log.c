@@ -119,6 +119,9 @@ zr_count_text_t zr_count_text(uint64_t n, const char *noun) {
              !ends_in_one_of(noun, length - 1, "aeou")) {
         length--;
         ending = "ies";
+    } else if (length > 1 && strcmp(noun + length - 2, "fe") == 0) {
+        length -= 2;
+        ending = "ves";
     }
     snprintf(count.text, sizeof(count.text), "%" PRIu64 " %.*s%s", n, (int)length, noun, ending);
     return count;

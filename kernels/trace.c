@@ -34,8 +34,8 @@ static zr_status_t check_options(const zr_trace_options_t *o) {
                        "trace: steps %zu to %zu; the first is at least 1, the last not before it",
                        o->first_step, o->last_step);
     if (o->most_bytes < ZR_TRACE_LEAST_BYTES)
-        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "trace: %zu bytes of memory; at least %zu",
-                       o->most_bytes, ZR_TRACE_LEAST_BYTES);
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "trace: %s of memory; at least %zu",
+                       zr_count_text(o->most_bytes, "byte").text, ZR_TRACE_LEAST_BYTES);
     return ZR_OK;
 }
 
@@ -118,9 +118,10 @@ static zr_trace_event_t *append(zr_trace_t *trace, zr_trace_event_kind_t kind, d
 static void end_recording(zr_trace_t *trace) {
     if (!trace->is_full)
         zr_log_write(&trace->options.log, ZR_LOG_WARNING,
-                     "trace of %s: in step %zu there is no memory for more than %zu events (%s): "
+                     "trace of %s: in step %zu there is no memory for more than %s (%s): "
                      "what comes later is left out; record fewer steps",
-                     trace->options.process_name, trace->newest_step, trace->n_events,
+                     trace->options.process_name, trace->newest_step,
+                     zr_count_text(trace->n_events, "event").text,
                      zr_size_text(trace->memory_bytes).text);
     trace->is_full = true;
     trace->n_left_out++;

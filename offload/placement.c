@@ -8,9 +8,9 @@ static zr_status_t check(const zr_placement_options_t *o, const size_t *tensor_e
                          size_t n_tensors) {
     if (o->elem_bytes == 0 || o->group_elems == 0)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "placement: %zu bytes per element in pieces of %zu; both have to be more "
+                       "placement: %s per element in pieces of %zu; both have to be more "
                        "than 0",
-                       o->elem_bytes, o->group_elems);
+                       zr_count_text(o->elem_bytes, "byte").text, o->group_elems);
     if (!(o->ratio >= 0 && o->ratio <= 1))
         return zr_fail(&o->log, ZR_ERR_ARGUMENT, "placement: ratio is %g; it has to be 0 to 1",
                        o->ratio);
@@ -18,9 +18,10 @@ static zr_status_t check(const zr_placement_options_t *o, const size_t *tensor_e
     for (size_t i = 0; i < n_tensors; i++) {
         if (tensor_elems[i] > left)
             return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                           "placement: with tensor %zu of %zu elements, %zu bytes each, the bytes "
+                           "placement: with tensor %zu of %s, %s each, the bytes "
                            "overflow",
-                           i, tensor_elems[i], o->elem_bytes);
+                           i, zr_count_text(tensor_elems[i], "element").text,
+                           zr_count_text(o->elem_bytes, "byte").text);
         left -= tensor_elems[i];
     }
     return ZR_OK;
@@ -95,8 +96,8 @@ zr_status_t zr_placement_make(const zr_placement_options_t *o, const size_t *ten
     if (placement.pieces == NULL || placement.first_piece == NULL ||
         placement.tensor_bytes == NULL) {
         zr_placement_clear(&placement);
-        return zr_fail(&o->log, ZR_ERR_MEMORY, "the system has no memory to place %zu pieces",
-                       n_pieces);
+        return zr_fail(&o->log, ZR_ERR_MEMORY, "the system has no memory to place %s",
+                       zr_count_text(n_pieces, "piece").text);
     }
     progress_t progress = begin(o, tensor_elems, n_tensors);
     for (size_t i = 0; i < n_tensors; i++) {

@@ -87,8 +87,9 @@ static zr_status_t check(const zr_stash_options_t *o) {
                        o->name, (int)o->tier);
     if (o->n_slots > ZR_STASH_MAX_SLOTS || o->slot_bytes > SIZE_MAX / 2)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "stash of %s: %zu slots of %zu bytes; at most %zu of %zu are possible",
-                       o->name, o->n_slots, o->slot_bytes, ZR_STASH_MAX_SLOTS, SIZE_MAX / 2);
+                       "stash of %s: %s of %s; at most %zu of %zu are possible", o->name,
+                       zr_count_text(o->n_slots, "slot").text,
+                       zr_count_text(o->slot_bytes, "byte").text, ZR_STASH_MAX_SLOTS, SIZE_MAX / 2);
     if (!is_nvme)
         return ZR_OK;
     if (o->store == NULL)
@@ -123,10 +124,10 @@ static zr_status_t check_extents(const zr_stash_options_t *o) {
         if (extent->size_bytes < o->slot_bytes || extent->size_bytes != first->size_bytes ||
             extent->account != first->account)
             return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                           "stash of %s: extent \"%s\" has %zu bytes of account %zu; all slots "
+                           "stash of %s: extent \"%s\" has %s of account %zu; all slots "
                            "need %zu or more, and be as the first, %zu of account %zu",
-                           o->name, extent->name, extent->size_bytes, extent->account,
-                           o->slot_bytes, first->size_bytes, first->account);
+                           o->name, extent->name, zr_count_text(extent->size_bytes, "byte").text,
+                           extent->account, o->slot_bytes, first->size_bytes, first->account);
     }
     return ZR_OK;
 }
@@ -150,8 +151,8 @@ static zr_status_t create_buffers(zr_stash_t *stash) {
                                     .buffer_bytes = stash->extent_bytes};
     stash->buffers = calloc(o->n_buffers, sizeof(*stash->buffers));
     if (stash->buffers == NULL)
-        return zr_fail(&o->log, ZR_ERR_MEMORY, "stash of %s: no memory for %zu buffers' table",
-                       o->name, o->n_buffers);
+        return zr_fail(&o->log, ZR_ERR_MEMORY, "stash of %s: no memory for the table of %s",
+                       o->name, zr_count_text(o->n_buffers, "buffer").text);
     ZR_TRY(zr_staging_make(&options, stash->store, &stash->staging));
     for (size_t i = 0; i < o->n_buffers; i++) {
         stash->buffers[i].base = zr_staging_buffer(&stash->staging, i);
@@ -185,8 +186,8 @@ zr_status_t zr_stash_create(const zr_stash_options_t *options, zr_stash_t **stas
     if (stash == NULL || slots == NULL) {
         free(stash);
         free(slots);
-        return zr_fail(&options->log, ZR_ERR_MEMORY, "stash of %s: no memory for %zu slots",
-                       options->name, options->n_slots);
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "stash of %s: no memory for %s", options->name,
+                       zr_count_text(options->n_slots, "slot").text);
     }
     stash->options = *options;
     stash->slots = slots;
@@ -458,8 +459,9 @@ zr_status_t zr_stash_put(zr_stash_t *stash, size_t slot_index, void **pointer, s
     slot_t *slot = &stash->slots[slot_index];
     if (size_bytes > o->slot_bytes || *pointer == NULL)
         return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                       "stash of %s: put of %zu bytes into slot %zu, which takes up to %zu",
-                       o->name, *pointer == NULL ? 0 : size_bytes, slot_index, o->slot_bytes);
+                       "stash of %s: put of %s into slot %zu, which takes up to %zu", o->name,
+                       zr_count_text(*pointer == NULL ? 0 : size_bytes, "byte").text, slot_index,
+                       o->slot_bytes);
     if (slot->is_full)
         return zr_fail(&o->log, ZR_ERR_STATE, "stash of %s: put into slot %zu, which is full",
                        o->name, slot_index);

@@ -81,8 +81,8 @@ static zr_status_t check_options(const zr_store_options_t *o) {
 static zr_status_t check_extents(const zr_store_options_t *o, const zr_store_extent_t *extents,
                                  size_t n_extents) {
     if (extents == NULL && n_extents > 0)
-        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: %zu extents, but no array of them (NULL)",
-                       n_extents);
+        return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: %s, but no array of them (NULL)",
+                       zr_count_text(n_extents, "extent").text);
     /* With padding, a sum of sizes that is far from the largest off_t. */
     size_t left = (size_t)1 << 60;
     for (size_t i = 0; i < n_extents; i++) {
@@ -90,9 +90,10 @@ static zr_status_t check_extents(const zr_store_options_t *o, const zr_store_ext
             return zr_fail(&o->log, ZR_ERR_ARGUMENT, "store: extent %zu has no name (NULL)", i);
         if (extents[i].size_bytes > left)
             return zr_fail(&o->log, ZR_ERR_ARGUMENT,
-                           "store: with extent %zu, \"%s\" of %zu bytes, they are more than the "
+                           "store: with extent %zu, \"%s\" of %s, they are more than the "
                            "%zu bytes that are possible",
-                           i, extents[i].name, extents[i].size_bytes, (size_t)1 << 60);
+                           i, extents[i].name, zr_count_text(extents[i].size_bytes, "byte").text,
+                           (size_t)1 << 60);
         if (extents[i].account >= ZR_STORE_MAX_ACCOUNTS)
             return zr_fail(&o->log, ZR_ERR_ARGUMENT,
                            "store: extent %zu, \"%s\", is of account %zu; there are 0 to %d", i,
@@ -173,8 +174,9 @@ static zr_status_t make_tables(zr_store_t *store, const zr_store_extent_t *exten
 
 err_no_memory:
     return zr_fail(&store->options.log, ZR_ERR_MEMORY,
-                   "store: no memory for the tables of %zu extents and %zu transfers", n_extents,
-                   store->options.max_transfers);
+                   "store: no memory for the tables of %s and %s",
+                   zr_count_text(n_extents, "extent").text,
+                   zr_count_text(store->options.max_transfers, "transfer").text);
 }
 
 static void free_store(zr_store_t *store) {
@@ -313,22 +315,22 @@ static zr_status_t check_bytes(const zr_store_t *store, const call_t *call) {
     size_t chunk = store->info.chunk_bytes;
     if (call->offset_bytes > extent->size_bytes ||
         call->size_bytes > extent->size_bytes - call->offset_bytes)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": %zu bytes at %zu; the extent has %zu",
-                       verb, extent->name, call->size_bytes, call->offset_bytes,
-                       extent->size_bytes);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": %s at %zu; the extent has %zu", verb,
+                       extent->name, zr_count_text(call->size_bytes, "byte").text,
+                       call->offset_bytes, extent->size_bytes);
     if (call->size_bytes == 0)
         return ZR_OK;
     if (call->offset_bytes % chunk != 0 ||
         (call->size_bytes % chunk != 0 &&
          call->offset_bytes + call->size_bytes != extent->size_bytes))
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s of \"%s\": %zu bytes at %zu are no whole chunks: begin at a multiple of "
+                       "%s of \"%s\": %s at %zu: no whole chunks: begin at a multiple of "
                        "chunk_bytes, %zu, and end at one or at the extent's end, %zu",
-                       verb, extent->name, call->size_bytes, call->offset_bytes, chunk,
-                       extent->size_bytes);
+                       verb, extent->name, zr_count_text(call->size_bytes, "byte").text,
+                       call->offset_bytes, chunk, extent->size_bytes);
     if (call->buffer == NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": no buffer (NULL) for %zu bytes", verb,
-                       extent->name, call->size_bytes);
+        return zr_fail(log, ZR_ERR_ARGUMENT, "%s of \"%s\": no buffer (NULL) for %s", verb,
+                       extent->name, zr_count_text(call->size_bytes, "byte").text);
     return ZR_OK;
 }
 
@@ -337,9 +339,9 @@ static zr_status_t check_range(const zr_store_t *store, const call_t *call) {
     if (store == NULL)
         return zr_fail(NULL, ZR_ERR_ARGUMENT, "%s: no store (NULL)", call->verb);
     if (call->extent >= store->info.n_extents)
-        return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
-                       "%s: extent %zu; %zu extents were declared", call->verb, call->extent,
-                       store->info.n_extents);
+        return zr_fail(&store->options.log, ZR_ERR_ARGUMENT, "%s: extent %zu; declared: %s",
+                       call->verb, call->extent,
+                       zr_count_text(store->info.n_extents, "extent").text);
     return check_bytes(store, call);
 }
 
@@ -410,10 +412,11 @@ static zr_status_t check_present(const zr_store_t *store, const call_t *call) {
     for (size_t i = 0; i < n_chunks(store, call); i++) {
         if (!is_present[i])
             return zr_fail(&store->options.log, ZR_ERR_STATE,
-                           "%s of \"%s\": %zu bytes at %zu: the chunk at %zu holds nothing: it was "
+                           "%s of \"%s\": %s at %zu: the chunk at %zu holds nothing: it was "
                            "never put, or its put has failed",
-                           call->verb, store->extents[call->extent].name, call->size_bytes,
-                           call->offset_bytes, call->offset_bytes + i * store->info.chunk_bytes);
+                           call->verb, store->extents[call->extent].name,
+                           zr_count_text(call->size_bytes, "byte").text, call->offset_bytes,
+                           call->offset_bytes + i * store->info.chunk_bytes);
     }
     return ZR_OK;
 }
@@ -426,8 +429,8 @@ static zr_status_t find_free_slot(zr_store_t *store, const call_t *call, size_t 
         }
     }
     return zr_fail(&store->options.log, ZR_ERR_STATE,
-                   "%s of \"%s\": %zu transfers have been started and not waited for; wait for "
-                   "some, or raise max_transfers",
+                   "%s of \"%s\": as many as max_transfers, %zu, have been started and not "
+                   "waited for; wait for some, or raise it",
                    zr_store_direction_name(call->direction), store->extents[call->extent].name,
                    store->options.max_transfers);
 }
@@ -651,12 +654,12 @@ static zr_status_t check_buffers(const zr_store_t *store, const zr_store_buffer_
                                  size_t n_buffers) {
     if (buffers == NULL && n_buffers > 0)
         return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
-                       "register: %zu buffers, but no array of them (NULL)", n_buffers);
+                       "register: %s, but no array of them (NULL)",
+                       zr_count_text(n_buffers, "buffer").text);
     for (size_t i = 0; i < n_buffers; i++) {
         if (buffers[i].base == NULL || buffers[i].size_bytes == 0)
-            return zr_fail(&store->options.log, ZR_ERR_ARGUMENT,
-                           "register: buffer %zu is %zu bytes at %p", i, buffers[i].size_bytes,
-                           buffers[i].base);
+            return zr_fail(&store->options.log, ZR_ERR_ARGUMENT, "register: buffer %zu is %s at %p",
+                           i, zr_count_text(buffers[i].size_bytes, "byte").text, buffers[i].base);
     }
     return ZR_OK;
 }
@@ -671,9 +674,8 @@ zr_status_t zr_store_register(zr_store_t *store, const zr_store_buffer_t *buffer
     zr_store_buffer_t *grown =
         realloc(store->buffers, (store->n_buffers + n_buffers) * sizeof(*grown));
     if (grown == NULL)
-        return zr_fail(&store->options.log, ZR_ERR_MEMORY,
-                       "store: no memory for the table of %zu buffers",
-                       store->n_buffers + n_buffers);
+        return zr_fail(&store->options.log, ZR_ERR_MEMORY, "store: no memory for the table of %s",
+                       zr_count_text(store->n_buffers + n_buffers, "buffer").text);
     store->buffers = grown;
     memcpy(grown + store->n_buffers, buffers, n_buffers * sizeof(*grown));
     store->n_buffers += n_buffers;

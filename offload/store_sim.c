@@ -61,9 +61,8 @@ static zr_status_t open_sim(zr_store_t *store) {
     store->info.is_direct = true;
     sim->ends = calloc(store->options.max_transfers, sizeof(*sim->ends));
     if (sim->ends == NULL)
-        return zr_fail(&store->options.log, ZR_ERR_MEMORY,
-                       "store: no memory for the times of %zu transfers",
-                       store->options.max_transfers);
+        return zr_fail(&store->options.log, ZR_ERR_MEMORY, "store: no memory for the times of %s",
+                       zr_count_text(store->options.max_transfers, "transfer").text);
     ZR_TRY(reserve(store));
     return zr_store_bounce_allocate(store, &sim->bounce_memory);
 }

@@ -48,8 +48,9 @@ static const char *ring_advice(int error) {
 
 static zr_status_t fail_ring(const zr_store_t *store, int error) {
     return zr_fail(&store->options.log, ZR_ERR_UNSUPPORTED,
-                   "store: io_uring for %zu requests cannot be had: %s (errno %d); %s",
-                   store->options.depth, strerror(error), error, ring_advice(error));
+                   "store: io_uring for %s cannot be had: %s (errno %d); %s",
+                   zr_count_text(store->options.depth, "request").text, strerror(error), error,
+                   ring_advice(error));
 }
 
 /* One block there and back through the ring, polled for. 0, or an errno. */
@@ -212,9 +213,9 @@ static zr_status_t make_uring_tables(zr_store_t *store) {
     uring->free_bounces = calloc(n_bounces, sizeof(*uring->free_bounces));
     if (uring->first_file == NULL || uring->begins == NULL || uring->requests == NULL ||
         uring->free_requests == NULL || uring->free_bounces == NULL)
-        return zr_fail(&store->options.log, ZR_ERR_MEMORY,
-                       "store: no memory for the tables of %zu requests and %zu extents", depth,
-                       n_extents);
+        return zr_fail(
+            &store->options.log, ZR_ERR_MEMORY, "store: no memory for the tables of %s and %s",
+            zr_count_text(depth, "request").text, zr_count_text(n_extents, "extent").text);
     for (size_t i = 0; i < depth; i++)
         uring->free_requests[i] = (uint32_t)(depth - 1 - i);
     uring->n_free_requests = depth;
@@ -264,7 +265,8 @@ static zr_status_t make_room_for_parts(zr_uring_store_t *uring, size_t n_parts) 
     struct iovec *grown = realloc(uring->registered, n_parts * sizeof(*grown));
     if (grown == NULL)
         return zr_fail(&uring->base.options.log, ZR_ERR_MEMORY,
-                       "store: no memory for the table of %zu buffers", n_parts);
+                       "store: no memory for the table of %s",
+                       zr_count_text(n_parts, "buffer").text);
     uring->registered = grown;
     uring->registered_capacity = n_parts;
     return ZR_OK;

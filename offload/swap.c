@@ -101,8 +101,9 @@ static zr_status_t make_chunks(zr_swap_t *swap) {
     swap->chunks = calloc(o->n_buffers * swap->most_chunks, sizeof(*swap->chunks));
     swap->sums = calloc(o->n_buffers * swap->most_chunks, sizeof(*swap->sums));
     if (swap->chunks == NULL || swap->sums == NULL)
-        return zr_fail(&o->log, ZR_ERR_MEMORY, "swap: no memory for %zu chunks of %zu buffers",
-                       swap->most_chunks, o->n_buffers);
+        return zr_fail(&o->log, ZR_ERR_MEMORY, "swap: no memory for %s of %s",
+                       zr_count_text(swap->most_chunks, "chunk").text,
+                       zr_count_text(o->n_buffers, "buffer").text);
     for (size_t i = 0; i < o->n_buffers; i++) {
         swap->slots[i].chunks = swap->chunks + i * swap->most_chunks;
         swap->slots[i].sums = swap->sums + i * swap->most_chunks;
@@ -118,8 +119,8 @@ zr_status_t zr_swap_create(const zr_swap_options_t *options, zr_store_t *store,
     if (swap == NULL || slots == NULL) {
         free(swap);
         free(slots);
-        return zr_fail(&options->log, ZR_ERR_MEMORY, "swap: no memory for %zu buffers' table",
-                       options->n_buffers);
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "swap: no memory for the table of %s",
+                       zr_count_text(options->n_buffers, "buffer").text);
     }
     swap->options = *options;
     swap->store = store;
@@ -240,9 +241,9 @@ zr_status_t zr_swap_begin(zr_swap_t *swap, zr_swap_pass_t pass, const zr_swap_it
         return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: the last pass was not ended");
     for (size_t i = 0; i < n_items; i++)
         if (items[i].size_bytes > swap->options.buffer_bytes)
-            return zr_fail(&swap->options.log, ZR_ERR_ARGUMENT,
-                           "swap: item %zu has %zu bytes, a buffer %zu", i, items[i].size_bytes,
-                           swap->options.buffer_bytes);
+            return zr_fail(
+                &swap->options.log, ZR_ERR_ARGUMENT, "swap: item %zu has %s, a buffer %zu", i,
+                zr_count_text(items[i].size_bytes, "byte").text, swap->options.buffer_bytes);
     for (size_t i = 0; i < swap->options.n_buffers; i++)
         swap->slots[i].is_loaded = false;
     swap->is_open = true;
@@ -336,8 +337,8 @@ static zr_status_t check_slice(const zr_swap_t *swap, size_t offset_bytes, size_
     size_t item_bytes = swap->items[swap->n_done].size_bytes;
     if (offset_bytes <= item_bytes && size_bytes <= item_bytes - offset_bytes)
         return ZR_OK;
-    return zr_fail(log, ZR_ERR_ARGUMENT, "swap: a slice of %zu bytes at %zu; the item has %zu",
-                   size_bytes, offset_bytes, item_bytes);
+    return zr_fail(log, ZR_ERR_ARGUMENT, "swap: a slice of %s at %zu; the item has %zu",
+                   zr_count_text(size_bytes, "byte").text, offset_bytes, item_bytes);
 }
 
 static zr_status_t open_chunk(zr_swap_t *swap, size_t number) {
@@ -354,9 +355,9 @@ static zr_status_t close_chunk(zr_swap_t *swap, size_t number, size_t size_bytes
     chunk_bytes_t bytes = bytes_of_chunk(swap, number);
     if (chunk->state != CHUNK_OPEN || size_bytes > bytes.size_bytes - chunk->closed_bytes)
         return zr_fail(&swap->options.log, ZR_ERR_STATE,
-                       "swap: %zu bytes of the chunk at %zu of the item are closed, but were not "
-                       "opened, or have been closed before",
-                       size_bytes, bytes.begin);
+                       "swap: closing %s of the chunk at %zu of the item, not opened, or closed "
+                       "before",
+                       zr_count_text(size_bytes, "byte").text, bytes.begin);
     chunk->closed_bytes += size_bytes;
     return chunk->closed_bytes == bytes.size_bytes ? hash_chunk(swap, number) : ZR_OK;
 }
@@ -475,8 +476,8 @@ zr_status_t zr_swap_load(zr_swap_t *swap, const zr_swap_item_t *item, const void
     if (swap->is_open)
         return zr_fail(&swap->options.log, ZR_ERR_STATE, "swap: a pass is under way");
     if (item->size_bytes > swap->options.buffer_bytes)
-        return zr_fail(&swap->options.log, ZR_ERR_ARGUMENT, "swap: %zu bytes, a buffer has %zu",
-                       item->size_bytes, swap->options.buffer_bytes);
+        return zr_fail(&swap->options.log, ZR_ERR_ARGUMENT, "swap: %s, a buffer has %zu",
+                       zr_count_text(item->size_bytes, "byte").text, swap->options.buffer_bytes);
     for (size_t i = 0; i < swap->options.n_buffers; i++) {
         slot_t *slot = &swap->slots[i];
         if (slot->is_loaded && is_same(&slot->item, item)) {

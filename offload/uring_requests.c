@@ -157,10 +157,10 @@ static zr_status_t log_failure(const zr_uring_store_t *uring, const zr_uring_req
     if (transfer->status != ZR_OK)
         return ZR_ERR_IO;
     return zr_fail(&uring->base.options.log, ZR_ERR_IO,
-                   "%s of \"%s\": %zu bytes at %zu: %s %s, offset %llu, length %zu: %s (errno %d)",
+                   "%s of \"%s\": %s at %zu: %s %s, offset %llu, length %zu: %s (errno %d)",
                    zr_store_direction_name(transfer->direction),
-                   uring->base.extents[transfer->extent].name, piece->size_bytes,
-                   piece->offset_bytes,
+                   uring->base.extents[transfer->extent].name,
+                   zr_count_text(piece->size_bytes, "byte").text, piece->offset_bytes,
                    transfer->direction == ZR_STORE_PUT ? "write to" : "read from", piece->file,
                    (unsigned long long)(piece->file_offset_bytes + request->done_bytes),
                    request->io_bytes - request->done_bytes, cause, error);

@@ -153,9 +153,10 @@ static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
         n_paths += *at == ',';
     if (nvme->files_per_path == 0 || nvme->files_per_path > ZR_STORE_MAX_PATHS / n_paths)
         keep_first(&status, zr_fail(log, ZR_ERR_ARGUMENT,
-                                    "configuration: nvme.files_per_path is %zu, with %zu paths; 1 "
+                                    "configuration: nvme.files_per_path is %zu, with %s; 1 "
                                     "to %d files are possible together",
-                                    nvme->files_per_path, n_paths, ZR_STORE_MAX_PATHS));
+                                    nvme->files_per_path, zr_count_text(n_paths, "path").text,
+                                    ZR_STORE_MAX_PATHS));
     bool is_param = config->offload_optimizer.device != ZR_OFFLOAD_NVME;
     const char *what = is_param ? "offload_param" : "offload_optimizer";
     if ((!is_param || config->offload_param.device == ZR_OFFLOAD_NVME) && nvme->paths[0] == '\0' &&

@@ -415,8 +415,8 @@ static zr_status_t read_rest(const reader_t *reader, int fd, char **text_p, size
             capacity = capacity ? 2 * capacity : 4096;
             char *larger = (char *)realloc(text, capacity + 1);
             if (!larger) {
-                status = zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory for %zu bytes of it",
-                                 reader->path, capacity);
+                status = zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory for %s of it",
+                                 reader->path, zr_count_text(capacity, "byte").text);
                 goto err_free_text;
             }
             text = larger;
@@ -489,8 +489,8 @@ static const char *advise(const char *text, size_t n_bytes, const json_error_t *
 }
 
 static zr_status_t fail_no_memory(const reader_t *reader, size_t n_bytes) {
-    return zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory to parse %zu bytes", reader->path,
-                   n_bytes);
+    return zr_fail(reader->log, ZR_ERR_MEMORY, "%s: no memory to parse %s", reader->path,
+                   zr_count_text(n_bytes, "byte").text);
 }
 
 static zr_status_t fail_parse(const reader_t *reader, const char *text, size_t n_bytes,

@@ -34,8 +34,8 @@ zr_status_t zr_grads_place(zr_runtime_t *runtime) {
         return ZR_OK;
     runtime->grads_places = calloc(placement->n_pieces + 1, sizeof(*runtime->grads_places));
     if (runtime->grads_places == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu pieces",
-                       placement->n_pieces);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
+                       zr_count_text(placement->n_pieces, "piece").text);
     for (size_t unit = 0; unit < placement->n_tensors; unit++) {
         size_t first[2] = {0, 0};
         for (size_t i = placement->first_piece[unit]; i < placement->first_piece[unit + 1]; i++) {

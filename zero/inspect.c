@@ -198,8 +198,8 @@ static zr_status_t check_replicas(zr_runtime_t *runtime, uint64_t xxh3) {
         if (all[2 * rank] != all[0] || all[2 * rank + 1] != all[1])
             return zr_fail(&runtime->log, ZR_ERR_STATE,
                            "rank %d has other weights than rank 0: the copies of the model that "
-                           "groups of %d ranks hold have come apart; go on from a checkpoint",
-                           rank, runtime->sharding.n_shards);
+                           "groups of %s hold have come apart; go on from a checkpoint",
+                           rank, zr_count_text((uint64_t)runtime->sharding.n_shards, "rank").text);
     return ZR_OK;
 }
 

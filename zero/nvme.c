@@ -44,8 +44,8 @@ static zr_status_t append_extents(zr_runtime_t *runtime, const zr_extents_desc_t
     size_t n_extents = nvme->n_extents + desc->n_extents;
     zr_store_extent_t *grown = realloc(nvme->extents, (n_extents + 1) * sizeof(*grown));
     if (grown == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu extents",
-                       n_extents);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
+                       zr_count_text(n_extents, "extent").text);
     nvme->extents = grown;
     for (size_t i = 0; i < desc->n_extents; i++) {
         zr_store_extent_t *extent = &nvme->extents[nvme->n_extents];

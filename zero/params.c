@@ -38,8 +38,8 @@ static zr_status_t divide(zr_runtime_t *runtime) {
                                                                                  : ZR_TIER_NVME};
     size_t *elems = calloc(n_flats + 1, sizeof(*elems));
     if (elems == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu shards",
-                       n_flats);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
+                       zr_count_text(n_flats, "shard").text);
     for (size_t i = 0; i < n_flats; i++)
         elems[i] = runtime->units[i / N_FLATS]->flat[i % N_FLATS].shard_elems;
     zr_status_t status = zr_placement_make(&options, elems, n_flats, &placement);
@@ -94,7 +94,8 @@ static zr_status_t list_shards(zr_runtime_t *runtime) {
     params->updated = calloc(params->n_updated + 1, sizeof(*params->updated));
     if (params->parts == NULL || params->updated == NULL)
         return zr_fail(&runtime->log, ZR_ERR_MEMORY,
-                       "the system has no memory for %zu parts of parameters", params->n_parts);
+                       "the system has no memory for %s of parameters",
+                       zr_count_text(params->n_parts, "part").text);
     params->n_parts = params->n_updated = 0;
     for (size_t i = 0; i < runtime->n_units; i++)
         for (int kind = 0; kind < N_FLATS; kind++)
@@ -109,8 +110,8 @@ static zr_status_t declare(zr_runtime_t *runtime) {
     size_t n_extents = runtime->n_units * N_FLATS;
     zr_store_extent_t *extents = calloc(n_extents + 1, sizeof(*extents));
     if (extents == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu extents",
-                       n_extents);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
+                       zr_count_text(n_extents, "extent").text);
     for (size_t i = 0; i < n_extents; i++) {
         const zr_unit_t *unit = runtime->units[i / N_FLATS];
         int kind = (int)(i % N_FLATS);
@@ -172,8 +173,8 @@ static zr_status_t create_swap(zr_runtime_t *runtime) {
     ZR_TRY(zr_swap_create(&options, params->store, &params->swap));
     params->taken = calloc(params->n_buffers, sizeof(zr_event_t *));
     if (params->taken == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu events",
-                       params->n_buffers);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
+                       zr_count_text(params->n_buffers, "event").text);
     for (size_t i = 0; i < params->n_buffers; i++)
         ZR_TRY(zr_event_create(runtime->device, &params->taken[i]));
     return ZR_OK;

@@ -57,8 +57,8 @@ static zr_status_t list_pieces(zr_runtime_t *runtime) {
     state->lowered = calloc(placement->n_pieces + 1, sizeof(*state->lowered));
     state->items = calloc(placement->n_pieces_in[ZR_TIER_NVME] + 1, sizeof(*state->items));
     if (state->lowered == NULL || state->items == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu pieces",
-                       placement->n_pieces);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
+                       zr_count_text(placement->n_pieces, "piece").text);
     for (size_t i = 0; i < placement->n_pieces; i++) {
         const zr_piece_t *piece = &placement->pieces[i];
         if (piece->tier != ZR_TIER_DEVICE)
@@ -84,8 +84,8 @@ static zr_status_t cut(zr_runtime_t *runtime) {
     }
     size_t *elems = calloc(runtime->n_units + 1, sizeof(*elems));
     if (elems == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu units",
-                       runtime->n_units);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
+                       zr_count_text(runtime->n_units, "unit").text);
     for (size_t i = 0; i < runtime->n_units; i++)
         elems[i] = zr_rt_state_range(runtime->units[i]).n_elems;
     zr_status_t status =
@@ -110,8 +110,8 @@ static zr_status_t declare(zr_runtime_t *runtime) {
     zr_state_t *state = &runtime->state;
     zr_store_extent_t *extents = calloc(runtime->n_units + 1, sizeof(*extents));
     if (extents == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu extents",
-                       runtime->n_units);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
+                       zr_count_text(runtime->n_units, "extent").text);
     for (size_t i = 0; i < runtime->n_units; i++)
         extents[i] =
             (zr_store_extent_t){.name = runtime->units[i]->state_tensor,

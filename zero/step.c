@@ -90,9 +90,9 @@ static zr_status_t order_next_step(zr_runtime_t *runtime) {
 
 static zr_status_t check_complete(zr_runtime_t *runtime) {
     if (runtime->micro_batch != runtime->config.grad_accum)
-        return zr_fail(&runtime->log, ZR_ERR_STATE,
-                       "zr_runtime_step after %zu of %zu micro-batches", runtime->micro_batch,
-                       runtime->config.grad_accum);
+        return zr_fail(&runtime->log, ZR_ERR_STATE, "zr_runtime_step after %zu of %s",
+                       runtime->micro_batch,
+                       zr_count_text(runtime->config.grad_accum, "micro-batch").text);
     for (size_t i = 0; i < runtime->n_units; i++) {
         const zr_unit_t *unit = runtime->units[i];
         if (unit->n_acquired != 0)

@@ -323,8 +323,8 @@ zr_status_t zr_unit_reduce(zr_unit_t *unit) {
 static zr_status_t check_begin(const zr_runtime_t *runtime) {
     if (runtime->micro_batch == runtime->config.grad_accum)
         return zr_fail(&runtime->log, ZR_ERR_STATE,
-                       "all %zu micro-batches of the step are begun; call zr_runtime_step",
-                       runtime->config.grad_accum);
+                       "the step has %s, and all are begun; call zr_runtime_step",
+                       zr_count_text(runtime->config.grad_accum, "micro-batch").text);
     for (size_t i = 0; i < runtime->n_units; i++) {
         const zr_unit_t *unit = runtime->units[i];
         if (runtime->micro_batch > 0 && has_trainable(unit) && !unit->reduced)

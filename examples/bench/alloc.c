@@ -144,7 +144,8 @@ static zr_status_t plan(alloc_bench_t *bench, const options_t *options) {
     plan_options.max_seconds = seconds_for(options, n);
     bench->offsets = calloc(n + 1, sizeof(*bench->offsets));
     if (bench->offsets == NULL)
-        return zr_fail(options->log, ZR_ERR_MEMORY, "no memory for %zu offsets", n);
+        return zr_fail(options->log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(n, "offset").text);
     ZR_TRY(zr_plan_offsets(bench->trace.buffers, n, &plan_options, bench->offsets, &bench->result));
     ZR_TRY(trace_check_plan(&bench->trace, bench->offsets, options->log, &bench->is_valid,
                             &bench->height_bytes));

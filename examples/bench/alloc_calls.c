@@ -65,7 +65,8 @@ static zr_status_t finish(calls_t *calls, const zr_log_t *log, calls_t *calls_p)
     }
     size_t n = calls->n_calls;
     calls_free(calls);
-    return zr_fail(log, ZR_ERR_MEMORY, "no memory for more than %zu calls to time", n);
+    return zr_fail(log, ZR_ERR_MEMORY, "no memory for more than %s to time",
+                   zr_count_text(n, "call").text);
 }
 
 /* ---- a training step ------------------------------------------------------------------------- */
@@ -191,7 +192,8 @@ zr_status_t calls_trace(const calls_t *calls, const zr_log_t *log, trace_t *trac
                      .capacity = n};
     if (trace.text == NULL || trace.ids == NULL || trace.buffers == NULL) {
         trace_free(&trace);
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a trace of %zu buffers", n);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a trace of %s",
+                       zr_count_text(n, "buffer").text);
     }
     for (size_t i = 0; i < calls->n_calls; i++) {
         const call_t *call = &calls->calls[i];

@@ -84,7 +84,8 @@ static zr_status_t prepare(player_t *player, zr_device_t *device, size_t n_pairs
     player->n_plays = (n_pairs + player->calls.n_pairs - 1) / player->calls.n_pairs;
     player->pointers = calloc(player->calls.n_slots, sizeof(void *));
     if (player->pointers == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %zu pointers", player->calls.n_slots);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(player->calls.n_slots, "pointer").text);
     return zr_allocator_create(device, &options, &player->allocator);
 }
 
@@ -235,9 +236,9 @@ void pairs_print(const pairs_result_t *result) {
             fprintf(stderr, "%8s", "");
         fprintf(stderr, "  %s\n", summaries[i]);
     }
-    fprintf(stderr,
-            "  %-18s %8.1f   a mutex locked and unlocked twice; medians of %zu times %zu pairs\n",
-            "locks", result->locks_ns, result->n_repetitions, result->n_pairs);
+    fprintf(stderr, "  %-18s %8.1f   a mutex locked and unlocked twice; medians of %zu times %s\n",
+            "locks", result->locks_ns, result->n_repetitions,
+            zr_count_text(result->n_pairs, "pair").text);
 }
 
 static json_t *describe_kind(const pairs_result_t *result, int kind) {

@@ -240,7 +240,8 @@ zr_status_t sim_run(const trace_t *trace, const zr_log_t *log, size_t reserved_p
     free(events);
     free(live);
     if (!has_memory)
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory to simulate allocators with %zu buffers", n);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory to simulate allocators with %s",
+                       zr_count_text(n, "buffer").text);
     for (int i = 0; i < SIM_N_KINDS; i++)
         reserved_p[i] = reserved[i];
     return ZR_OK;

@@ -89,8 +89,9 @@ static const bench_parser_t parser = {
 
 static zr_status_t check(const checkpoint_options_t *o) {
     if (o->size_bytes < LEAST_SIZE || o->size_bytes > MOST_SIZE)
-        return zr_fail(o->log, ZR_ERR_ARGUMENT, "--size %zu bytes: %s to %s are possible",
-                       o->size_bytes, zr_size_text(LEAST_SIZE).text, zr_size_text(MOST_SIZE).text);
+        return zr_fail(o->log, ZR_ERR_ARGUMENT, "--size %s: %s to %s are possible",
+                       zr_count_text(o->size_bytes, "byte").text, zr_size_text(LEAST_SIZE).text,
+                       zr_size_text(MOST_SIZE).text);
     return bench_check_folder("--path", o->path, o->log);
 }
 

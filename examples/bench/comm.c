@@ -234,7 +234,8 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     comm_report_t report = {.options = &options.comm, .n_rows = list_rows(&options, NULL)};
     report.rows = calloc(report.n_rows, sizeof(*report.rows));
     if (report.rows == NULL) {
-        zr_log_write(log, ZR_LOG_ERROR, "no memory for %zu measurements", report.n_rows);
+        zr_log_write(log, ZR_LOG_ERROR, "no memory for %s",
+                     zr_count_text(report.n_rows, "measurement").text);
         return BENCH_FAILED;
     }
     list_rows(&options, report.rows);

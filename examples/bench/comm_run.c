@@ -41,8 +41,8 @@ static zr_status_t begin_mpi(comm_rank_t *rank) {
 static zr_status_t prepare_mpi(comm_rank_t *rank) {
     rank->untouched = calloc(rank->n_rows, sizeof(*rank->untouched));
     if (rank->untouched == NULL)
-        return zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY, "no memory for %zu times",
-                       rank->n_rows);
+        return zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(rank->n_rows, "time").text);
     ZR_TRY(begin_mpi(rank));
     for (size_t i = 0; i < rank->n_rows; i++)
         for (int way = 0; way < N_COMM_MPI_WAYS; way++)
@@ -134,7 +134,8 @@ zr_status_t comm_measure(const comm_options_t *options, comm_row_t *rows, size_t
     comm_row_t *copies = calloc(n_ranks * n_rows, sizeof(*copies));
     zr_status_t status = ZR_OK;
     if (ranks == NULL || copies == NULL)
-        status = zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for %zu ranks", n_ranks);
+        status = zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for %s",
+                         zr_count_text(n_ranks, "rank").text);
     for (size_t i = 0; i < n_ranks && status == ZR_OK; i++) {
         ranks[i].options = options;
         ranks[i].rows = memcpy(copies + i * n_rows, rows, n_rows * sizeof(*rows));

@@ -46,8 +46,8 @@ static zr_status_t time_work(comm_rank_t *rank, const comm_row_t *row, int work,
 static zr_status_t note_time(comm_rank_t *rank, int work, double seconds) {
     if (bench_times_add(&rank->times[work], seconds))
         return ZR_OK;
-    return zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY, "no memory for %zu times",
-                   rank->times[work].n_times + 1);
+    return zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY, "no memory for %s",
+                   zr_count_text(rank->times[work].n_times + 1, "time").text);
 }
 
 static zr_status_t warm_up(comm_rank_t *rank, const comm_row_t *row, int work, size_t *n_calls_p) {
@@ -84,8 +84,8 @@ static zr_status_t median_of(comm_rank_t *rank, const bench_times_t *values, dou
     *median_p = bench_times_median(&sorted);
     bench_times_free(&sorted);
     return is_whole ? ZR_OK
-                    : zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY,
-                              "no memory for %zu times", values->n_times);
+                    : zr_fail(zr_device_log(rank->on.device), ZR_ERR_MEMORY, "no memory for %s",
+                              zr_count_text(values->n_times, "time").text);
 }
 
 /* Seconds of other work to those of the collective's calls. Other work on the machine comes and

@@ -138,10 +138,10 @@ static zr_status_t check_size(io_options_t *o) {
                        zr_count_text(most_files, "file").text, IO_MAX_FILES);
     if (o->place.size_bytes < unit || o->place.size_bytes > MAX_SIZE)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
-                       "--size %zu bytes: with these settings %s (%zu bytes) to %s are possible; a "
+                       "--size %s: with these settings %s (%zu bytes) to %s are possible; a "
                        "number without a unit is bytes, others end in KiB, MiB or GiB",
-                       o->place.size_bytes, zr_size_text(unit).text, unit,
-                       zr_size_text(MAX_SIZE).text);
+                       zr_count_text(o->place.size_bytes, "byte").text, zr_size_text(unit).text,
+                       unit, zr_size_text(MAX_SIZE).text);
     o->place.size_bytes -= o->place.size_bytes % unit;
     return ZR_OK;
 }

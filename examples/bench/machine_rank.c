@@ -51,8 +51,8 @@ static zr_status_t time_at_once(machine_rank_t *rank, work_t *work, zr_stream_t 
     rank->shared->ends[number] = bench_seconds();
     ZR_TRY(meet(rank));
     if (!bench_times_add(&work->times, span_of_all(rank) / (double)work->n_calls))
-        return zr_fail(&rank->options->log, ZR_ERR_MEMORY, "no memory for %zu times",
-                       work->times.n_times + 1);
+        return zr_fail(&rank->options->log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(work->times.n_times + 1, "time").text);
     return meet(rank); /* all have read */
 }
 

@@ -213,8 +213,8 @@ static size_t take_arrays(memory_kernels_t *b, bool has_memory) {
 static zr_status_t draw_tokens(memory_kernels_t *b) {
     int32_t *tokens = malloc(b->n_rows * sizeof(*tokens));
     if (tokens == NULL)
-        return zr_fail(zr_device_log(b->on->device), ZR_ERR_MEMORY, "no memory for %zu tokens",
-                       b->n_rows);
+        return zr_fail(zr_device_log(b->on->device), ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(b->n_rows, "token").text);
     uint64_t state = 1;
     for (size_t i = 0; i < b->n_rows; i++) {
         state = state * 6364136223846793005ull + 1442695040888963407ull;

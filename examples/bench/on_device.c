@@ -100,8 +100,8 @@ zr_status_t on_device_draw(on_device_t *on, void *array, zr_dtype_t dtype, size_
     size_t n_drawn = n_elems < DRAWN_ELEMS ? n_elems : DRAWN_ELEMS, size = zr_dtype_size(dtype);
     void *numbers = malloc(n_drawn * size);
     if (numbers == NULL)
-        return zr_fail(zr_device_log(on->device), ZR_ERR_MEMORY, "no memory for %zu numbers",
-                       n_drawn);
+        return zr_fail(zr_device_log(on->device), ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(n_drawn, "number").text);
     draw(numbers, dtype, n_drawn);
     zr_status_t status = ZR_OK;
     for (size_t i = 0; i < n_elems && status == ZR_OK; i += n_drawn) {
@@ -160,8 +160,8 @@ zr_status_t work_time(work_t *work, zr_stream_t *stream) {
     double seconds = 0.0;
     ZR_TRY(time_calls(work, stream, work->n_calls, &seconds));
     if (!bench_times_add(&work->times, seconds))
-        return zr_fail(zr_device_log(zr_stream_device(stream)), ZR_ERR_MEMORY,
-                       "no memory for %zu times", work->times.n_times + 1);
+        return zr_fail(zr_device_log(zr_stream_device(stream)), ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(work->times.n_times + 1, "time").text);
     return ZR_OK;
 }
 

@@ -22,7 +22,8 @@ static zr_status_t start(const bench_ranks_t *ranks, int *n_started_p) {
     int n_ranks = ranks->n_ranks;
     zr_comm_t **comms = calloc((size_t)n_ranks, sizeof(*comms));
     if (comms == NULL)
-        return zr_fail(&ranks->log, ZR_ERR_MEMORY, "no memory for %d ranks", n_ranks);
+        return zr_fail(&ranks->log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text((uint64_t)n_ranks, "rank").text);
     zr_status_t status = (ranks->create != NULL ? ranks->create : zr_comm_create_threads)(
         n_ranks, &comm_options, comms);
     for (int i = 0; i < n_ranks && status == ZR_OK; i++) {

@@ -49,7 +49,7 @@ static zr_status_t create_rank(rank_t *rank) {
     size_t n = o->config.micro_batch * o->seq;
     rank->tokens = malloc(2 * n * sizeof(int32_t));
     if (rank->tokens == NULL)
-        return zr_fail(&log, ZR_ERR_MEMORY, "no memory for %zu tokens", n);
+        return zr_fail(&log, ZR_ERR_MEMORY, "no memory for %s", zr_count_text(n, "token").text);
     return ZR_OK;
 }
 
@@ -156,7 +156,8 @@ static zr_status_t add_up(const step_options_t *options, const rank_t *ranks,
         !median_part(options, ranks, offsetof(parts_t, stall), &result->stall_seconds) ||
         !median_part(options, ranks, offsetof(parts_t, optimizer), &result->optimizer_seconds) ||
         !median_part(options, ranks, offsetof(parts_t, io), &result->io_seconds))
-        return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for %zu times", options->n_steps);
+        return zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(options->n_steps, "time").text);
     double rest = result->step_seconds - result->comm_seconds - result->stall_seconds -
                   result->optimizer_seconds - result->io_seconds;
     result->compute_seconds = rest > 0.0 ? rest : 0.0;
@@ -176,8 +177,9 @@ zr_status_t step_run(const step_options_t *options, step_result_t *result_p) {
     parts_t *parts = calloc(n_ranks * options->n_steps, sizeof(*parts));
     zr_status_t status;
     if (ranks == NULL || parts == NULL) {
-        status = zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for %zu ranks of %zu steps",
-                         n_ranks, options->n_steps);
+        status = zr_fail(&options->log, ZR_ERR_MEMORY, "no memory for %s of %s",
+                         zr_count_text(n_ranks, "rank").text,
+                         zr_count_text(options->n_steps, "step").text);
     } else {
         for (size_t i = 0; i < n_ranks; i++) {
             ranks[i].options = options;

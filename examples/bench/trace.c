@@ -61,8 +61,8 @@ static zr_status_t read_all(FILE *file, const char *path, const zr_log_t *log, c
         text = larger;
     }
     if (text == NULL)
-        return zr_fail(log, ZR_ERR_MEMORY, "--trace %s: no memory for more than %zu bytes of it",
-                       path, length);
+        return zr_fail(log, ZR_ERR_MEMORY, "--trace %s: no memory for more than %s of it", path,
+                       zr_count_text(length, "byte").text);
     if (ferror(file)) {
         free(text);
         return zr_fail(log, ZR_ERR_IO, "--trace %s: cannot read it: %s", path, strerror(errno));
@@ -273,8 +273,8 @@ static zr_status_t grow(reader_t *reader, trace_t *trace) {
     if (lines != NULL)
         reader->lines = lines;
     if (buffers == NULL || ids == NULL || lines == NULL)
-        return zr_fail(reader->log, ZR_ERR_MEMORY, "--trace %s: no memory for %zu buffers",
-                       reader->path, capacity);
+        return zr_fail(reader->log, ZR_ERR_MEMORY, "--trace %s: no memory for %s", reader->path,
+                       zr_count_text(capacity, "buffer").text);
     trace->capacity = capacity;
     return ZR_OK;
 }
@@ -309,8 +309,8 @@ static zr_status_t check_ids(const reader_t *reader, const trace_t *trace) {
                        reader->path);
     named_t *named = malloc(n * sizeof(*named));
     if (named == NULL)
-        return zr_fail(reader->log, ZR_ERR_MEMORY, "--trace %s: no memory for %zu ids",
-                       reader->path, n);
+        return zr_fail(reader->log, ZR_ERR_MEMORY, "--trace %s: no memory for %s", reader->path,
+                       zr_count_text(n, "id").text);
     for (size_t i = 0; i < n; i++)
         named[i] = (named_t){.id = trace->ids[i], .line = reader->lines[i]};
     qsort(named, n, sizeof(*named), compare_ids);
@@ -457,8 +457,8 @@ zr_status_t trace_check_plan(const trace_t *trace, const size_t *offsets, const 
     if (live == NULL || order == NULL) {
         free(live);
         free(order);
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory to check a plan of %zu buffers",
-                       trace->n_buffers);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory to check a plan of %s",
+                       zr_count_text(trace->n_buffers, "buffer").text);
     }
     for (size_t i = 0; i < trace->n_buffers; i++) {
         const zr_plan_buffer_t *buffer = &trace->buffers[i];

@@ -188,7 +188,8 @@ zr_status_t args_parse(const struct argp *argp, int argc, char **argv, const zr_
     case 0:
         return ZR_OK;
     case ENOMEM:
-        return zr_fail(log, ZR_ERR_MEMORY, "no memory to parse %d arguments", argc);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory to parse %s",
+                       zr_count_text((uint64_t)argc, "argument").text);
     default:
         return ZR_ERR_ARGUMENT;
     }

@@ -88,10 +88,11 @@ zr_status_t llmc_parse(const void *bytes, uint64_t file_bytes, const char *where
     header.padded_vocab = (size_t)ints[AT_PADDED_VOCAB];
     if (llmc_file_bytes(&header) != file_bytes)
         return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: it has %s, and a model with %s, padded to %zu words, in "
+                       "%s: it has %s, and a model with %s, padded to %s, in "
                        "%s %" PRIu64 ": it is damaged or cut off",
                        where, zr_count_text(file_bytes, "byte").text,
-                       shape_text(&header.shape).text, header.padded_vocab,
+                       shape_text(&header.shape).text,
+                       zr_count_text(header.padded_vocab, "word").text,
                        element_type_of(header.kind)->name, llmc_file_bytes(&header));
     *header_p = header;
     return ZR_OK;

@@ -42,10 +42,11 @@ zr_status_t safetensors_length(const void *bytes, uint64_t file_bytes, const cha
                        where, zr_count_text(file_bytes, "byte").text);
     memcpy(&length, bytes, sizeof(length));
     if (length < 2 || length > file_bytes - SAFETENSORS_LENGTH_BYTES)
-        return zr_fail(log, ZR_ERR_FORMAT,
-                       "%s: no safetensors file, or cut off: its header has %" PRIu64
-                       " bytes, and the file %" PRIu64 " behind the length",
-                       where, length, file_bytes - SAFETENSORS_LENGTH_BYTES);
+        return zr_fail(
+            log, ZR_ERR_FORMAT,
+            "%s: no safetensors file, or cut off: its header has %s, and the file %" PRIu64
+            " behind the length",
+            where, zr_count_text(length, "byte").text, file_bytes - SAFETENSORS_LENGTH_BYTES);
     if (length > SAFETENSORS_MAX_HEADER_BYTES)
         return zr_fail(log, ZR_ERR_FORMAT, "%s: its header has %s; at most %" PRIu64 " are read",
                        where, zr_count_text(length, "byte").text, SAFETENSORS_MAX_HEADER_BYTES);
@@ -204,8 +205,8 @@ static zr_status_t read_header(const reading_t *r, json_t *object, safetensors_h
     json_t *value;
     header->tensors = calloc(json_object_size(object) + 1, sizeof(*header->tensors));
     if (header->tensors == NULL)
-        return zr_fail(r->log, ZR_ERR_MEMORY, "%s: no memory for %zu tensors", r->where,
-                       json_object_size(object));
+        return zr_fail(r->log, ZR_ERR_MEMORY, "%s: no memory for %s", r->where,
+                       zr_count_text(json_object_size(object), "tensor").text);
     json_object_foreach(object, name, value) {
         if (strcmp(name, METADATA) == 0) {
             ZR_TRY(read_metadata(r, value, header));
@@ -310,9 +311,9 @@ zr_status_t safetensors_build(const safetensors_tensor_t *tensors, size_t n_tens
         *n_bytes_p = SAFETENSORS_LENGTH_BYTES + n_padded;
     }
     free(text);
-    return bytes != NULL
-               ? ZR_OK
-               : zr_fail(log, ZR_ERR_MEMORY, "no memory for a header of %zu tensors", n_tensors);
+    return bytes != NULL ? ZR_OK
+                         : zr_fail(log, ZR_ERR_MEMORY, "no memory for a header of %s",
+                                   zr_count_text(n_tensors, "tensor").text);
 }
 
 /* ---- the index --------------------------------------------------------------------------- */
@@ -381,7 +382,8 @@ static zr_status_t read_index(const reading_t *r, json_t *object, safetensors_in
     index->files =
         calloc(n < SAFETENSORS_MAX_FILES ? n : SAFETENSORS_MAX_FILES + 1, sizeof(*index->files));
     if (index->entries == NULL || index->files == NULL)
-        return zr_fail(r->log, ZR_ERR_MEMORY, "%s: no memory for %zu tensors", r->where, n);
+        return zr_fail(r->log, ZR_ERR_MEMORY, "%s: no memory for %s", r->where,
+                       zr_count_text(n, "tensor").text);
     json_object_foreach(map, tensor, value) ZR_TRY(read_entry(r, tensor, value, index));
     return ZR_OK;
 }

@@ -65,7 +65,8 @@ static zr_status_t add_file(safetensors_set_t *set, const char *path, const zr_l
 static zr_status_t make_room(safetensors_set_t *set, size_t n_files, const zr_log_t *log) {
     set->files = calloc(n_files, sizeof(*set->files));
     return set->files != NULL ? ZR_OK
-                              : zr_fail(log, ZR_ERR_MEMORY, "no memory for %zu files", n_files);
+                              : zr_fail(log, ZR_ERR_MEMORY, "no memory for %s",
+                                        zr_count_text(n_files, "file").text);
 }
 
 zr_status_t safetensors_set_open(const char *const *paths, size_t n_paths, const zr_log_t *log,

@@ -67,7 +67,8 @@ static zr_status_t plan(writing_t *w) {
     w->tensors = calloc(w->n_tensors, sizeof(*w->tensors));
     w->files = calloc(w->n_tensors, sizeof(*w->files));
     if (w->tensors == NULL || w->files == NULL)
-        return zr_fail(&w->log, ZR_ERR_MEMORY, "no memory for %zu tensors", w->n_tensors);
+        return zr_fail(&w->log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(w->n_tensors, "tensor").text);
     for (size_t i = 0; i < w->n_tensors; i++)
         ZR_TRY(describe(w, i));
     cut_into_files(w);

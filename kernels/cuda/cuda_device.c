@@ -365,8 +365,8 @@ static zr_status_t cuda_copy_async(zr_stream_t *stream, void *dst, const void *s
         cudaError_t error =
             cudaMemcpyAsync(to, from, piece, cudaMemcpyDefault, zr_cuda_queue(stream));
         if (error != cudaSuccess)
-            return zr_cuda_fail(stream->device, error, "stream \"%s\": %s of %zu bytes",
-                                stream->name, names[kind], size_bytes);
+            return zr_cuda_fail(stream->device, error, "stream \"%s\": %s of %s", stream->name,
+                                names[kind], zr_count_text(size_bytes, "byte").text);
         done += piece;
     }
     note_work(stream, names[kind]);

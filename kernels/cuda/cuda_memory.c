@@ -128,8 +128,8 @@ static zr_status_t find_accesses(zr_cuda_device_t *cuda) {
         return zr_cuda_fail(&cuda->base, error, "counting devices");
     cuda->accesses = calloc((size_t)n_devices, sizeof(*cuda->accesses));
     if (cuda->accesses == NULL)
-        return zr_fail(&cuda->base.log, ZR_ERR_MEMORY, "cuda:%d: no memory to note %d devices",
-                       cuda->index, n_devices);
+        return zr_fail(&cuda->base.log, ZR_ERR_MEMORY, "cuda:%d: no memory to note %s", cuda->index,
+                       zr_count_text((uint64_t)n_devices, "device").text);
     for (int peer = 0; peer < n_devices; peer++) {
         int can_access = peer == cuda->index;
         if (!can_access)
@@ -273,8 +273,8 @@ static zr_status_t make_notes(const zr_cuda_device_t *cuda, stretch_t stretch) {
     size_t n = needed > 2 * range->n_noted ? needed : 2 * range->n_noted;
     granule_t *granules = realloc(range->granules, n * sizeof(*granules));
     if (granules == NULL)
-        return zr_fail(&cuda->base.log, ZR_ERR_MEMORY, "no memory to note %zu granules (%zu bytes)",
-                       n, n * sizeof(*granules));
+        return zr_fail(&cuda->base.log, ZR_ERR_MEMORY, "no memory to note %s (%zu bytes)",
+                       zr_count_text(n, "granule").text, n * sizeof(*granules));
     for (size_t i = range->n_noted; i < n; i++)
         granules[i] = (granule_t){.is_mapped = false};
     range->granules = granules;

@@ -240,8 +240,8 @@ static zr_status_t host_range_unmap(zr_device_t *device, zr_tier_t tier, void *b
                               : put_nothing_behind(address, size_bytes);
     if (error != 0)
         return zr_fail(&device->log, error == ENOMEM ? ZR_ERR_BUDGET : ZR_ERR_DEVICE,
-                       "%s memory: giving back %zu bytes at offset %zu: %s", zr_tier_name(tier),
-                       size_bytes, offset_bytes, strerror(error));
+                       "%s memory: giving back %s at offset %zu: %s", zr_tier_name(tier),
+                       zr_count_text(size_bytes, "byte").text, offset_bytes, strerror(error));
     return ZR_OK;
 }
 

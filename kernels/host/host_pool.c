@@ -172,7 +172,8 @@ zr_status_t zr_host_pool_create(const zr_log_t *log, int n_threads, zr_host_pool
     pool->threads = calloc((size_t)n_threads, sizeof(*pool->threads));
     if (pool->threads == NULL) {
         zr_host_pool_destroy(&pool);
-        return zr_fail(log, ZR_ERR_MEMORY, "host device: no memory for %d threads", n_threads);
+        return zr_fail(log, ZR_ERR_MEMORY, "host device: no memory for %s",
+                       zr_count_text((uint64_t)n_threads, "thread").text);
     }
     while (pool->n_started < n_threads - 1) {
         int error = pthread_create(&pool->threads[pool->n_started], NULL, worker_main, pool);

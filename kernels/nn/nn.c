@@ -64,8 +64,9 @@ static zr_status_t check_product(nn_call_t call, const char *what, size_t rows, 
 
 static zr_status_t check_workspace(nn_call_t call, zr_nn_workspace_t workspace, size_t needed) {
     if (workspace.size_bytes < needed || (needed > 0 && workspace.data == NULL))
-        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: a workspace of %zu bytes at %p, needs %zu",
-                       call.kernel, workspace.size_bytes, workspace.data, needed);
+        return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: a workspace of %s at %p, needs %zu",
+                       call.kernel, zr_count_text(workspace.size_bytes, "byte").text,
+                       workspace.data, needed);
     return ZR_OK;
 }
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/allocator/fake_device.h"
+#include "tests/common/one_thing.h"
 
 /* Work after the first `after` pieces of a stream passes no sooner than what `clock` covers. */
 typedef struct fake_wait {
@@ -351,6 +352,7 @@ static zr_status_t event_query(zr_event_t *event, bool *passed_p) {
 /* ---- the log ------------------------------------------------------------------------- */
 
 static void sink(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     fake_t *fake = context;
     (void)rank;
     pthread_mutex_lock(&fake->log_lock);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/common/late_device.h"
+#include "tests/common/one_thing.h"
 
 typedef struct rank_thread {
     test_ranks_t *ranks;
@@ -18,6 +19,7 @@ typedef struct rank_thread {
 static pthread_mutex_t messages = PTHREAD_MUTEX_INITIALIZER;
 
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     test_ranks_t *ranks = context;
     pthread_mutex_lock(&messages);
     if (level == ZR_LOG_ERROR && rank >= 0) {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/common/one_thing.h"
 #include "zero/zero.h"
 
 typedef struct captured_log {
@@ -15,6 +16,7 @@ typedef struct captured_log {
 
 static inline void captured_log_sink(void *context, zr_log_level_t level, int rank,
                                      const char *message) {
+    expect_one_thing(message);
     captured_log_t *captured = context;
     size_t used = strlen(captured->text);
     (void)level;

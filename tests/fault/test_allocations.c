@@ -17,6 +17,7 @@
 
 #include "examples/train.h"
 #include "examples/train_report.h"
+#include "tests/common/one_thing.h"
 #include "tests/fault/fault_wrap.h"
 
 #define MOST 1000
@@ -38,6 +39,7 @@ typedef struct error_count {
 } error_count_t;
 
 static void count_errors(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     error_count_t *count = context;
     (void)rank;
     if (level != ZR_LOG_ERROR)

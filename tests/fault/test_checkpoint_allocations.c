@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "examples/checkpoint_commands.h"
+#include "tests/common/one_thing.h"
 #include "tests/fault/fault_wrap.h"
 #include "zero/checkpoint/checkpoint.h"
 
@@ -25,7 +26,8 @@
 static char folder[] = "/tmp/zr-test-checkpoint-allocations-XXXXXX";
 
 static void count_errors(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)rank, (void)message;
+    expect_one_thing(message);
+    (void)rank;
     *(int *)context += level == ZR_LOG_ERROR;
 }
 
@@ -113,6 +115,7 @@ static void test_each(void **state) {
 }
 
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)rank;
     if (level == ZR_LOG_ERROR)
         snprintf(context, ERROR_BYTES, "%s", message);

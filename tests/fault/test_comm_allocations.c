@@ -21,6 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tests/common/one_thing.h"
 #include "tests/fault/fault_wrap.h"
 #include "tests/zero/comm/free_port.h"
 #include "zero/zero.h"
@@ -75,6 +76,7 @@ typedef struct rank {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* rank 0's process has threads that log */
 
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     rank_t *self = context;
     (void)rank;
     pthread_mutex_lock(&lock);

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/common/one_thing.h"
+
 #define ARENA_BYTES ((size_t)96 << 20)
 
 static bool is_beside;
@@ -32,6 +34,7 @@ int fixture_probe(const char *device_name) {
 }
 
 static void count_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     fixture_t *fixture = context;
     (void)rank;
     if (level != ZR_LOG_ERROR)

@@ -159,6 +159,8 @@ static void test_counts(void **state) {
                  {5, "entry", "5 entries"},
                  {5, "day", "5 days"},
                  {2, "path", "2 paths"},
+                 {1, "life", "1 life"},
+                 {2, "life", "2 lives"},
                  {2, "more message", "2 more messages"},
                  {UINT64_MAX, "byte", "18446744073709551615 bytes"}};
     (void)state;

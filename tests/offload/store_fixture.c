@@ -6,7 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/common/one_thing.h"
+
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     fixture_t *f = context;
     size_t used = strlen(f->text);
     (void)rank;

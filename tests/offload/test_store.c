@@ -247,7 +247,7 @@ static void test_many_in_flight(void **state) {
         assert_int_equal(zr_store_put(f->store, 0, i * part, part, from + i * part, &tickets[i]),
                          ZR_OK);
     assert_refused(f, ZR_ERR_STATE, zr_store_put(f->store, 0, 0, part, from, &one_more),
-                   "32 transfers have been started and not waited for");
+                   "as many as max_transfers, 32, have been started and not waited for");
     assert_int_equal(one_more, 99);
     for (size_t i = 0; i < MANY; i++) /* not in the order of the calls */
         assert_int_equal(zr_store_wait(f->store, tickets[(i * 11 + 5) % MANY]), ZR_OK);
@@ -499,7 +499,7 @@ static void test_refused_transfers(void **state) {
     memset(buffer, 1, 4 * CHUNK);
     fixture_log_clear(f);
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 2, 0, 1, buffer, &t),
-                   "put: extent 2; 2 extents were declared");
+                   "put: extent 2; declared: 2 extents");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_get(s, 0, 0, 3 * CHUNK + 6, buffer, &t),
                    "get of \"extent 0\": 24582 bytes at 0; the extent has 24581");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 4 * CHUNK, 0, buffer, &t), "0 bytes at");
@@ -609,10 +609,11 @@ static void test_refused_checksums(void **state) {
     assert_refused(f, ZR_ERR_STATE, zr_store_verify(s, 0, 0, CHUNK, buffer), "holds nothing");
     assert_refused(f, ZR_ERR_STATE, zr_store_get_unverified(s, 0, 0, CHUNK, buffer, &ticket),
                    "holds nothing");
-    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_verify(s, 1, 0, CHUNK, buffer), "1 extents were");
+    assert_refused(f, ZR_ERR_ARGUMENT, zr_store_verify(s, 1, 0, CHUNK, buffer),
+                   "declared: 1 extent");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_verify(s, 0, 1, CHUNK, buffer), "no whole chunks");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_hash(s, 0, 0, CHUNK + 1, buffer, sums),
-                   "hashing of \"extent 0\": 8193 bytes at 0 are no whole chunks");
+                   "hashing of \"extent 0\": 8193 bytes at 0: no whole chunks");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_hash(s, 0, 0, CHUNK, NULL, sums), "no buffer");
     if (zr_store_info(s)->has_checksums)
         assert_refused(f, ZR_ERR_ARGUMENT,

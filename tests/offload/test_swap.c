@@ -251,7 +251,7 @@ static void refuse_slice(swap_fixture_t *f, size_t n_opened, size_t n_closed,
     bool is_beyond = offset_bytes > BUFFER - 16;
     assert_refused(&f->store, is_beyond ? ZR_ERR_ARGUMENT : ZR_ERR_STATE,
                    call(f->swap, offset_bytes, 16),
-                   is_beyond ? "the item has 16384" : "were not opened, or have been closed");
+                   is_beyond ? "the item has 16384" : "not opened, or closed before");
 }
 
 static void wrong_slices_are_refused(void **state) {

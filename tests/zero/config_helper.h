@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "tests/common/one_thing.h"
 #include "zero/config_keys.h"
 
 typedef struct messages {
@@ -26,6 +27,7 @@ typedef struct messages {
 
 static inline void keep_message(void *context, zr_log_level_t level, int rank,
                                 const char *message) {
+    expect_one_thing(message);
     messages_t *messages = (messages_t *)context;
     (void)level;
     (void)rank;

@@ -29,8 +29,9 @@ static zr_status_t refuse(const checker_t *c, const char *format, ...) {
 }
 
 static zr_status_t no_memory(const checker_t *c) {
-    return zr_fail(c->log, ZR_ERR_MEMORY, "%s: no memory to check %zu tensors and %zu extents",
-                   c->where, c->manifest->n_tensors, c->manifest->n_extents);
+    return zr_fail(c->log, ZR_ERR_MEMORY, "%s: no memory to check %s and %s", c->where,
+                   zr_count_text(c->manifest->n_tensors, "tensor").text,
+                   zr_count_text(c->manifest->n_extents, "extent").text);
 }
 
 static const char *kind_of(bool frozen) {
@@ -42,7 +43,8 @@ static const char *kind_of(bool frozen) {
 static zr_status_t check_head(const checker_t *c) {
     const zr_manifest_t *m = c->manifest;
     if (m->step > INT64_MAX || m->n_updates > m->step)
-        return refuse(c, "%zu updates in %zu steps", m->n_updates, m->step);
+        return refuse(c, "%s in %s", zr_count_text(m->n_updates, "update").text,
+                      zr_count_text(m->step, "step").text);
     if (m->n_ranks < 1 || m->n_ranks > ZR_MANIFEST_MAX_RANKS)
         return refuse(c, "ranks is %d; 1 to %d are possible", m->n_ranks, ZR_MANIFEST_MAX_RANKS);
     if (m->stage < 0 || m->stage > 3)
@@ -101,12 +103,12 @@ static zr_status_t check_tensor(const checker_t *c, size_t index) {
         return refuse(c, "tensors[%zu].shape has more than %zu elements", index,
                       ZR_MANIFEST_MAX_ROW_ELEMS);
     if (t->tensor.n_elems != n_elems)
-        return refuse(c, "tensors[%zu] has %zu elements, and its shape %zu", index,
-                      t->tensor.n_elems, n_elems);
+        return refuse(c, "tensors[%zu] has %s, and its shape %zu", index,
+                      zr_count_text(t->tensor.n_elems, "element").text, n_elems);
     if (!is_in_row(t->offset_elems, n_elems))
-        return refuse(c,
-                      "tensors[%zu].offset is %zu, and with %zu elements behind it more than %zu",
-                      index, t->offset_elems, n_elems, ZR_MANIFEST_MAX_ROW_ELEMS);
+        return refuse(c, "tensors[%zu].offset is %zu, and with %s behind it more than %zu", index,
+                      t->offset_elems, zr_count_text(n_elems, "element").text,
+                      ZR_MANIFEST_MAX_ROW_ELEMS);
     return ZR_OK;
 }
 
@@ -131,8 +133,8 @@ static zr_status_t check_file(const checker_t *c, size_t index) {
         return refuse(c, "files[%zu].chunk_bytes is %zu; multiples of 4096 up to %zu are possible",
                       index, f->chunk_bytes, ZR_MANIFEST_MAX_CHUNK_BYTES);
     if (f->data_bytes > INT64_MAX || f->n_chunks > f->data_bytes)
-        return refuse(c, "files[%zu] has %zu chunks in %" PRIu64 " bytes", index, f->n_chunks,
-                      f->data_bytes);
+        return refuse(c, "files[%zu] has %s in %s", index, zr_count_text(f->n_chunks, "chunk").text,
+                      zr_count_text(f->data_bytes, "byte").text);
     return ZR_OK;
 }
 
@@ -144,9 +146,10 @@ static zr_status_t check_content(const checker_t *c, size_t index) {
                       zr_count_text(c->manifest->n_units, "unit").text);
     if (e->n_elems == 0 || !is_in_row(e->first, e->n_elems))
         return refuse(c,
-                      "extents[%zu] has %zu elements from %zu on; 1 or more, up to %zu, are "
+                      "extents[%zu] has %s from %zu on; 1 or more, up to %zu, are "
                       "possible",
-                      index, e->n_elems, e->first, ZR_MANIFEST_MAX_ROW_ELEMS);
+                      index, zr_count_text(e->n_elems, "element").text, e->first,
+                      ZR_MANIFEST_MAX_ROW_ELEMS);
     if (e->group_elems == 0 || e->group_elems > ZR_MANIFEST_MAX_ROW_ELEMS)
         return refuse(c, "extents[%zu].group_elems is %zu; 1 to %zu are possible", index,
                       e->group_elems, ZR_MANIFEST_MAX_ROW_ELEMS);
@@ -172,13 +175,13 @@ static zr_status_t check_extent(const checker_t *c, size_t index) {
     const zr_manifest_file_t *f = &c->manifest->files[e->file];
     uint64_t n_bytes = zr_manifest_extent_bytes(e);
     if (n_bytes > f->data_bytes || e->offset_bytes > f->data_bytes - n_bytes)
-        return refuse(
-            c, "extents[%zu] has %" PRIu64 " bytes at offset %" PRIu64 " of %s, which has %" PRIu64,
-            index, n_bytes, e->offset_bytes, f->data, f->data_bytes);
+        return refuse(c, "extents[%zu] has %s at offset %" PRIu64 " of %s, which has %" PRIu64,
+                      index, zr_count_text(n_bytes, "byte").text, e->offset_bytes, f->data,
+                      f->data_bytes);
     uint64_t n_chunks = zr_manifest_chunks(n_bytes, f->chunk_bytes);
     if (n_chunks > f->n_chunks || e->first_chunk > f->n_chunks - n_chunks)
-        return refuse(c, "extents[%zu] has %" PRIu64 " chunks from %zu on, and %s %zu", index,
-                      n_chunks, e->first_chunk, f->sums, f->n_chunks);
+        return refuse(c, "extents[%zu] has %s from %zu on, and %s %zu", index,
+                      zr_count_text(n_chunks, "chunk").text, e->first_chunk, f->sums, f->n_chunks);
     return ZR_OK;
 }
 
@@ -272,8 +275,9 @@ static zr_status_t check_rows(const checker_t *c, const size_t *order) {
         if (a->n_arrays != b->n_arrays || a->dtype != b->dtype)
             return refuse(c,
                           "extents[%zu] and extents[%zu] are %s elements of unit \"%.200s\" in two "
-                          "forms: %d arrays of %s, and %d of %s",
-                          order[i - 1], order[i], kind_of(b->frozen), unit, a->n_arrays,
+                          "forms: %s of %s, and %d of %s",
+                          order[i - 1], order[i], kind_of(b->frozen), unit,
+                          zr_count_text((uint64_t)a->n_arrays, "array").text,
                           zr_dtype_name(a->dtype), b->n_arrays, zr_dtype_name(b->dtype));
     }
     return ZR_OK;

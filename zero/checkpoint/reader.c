@@ -111,8 +111,8 @@ zr_status_t zr_reader_load_sums(zr_checkpoint_reader_t *reader, size_t extent,
     free(entry->sums);
     entry->sums = malloc(8 * n_chunks);
     if (entry->sums == NULL)
-        return zr_fail(&reader->log, ZR_ERR_MEMORY, "%s: no memory for %zu checksums",
-                       reader->checkpoint->found.path, n_chunks);
+        return zr_fail(&reader->log, ZR_ERR_MEMORY, "%s: no memory for %s",
+                       reader->checkpoint->found.path, zr_count_text(n_chunks, "checksum").text);
     ZR_TRY(read_sums(reader, extent, entry->sums, n_chunks));
     entry->extent = extent;
     entry->used = ++reader->count;

@@ -70,8 +70,8 @@ static zr_status_t find_tensors(zr_runtime_t *runtime, const zr_checkpoint_info_
     bool *is_taken = calloc(info->n_tensors + 1, sizeof(*is_taken));
     zr_status_t status = ZR_OK;
     if (is_taken == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %zu tensors",
-                       info->n_tensors);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory for %s",
+                       zr_count_text(info->n_tensors, "tensor").text);
     for (size_t i = 0; i < runtime->n_params && status == ZR_OK; i++)
         status = find_tensor(runtime, runtime->params[i], is_taken);
     for (size_t i = 0; i < info->n_tensors && status == ZR_OK; i++)

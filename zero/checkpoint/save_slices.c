@@ -71,8 +71,8 @@ zr_status_t zr_slices_make(const zr_runtime_t *runtime, zr_slices_t *slices_p) {
     if (slices.owners == NULL || loads == NULL) {
         free(loads);
         zr_slices_clear(&slices);
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save %zu units",
-                       runtime->n_units);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save %s",
+                       zr_count_text(runtime->n_units, "unit").text);
     }
     choose_owners(runtime, loads, slices.owners);
     free(loads);

@@ -326,8 +326,8 @@ static zr_status_t begin_swap(zr_save_writer_t *save) {
     zr_unit_t **units = calloc(runtime->n_units + 1, sizeof(*units));
     size_t n_units = 0;
     if (units == NULL)
-        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save %zu units",
-                       runtime->n_units);
+        return zr_fail(&runtime->log, ZR_ERR_MEMORY, "the system has no memory to save %s",
+                       zr_count_text(runtime->n_units, "unit").text);
     for (size_t i = 0; i < runtime->n_units; i++) {
         zr_slice_t slice;
         if (zr_slices_find(save->slices, runtime->units[i], FLAT_TRAINABLE, runtime->rank, &slice))

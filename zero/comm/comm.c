@@ -246,9 +246,10 @@ static zr_status_t check_call(const zr_comm_t *comm, const zr_comm_call_t *call)
     size_t most_elems = SIZE_MAX / zr_dtype_size(message->dtype) / (size_t)comm->n_ranks;
     if (call->n_elems > most_elems)
         return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s of \"%s\": %zu elements of %s on %d ranks overflow; %zu are possible",
-                       name, message->tensor, call->n_elems, zr_dtype_name(message->dtype),
-                       comm->n_ranks, most_elems);
+                       "%s of \"%s\": %s of %s on %s overflow; %zu are possible", name,
+                       message->tensor, zr_count_text(call->n_elems, "element").text,
+                       zr_dtype_name(message->dtype),
+                       zr_count_text((uint64_t)comm->n_ranks, "rank").text, most_elems);
     if (!tensor_is_valid(call->send, call) || !tensor_is_valid(call->recv, call))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "%s of \"%s\": send %p, recv %p: not set, or not aligned to %s", name,
@@ -397,8 +398,9 @@ zr_status_t zr_comm_split_evenly(zr_comm_t *comm, zr_groups_t groups, int size,
         (!is_near && groups != ZR_GROUPS_ACROSS))
         return zr_fail(&comm->options.log, ZR_ERR_ARGUMENT,
                        "split: groups of kind %d in rows of %d, result at %p; a row has to divide "
-                       "the %d ranks",
-                       (int)groups, size, (void *)group_p, comm->n_ranks);
+                       "the %s",
+                       (int)groups, size, (void *)group_p,
+                       zr_count_text((uint64_t)comm->n_ranks, "rank").text);
     call.color = is_near ? comm->rank / size : comm->rank % size;
     call.key = comm->rank;
     call.group_ranks = is_near ? size : comm->n_ranks / size;

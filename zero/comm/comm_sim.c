@@ -393,8 +393,8 @@ static zr_status_t sim_split(zr_comm_t *comm, const zr_comm_call_t *call) {
     int rank = is_even ? comm->rank / call->group_stride % n_ranks : comm->rank;
     sim_comm_t *group = make(&comm->options, rank, n_ranks, self->fate);
     if (group == NULL)
-        return zr_fail(&comm->options.log, ZR_ERR_MEMORY,
-                       "split: no memory for a group of %d simulated ranks", n_ranks);
+        return zr_fail(&comm->options.log, ZR_ERR_MEMORY, "split: no memory for a group of %s",
+                       zr_count_text((uint64_t)n_ranks, "simulated rank").text);
     group->n_all = self->n_all;
     group->stride = self->stride * (is_even ? call->group_stride : 1);
     group->origin_rank = self->origin_rank;

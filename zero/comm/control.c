@@ -146,7 +146,8 @@ zr_status_t zr_comm_create_in_process(int n_ranks, const zr_comm_options_t *opti
     ZR_TRY(zr_comm_check_options(options, n_ranks));
     if (comms == NULL)
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
-                       "communicator: no place (NULL) for the handles of %d ranks", n_ranks);
+                       "communicator: no place (NULL) for the handles of %s",
+                       zr_count_text((uint64_t)n_ranks, "rank").text);
     zr_control_t *controls[ZR_MAX_SUM_SOURCES] = {NULL};
     zr_comm_t *made[ZR_MAX_SUM_SOURCES] = {NULL};
     int n_made = 0;
@@ -163,6 +164,6 @@ zr_status_t zr_comm_create_in_process(int n_ranks, const zr_comm_options_t *opti
         else
             zr_control_destroy(&controls[rank]);
     }
-    return zr_fail(&options->log, ZR_ERR_MEMORY,
-                   "communicator: no memory for the state of %d ranks", n_ranks);
+    return zr_fail(&options->log, ZR_ERR_MEMORY, "communicator: no memory for the state of %s",
+                   zr_count_text((uint64_t)n_ranks, "rank").text);
 }

@@ -208,7 +208,7 @@ static void test_refused_lengths(void **state) {
     (void)state;
     refuse_length(2, 7, "it has 7 bytes");
     refuse_length(2, 9, "its header has 2 bytes, and the file 1 behind the length");
-    refuse_length(1, 100, "its header has 1 bytes");
+    refuse_length(1, 100, "its header has 1 byte,");
     refuse_length(UINT64_MAX, 100, "its header has 18446744073709551615 bytes");
     refuse_length(UINT64_MAX - 7, 100, "and the file 92 behind");
     refuse_length(SAFETENSORS_MAX_HEADER_BYTES + 1, (uint64_t)1 << 40, "at most 16777216 are read");

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "tests/common/one_thing.h"
 #include "tests/kernels/nn/nn_test.h"
 
 typedef struct fixture {
@@ -13,6 +14,7 @@ typedef struct fixture {
 } fixture_t;
 
 static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)level, (void)rank;
     fixture_t *fixture = context;
     strncpy(fixture->message, message, sizeof(fixture->message) - 1);

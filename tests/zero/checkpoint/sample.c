@@ -13,7 +13,10 @@
 
 #include <cmocka.h>
 
+#include "tests/common/one_thing.h"
+
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     sample_log_t *kept = context;
     size_t used = strlen(kept->text);
     (void)level, (void)rank;

@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#include "tests/common/one_thing.h"
+
 enum { MOST_TIMEOUT_MS = 60000, ARENA_BYTES = 48 << 20, GUARD_BYTES = 64, GUARD = 0xa5 };
 
 typedef struct block {
@@ -29,6 +31,7 @@ void note_failure(rank_t *self, const char *file, int line, const char *what) {
 
 /* Each rank's messages come from its own thread, so that each has its own place. */
 static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     rank_t *ranks = context;
     if (rank < 0 || rank >= MAX_TEST_RANKS || level != ZR_LOG_ERROR)
         return;

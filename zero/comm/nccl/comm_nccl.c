@@ -447,8 +447,8 @@ zr_status_t zr_comm_create_nccl(const zr_launch_t *launch, const zr_comm_options
     if (comm == NULL) {
         zr_control_destroy(&control);
         zr_mpi_site_leave(site, true);
-        return zr_fail(&own.log, ZR_ERR_MEMORY, "communicator: no memory for the state of %d ranks",
-                       launch->n_ranks);
+        return zr_fail(&own.log, ZR_ERR_MEMORY, "communicator: no memory for the state of %s",
+                       zr_count_text((uint64_t)launch->n_ranks, "rank").text);
     }
     ((nccl_comm_t *)comm)->nccl = library;
     ((nccl_comm_t *)comm)->site = site;
