@@ -56,40 +56,32 @@ static int compare_kind(const turn_t *x, const turn_t *y) {
     return (x->duration > y->duration) - (x->duration < y->duration);
 }
 
-/* Those alike together, in the order of time. */
-static int compare_in_time(const void *a, const void *b) {
-    const turn_t *x = a, *y = b;
+/* Those alike together, by begin, then by these numbers of theirs. */
+static int compare_turns(const turn_t *x, uint64_t of_x, const turn_t *y, uint64_t of_y) {
     int order = compare_kind(x, y);
     if (order != 0)
         return order;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
+    if (of_x != of_y)
+        return of_x < of_y ? -1 : 1;
     return (x->item > y->item) - (x->item < y->item);
 }
 
-/* Those alike together, by place in the period, then turn. */
+/* In the order of time. */
+static int compare_in_time(const void *a, const void *b) {
+    return compare_turns(a, 0, b, 0);
+}
+
+/* By place in the period, then turn. */
 static int compare_wound(const void *a, const void *b) {
     const turn_t *x = a, *y = b;
-    int order = compare_kind(x, y);
-    if (order != 0)
-        return order;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    if (x->number != y->number)
-        return x->number < y->number ? -1 : 1;
-    return (x->item > y->item) - (x->item < y->item);
+    return compare_turns(x, x->number, y, y->number);
 }
 
 static int compare_class(const void *a, const void *b) {
     const turn_t *x = a, *y = b;
-    int order = compare_kind(x, y);
-    if (order != 0)
-        return order;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    if (x->ordinal != y->ordinal)
-        return x->ordinal < y->ordinal ? -1 : 1;
-    return (x->item > y->item) - (x->item < y->item);
+    return compare_turns(x, x->ordinal, y, y->ordinal);
 }
 
 /* ---- the period ------------------------------------------------------------------------------ */
