@@ -1085,40 +1085,36 @@ struct writer_t {
     static size_t take_vector(instruction_t &i) {
         return i.take("v2") ? 2 : i.take("v4") ? 4 : i.take("v8") ? 8 : 1;
     }
-    string ld(instruction_t &i) {
+    /* A value between registers and memory, or a vector of them. */
+    string move(instruction_t &i, bool is_write) {
         i.expect_operands(2, 2);
         type_t type = i.take_type();
         space_t space = take_space(i);
         size_t n = take_vector(i), size_bytes = type.bits / 8;
-        strings_t to = elements(i.operand(0));
-        string at = address(i.operand(1), space);
-        if (to.size() != n || type.kind == 'p' || n * size_bytes > 16)
+        strings_t values = elements(i.operand(is_write ? 1 : 0));
+        string at = address(i.operand(is_write ? 0 : 1), space);
+        if (values.size() != n || type.kind == 'p' || (is_write && space == PARAM) ||
+            n * size_bytes > 16)
             throw unknown_t();
-        string code = "{ const unsigned char *at = (const unsigned char *)" +
-                      access(i, space, false, at, n * size_bytes) + ";";
-        for (size_t k = 0; k < n; k++)
-            code +=
-                " " + assignment(to[k], type,
-                                 print("ptx::get<%s>(at + %zu)", cpp(type).c_str(), k * size_bytes),
-                                 true);
+        string bytes = is_write ? "unsigned char *" : "const unsigned char *";
+        string code = "{ " + bytes + "at = (" + bytes + ")" +
+                      access(i, space, is_write, at, n * size_bytes) + ";";
+        for (size_t k = 0; k < n; k++) {
+            string place = print("at + %zu", k * size_bytes);
+            if (is_write)
+                code += " ptx::put<" + cpp_unsigned(type.bits) + ">(" + place + ", " +
+                        source(values[k], type, true) + ");";
+            else
+                code += " " + assignment(values[k], type,
+                                         "ptx::get<" + cpp(type) + ">(" + place + ")", true);
+        }
         return code + " }";
     }
+    string ld(instruction_t &i) {
+        return move(i, false);
+    }
     string st(instruction_t &i) {
-        i.expect_operands(2, 2);
-        type_t type = i.take_type();
-        space_t space = take_space(i);
-        size_t n = take_vector(i), size_bytes = type.bits / 8;
-        strings_t from = elements(i.operand(1));
-        string at = address(i.operand(0), space);
-        if (from.size() != n || type.kind == 'p' || space == PARAM || n * size_bytes > 16)
-            throw unknown_t();
-        string code = "{ unsigned char *at = (unsigned char *)" +
-                      access(i, space, true, at, n * size_bytes) + ";";
-        for (size_t k = 0; k < n; k++)
-            code +=
-                print(" ptx::put<%s>(at + %zu, ", cpp_unsigned(type.bits).c_str(), k * size_bytes) +
-                source(from[k], type, true) + ");";
-        return code + " }";
+        return move(i, true);
     }
     string cp(instruction_t &i) {
         if (!i.take("async"))
