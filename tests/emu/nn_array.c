@@ -14,14 +14,9 @@ emu_array_t emu_array_random(fixture_t *fixture, size_t n, zr_dtype_t dtype, dou
     void *values = malloc(n * sizeof(float) + 1);
     assert_non_null(array.ref);
     assert_non_null(values);
-    for (size_t i = 0; i < n; i++) {
-        float value = (float)scale * fixture_random_float(&seed);
-        if (dtype == ZR_DTYPE_F32)
-            ((float *)values)[i] = value;
-        else
-            ((zr_bf16_t *)values)[i] = zr_bf16_from_f32(value);
+    fixture_random_values(values, dtype, n, (float)scale, &seed);
+    for (size_t i = 0; i < n; i++)
         array.ref[i] = value_at(values, dtype, i);
-    }
     array.data = fixture_place(fixture, values, n * zr_dtype_size(dtype), skip_bytes);
     free(values);
     return array;

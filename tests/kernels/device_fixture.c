@@ -112,3 +112,13 @@ uint64_t fixture_random(uint64_t *state) {
 float fixture_random_float(uint64_t *state) {
     return (float)((double)(fixture_random(state) >> 40) * 0x1p-23 - 1.0);
 }
+
+void fixture_random_values(void *values, zr_dtype_t dtype, size_t n, float scale, uint64_t *state) {
+    for (size_t i = 0; i < n; i++) {
+        float value = scale * fixture_random_float(state);
+        if (dtype == ZR_DTYPE_F32)
+            ((float *)values)[i] = value;
+        else
+            ((zr_bf16_t *)values)[i] = zr_bf16_from_f32(value);
+    }
+}

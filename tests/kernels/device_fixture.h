@@ -54,6 +54,8 @@ zr_log_t fixture_log(fixture_t *fixture);
 /** Numbers that are the same everywhere: 64 bits, then floats in [-1, 1). */
 uint64_t fixture_random(uint64_t *state);
 float fixture_random_float(uint64_t *state);
+/** Values of the dtype, of magnitude up to `scale`. */
+void fixture_random_values(void *values, zr_dtype_t dtype, size_t n, float scale, uint64_t *state);
 
 /** The call is refused with this status, and says so once. */
 #define assert_refused(fixture, expected, call)                                                    \

@@ -9,15 +9,9 @@ static const zr_dtype_t dtypes[] = {ZR_DTYPE_F32, ZR_DTYPE_BF16};
 /* Random values, or room for as many. */
 static void *values(fixture_t *f, zr_dtype_t dtype, size_t n) {
     static uint64_t seed = 1;
-    float *host = malloc(n * sizeof(float));
+    void *host = malloc(n * sizeof(float));
     assert_non_null(host);
-    for (size_t i = 0; i < n; i++) {
-        float value = fixture_random_float(&seed);
-        if (dtype == ZR_DTYPE_BF16)
-            ((zr_bf16_t *)host)[i] = zr_bf16_from_f32(value);
-        else
-            host[i] = value;
-    }
+    fixture_random_values(host, dtype, n, 1.0f, &seed);
     void *placed = fixture_place(f, host, n * zr_dtype_size(dtype), 0);
     free(host);
     return placed;
