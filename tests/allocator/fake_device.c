@@ -349,6 +349,14 @@ static zr_status_t event_query(zr_event_t *event, bool *passed_p) {
     return ZR_OK;
 }
 
+/* Steele, Lea and Flood 2014: SplitMix64. */
+uint64_t fake_random(uint64_t *state) {
+    uint64_t z = (*state += UINT64_C(0x9E3779B97F4A7C15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
 /* ---- the log ------------------------------------------------------------------------- */
 
 static void sink(void *context, zr_log_level_t level, int rank, const char *message) {

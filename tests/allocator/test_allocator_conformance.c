@@ -59,15 +59,8 @@ typedef struct oracle {
     size_t n_refused;
 } oracle_t;
 
-static uint64_t next_random(uint64_t *state) {
-    uint64_t z = (*state += UINT64_C(0x9E3779B97F4A7C15)); /* splitmix64 */
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
-}
-
 static size_t below(oracle_t *oracle, size_t n) {
-    return (size_t)(next_random(&oracle->random) % n);
+    return (size_t)(fake_random(&oracle->random) % n);
 }
 
 static void note(oracle_t *oracle, uint64_t value) {

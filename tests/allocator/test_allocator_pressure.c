@@ -100,15 +100,8 @@ static void make_idle(const fixture_t *fixture, size_t n_granules, zr_lifetime_t
     give(fixture, allocate(fixture, n_granules * GRANULE, lifetime));
 }
 
-static uint64_t next_random(uint64_t *state) {
-    uint64_t z = (*state += UINT64_C(0x9E3779B97F4A7C15)); /* splitmix64 */
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return z ^ (z >> 31);
-}
-
 static size_t below(uint64_t *state, size_t n) {
-    return (size_t)(next_random(state) % n);
+    return (size_t)(fake_random(state) % n);
 }
 
 /* ---- who is asked first ------------------------------------------------------------------ */

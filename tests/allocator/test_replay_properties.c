@@ -44,10 +44,7 @@ typedef struct training {
 } training_t;
 
 static size_t below(training_t *training, size_t n) {
-    uint64_t z = (training->random += UINT64_C(0x9E3779B97F4A7C15)); /* splitmix64 */
-    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
-    return (size_t)((z ^ (z >> 31)) % n);
+    return (size_t)(fake_random(&training->random) % n);
 }
 
 /* ---- making a step ------------------------------------------------------------------------ */
