@@ -23,18 +23,11 @@ endif()
 # zr_add_emu_test(NAME SOURCE...): a program with the emulation; its argument is the device. The
 # first source is the test's own.
 function(zr_add_emu_test name source)
-  cmake_parse_arguments(TEST "NO_SANITIZERS" "TIMEOUT" "LINK;LABELS" ${ARGN})
-  zr_compiled_once(objects ${TEST_UNPARSED_ARGUMENTS})
-  add_executable(${name} ${source} ${objects} $<TARGET_OBJECTS:zero_emu>)
+  zr_add_test_as(${name} ${source} ${ARGN} ARGUMENTS cuda)
+  target_sources(${name} PRIVATE $<TARGET_OBJECTS:zero_emu>)
   target_include_directories(${name} BEFORE PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/emu/include)
   target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
   target_compile_definitions(${name} PRIVATE ZR_TESTS_EMULATED)
-  target_link_libraries(${name} PRIVATE ${TEST_LINK} zero PkgConfig::CMOCKA m)
-  zr_wrap_for_common(${name} ${ARGN})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND ${name} cuda)
-  zr_test_properties(${name} ${ARGN})
-  zr_leave_out_unlabelled(${name})
 endfunction()
 
 # ThreadSanitizer does not know the emulation's fibres.
