@@ -24,14 +24,6 @@
 static const char *device_name; /* NULL: the host, or late devices */
 static char saved_again[80];    /* other checkpoints */
 
-static void train(const toy_options_t *options, toy_result_t *result) {
-    toy_train(options, result);
-    for (int r = 0; r < options->n_ranks; r++)
-        if (result->status[r] != ZR_OK || result->saved[r] != ZR_OK)
-            fail_msg("rank %d: %s, saved %s: %s", r, zr_status_name(result->status[r]),
-                     zr_status_name(result->saved[r]), result->last_error[r]);
-}
-
 /* Everything that a run can differ in, from the bits of a number. */
 static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
     static const zr_offload_device_t places[] = {ZR_OFFLOAD_NONE, ZR_OFFLOAD_CPU, ZR_OFFLOAD_NVME};
@@ -66,15 +58,15 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
 static void expect_same_end(int stage, int n_ranks, unsigned flags) {
     toy_result_t undisturbed, first, second;
     toy_options_t options = variant(stage, n_ranks, flags);
-    train(&options, &undisturbed);
+    toy_train_well(&options, &undisturbed);
     options.n_steps = SAVED_STEP;
     options.save_to = saved;
-    train(&options, &first);
+    toy_train_well(&options, &first);
     assert_string_equal(first.save.name, "step-00000002");
     options.n_steps = N_STEPS;
     options.save_to = NULL;
     options.restore_from = saved;
-    train(&options, &second);
+    toy_train_well(&options, &second);
     assert_int_equal(second.step.step, N_STEPS);
     if (second.hash != undisturbed.hash || first.hash == undisturbed.hash)
         fail_msg("stage %d, %d ranks, flags %u: other weights", stage, n_ranks, flags);
@@ -101,14 +93,14 @@ static void saving_changes_nothing(void **state) {
         toy_result_t without, with, from_there;
         char path[128];
         toy_options_t options = variant((int)flags % 4, 1 + (int)flags % 3, flags);
-        train(&options, &without);
+        toy_train_well(&options, &without);
         options.save_to = saved;
         options.save_step = SAVED_STEP;
-        train(&options, &with);
+        toy_train_well(&options, &with);
         snprintf(path, sizeof(path), "%s/step-%08d", saved, SAVED_STEP);
         options.restore_from = path;
         options.save_to = NULL;
-        train(&options, &from_there);
+        toy_train_well(&options, &from_there);
         if (with.hash != without.hash || from_there.hash != without.hash)
             fail_msg("flags %u: other weights", flags);
         empty(saved);
@@ -152,7 +144,7 @@ static void expect_same_states(const float *expected, size_t n_elems, toy_option
     options->restore_from = saved;
     options->save_to = saved_again;
     options->save_at_once = true;
-    train(options, &result);
+    toy_train_well(options, &result);
     float *found = read_all(saved_again, &n);
     assert_int_equal(n, n_elems);
     if (memcmp(found, expected, n * sizeof(float)) != 0)
@@ -166,7 +158,7 @@ static void save_some(int stage, int n_ranks, unsigned flags) {
     toy_options_t options = variant(stage, n_ranks, flags);
     options.n_steps = SAVED_STEP;
     options.save_to = saved;
-    train(&options, &result);
+    toy_train_well(&options, &result);
 }
 
 /* Where every rank has all of it, or every group, each saves about as much: none has nothing. */
@@ -249,7 +241,7 @@ static void freezing_may_change(void **state) {
         save_some(2, 2, frozen);
         toy_options_t options = variant(3, 2, 2 - frozen);
         options.restore_from = saved;
-        train(&options, &result);
+        toy_train_well(&options, &result);
         empty(saved);
     }
 }
@@ -304,7 +296,7 @@ static void a_folder_is_of_one_run_at_a_time(void **state) {
     assert_non_null(strstr(result.last_error[0], "another run is saving into this folder"));
     assert_int_equal(access(theirs, F_OK), 0);
     assert_int_equal(close(lock), 0);
-    train(&options, &result);
+    toy_train_well(&options, &result);
     assert_int_not_equal(access(theirs, F_OK), 0);
     empty(saved);
 }
@@ -317,7 +309,7 @@ static size_t peak_of_host(bool goes_on, size_t budget) {
     options.save_to = saved;
     options.save_step = SAVED_STEP;
     options.save_goes_on = goes_on;
-    train(&options, &result);
+    toy_train_well(&options, &result);
     empty(saved);
     return result.host_memory.reserved.peak;
 }

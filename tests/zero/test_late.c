@@ -61,14 +61,6 @@ static void be_late(toy_options_t *options) {
     options->beside = is_beside;
 }
 
-static uint64_t hash_of(const toy_options_t *options) {
-    toy_result_t result;
-    toy_train(options, &result);
-    for (int r = 0; r < options->n_ranks; r++)
-        assert_int_equal(result.status[r], ZR_OK);
-    return result.hash;
-}
-
 static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
     toy_options_t options = toy_options_default(stage, n_ranks);
     options.config.dtype = flags & 1 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
@@ -94,9 +86,9 @@ static void late_streams_change_nothing(void **state) {
                 if (!toy_meets(&mixtures))
                     continue;
                 toy_options_t options = variant(stage, n_ranks, flags);
-                uint64_t reference = hash_of(&options);
+                uint64_t reference = toy_hash(&options);
                 be_late(&options);
-                if (hash_of(&options) != reference)
+                if (toy_hash(&options) != reference)
                     fail_msg("stage %d, %d ranks, variant %u: late streams end in other weights",
                              stage, n_ranks, flags);
             }
@@ -117,7 +109,7 @@ static void late_streams_with_offload(void **state) {
                     bool keeps_grads = n_ranks != 2;
                     toy_options_t options = variant(stage, n_ranks, flags);
                     options.config.grad_accum = keeps_grads ? 2 : options.config.grad_accum;
-                    uint64_t reference = hash_of(&options);
+                    uint64_t reference = toy_hash(&options);
                     be_late(&options);
                     options.spoil = true;
                     options.config.plan_memory = n_ranks != 3;
@@ -133,7 +125,7 @@ static void late_streams_with_offload(void **state) {
                         if (is_slow() && place != (is_watched() ? ZR_UPDATE_ON_HOST : stage % 3))
                             continue;
                         options.config.offload_optimizer.update_on = (zr_update_on_t)place;
-                        if (hash_of(&options) != reference)
+                        if (toy_hash(&options) != reference)
                             fail_msg("stage %d, %d ranks, variant %u, placement %d, update %d: "
                                      "late streams end in other weights",
                                      stage, n_ranks, flags, device, place);
@@ -157,7 +149,7 @@ static void late_streams_with_offloaded_params(void **state) {
                         if (!toy_meets(&mixtures))
                             continue;
                         toy_options_t options = variant(3, n_ranks, flags);
-                        uint64_t reference = hash_of(&options);
+                        uint64_t reference = toy_hash(&options);
                         be_late(&options);
                         options.evaluate = n_buffers == 1;
                         options.config.offload_param.device = (zr_offload_device_t)device;
@@ -169,7 +161,7 @@ static void late_streams_with_offloaded_params(void **state) {
                         options.config.offload_optimizer.ratio = is_part ? 0.4 : 1;
                         options.config.nvme.store = "memory";
                         options.config.sub_group_elems = is_part ? 2048 : 1024;
-                        if (hash_of(&options) != reference)
+                        if (toy_hash(&options) != reference)
                             fail_msg("%d ranks, variant %u, parameters %d, optimizer %d: late "
                                      "streams end in other weights",
                                      n_ranks, flags, device, optimizer);
@@ -299,7 +291,7 @@ static void early_updates_change_nothing(void **state) {
                 options.config.clip = 0;
                 options.config.check_overflow = false;
                 options.peek = flags % 7 < 3;
-                uint64_t reference = hash_of(&options);
+                uint64_t reference = toy_hash(&options);
                 be_late(&options);
                 options.config.offload_optimizer.device =
                     flags % 2 ? ZR_OFFLOAD_CPU : ZR_OFFLOAD_NVME;
@@ -365,10 +357,10 @@ static void a_new_order_is_dropped_late_too(void **state) {
     (void)state;
     for (unsigned flags = 0; flags < 64; flags += stride(5, 13)) {
         toy_options_t options = variant(3, 2, flags);
-        uint64_t reference = hash_of(&options);
+        uint64_t reference = toy_hash(&options);
         be_late(&options);
         options.reorder_step = 2;
-        assert_true(hash_of(&options) == reference);
+        assert_true(toy_hash(&options) == reference);
     }
 }
 
@@ -378,20 +370,20 @@ static void what_is_gathered_ahead_may_be_dropped(void **state) {
     for (int n_ranks = least_ranks(); n_ranks <= 3; n_ranks++)
         for (unsigned flags = 8; flags < 64; flags += stride(5, 29)) {
             toy_options_t options = variant(3, n_ranks, flags | 8);
-            uint64_t reference = hash_of(&options);
+            uint64_t reference = toy_hash(&options);
             be_late(&options);
             options.again_step = 1;
-            assert_true(hash_of(&options) == reference);
+            assert_true(toy_hash(&options) == reference);
             options =
                 variant(3, n_ranks, flags & ~8u); /* nothing stays gathered for its next use */
             options.config.grad_accum = 2;
-            reference = hash_of(&options);
+            reference = toy_hash(&options);
             be_late(&options);
             options.glance = true;
-            assert_true(hash_of(&options) == reference);
+            assert_true(toy_hash(&options) == reference);
             options.glance = false;
             options.grads_alone = true;
-            assert_true(hash_of(&options) == reference);
+            assert_true(toy_hash(&options) == reference);
         }
 }
 
@@ -450,7 +442,7 @@ static void without_waits_it_goes_wrong(void **state) {
     if (device_name != NULL)
         skip(); /* only late devices can be told to */
     toy_options_t options = variant(3, 2, 0);
-    uint64_t reference = hash_of(&options);
+    uint64_t reference = toy_hash(&options);
     be_late(&options);
     options.quiet = true;
     int n_wrong = 0;

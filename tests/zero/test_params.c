@@ -20,20 +20,6 @@
 static const int rank_counts[] = {1, 2, 4};
 static char folder[64];
 
-static void train(const toy_options_t *options, toy_result_t *result) {
-    toy_train(options, result);
-    for (int r = 0; r < options->n_ranks; r++)
-        if (result->status[r] != ZR_OK)
-            fail_msg("rank %d: %s: %s", r, zr_status_name(result->status[r]),
-                     result->last_error[r]);
-}
-
-static uint64_t hash_of(const toy_options_t *options) {
-    toy_result_t result;
-    train(options, &result);
-    return result.hash;
-}
-
 static toy_options_t variant(int n_ranks, zr_dtype_t dtype, unsigned flags) {
     toy_options_t options = toy_options_default(3, n_ranks);
     options.config.dtype = dtype;
@@ -80,7 +66,7 @@ static void expect_same_bits(toy_options_t options, uint64_t reference) {
                 options.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
                 options.config.offload_optimizer.ratio = is_small ? 0.4 : 1;
                 options.config.sub_group_elems = is_small ? 1024 : 1000000;
-                if (hash_of(&options) != reference)
+                if (toy_hash(&options) != reference)
                     fail_msg("%d ranks, %s, parameters %d, optimizer %d, %s buffers: other weights",
                              options.n_ranks, zr_dtype_name(options.config.dtype), device,
                              optimizer, is_small ? "small" : "large");
@@ -95,7 +81,7 @@ static void every_placement_ends_in_the_same_bits(void **state) {
             for (int variants = 0; variants < 2; variants++) {
                 flags = (flags + 93) % 256;
                 toy_options_t options = variant(rank_counts[i], (zr_dtype_t)dtype, flags);
-                expect_same_bits(options, hash_of(&options));
+                expect_same_bits(options, toy_hash(&options));
             }
 }
 
@@ -103,13 +89,13 @@ static void how_it_is_moved_changes_nothing(void **state) {
     (void)state;
     for (unsigned flags = 0; flags < 256; flags += 5) {
         toy_options_t options = variant(2, (zr_dtype_t)(flags % 2), flags);
-        uint64_t reference = hash_of(&options);
+        uint64_t reference = toy_hash(&options);
         offload(&options, ZR_OFFLOAD_NVME, flags % 3 ? SMALL_BUFFER : 2500);
         options.config.offload_param.n_buffers = 1 + flags % 7;
         options.config.offload_param.max_in_cpu_elems = flags % 4 ? 0 : 3000;
         options.config.overlap_comm = flags % 11 != 0;
         options.config.sub_group_elems = flags % 13 ? 100000 : 1030;
-        if (hash_of(&options) != reference)
+        if (toy_hash(&options) != reference)
             fail_msg("variant %u ends in other weights", flags);
     }
 }
@@ -147,14 +133,14 @@ static void a_fraction_may_stay_on_the_device(void **state) {
         toy_options_t options =
             variant(rank_counts[i % 3], (zr_dtype_t)(i & 1), (flags & ~10u) | (i % 4 ? 4 : 0));
         toy_result_t result;
-        uint64_t reference = hash_of(&options);
+        uint64_t reference = toy_hash(&options);
         offload(&options, i / 3 % 2 ? ZR_OFFLOAD_CPU : ZR_OFFLOAD_NVME,
                 i % 5 ? SMALL_BUFFER : LARGE_BUFFER);
         options.config.offload_param.ratio = ratios[i / 6 % 3];
         options.config.offload_optimizer.device = (zr_offload_device_t)(i / 18);
         options.config.offload_optimizer.ratio = i % 7 ? 1 : 0.4;
         options.config.sub_group_elems = 1024;
-        train(&options, &result);
+        toy_train_well(&options, &result);
         if (result.hash != reference)
             fail_msg("case %u, flags %u: other weights", i, flags);
         expect_fraction(&options, &result);
@@ -167,13 +153,13 @@ static void files_end_in_the_same_bits(void **state) {
         skip();
     for (unsigned i = 0; i < 12; i++) {
         toy_options_t options = variant(rank_counts[i % 3], (zr_dtype_t)(i / 3 % 2), 37 * i % 256);
-        uint64_t reference = hash_of(&options);
+        uint64_t reference = toy_hash(&options);
         offload(&options, ZR_OFFLOAD_NVME, i % 2 ? SMALL_BUFFER : LARGE_BUFFER);
         over_files(&options);
         options.config.offload_optimizer.device = (zr_offload_device_t)(i % 3);
         options.config.nvme.request_bytes = i % 4 ? 4096 : 512 << 10;
         options.config.nvme.depth = 1 + i;
-        assert_true(hash_of(&options) == reference);
+        assert_true(toy_hash(&options) == reference);
     }
 }
 
@@ -182,7 +168,7 @@ static void files_end_in_the_same_bits(void **state) {
 /* A gather reads the shard, forward and backward; an update writes what is trained, once. */
 static void expect_traffic(const toy_options_t *options, uint64_t n_updates) {
     toy_result_t result;
-    train(options, &result);
+    toy_train_well(options, &result);
     uint64_t elem_bytes = zr_dtype_size(options->config.dtype);
     uint64_t n_shards = n_shards_of(options);
     uint64_t trainable = result.size.trainable_padded_elems / n_shards * elem_bytes;
@@ -222,7 +208,7 @@ static void reads_are_foreseen(void **state) {
         toy_result_t result;
         offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
         options.config.offload_param.n_buffers = 1 + flags % 9;
-        train(&options, &result);
+        toy_train_well(&options, &result);
         const zr_params_report_t *report = &result.offload[1].params;
         uint64_t n_micro_batches = options.n_steps * options.config.grad_accum;
         assert_true(report->gathers.n_parts > 0);
@@ -242,11 +228,11 @@ static void the_end_of_a_step_reads_ahead(void **state) {
         options.config.offload_param.n_buffers = 1 + flags % 9;
         options.nan_step = flags % 3 == 0 ? 1 : -1; /* a step that is skipped, too */
         options.quiet = true;
-        train(&options, &result);
+        toy_train_well(&options, &result);
         zr_params_report_t without = result.offload[1].params;
         assert_int_equal(without.unused_bytes, 0);
         options.evaluate = true;
-        train(&options, &result);
+        toy_train_well(&options, &result);
         const zr_params_report_t *report = &result.offload[1].params;
         assert_int_equal(report->n_foreseen, without.n_foreseen);
         uint64_t n_parts = without.gathers.n_parts / (options.n_steps * options.config.grad_accum);
@@ -266,10 +252,10 @@ static void a_new_order_is_foreseen_again(void **state) {
         toy_result_t result;
         offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
         options.n_steps = 3 + is_prefetching;
-        train(&options, &result);
+        toy_train_well(&options, &result);
         uint64_t n_parts = result.offload[0].params.gathers.n_parts / options.n_steps;
         options.reorder_step = 1;
-        train(&options, &result);
+        toy_train_well(&options, &result);
         assert_true(result.offload[0].params.n_foreseen > n_parts);
         assert_true(result.offload[0].params.n_foreseen < 2 * n_parts);
     }
@@ -281,10 +267,10 @@ static void a_skipped_step_writes_nothing(void **state) {
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
     options.quiet = true;
     options.n_steps = 1;
-    uint64_t after_one = hash_of(&options);
+    uint64_t after_one = toy_hash(&options);
     options.n_steps = 2;
     options.nan_step = 1;
-    assert_true(hash_of(&options) == after_one);
+    assert_true(toy_hash(&options) == after_one);
     expect_traffic(&options, 1);
 }
 
@@ -299,7 +285,7 @@ static void shards_are_where_they_should_be(void **state) {
             toy_result_t result;
             offload(&options, (zr_offload_device_t)device, SMALL_BUFFER);
             options.config.offload_param.n_buffers = 3;
-            train(&options, &result);
+            toy_train_well(&options, &result);
             const zr_params_report_t *report = &result.offload[0].params;
             size_t all = (result.size.trainable_padded_elems + result.size.frozen_padded_elems) /
                          n_shards_of(&options) * sizeof(float);
@@ -323,12 +309,12 @@ static void buffers_are_as_large_as_needed(void **state) {
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, 1000000);
     options.config.offload_param.n_buffers = 4;
-    train(&options, &result);
+    toy_train_well(&options, &result);
     size_t largest = result.size.largest_unit_padded_elems / 2 * sizeof(float);
     size_t stride = (largest + 63) / 64 * 64;
     assert_int_equal(result.offload[0].params.staging_bytes, 4 * stride);
     options.config.offload_param.n_buffers = 1000;
-    train(&options, &result);
+    toy_train_well(&options, &result);
     assert_true(result.offload[0].params.n_buffers < 7);
 }
 
@@ -338,7 +324,7 @@ static void some_may_stay_in_host_memory(void **state) {
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
     options.config.offload_param.max_in_cpu_elems = 1500;
-    train(&options, &result);
+    toy_train_well(&options, &result);
     const zr_params_report_t *report = &result.offload[0].params;
     size_t all = result.size.trainable_padded_elems * sizeof(float);
     assert_true(report->bytes[ZR_TIER_HOST] > 0);
@@ -347,7 +333,7 @@ static void some_may_stay_in_host_memory(void **state) {
     assert_int_equal(result.host_memory.by_tag[ZR_TAG_PARAMETERS].peak,
                      report->bytes[ZR_TIER_HOST]);
     options.config.offload_param.max_in_cpu_elems = 1000000;
-    train(&options, &result);
+    toy_train_well(&options, &result);
     assert_int_equal(result.offload[0].params.bytes[ZR_TIER_HOST], all);
     assert_false(result.offload[0].params.has_store);
 }
@@ -360,9 +346,9 @@ static void a_device_budget_without_parameters_is_enough(void **state) {
         toy_result_t result;
         offload(&options, (zr_offload_device_t)device, LARGE_BUFFER);
         options.config.offload_optimizer.device = (zr_offload_device_t)device;
-        train(&options, &result);
+        toy_train_well(&options, &result);
         options.config.device_memory_bytes = result.device_memory.reserved.peak;
-        train(&options, &result);
+        toy_train_well(&options, &result);
         offload(&options, ZR_OFFLOAD_NONE, LARGE_BUFFER);
         options.config.prefetch_elems = 0;
         options.config.device_memory_bytes -= 64 << 10;
@@ -376,38 +362,27 @@ static void a_device_budget_without_parameters_is_enough(void **state) {
 /* ---- refusals ----------------------------------------------------------------------------------
  */
 
-static void expect_error(toy_options_t *options, zr_status_t status, const char *text) {
-    toy_result_t result;
-    options->quiet = true;
-    toy_train(options, &result);
-    for (int r = 0; r < options->n_ranks; r++)
-        if (result.status[r] == status && strstr(result.last_error[r], text) != NULL)
-            return;
-    fail_msg("no rank ends with %s and \"%s\", but rank 0 with %s: %s", zr_status_name(status),
-             text, zr_status_name(result.status[0]), result.last_error[0]);
-}
-
 static void what_cannot_be_is_said(void **state) {
     (void)state;
     for (int stage = 0; stage < 3; stage++) {
         toy_options_t options = toy_options_default(stage, 2);
         offload(&options, ZR_OFFLOAD_CPU, SMALL_BUFFER);
-        expect_error(&options, ZR_ERR_ARGUMENT, "allowed at stage 3");
+        toy_expect_error(&options, ZR_ERR_ARGUMENT, "allowed at stage 3");
     }
     toy_options_t options = variant(2, ZR_DTYPE_F32, 0);
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
     options.config.offload_param.n_buffers = 1025;
-    expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.buffer_count) is 1025");
+    toy_expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.buffer_count) is 1025");
     options.config.offload_param.n_buffers = 2;
     options.config.nvme.capacity_bytes = 20000;
-    expect_error(&options, ZR_ERR_BUDGET, "a larger --nvme-capacity");
+    toy_expect_error(&options, ZR_ERR_BUDGET, "a larger --nvme-capacity");
     options.config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     options.config.host_memory_bytes = 100 << 10;
     options.config.offload_param.n_buffers = 30;
-    expect_error(&options, ZR_ERR_BUDGET, "staging buffers (--param-buffers");
+    toy_expect_error(&options, ZR_ERR_BUDGET, "staging buffers (--param-buffers");
     options.config.host_memory_bytes = ZR_CONFIG_NO_BUDGET;
     options.config.nvme.store = "uring";
-    expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.nvme_path, --nvme-path DIR");
+    toy_expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.nvme_path, --nvme-path DIR");
 }
 
 /* State and parameters share the capacity. */
@@ -417,7 +392,7 @@ static void the_capacity_is_for_all_together(void **state) {
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
     options.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
-    train(&options, &result);
+    toy_train_well(&options, &result);
     size_t need = 0, bytes = result.offload[0].params.bytes[ZR_TIER_NVME] +
                              result.offload[0].state_bytes[ZR_TIER_NVME];
     options.config.nvme.capacity_bytes = 0;
@@ -427,9 +402,9 @@ static void the_capacity_is_for_all_together(void **state) {
     assert_int_equal(sscanf(number, "(%zu bytes) do not fit", &need), 1);
     assert_true(need >= bytes && need % 4096 == 0); /* whole blocks of the file */
     options.config.nvme.capacity_bytes = need;
-    train(&options, &result);
+    toy_train_well(&options, &result);
     options.config.nvme.capacity_bytes--;
-    expect_error(&options, ZR_ERR_BUDGET, "do not fit");
+    toy_expect_error(&options, ZR_ERR_BUDGET, "do not fit");
 }
 
 static int find_folder(void **state) {

@@ -16,19 +16,13 @@
 #define N_STEPS 7
 #define N_LEARNT 3
 
-static void train(const toy_options_t *options, toy_result_t *result) {
-    toy_train(options, result);
-    for (int r = 0; r < options->n_ranks; r++)
-        assert_int_equal(result->status[r], ZR_OK);
-}
-
 static void check(const toy_options_t *options, size_t n_clean) {
     toy_options_t plain = *options;
     plain.config.plan_memory = false;
     plain.late = false;
     toy_result_t planned, reference;
-    train(options, &planned);
-    train(&plain, &reference);
+    toy_train_well(options, &planned);
+    toy_train_well(&plain, &reference);
     assert_false(reference.replay.is_on);
     const zr_replay_statistics_t *replay = &planned.replay;
     if (planned.hash != reference.hash)

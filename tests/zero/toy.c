@@ -1,13 +1,20 @@
 /* The toy model: see toy.h. */
 #include "tests/zero/toy.h"
 
-#include "tests/common/late_device.h"
-#include "zero/runtime_internal.h"
-
 #include <assert.h>
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/common/late_device.h"
+#include "zero/runtime_internal.h"
 
 /* Sizes 0, 1, 7, primes, and one larger than the staging buffer; -1 ends a unit. */
 static const long unit_sizes[][6] = {{101, 1, 7, -1},     {0, 1009, 64, -1}, {1, -1},
@@ -604,4 +611,29 @@ void toy_train(const toy_options_t *options, toy_result_t *result) {
     for (int r = 0; r < options->n_ranks; r++)
         if (ranks.status[r] == ZR_OK && run.hash[r] != run.hash[0])
             result->status[r] = ZR_ERR_STATE;
+}
+
+void toy_train_well(const toy_options_t *options, toy_result_t *result) {
+    toy_train(options, result);
+    for (int r = 0; r < options->n_ranks; r++)
+        if (result->status[r] != ZR_OK || result->saved[r] != ZR_OK)
+            fail_msg("rank %d: %s, saved %s: %s", r, zr_status_name(result->status[r]),
+                     zr_status_name(result->saved[r]), result->last_error[r]);
+}
+
+uint64_t toy_hash(const toy_options_t *options) {
+    toy_result_t result;
+    toy_train_well(options, &result);
+    return result.hash;
+}
+
+void toy_expect_error(toy_options_t *options, zr_status_t status, const char *text) {
+    toy_result_t result;
+    options->quiet = true;
+    toy_train(options, &result);
+    for (int r = 0; r < options->n_ranks; r++)
+        if (result.status[r] == status && strstr(result.last_error[r], text) != NULL)
+            return;
+    fail_msg("no rank ends with %s and \"%s\", but rank 0 with %s: %s", zr_status_name(status),
+             text, zr_status_name(result.status[0]), result.last_error[0]);
 }

@@ -104,4 +104,12 @@ bool toy_meets(toy_mixtures_t *mixtures);
 /* Train; every rank is a thread. A rank that ends in other weights than rank 0 has ZR_ERR_STATE. */
 void toy_train(const toy_options_t *options, toy_result_t *result);
 
+/** The same of a run that ends well, its last save, too: otherwise the test fails. */
+void toy_train_well(const toy_options_t *options, toy_result_t *result);
+/** The weights that it ends in. */
+uint64_t toy_hash(const toy_options_t *options);
+
+/** Train, quietly: a rank ends with this status, and a message that has this in it. */
+void toy_expect_error(toy_options_t *options, zr_status_t status, const char *text);
+
 #endif
