@@ -225,10 +225,15 @@ static void check_time(json_t *first, json_t *second) {
 
 static void processes(void **state) {
     (void)state;
-    int code = run_by_hand(2, TINY "--device host --threads 1 --stage 3 --steps 2 --trace p.json");
+    int code = run_by_hand(2, TINY "--device host --threads 1 --stage 3 --steps 2 --trace p.json "
+                                   "--json");
     if (code != 0)
         fail_msg("exit %d: %s", code, err);
     json_t *first = trace_file_load("p.json"), *second = trace_file_load("p.rank1.json");
+    json_t *result = json_loads(out, 0, NULL); /* of rank 0's file */
+    json_t *about = json_object_get(json_object_get(first, "otherData"), "rank 0");
+    assert_true(number(result, "trace", "events") == number(about, "events", NULL));
+    json_decref(result);
     check_time(first, second);
     assert_int_equal(trace_file_count(first, 1, "schedule", "step "), 2);
     assert_int_equal(trace_file_count(second, 2, "schedule", "step "), 2);
