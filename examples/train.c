@@ -144,8 +144,8 @@ static zr_status_t create_model(rank_t *rank) {
     if (rank->run->start.checkpoint != NULL)
         ZR_TRY(zr_runtime_restore(rank->runtime, rank->run->start.checkpoint));
     ZR_TRY(zr_runtime_commit(rank->runtime));
-    ZR_TRY(gpt_offload_activations(rank->gpt));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
+    ZR_TRY(gpt_offload_activations(rank->gpt));
     if (rank->result.size.trainable_elems == 0)
         zr_log_write(&rank->log, ZR_LOG_WARNING,
                      "--freeze %s freezes every parameter: nothing is trained", o->freeze);
@@ -191,6 +191,7 @@ train_peak_t train_peak_of(const zr_tier_statistics_t *statistics) {
 
 static void note_peaks(rank_t *rank) {
     zr_allocator_t *allocator = zr_runtime_allocator(rank->runtime);
+    rank->result.has_memory = true;
     zr_allocator_replay_statistics(allocator, &rank->result.replay);
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
         zr_tier_statistics_t statistics;
@@ -544,8 +545,6 @@ static zr_status_t train_steps(rank_t *rank) {
     const train_options_t *o = rank->run->options;
     train_result_t *result = &rank->result;
     size_t saved_step = rank->run->start.step;
-    result->first_step = result->n_steps = saved_step;
-    result->n_skipped = saved_step - rank->run->start.n_updates;
     train_time_t before = rank_time(rank), after = before;
     double step_start = now_seconds();
     (void)take_own_seconds(rank);
@@ -914,9 +913,26 @@ static bool is_bad_input(zr_status_t status) {
     return is_about_input(status) || status == ZR_ERR_IO;
 }
 
-train_result_t zero_train_failed(zr_status_t status) {
-    return (train_result_t){
-        .status = status, .bad_input = is_bad_input(status), .data_kind = "none"};
+/* What is known of a run whose ranks have done nothing yet. */
+static train_result_t known_of(const run_t *run) {
+    train_result_t result = {0};
+    if (run == NULL || run->data == NULL)
+        return result;
+    result.data_kind = data_kind(run->data);
+    result.n_data_files = data_n_files(run->data);
+    result.n_data_tokens = data_n_tokens(run->data);
+    result.n_data_windows = data_n_windows(run->data);
+    result.n_data_duplicates = data_n_duplicates(run->data);
+    result.first_step = result.n_steps = run->start.step;
+    result.n_skipped = run->start.step - run->start.n_updates;
+    return result;
+}
+
+train_result_t zero_train_failed(const zero_train_t *train, zr_status_t status) {
+    train_result_t result = known_of(train);
+    result.status = status;
+    result.bad_input = is_bad_input(status);
+    return result;
 }
 
 zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
@@ -933,7 +949,7 @@ zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
         *train_p = run;
         return ZR_OK;
     }
-    *result_p = zero_train_failed(status);
+    *result_p = zero_train_failed(run, status);
     result_p->bad_input &= run == NULL || !run->start.is_damaged;
     zero_train_close(&run);
     return status;
@@ -961,11 +977,11 @@ void zero_train_close(zero_train_t **train) {
 
 zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_t *result_p) {
     const train_options_t *options = run->options;
-    train_result_t result = {.data_kind = data_kind(run->data),
-                             .n_data_files = data_n_files(run->data),
-                             .n_data_tokens = data_n_tokens(run->data),
-                             .n_data_windows = data_n_windows(run->data),
-                             .n_data_duplicates = data_n_duplicates(run->data)};
+    train_result_t result = known_of(run);
+    for (int i = 0; i < train_launch_n_here(options); i++)
+        run->ranks[i].result = (train_result_t){.first_step = result.first_step,
+                                                .n_steps = result.n_steps,
+                                                .n_skipped = result.n_skipped};
     run->messages = options->quiet ? NULL : messages;
     run->n_device_threads = device_threads(options->n_threads, train_launch_n_sharing(options));
     run->n_wanted = SIZE_MAX;

@@ -134,16 +134,17 @@ typedef struct train_result {
     train_planned_t planned; /* set by whoever planned it, not by the run */
 
     /* Also of a run that failed, as far as it came. */
+    bool has_memory;               /* peaks and replay say something: a rank had an allocator */
     train_peak_t peak[ZR_N_TIERS]; /* of NVMe without classes */
     train_offload_t offload;
     train_activations_t activations;
     size_t nvme_reserved_bytes;    /* on the drives, the most of a rank */
     zr_replay_statistics_t replay; /* of the rank that followed its plan in the fewest steps */
-    zr_model_size_t size;
-    bool overlaps;    /* collectives run beside compute */
-    char device[128]; /* its description */
-    size_t n_threads; /* of each rank */
-    const char *data_kind;
+    zr_model_size_t size;          /* no units: it was not made, nor placed */
+    bool overlaps;                 /* collectives run beside compute */
+    char device[128];              /* its description; "": it was not opened */
+    size_t n_threads;              /* of each rank */
+    const char *data_kind;         /* NULL: no data was opened */
     size_t n_data_files;
     size_t n_data_tokens;
     size_t n_data_windows;
@@ -190,8 +191,8 @@ ZR_NODISCARD zr_status_t zero_train_open(const train_options_t *options, const z
 zr_comm_t *zero_train_comm(const zero_train_t *train);
 /** Steps that it has behind it: those of the checkpoint that it goes on from. */
 size_t zero_train_first_step(const zero_train_t *train);
-/** The result of a run that was not begun for such an error. */
-train_result_t zero_train_failed(zr_status_t status);
+/** The result of a run that was not begun for such an error: what is known of it. */
+train_result_t zero_train_failed(const zero_train_t *train, zr_status_t status);
 /** Train, once: see zero_train_run. */
 zr_status_t zero_train_go(zero_train_t *train, messages_t *messages, train_result_t *result_p);
 /**

@@ -1,5 +1,6 @@
 /*
- * The object of --json is a contract: fields may be added, none goes away.
+ * The object of --json is a contract: fields may be added, none goes away. Of a run that failed it
+ * has what was reached.
  */
 #include "examples/train_report.h"
 
@@ -104,6 +105,8 @@ json_t *train_shape_object(const train_options_t *options) {
 static json_t *model_object(const train_options_t *options, const train_result_t *result) {
     const zr_model_size_t *size = &result->size;
     json_t *object = train_shape_object(options);
+    if (size->n_units == 0)
+        return object;
     bool made = json_put(object, "trainable", json_count(size->trainable_elems));
     made &= json_put(object, "frozen", json_count(size->frozen_elems));
     made &= json_put(object, "units", json_count(size->n_units));
@@ -283,7 +286,6 @@ static bool put_planned(json_t *object, const train_planned_t *planned) {
            made;
 }
 
-/* What every run has, the failed one as far as it came. */
 static json_t *checkpoint_object(const train_options_t *options, const train_result_t *result) {
     const train_saves_t *saves = &result->saves;
     json_t *object = json_object();
@@ -314,6 +316,43 @@ static json_t *trace_object(const train_options_t *options, const train_trace_re
     return NULL;
 }
 
+/* Before it is open, nobody knows. */
+static bool put_device(json_t *object, const train_result_t *result) {
+    if (result->device[0] == '\0')
+        return true;
+    bool made = json_put(object, "overlap_comm", json_boolean(result->overlaps));
+    made &= json_put(object, "threads", json_count(result->n_threads));
+    return json_put(object, "device", json_string(result->device)) && made;
+}
+
+static bool put_memory(json_t *object, const train_result_t *result) {
+    bool made = true;
+    if (result->has_memory)
+        made &= json_put(object, "peak_bytes",
+                         train_peaks_object(result->peak, train_result_has_store(result)));
+    if (result->planned.is_made)
+        made &= put_planned(object, &result->planned);
+    size_t resident = process_peak_resident_bytes();
+    if (resident != 0)
+        made &= json_put(object, "peak_resident_bytes", json_count(resident));
+    if (result->has_memory)
+        made &= json_put(object, "memory", memory_object(result));
+    return made;
+}
+
+/* What is known once the model is made, and its parts are placed. */
+static bool put_placed(json_t *object, const train_options_t *options,
+                       const train_result_t *result) {
+    if (result->size.n_units == 0)
+        return true;
+    bool made = json_put(object, "padding", padding_object(&result->size));
+    if (options->config.offload_optimizer.device != ZR_OFFLOAD_NONE ||
+        options->config.offload_param.device != ZR_OFFLOAD_NONE ||
+        options->offload_activations != ZR_OFFLOAD_NONE)
+        made &= json_put(object, "offload", train_offload_object(options, result));
+    return made;
+}
+
 static bool put_common(json_t *object, const train_options_t *options,
                        const train_result_t *result) {
     const zr_config_t *c = &options->config;
@@ -321,9 +360,7 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "ranks", json_count((uint64_t)options->n_ranks));
     int n_shards = zr_config_n_shards(c, options->n_ranks);
     made &= json_put(object, "shard_group_size", json_count((uint64_t)n_shards));
-    made &= json_put(object, "overlap_comm", json_boolean(result->overlaps));
-    made &= json_put(object, "threads", json_count(result->n_threads));
-    made &= json_put(object, "device", json_string(result->device));
+    made &= put_device(object, result);
     made &= json_put(object, "dtype", json_string(zr_dtype_name(c->dtype)));
     made &= json_put(object, "micro_batch", json_count(c->micro_batch));
     made &= json_put(object, "grad_accum", json_count(c->grad_accum));
@@ -331,25 +368,15 @@ static bool put_common(json_t *object, const train_options_t *options,
     made &= json_put(object, "seq_min", json_count(options->seq_min));
     made &= json_put(object, "recompute", json_string(options->recompute ? "unit" : "none"));
     made &= json_put(object, "model", model_object(options, result));
-    made &= json_put(object, "data", data_object(result));
-    made &= json_put(object, "padding", padding_object(&result->size));
+    if (result->data_kind != NULL)
+        made &= json_put(object, "data", data_object(result));
+    made &= put_placed(object, options, result);
     made &= json_put(object, "steps", json_count(result->n_steps));
     made &= json_put(object, "n_skipped", json_count(result->n_skipped));
     made &= json_put(object, "tokens", json_count(result->n_trained_tokens));
     if (options->choice.options[0] != '\0')
         made &= json_put(object, "chosen", chosen_object(&options->choice));
-    made &= json_put(object, "peak_bytes",
-                     train_peaks_object(result->peak, train_result_has_store(result)));
-    if (result->planned.is_made)
-        made &= put_planned(object, &result->planned);
-    size_t resident = process_peak_resident_bytes();
-    if (resident != 0)
-        made &= json_put(object, "peak_resident_bytes", json_count(resident));
-    made &= json_put(object, "memory", memory_object(result));
-    if (c->offload_optimizer.device != ZR_OFFLOAD_NONE ||
-        c->offload_param.device != ZR_OFFLOAD_NONE ||
-        options->offload_activations != ZR_OFFLOAD_NONE)
-        made &= json_put(object, "offload", train_offload_object(options, result));
+    made &= put_memory(object, result);
     if (options->checkpoint.dir != NULL)
         made &= json_put(object, "checkpoint", checkpoint_object(options, result));
     if (train_options_use_nvme(options))
@@ -425,19 +452,28 @@ static json_t *size_object(const train_peak_t *peak) {
                      (json_int_t)peak->reserved);
 }
 
+static json_t *sizes_object(const train_result_t *own) {
+    json_t *object = json_object();
+    train_peak_t of_drives = train_sum_peak_of_drives(own);
+    bool made = json_put(object, "device", size_object(&own->peak[ZR_TIER_DEVICE]));
+    made &= json_put(object, "host", size_object(&own->peak[ZR_TIER_HOST]));
+    if (train_result_has_store(own))
+        made &= json_put(object, "nvme", size_object(&of_drives));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
 /* Processes have memory of their own; threads are one process. */
 static json_t *rank_object(const train_options_t *options, int rank, const train_result_t *own) {
-    json_t *object = json_object(), *peaks = json_object();
-    train_peak_t of_drives = train_sum_peak_of_drives(own);
+    json_t *object = json_object();
     bool has_steps = own->n_steps > own->first_step;
     bool made = json_put(object, "rank", json_count((uint64_t)rank));
     made &= json_put(object, "step_ms", json_number(has_steps ? own->step_ms : NAN));
     made &= json_put(object, "own_ms", json_number(has_steps ? own->own_ms : NAN));
-    made &= json_put(peaks, "device", size_object(&own->peak[ZR_TIER_DEVICE]));
-    made &= json_put(peaks, "host", size_object(&own->peak[ZR_TIER_HOST]));
-    if (train_result_has_store(own))
-        made &= json_put(peaks, "nvme", size_object(&of_drives));
-    made &= json_put(object, "peak_bytes", peaks);
+    if (own->has_memory)
+        made &= json_put(object, "peak_bytes", sizes_object(own));
     if (options->is_launched && own->peak_resident_bytes != 0)
         made &= json_put(object, "peak_resident_bytes", json_count(own->peak_resident_bytes));
     if (made)

@@ -103,6 +103,7 @@ static void add_up_saves(const train_saves_t *own, train_saves_t *sum) {
 }
 
 static void add_up_peaks(const train_result_t *own, train_result_t *result) {
+    result->has_memory |= own->has_memory;
     keep_larger(&result->nvme_reserved_bytes, own->nvme_reserved_bytes);
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         keep_larger(&result->peak[tier].live, own->peak[tier].live);

@@ -82,7 +82,7 @@ static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
         if (status == ZR_OK)
             plan_and_run(run, options, messages, &log, &result);
         else
-            result = zero_train_failed(status);
+            result = zero_train_failed(run, status);
     }
     int code = report(options, run, &result, messages, &log);
     zero_train_close(&run);

@@ -672,6 +672,30 @@ static void equal_lengths_as_without(void **state) {
     free(hash);
 }
 
+/* What was not reached is left out, and is not 0. */
+static void assert_reached(json_t *object, bool had_device, bool was_made) {
+    static const char *const of_device[] = {"device", "threads", "overlap_comm", "peak_bytes",
+                                            "memory"};
+    json_t *ranks = json_object_get(object, "per_rank");
+    for (size_t i = 0; i < sizeof(of_device) / sizeof(of_device[0]); i++)
+        assert_true((json_object_get(object, of_device[i]) != NULL) == had_device);
+    assert_true((json_object_get(object, "padding") != NULL) == was_made);
+    assert_true((json_object_get(object, "offload") != NULL) == was_made);
+    assert_true((json_object_get(json_object_get(object, "model"), "units") != NULL) == was_made);
+    assert_true(number(object, "model", "parameters") > 0);
+    assert_true(number(object, "data", "tokens") > 0);
+    assert_null(json_object_get(object, "loss"));
+    assert_int_equal(json_array_size(ranks), 2);
+    for (size_t i = 0; i < 2; i++) {
+        json_t *rank = json_array_get(ranks, i);
+        json_t *peaks = json_object_get(rank, "peak_bytes");
+        assert_true(json_is_null(json_object_get(rank, "step_ms")));
+        assert_true(json_is_null(json_object_get(rank, "own_ms")));
+        assert_true((peaks != NULL) == had_device);
+        assert_true(!had_device || number(peaks, "host", "live") > 0);
+    }
+}
+
 static void out_of_budget(void **state) {
     json_t *object = run_json(TINY "--steps 3 --ranks 2 --device-memory 64KiB --json", 1);
     (void)state;
@@ -681,8 +705,31 @@ static void out_of_budget(void **state) {
     assert_non_null(strstr(err, "--stage"));
     json_t *device = json_object_get(json_object_get(object, "peak_bytes"), "device");
     assert_true(number(device, "reserved", NULL) <= 65536);
-    assert_null(json_object_get(object, "loss"));
     json_decref(object);
+}
+
+/* It fails before its ranks begin, as they make the model, or in a step. */
+static void what_was_not_reached(void **state) {
+    static const struct {
+        const char *budget;
+        bool had_device, was_made;
+    } cases[] = {
+        {"20KiB --stage auto", false, false}, {"64KiB", true, false}, {"170KiB", true, true}};
+    (void)state;
+    json_decref(run_json(TINY "--steps 2 --ranks 2 --checkpoint-dir reached --json", 0));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof(arguments),
+                 TINY "--steps 3 --ranks 2 --checkpoint-dir reached --resume --json "
+                      "--offload-optimizer cpu --device-memory %s",
+                 cases[i].budget);
+        json_t *object = run_json(arguments, 1);
+        assert_string_equal(text(object, "result"), "failed");
+        assert_reached(object, cases[i].had_device, cases[i].was_made);
+        assert_int_equal(number(object, "steps", NULL), 2);
+        assert_int_equal(number(object, "checkpoint", "resumed_at"), 2);
+        json_decref(object);
+    }
 }
 
 static void log_lines(void **state) {
@@ -973,6 +1020,7 @@ int main(void) {
         cmocka_unit_test(varying_lengths_at_every_stage),
         cmocka_unit_test(equal_lengths_as_without),
         cmocka_unit_test(out_of_budget),
+        cmocka_unit_test(what_was_not_reached),
         cmocka_unit_test(log_lines),
         cmocka_unit_test(options_override_config),
         cmocka_unit_test(full_disk),
