@@ -67,6 +67,10 @@ static zr_status_t check_workspace(nn_call_t call, zr_nn_workspace_t workspace, 
         return zr_fail(call.log, ZR_ERR_ARGUMENT, "%s: a workspace of %s at %p, needs %zu",
                        call.kernel, zr_count_text(workspace.size_bytes, "byte").text,
                        workspace.data, needed);
+    if (needed > 0 && (uintptr_t)workspace.data % ZR_NN_WORKSPACE_ALIGNMENT != 0)
+        return zr_fail(call.log, ZR_ERR_ARGUMENT,
+                       "%s: the workspace at %p is not aligned to %d bytes", call.kernel,
+                       workspace.data, ZR_NN_WORKSPACE_ALIGNMENT);
     return ZR_OK;
 }
 

@@ -17,7 +17,8 @@
  * counts). A workspace may be reused by the next kernel of the same stream.
  *
  * Every kernel returns ZR_OK, or
- *   ZR_ERR_ARGUMENT     a NULL, a wrong dtype, a size that overflows, a small workspace;
+ *   ZR_ERR_ARGUMENT     a NULL, a wrong dtype, a size that overflows, a workspace that is small or
+ *                       not aligned;
  *   ZR_ERR_UNSUPPORTED  the device has no such kernel, or not for these dtypes;
  *   ZR_ERR_DEVICE, ZR_ERR_MEMORY  the work could not be queued or done.
  * Sizes of 0 are fine: there is then nothing to do. Threads: those of the stream.
@@ -34,7 +35,9 @@
 extern "C" {
 #endif
 
-/** Memory that a kernel may use while it runs; aligned to 256 bytes. Zero: none. */
+#define ZR_NN_WORKSPACE_ALIGNMENT 256 /* bytes; what cuBLASLt asks for */
+
+/** Memory that a kernel may use while it runs, aligned as above. Zero: none. */
 typedef struct zr_nn_workspace {
     void *data;
     size_t size_bytes;

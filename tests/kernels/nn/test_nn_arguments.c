@@ -127,7 +127,11 @@ static void test_others_refuse(void **state) {
     head.vocab_chunk = 2;
     int32_t target = 3;
     head.targets = &target;
-    float workspace[1024];
+    _Alignas(ZR_NN_WORKSPACE_ALIGNMENT) float workspace[1024];
+    assert_int_equal(
+        zr_nn_lm_head(f->stream, &head, (zr_nn_workspace_t){workspace + 1, sizeof(workspace) - 4}),
+        ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(f->message, "not aligned to 256 bytes"));
     assert_int_equal(
         zr_nn_lm_head(f->stream, &head, (zr_nn_workspace_t){workspace, sizeof(workspace)}),
         ZR_ERR_ARGUMENT);
