@@ -60,6 +60,7 @@ void emu_fail_kernel(const char *name, int nth, int error);
 void emu_hold(bool is_held);
 /** Nothing runs until this thread has asked whether an event has passed. */
 void emu_hold_until_asked(void);
+bool emu_is_held(void);
 /** From now on events are not waited for: what a schedule without events does. */
 void emu_ignore_waits(bool ignore);
 

@@ -749,6 +749,11 @@ void emu_hold_until_asked(void) {
     machine.held_until = std::this_thread::get_id();
 }
 
+bool emu_is_held(void) {
+    std::lock_guard<std::mutex> lock(emu::mutex);
+    return machine.is_held;
+}
+
 void emu_ignore_waits(bool ignore) {
     std::lock_guard<std::mutex> lock(emu::mutex);
     machine.ignores_waits = ignore;
