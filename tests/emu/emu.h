@@ -40,7 +40,7 @@ typedef struct emu_options {
     size_t memory_bytes;     /* of each device */
     size_t pinned_bytes;     /* host memory that can be registered */
     uint64_t seed;           /* of the order in which streams run */
-    size_t fail_copy_bytes;  /* copies of so many fail when they run; 0: none does */
+    size_t fail_copy_bytes;  /* copies of so many fail, when somebody waits; 0: none does */
 } emu_options_t;
 
 /** Two devices with everything, or what EMU_DEVICES, EMU_SEED, EMU_GRANULE_BYTES,

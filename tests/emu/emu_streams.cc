@@ -38,7 +38,8 @@ struct work_t {
     std::function<cudaError_t()> run;
     std::function<bool()> is_open; /* of a gate: whether it lets the stream pass */
     std::shared_ptr<CUevent_st> event;
-    uint64_t ticket = 0; /* which record of the event */
+    uint64_t ticket = 0;         /* which record of the event */
+    bool is_for_waiters = false; /* it runs while somebody waits, not for who only asks */
 };
 
 } // namespace
@@ -65,6 +66,7 @@ struct machine_t {
     bool ignores_waits = false;
     bool is_held = false;
     std::thread::id held_until;                         /* this one asks for an event */
+    int n_waiting = 0;                                  /* threads, for work to be done */
     bool streams_run_alone = false, has_runner = false; /* a thread that makes them */
     std::map<std::pair<int, const void *>, size_t>
         shared_bytes; /* asked for, by device and kernel */
@@ -137,6 +139,8 @@ static bool is_ready(const CUstream_st *stream) {
     if (stream->work.empty() || machine.is_held)
         return false;
     const work_t &work = stream->work.front();
+    if (work.is_for_waiters && machine.n_waiting == 0)
+        return false;
     if (work.kind == work_t::GATE)
         return work.is_open();
     return work.kind != work_t::WAIT || machine.ignores_waits ||
@@ -232,8 +236,10 @@ static bool run_while_ready(const F &is_done, cudaStream_t target, order_t order
 /* Run until `is_done`, by way of a stream or of none (NULL). */
 template <typename F> static void run_until(F is_done, cudaStream_t target) {
     order_t order = (order_t)draw(N_ORDERS);
+    machine.n_waiting++;
     while (!is_done() && !run_while_ready(is_done, target, order))
         wait_at_gate();
+    machine.n_waiting--;
 }
 
 /* One time in `rarity`, some pieces of work run before anybody waits. Rarely: a stream that is
@@ -602,8 +608,12 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) 
  * ------------------------------------------------------------------------------------------------
  */
 
+static bool is_to_fail(size_t size) {
+    return size > 0 && size == options.fail_copy_bytes;
+}
+
 static cudaError_t run_copy(int device, void *dst, const void *src, size_t size) {
-    if (size > 0 && size == options.fail_copy_bytes)
+    if (is_to_fail(size))
         return cudaErrorLaunchFailure;
     if (!may_access(device, dst, size, true) || !may_access(device, src, size, true))
         return cudaErrorIllegalAddress;
@@ -623,6 +633,7 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, enum cudaMe
         return returned(cudaErrorInvalidValue);
     work_t work;
     work.run = [=] { return run_copy(stream->device, dst, src, size); };
+    work.is_for_waiters = is_to_fail(size);
     queue(stream, std::move(work));
     return cudaSuccess;
 }
