@@ -154,11 +154,11 @@ static zr_tape_kind_t kind_of(const zr_allocation_request_t *request) {
                             .lifetime = (uint8_t)request->lifetime};
 }
 
-/* What a step that follows the plan knows of an entry: a place that was large enough is so for the
- * scale; without a place, whether its size varies. */
+/* What a step that follows the plan knows of an entry: whether its size varies, and that a place
+ * that was large enough is so for the scale. */
 static void note(const zr_replay_t *replay, const zr_replay_entry_t *entry, size_t block_bytes) {
     zr_tape_entry_t *noted = &replay->plan->tape.entries[entry - replay->plan->entries];
-    if (!entry->is_planned && block_bytes != noted->block_bytes)
+    if (block_bytes != noted->block_bytes)
         noted->varies = true;
     if (replay->scale == 0)
         return;
@@ -574,6 +574,8 @@ static zr_replay_reach_t reach_of(const zr_replay_made_t *plan, size_t i) {
     const zr_tape_entry_t *entry = &plan->tape.entries[i];
     if (!plan->entries[i].is_planned && entry->varies)
         return (zr_replay_reach_t){.least = UINT32_MAX};
+    if (entry->most_scale == 0) /* it depends on none */
+        return (zr_replay_reach_t){.most = UINT32_MAX};
     return (zr_replay_reach_t){.least = entry->least_scale, .most = entry->most_scale};
 }
 
@@ -585,12 +587,9 @@ static void find_reach(const zr_replay_made_t *plan, zr_replay_reach_t *reach,
     for (size_t i = 0; i < n_micro_batches; i++)
         reach[i] = (zr_replay_reach_t){.most = UINT32_MAX};
     for (size_t i = 0; i < tape->n_entries; i++) {
-        const zr_tape_entry_t *entry = &tape->entries[i];
         while (segment + 1 < tape->n_segments && tape->segments[segment + 1].first_entry <= i)
             segment++;
         size_t micro_batch = tape->segments[segment].micro_batch;
-        if (entry->most_scale == 0)
-            continue;
         if (micro_batch == 0 || micro_batch > n_micro_batches)
             micro_batch = n_micro_batches;
         zr_replay_reach_t *of_all = &reach[micro_batch - 1], own = reach_of(plan, i);

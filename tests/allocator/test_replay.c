@@ -577,28 +577,65 @@ static void test_what_would_follow_is_known(void **state) {
     }
 }
 
+/* A micro-batch of a scale, and a tensor more behind an operation of the step. */
+static void run_with_more(steps_t *steps, uint32_t scale, size_t behind, size_t size_bytes,
+                          int stream) {
+    const size_t size = 100 * (size_t)scale;
+    step_op_t more = {.kind = STEP_ALLOCATE, .slot = EXTRA, .stream = stream};
+    step_t step = accumulating_step(&size, 1);
+    step.ops[0].scale = scale;
+    step_insert(&step, behind + 1, (step_op_t){.kind = STEP_FREE, .slot = EXTRA, .stream = stream});
+    more.size_bytes = size_bytes;
+    more.lifetime = ZR_LIFETIME_UNIT;
+    step_insert(&step, behind + 1, more);
+    steps_run(steps, &step);
+}
+
+static void expect_any_reach(steps_t *steps, bool is_any) {
+    zr_replay_reach_t reach;
+    assert_true(zr_allocator_replay_reach(steps->allocator, &reach, 1));
+    assert_true(is_any ? reach.least == 10 && reach.most == 20 : reach.least > reach.most);
+}
+
 /* On a late device what no stream uses has no place. Where its size varies, what it finds depends
- * on all steps before. */
+ * on all steps before; also where it is no micro-batch's, and has no scale. */
 static void test_what_has_no_place_may_not_vary(void **state) {
     static const uint32_t scales[3] = {10, 20, 15};
+    static const size_t of_micro_batch = 0, of_update = 6;
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        bool varies = i % 2 != 0;
+        steps_t *steps = open_plain(true);
+        for (size_t k = 0; k < 3; k++)
+            run_with_more(steps, scales[k], i < 2 ? of_micro_batch : of_update,
+                          varies ? 100 * (size_t)scales[k] : 2000, STEPS_NO_STREAM);
+        expect_any_reach(steps, !varies);
+        steps_close(&steps);
+    }
+}
+
+/* What has varied while it had a place, and then has none, because it outlives its step. */
+static void test_what_had_a_place_may_not_vary_without(void **state) {
+    static const uint32_t scales[6] = {20, 10, 15, 20, 20, 20};
     (void)state;
     for (int varies = 0; varies < 2; varies++) {
-        steps_t *steps = open_plain(true);
-        for (size_t i = 0; i < 3; i++) {
+        steps_t *steps = open_plain(false);
+        for (size_t i = 0; i < 6; i++) {
             const size_t size = 100 * (size_t)scales[i];
             step_t step = accumulating_step(&size, 1);
+            step_op_t end = {.kind = STEP_FREE, .slot = EXTRA, .stream = COMPUTE};
+            step_op_t begin = {.kind = STEP_ALLOCATE, .slot = EXTRA, .stream = COMPUTE};
+            begin.size_bytes = varies ? size : 2000;
+            begin.lifetime = ZR_LIFETIME_STEP;
             step.ops[0].scale = scales[i];
-            step_op_t host = {.kind = STEP_ALLOCATE, .slot = EXTRA, .stream = STEPS_NO_STREAM};
-            step_insert(&step, 1,
-                        (step_op_t){.kind = STEP_FREE, .slot = EXTRA, .stream = STEPS_NO_STREAM});
-            host.size_bytes = varies ? size : 2000;
-            host.lifetime = ZR_LIFETIME_UNIT;
-            step_insert(&step, 1, host);
+            if (i < 2)
+                step_insert(&step, 1, end);
+            step_insert(&step, 1, begin);
+            if (i > 2)
+                step_insert(&step, 1, end); /* of the step before */
             steps_run(steps, &step);
         }
-        zr_replay_reach_t reach;
-        assert_true(zr_allocator_replay_reach(steps->allocator, &reach, 1));
-        assert_true(varies ? reach.least > reach.most : reach.least == 10 && reach.most == 20);
+        expect_any_reach(steps, !varies);
         steps_close(&steps);
     }
 }
@@ -1144,6 +1181,7 @@ int main(void) {
         cmocka_unit_test(test_micro_batches_share_their_largest_size),
         cmocka_unit_test(test_what_would_follow_is_known),
         cmocka_unit_test(test_what_has_no_place_may_not_vary),
+        cmocka_unit_test(test_what_had_a_place_may_not_vary_without),
         cmocka_unit_test(test_too_many_allocations_are_said_once),
         cmocka_unit_test(test_what_outlives_its_step_is_left_out),
         cmocka_unit_test(test_empty_and_persistent_ones_are_not_its_business),
