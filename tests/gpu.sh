@@ -52,22 +52,21 @@ quoted() {
 # The end of what a part printed, as ASCII.
 last_words() {
     local LC_ALL=C out err
-    [ -e "$logs/$1.out" ] || return 0
     out=$(<"$logs/$1.out") err=$(<"$logs/$1.err")
     [ ${#out} -le 8000 ] || out=${out: -8000}
     [ ${#err} -le 2000 ] || err=${err: -2000}
     printf %s "${out//[^$'\n' -~]/}${err:+$'\n'}${err//[^$'\n' -~]/}"
 }
 
-# note NAME STATUS SECONDS COMMAND [LIMIT]: a part's result; what it printed is part of it: as it is where it
-# is JSON, its end otherwise.
+# note NAME STATUS SECONDS COMMAND [LIMIT]: a part's result; of one that was run, which has a limit, what it
+# printed is part of it: as it is where it is JSON, its end otherwise.
 note() {
     local result=null output=''
-    if [ "$2" = passed ] && [ -e "$logs/$1.out" ]; then
+    if [ "$2" = passed ] && [ -n "${5:-}" ]; then
         result=$(<"$logs/$1.out")
         [ "${result:0:1}" = '{' ] || result=null
     fi
-    [ "$result" != null ] || output=$(last_words "$1")
+    [ "$result" != null ] || [ -z "${5:-}" ] || output=$(last_words "$1")
     parts+="${parts:+,}
     {\"name\": $(quoted "$1"), \"status\": $(quoted "$2"), \"seconds\": $3, \"limit\": ${5:-null}, \"command\": $(quoted "$4"), \"result\": $result, \"output\": $(quoted "$output")}"
     case $2 in

@@ -73,14 +73,16 @@ printf '{\n  "loss": {\n    "first": 3.5,\n    "last": %s\n  },\n' "$last"
 printf '  "weights_xxh3": "%s"\n}\n' "$hash"
 END
 
-# run KIND [OPTION...]: the script on a machine of that kind. Sets `code`; what it printed is in
+# run KIND [OPTION...]: the script on a machine of that kind, in a folder of its own unless $keep is set. Sets `code`; what it printed is in
 # $work/said.
 run() {
-    rm -rf "$work/build"
+    [ -n "${keep:-}" ] || rm -rf "$work/build"
     FAKE=$1 ZR_GPU_PART_SECONDS=${part_seconds:-100} PATH=$work/bin:$PATH bash "$script" --build "$work/build" --out "$work/out.json" "${@:2}" \
         >"$work/said" 2>&1
     code=$?
 }
+
+not_in_results() { ! grep -q "$1" "$work/out.json"; }
 
 # counts PASSED FAILED: what the results say.
 counts() {
@@ -145,6 +147,14 @@ nothing_is_left() {
 expect "nothing of it is left" nothing_is_left
 run broken
 expect "a build that fails is the only part" counts 0 1
+# What an earlier run in the same folder printed is not of this one.
+if ! command -v compute-sanitizer >/dev/null; then
+    rm "$work/bin/compute-sanitizer"
+    echo earlier | tee "$work/build/gpu/memcheck-test_kernels.out" >"$work/build/gpu/memcheck-test_kernels.err"
+    keep=yes run well
+    expect "without compute-sanitizer six parts are left out" grep -q '"left_out": 6,\{0,1\}$' "$work/out.json"
+    expect "and have printed nothing" not_in_results earlier
+fi
 bash "$script" --unknown >"$work/said" 2>&1
 expect "an unknown option ends with 2" test $? -eq 2
 exit $status
