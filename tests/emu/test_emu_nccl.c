@@ -20,7 +20,6 @@
 #include "tests/zero/comm/comm_cases.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/nccl/nccl_link.h"
-#include "zero/comm/nccl/nccl_link.h"
 
 enum { LONG_MS = 60000, N_RANKS = 3 };
 
