@@ -200,7 +200,8 @@ std::vector<float> widen(const void *data, const emu_layout &layout, int32_t tur
     return wide;
 }
 
-/* As far off as PTX allows tanh.approx.f32 to be, which cuBLASLt's kernels of all dtypes use. */
+/* As far off as PTX allows tanh.approx.f32 to be: nothing says that cuBLASLt's GELU is more exact.
+ */
 double hardware_tanh(double x) {
     int exponent;
     double fraction = frexp(tanh(x), &exponent);

@@ -3,7 +3,7 @@
  * as TF32). Bias and GELU are part of the product where cuBLASLt has that for the shape
  * (matmul_plan.c asks it), otherwise kernels behind it.
  *
- * cuBLASLt's GELU is the form with tanh, as ours, but tanh is the hardware's: for bf16 alone.
+ * cuBLASLt's GELU is the form with tanh, as ours; how exact it is, it does not say: for bf16 alone.
  */
 #include "kernels/nn/cuda/matmul_cuda.h"
 

@@ -302,8 +302,8 @@ static bool may_add_bias(const zr_matmul_key_t *key) {
     return key->has_bias && key->bias_dtype == key->c_dtype;
 }
 
-/* Its GELU is made with the hardware's tanh, right to 2^-11: a rounding of bf16, far from one of
- * fp32. */
+/* How exact its GELU is, is not documented. The hardware's tanh is right to 2^-11: a rounding of
+ * bf16, far from one of fp32. */
 static bool may_apply_epilogue(const zr_matmul_key_t *key) {
     bool is_backward = key->epilogue == ZR_NN_EPILOGUE_GELU_BACKWARD;
     if (key->epilogue == ZR_NN_EPILOGUE_NONE || key->c_dtype != ZR_DTYPE_BF16 ||
