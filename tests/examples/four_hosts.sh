@@ -142,6 +142,7 @@ begin() {
         [ "$starved" = none ] || return 0 # who starves may not come so far
         [ -s run/latest ] && are_there 0 1 2 3 && return 0
         wait "${pids[@]}"
+        grep -qE '[0-9] ms|heard' said.* || fail "it has ended before anything was done to it"
         rm -rf run log
     done
     fail "nothing was saved"

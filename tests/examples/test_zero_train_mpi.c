@@ -212,7 +212,8 @@ static int stop_a_rank_and_wake_it(void) {
              "RANK=0 LOCAL_RANK=0 '%s' $A --log log.woken >out 2>err & other=$!; "
              "until [ -s log.woken ] || [ -s err ] || [ -s err.1 ]; do sleep 0.05; done; "
              "kill -STOP $odd; "
-             "if [ -s err ] || [ -s err.1 ]; then kill -KILL $odd; wait $odd $other; exit %d; fi; "
+             "if [ -s err ] || [ -s err.1 ]; then kill -KILL $odd; wait $odd $other; "
+             "grep -qE '[0-9] ms|heard' err err.1 && exit %d; cat err err.1 >&2; exit 8; fi; "
              "wait $other; [ $? -eq 1 ] || exit 9; kill -CONT $odd; wait $odd",
              free_port(), ZERO_TRAIN, ZERO_TRAIN, HAVE_ENDED_BEFORE);
     return run_shell(command);
