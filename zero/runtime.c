@@ -446,9 +446,10 @@ static zr_status_t lay_out_unit(zr_unit_t *unit) {
         return out_of_memory(runtime, "a layout");
     if (status != ZR_OK)
         return zr_fail(&runtime->log, status,
-                       "unit \"%s\": its parameters are too large: with padding for shards of %d "
-                       "ranks it may have %zu elements; make several units of it",
-                       unit->name, runtime->sharding.n_shards, ZR_LAYOUT_MAX_ELEMS);
+                       "unit \"%s\": its parameters are too large: with padding for shards of %s "
+                       "it may have %zu elements; make several units of it",
+                       unit->name, zr_count_text((uint64_t)runtime->sharding.n_shards, "rank").text,
+                       ZR_LAYOUT_MAX_ELEMS);
     return ZR_OK;
 }
 

@@ -14,12 +14,14 @@
 #include <cmocka.h>
 
 #include "examples/train.h"
+#include "tests/common/one_thing.h"
 #include "tests/offload/fault_ring.h"
 #include "tests/offload/store_fixture.h"
 
 static char folder[] = "test-zero-train-bits-XXXXXX";
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)rank;
     if (level == ZR_LOG_ERROR)
         snprintf(context, 512, "%s", message);

@@ -14,6 +14,7 @@
 
 #include "kernels/device.h"
 #include "kernels/hardware.h"
+#include "tests/common/one_thing.h"
 
 typedef struct kept {
     int n_errors;
@@ -21,6 +22,7 @@ typedef struct kept {
 } kept_t;
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     kept_t *kept = context;
     (void)level, (void)rank;
     kept->n_errors++;

@@ -13,6 +13,7 @@
 
 #include "kernels/host/host_beside.h"
 #include "kernels/kernels.h"
+#include "tests/common/one_thing.h"
 
 enum { N_ELEMS = 300000 };
 
@@ -261,6 +262,7 @@ static zr_status_t fail_work(zr_stream_t *stream, const zr_host_work_t *work) {
 }
 
 static void say(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)context;
     (void)level;
     (void)rank;

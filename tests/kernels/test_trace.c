@@ -19,6 +19,7 @@
 #include "kernels/kernels.h"
 #include "kernels/simulation.h"
 #include "kernels/trace.h"
+#include "tests/common/one_thing.h"
 #include "tests/common/trace_file.h"
 
 #define FILE_NAME "test_trace.json"
@@ -53,6 +54,7 @@ void *__wrap_realloc(void *old, size_t size) {
 /* ---- helpers ---- */
 
 static void quiet(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)level, (void)rank;
     snprintf(context, 512, "%s", message);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/simulation.h"
+#include "tests/common/one_thing.h"
 #include "tests/offload/store_fixture.h"
 
 /* A byte takes 1 us to read and 2 us to write; checksums go 100 times as fast. */
@@ -193,6 +194,7 @@ typedef struct kept {
 } kept_t;
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)level, (void)rank;
     snprintf(((kept_t *)context)->text, sizeof(((kept_t *)context)->text), "%s", message);
 }

@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/common/one_thing.h"
+
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)rank;
     fixture_t *fixture = context;
     if (level == ZR_LOG_ERROR)

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "tests/common/one_thing.h"
 #include "zero/hardware_json.h"
 
 static const char *const path = "test_hardware_json.tmp";
@@ -23,6 +24,7 @@ typedef struct kept {
 } kept_t;
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     kept_t *kept = context;
     size_t used = strlen(kept->text);
     (void)level, (void)rank;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "tests/common/one_thing.h"
 #include "tests/common/ranks.h"
 
 #define N_ELEMS 20000
@@ -37,6 +38,7 @@ static nvme_case_t a_case(zr_offload_device_t state, zr_offload_device_t params,
 }
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     nvme_case_t *c = context;
     (void)rank;
     if (level == ZR_LOG_ERROR)

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
+#include "tests/common/one_thing.h"
 #include "tests/zero/toy.h"
 
 static bool is_beside;
@@ -118,6 +119,7 @@ typedef struct fixture {
 } fixture_t;
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)level;
     (void)rank;
     snprintf(((fixture_t *)context)->message, sizeof(((fixture_t *)context)->message), "%s",

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "examples/bench/comm_run.h"
+#include "tests/common/one_thing.h"
 #include "tests/examples/bench/run_bench.h"
 #include "tests/zero/comm/free_port.h"
 
@@ -155,6 +156,7 @@ typedef struct latest {
 } latest_t;
 
 static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     latest_t *latest = context;
     (void)level;
     (void)rank;

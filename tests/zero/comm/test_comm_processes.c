@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "kernels/host/host_share.h"
+#include "tests/common/one_thing.h"
 #include "tests/zero/comm/free_port.h"
 #include "tests/zero/comm/comm_cases.h"
 #include "tests/zero/comm/process_cases.h"
@@ -210,6 +211,7 @@ zr_status_t __wrap_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int 
 }
 
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)rank;
     if (level == ZR_LOG_ERROR)
         snprintf(context, 512, "%s", message);

@@ -22,6 +22,7 @@
 
 #include <cmocka.h>
 
+#include "tests/common/one_thing.h"
 #include "tests/zero/comm/free_port.h"
 #include "zero/comm/control.h"
 #include "zero/comm/wire.h"
@@ -43,6 +44,7 @@ typedef struct member {
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     member_t *member = context;
     (void)rank;
     (void)level;

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "kernels/log.h"
+#include "tests/common/one_thing.h"
 #include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/mpi/place.h"
 
@@ -23,6 +24,7 @@ static bool was_dead;
 static char said[512];
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
+    expect_one_thing(message);
     (void)context;
     snprintf(said, sizeof(said), "%s %d %s", zr_log_level_name(level), rank, message);
 }
