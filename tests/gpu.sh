@@ -52,7 +52,7 @@ quoted() {
 # The end of what a part printed, as ASCII.
 last_words() {
     local LC_ALL=C out err
-    out=$(<"$logs/$1.out") err=$(<"$logs/$1.err")
+    out=$(tr '\t' ' ' <"$logs/$1.out") err=$(tr '\t' ' ' <"$logs/$1.err")
     [ ${#out} -le 8000 ] || out=${out: -8000}
     [ ${#err} -le 2000 ] || err=${err: -2000}
     printf %s "${out//[^$'\n' -~]/}${err:+$'\n'}${err//[^$'\n' -~]/}"

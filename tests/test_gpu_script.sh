@@ -37,7 +37,7 @@ echo prefix=/usr >"$3/usr/lib/x86_64-linux-gnu/pkgconfig/$(basename "$2" .deb).p
 END
 fake compute-sanitizer <<'END'
 [ "${FAKE:-}" = race ] || exit 0
-printf 'a "hazard" \\ at \303\244\033[0m\nthe end\n'
+printf 'a "hazard"\t\\ at \303\244\033[0m\nthe end\n'
 exit 1
 END
 fake cmake <<'END'
