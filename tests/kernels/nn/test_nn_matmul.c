@@ -195,6 +195,18 @@ static void test_epilogues(void **state) {
     nn_on_every_device(epilogue_body);
 }
 
+/* A copy of an fp32 result, to be freed, and whether another run has the same bits. */
+static float *copy_result(const product_t *product) {
+    float *copy = malloc(product->c.n * sizeof(float));
+    assert_non_null(copy);
+    memcpy(copy, nn_download(&product->c), product->c.n * sizeof(float));
+    return copy;
+}
+
+static void expect_result(const char *what, const product_t *product, const float *expected) {
+    nn_assert_same(what, expected, nn_download(&product->c), product->c.n * sizeof(float));
+}
+
 /* The workspace of a product that may have fewer rows is as large as those need, and no rows of its
  * own make it smaller; the bits are those of the product alone. */
 static void least_rows_body(nn_device_t *device) {
@@ -205,9 +217,7 @@ static void least_rows_body(nn_device_t *device) {
         product_t product = make_product(shape, false, true, mix_of(device, ZR_DTYPE_F32));
         size_t own = zr_nn_matmul_workspace_bytes(device->device, &product.args);
         run_product(device, &product);
-        float *alone = malloc(product.c.n * sizeof(float));
-        assert_non_null(alone);
-        memcpy(alone, nn_download(&product.c), product.c.n * sizeof(float));
+        float *alone = copy_result(&product);
 
         product.args.least_m = rows[i];
         assert_int_equal(zr_nn_matmul_workspace_bytes(device->device, &product.args), own);
@@ -216,8 +226,7 @@ static void least_rows_body(nn_device_t *device) {
         assert_true(bytes >= own && bytes >= before);
         before = bytes;
         run_product(device, &product);
-        nn_assert_same("a product that may have fewer rows", alone, nn_download(&product.c),
-                       product.c.n * sizeof(float));
+        expect_result("a product that may have fewer rows", &product, alone);
         free(alone);
         free_product(&product);
     }
@@ -233,13 +242,10 @@ static void determinism_body(nn_device_t *device) {
     static const size_t shape[3] = {200, 333, 150};
     product_t product = make_product(shape, true, false, mix_of(device, ZR_DTYPE_F32));
     run_product(device, &product);
-    float *first = malloc(product.c.n * sizeof(float));
-    assert_non_null(first);
+    float *first = copy_result(&product);
     for (int i = 0; i < 20; i++) {
-        memcpy(first, nn_download(&product.c), product.c.n * sizeof(float));
         run_product(device, &product);
-        nn_assert_same("a product computed again", first, nn_download(&product.c),
-                       product.c.n * sizeof(float));
+        expect_result("a product computed again", &product, first);
     }
     free(first);
     free_product(&product);
