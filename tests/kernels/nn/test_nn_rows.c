@@ -335,7 +335,7 @@ static nn_array_t uneven_random(size_t n, uint64_t seed) {
 }
 
 /* Occurrences of a token are added in the order of their positions, on every device. There are more
- * than 32 warps of CUDA's sort read at once. */
+ * tokens than all warps of CUDA's sort read at once. */
 static void token_order_body(nn_device_t *device) {
     const size_t batch = 2, seq = 4500, channels = 12, vocab = 300;
     nn_array_t dout = uneven_random(batch * seq * channels, 1);
