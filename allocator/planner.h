@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/log.h"
+#include "kernels/base/log.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -16,9 +16,9 @@
 #include <stddef.h>
 
 #include "kernels/dtype.h"
-#include "kernels/log.h"
-#include "kernels/status.h"
-#include "kernels/trace.h"
+#include "kernels/base/log.h"
+#include "kernels/base/status.h"
+#include "kernels/base/trace.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -50,8 +50,8 @@ typedef struct zr_device_options {
                            gives huge pages to that: for ranks that are processes of one machine
                            (zr_comm_create_mpi). Memory that is mapped when the process forks is
                            not in the child */
-    const struct zr_hardware *hardware; /* sim: what it stands for (kernels/hardware.h), copied;
-                                           NULL means zr_hardware_default() */
+    const struct zr_hardware *hardware; /* sim: what it stands for (kernels/base/hardware.h),
+                                           copied; NULL means zr_hardware_default() */
     struct zr_sim_clock *clock; /* sim: whose time it takes (kernels/simulation.h), borrowed until
                                    it is closed; NULL means one of its own */
     zr_trace_t *trace; /* where what it does is recorded, and what is done with it; borrowed

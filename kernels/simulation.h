@@ -14,7 +14,7 @@
 #define ZR_KERNELS_SIMULATION_H
 
 #include "kernels/device.h"
-#include "kernels/hardware.h"
+#include "kernels/base/hardware.h"
 
 #ifdef __cplusplus
 extern "C" {

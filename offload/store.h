@@ -30,8 +30,8 @@
 #include <stdint.h>
 
 #include "allocator/allocator.h"
-#include "kernels/log.h"
-#include "kernels/status.h"
+#include "kernels/base/log.h"
+#include "kernels/base/status.h"
 
 #ifdef __cplusplus
 extern "C" {

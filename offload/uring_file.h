@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/log.h"
+#include "kernels/base/log.h"
 
 typedef struct zr_uring_file {
     int fd;             /* -1: not open */

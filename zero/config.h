@@ -9,7 +9,7 @@
 #include <stddef.h>
 
 #include "kernels/dtype.h"
-#include "kernels/log.h"
+#include "kernels/base/log.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,5 +1,6 @@
 /*
- * Descriptions of hardware as files: JSON, with the fields of zr_hardware_t (kernels/hardware.h).
+ * Descriptions of hardware as files: JSON, with the fields of zr_hardware_t
+ * (kernels/base/hardware.h).
  *
  *   {
  *     "name": "8 x A100-80G",
@@ -17,7 +18,7 @@
 #ifndef ZR_ZERO_HARDWARE_JSON_H
 #define ZR_ZERO_HARDWARE_JSON_H
 
-#include "kernels/hardware.h"
+#include "kernels/base/hardware.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/status.h"
+#include "kernels/base/status.h"
 
 #define ZR_LAYOUT_ALIGN_ELEMS ((size_t)32)
 

@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-#include "kernels/status.h"
+#include "kernels/base/status.h"
 
 #define ZR_NO_NAME ((size_t)-1)
 

@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "examples/bench/machine_rank.h"
-#include "examples/this_machine.h"
+#include "examples/plan/this_machine.h"
 
 /** One description in the making. */
 typedef struct making {

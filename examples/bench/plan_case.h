@@ -6,7 +6,7 @@
 
 #include "examples/bench/machine.h"
 #include "examples/bench/step_run.h"
-#include "examples/gpt_plan.h"
+#include "examples/plan/simulate.h"
 
 /** What is run. */
 typedef struct plan_case {

@@ -7,7 +7,7 @@
 #include "examples/bench/bench.h"
 #include "examples/bench/matrix_rate.h"
 #include "examples/common/device.h"
-#include "examples/gpt.h"
+#include "examples/models/gpt2/gpt.h"
 
 typedef struct step_options {
     gpt_shape_t shape;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/pause.h"
+#include "kernels/base/pause.h"
 
 #define ZR_SPIN_ROUNDS 500
 

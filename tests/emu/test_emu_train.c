@@ -13,7 +13,7 @@
 #include <math.h>
 
 #define ZERO_TRAIN ZERO_TRAIN_EMU
-#include "examples/train.h"
+#include "examples/train/train.h"
 #include "tests/examples/run_ranks.h"
 
 enum { N_STEPS = 4 };

@@ -69,11 +69,11 @@ foreach(kernels attention lm_head matmul rows)
   zr_add_emu_test(test_emu_nn_${kernels} kernels/nn/test_nn_${kernels}.c ${NN_TEST} NO_SANITIZERS)
 endforeach()
 
-zr_add_emu_test(test_emu_gpt_sim ref/test_gpt_sim.c ${RANKS} LINK zero_gpt NO_SANITIZERS)
+zr_add_emu_test(test_emu_gpt_sim ref/test_gpt_sim.c ${RANKS} LINK zero_models NO_SANITIZERS)
 
 # zero-train on the emulated device, started by tests as a process of its own.
 if(TARGET zero-train)
-  add_executable(zero-train-emu EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/zero_train.c
+  add_executable(zero-train-emu EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/train/main.c
                                  $<TARGET_OBJECTS:zero_emu>)
   target_link_libraries(zero-train-emu PRIVATE zero_train_core)
   set_target_properties(zero-train-emu PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
@@ -85,7 +85,7 @@ if(TARGET zero-train)
 endif()
 # zero-bench likewise: that its commands run there, and their fields add up; times say nothing.
 if(TARGET zero-bench)
-  add_executable(zero-bench-emu EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/zero_bench.c
+  add_executable(zero-bench-emu EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/bench/main.c
                                  common/ticking_clock.c $<TARGET_OBJECTS:zero_emu>)
   target_link_libraries(zero-bench-emu PRIVATE zero_bench_core)
   zr_wrap_for_common(zero-bench-emu common/ticking_clock.c)

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "examples/data.h"
+#include "examples/data/data.h"
 #include "tests/examples/captured_log.h"
 
 static captured_log_t captured;

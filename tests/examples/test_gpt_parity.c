@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "allocator/replay.h"
-#include "examples/gpt.h"
+#include "examples/models/gpt2/gpt.h"
 #include "tests/common/ranks.h"
 
 enum { BATCH = 2, SEQ = 13, VOCAB = 61, N_STEPS = 3 };

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "examples/gpt_tensors.h"
+#include "examples/models/gpt2/tensors.h"
 
 static const gpt_shape_t shape = {
     .n_layers = 12, .channels = 64, .heads = 4, .seq = 32, .vocab = 100};

@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 
 #include "allocator/planner.h"
-#include "examples/plan_search.h"
+#include "examples/plan/search.h"
 #include "kernels/simulation.h"
 
 /* ---- what is counted (--wrap) ----------------------------------------------------------------

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/plan_plot_time.h"
+#include "examples/plan/plot_time.h"
 
 static void expect_near(double value, double expected) {
     if (fabs(value - expected) > 1e-3 * (fabs(expected) + 1e-9))

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "examples/train_plan.h"
+#include "examples/train/plan.h"
 
 enum { N_RANKS = 4 };
 

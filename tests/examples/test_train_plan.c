@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "examples/train_plan.h"
+#include "examples/train/plan.h"
 
 #define GIB ((size_t)1 << 30)
 

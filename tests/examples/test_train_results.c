@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "examples/train.h"
+#include "examples/train/train.h"
 #include "tests/zero/comm/free_port.h"
 
 static char folder[] = "/tmp/zr-test-train-results-XXXXXX";

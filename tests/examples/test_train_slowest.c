@@ -19,8 +19,8 @@
 
 #include <jansson.h>
 
-#include "examples/data.h"
-#include "examples/train.h"
+#include "examples/data/data.h"
+#include "examples/train/train.h"
 #include "zero/comm/roll.h"
 
 #define WHILE_SECONDS 1000000

@@ -10,10 +10,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "examples/capacity_run.h"
-#include "examples/capacity_search.h"
-#include "examples/capacity_verify.h"
-#include "examples/plan_hardware.h"
+#include "examples/capacity/run.h"
+#include "examples/capacity/search.h"
+#include "examples/capacity/verify.h"
+#include "examples/plan/hardware.h"
 #include "tests/examples/captured_log.h"
 #include "tests/examples/run_train.h"
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "examples/train.h"
+#include "examples/train/train.h"
 #include "tests/common/one_thing.h"
 #include "tests/offload/fault_ring.h"
 #include "tests/offload/store_fixture.h"

@@ -2,8 +2,8 @@
 # place has taken time. For tests of its times, with ranks that are threads: processes would have a
 # clock each.
 function(zr_add_ticking program core)
-  string(REPLACE "-" "_" source ${program})
-  add_executable(${program}-ticking EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/${source}.c
+  string(REPLACE "zero-" "" folder ${program})
+  add_executable(${program}-ticking EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/${folder}/main.c
                                                      common/ticking_clock.c)
   target_link_libraries(${program}-ticking PRIVATE ${core})
   zr_wrap_for_common(${program}-ticking common/ticking_clock.c)
@@ -13,7 +13,7 @@ endfunction()
 zr_add_test(examples/test_args.c LINK examples_common)
 zr_add_test(examples/test_data.c LINK zero_data)
 target_link_options(test_data PRIVATE LINKER:--wrap=pread,--wrap=pthread_join)
-zr_add_test(examples/test_gpt_tensors.c LINK zero_gpt)
+zr_add_test(examples/test_gpt_tensors.c LINK zero_models)
 zr_add_test(examples/test_zero_checkpoint.c LABELS asan)
 target_compile_definitions(test_zero_checkpoint PRIVATE
   ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>")
@@ -93,10 +93,8 @@ if(TARGET zero-train)
   target_compile_definitions(test_train_planned PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_train_planned zero-train)
   zr_add_test(examples/test_train_plan.c LINK zero_train_core LABELS asan)
-  zr_add_test(examples/test_plan_line.c ${CMAKE_SOURCE_DIR}/examples/plan_plot_time.c
-              LINK zero_train_core LABELS asan)
-  zr_add_test(examples/test_plan_cost.c ${CMAKE_SOURCE_DIR}/examples/plan_options.c
-              LINK zero_train_core NO_SANITIZERS)
+  zr_add_test(examples/test_plan_line.c LINK zero_plan_core LABELS asan)
+  zr_add_test(examples/test_plan_cost.c LINK zero_plan_core NO_SANITIZERS)
   target_link_options(test_plan_cost PRIVATE LINKER:--wrap=zr_sim_clock_work
                                              LINKER:--wrap=zr_plan_offsets)
   zr_add_test(examples/test_zero_plan.c LABELS asan)
@@ -116,4 +114,4 @@ if(TARGET zero-train)
   target_compile_definitions(test_memory_plan PRIVATE ZERO_TRAIN="$<TARGET_FILE:zero-train>")
   add_dependencies(test_memory_plan zero-train)
 endif()
-zr_add_test(examples/test_gpt_parity.c ${RANKS} LINK zero_gpt NO_SANITIZERS)
+zr_add_test(examples/test_gpt_parity.c ${RANKS} LINK zero_models NO_SANITIZERS)

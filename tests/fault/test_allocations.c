@@ -15,8 +15,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/train.h"
-#include "examples/train_report.h"
+#include "examples/train/train.h"
+#include "examples/train/report.h"
 #include "tests/common/one_thing.h"
 #include "tests/fault/fault_wrap.h"
 

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/checkpoint_commands.h"
+#include "examples/checkpoint/commands.h"
 #include "tests/common/one_thing.h"
 #include "tests/fault/fault_wrap.h"
 #include "zero/checkpoint/checkpoint.h"

@@ -9,19 +9,13 @@ function(zr_add_allocation_test source)
   endforeach()
 endfunction()
 
-if(TARGET zero_train_core)
-  zr_add_allocation_test(fault/test_allocations.c LINK zero_train_core)
-endif()
-if(TARGET zero_interchange) # zero-checkpoint, but for its beginning
-  set(CHECKPOINT_PROGRAM ${CMAKE_SOURCE_DIR}/examples/zero_checkpoint.c)
-  foreach(command list verify export import exchange)
-    list(APPEND CHECKPOINT_PROGRAM ${CMAKE_SOURCE_DIR}/examples/checkpoint_${command}.c)
-  endforeach()
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/examples/zero_checkpoint.c PROPERTIES
-                              COMPILE_OPTIONS "-Dmain=begin_program;-Wno-missing-prototypes")
-  zr_add_allocation_test(fault/test_checkpoint_allocations.c ${CHECKPOINT_PROGRAM} LINK zero_interchange
-                         LABELS asan)
-endif()
+zr_add_allocation_test(fault/test_allocations.c LINK zero_train_core)
+# zero-checkpoint, but for its beginning
+set(CHECKPOINT_MAIN ${CMAKE_SOURCE_DIR}/examples/checkpoint/main.c)
+set_source_files_properties(${CHECKPOINT_MAIN} PROPERTIES
+                            COMPILE_OPTIONS "-Dmain=begin_program;-Wno-missing-prototypes")
+zr_add_allocation_test(fault/test_checkpoint_allocations.c ${CHECKPOINT_MAIN}
+                       LINK zero_checkpoint_core LABELS asan)
 zr_add_allocation_test(fault/test_checkpoint_faults.c zero/toy.c ${RANKS} LABELS asan)
 foreach(function open openat mkdirat unlinkat rename renameat renameat2 fsync ftruncate
                  fallocate pread pwrite zr_allocate zr_runtime_commit zr_runtime_save zr_runtime_save_begin

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/log.h"
+#include "kernels/base/log.h"
 
 /** Try an input. What must not be ends the process. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);

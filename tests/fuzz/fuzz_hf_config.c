@@ -1,7 +1,7 @@
 /*
  * config.json of models of Hugging Face: any text is refused with one reason, or is a shape.
  */
-#include "examples/interchange/shape.h"
+#include "examples/weights/shape.h"
 #include "tests/fuzz/fuzz.h"
 
 static void try_config(const char *text, size_t n_bytes) {

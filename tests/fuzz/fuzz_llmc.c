@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "examples/interchange/llmc.h"
+#include "examples/weights/llmc.h"
 #include "tests/fuzz/fuzz.h"
 
 #define INPUT_BYTES (LLMC_HEADER_BYTES + sizeof(uint64_t))

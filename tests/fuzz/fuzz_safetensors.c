@@ -5,7 +5,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "examples/interchange/safetensors.h"
+#include "examples/weights/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 /* As many bytes behind the header as it speaks of, so that it may be right. */

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "kernels/device.h"
-#include "kernels/hardware.h"
+#include "kernels/base/hardware.h"
 #include "tests/common/one_thing.h"
 
 typedef struct kept {

@@ -8,7 +8,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "kernels/log.h"
+#include "kernels/base/log.h"
 
 typedef struct record {
     int n_messages;

@@ -6,7 +6,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "kernels/status.h"
+#include "kernels/base/status.h"
 
 static void test_names(void **state) {
     (void)state;

@@ -18,7 +18,7 @@
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "kernels/simulation.h"
-#include "kernels/trace.h"
+#include "kernels/base/trace.h"
 #include "tests/common/one_thing.h"
 #include "tests/common/trace_file.h"
 

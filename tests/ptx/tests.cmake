@@ -88,7 +88,7 @@ target_compile_definitions(test_ptx_translate PRIVATE PTX_TRANSLATE="$<TARGET_FI
 
 # zero-train so, started by a test as a process of its own.
 if(TARGET zero-train)
-  add_executable(zero-train-ptx EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/zero_train.c
+  add_executable(zero-train-ptx EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/examples/train/main.c
                                  $<TARGET_OBJECTS:zero_ptx> $<TARGET_OBJECTS:ptx_code>)
   target_link_libraries(zero-train-ptx PRIVATE zero_train_core)
   set_target_properties(zero-train-ptx PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "examples/gpt_internal.h"
+#include "examples/models/gpt2/internal.h"
 #include "tests/ref/ref_gpt.h"
 
 typedef struct fixture_options {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "examples/gpt.h"
+#include "examples/models/gpt2/gpt.h"
 #include "offload/store_backend.h"
 #include "tests/offload/fault_ring.h"
 #include "tests/offload/store_fixture.h"

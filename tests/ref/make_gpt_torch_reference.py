@@ -5,7 +5,7 @@
     python3 tests/ref/make_gpt_torch_reference.py > tests/ref/gpt_torch_reference.json
 
 The model is written with PyTorch's own operations and differentiated by autograd, so it shares
-nothing with examples/gpt but the initial weights, whose generator (examples/gpt_init.c) is
+nothing with examples/gpt but the initial weights, whose generator (examples/models/gpt2/init.c) is
 written again here, and the data, which follow a rule that the test knows as well.
 """
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "examples/gpt.h"
+#include "examples/models/gpt2/gpt.h"
 #include "tests/common/ranks.h"
 
 #define N_LAYERS 3

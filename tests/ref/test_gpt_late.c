@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#include "examples/gpt.h"
+#include "examples/models/gpt2/gpt.h"
 #include "tests/common/late_device.h"
 #include "tests/common/ranks.h"
 

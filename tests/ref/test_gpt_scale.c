@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-#include "examples/gpt_plan.h"
+#include "examples/plan/simulate.h"
 
 /* Eight devices to a node, of the order of present ones. */
 static zr_hardware_t cluster(void) {

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "examples/gpt.h"
+#include "examples/models/gpt2/gpt.h"
 
 static void test_names(void **state) {
     (void)state;

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/gpt.h"
+#include "examples/models/gpt2/gpt.h"
 #include "kernels/simulation.h"
 #include "tests/common/ranks.h"
 

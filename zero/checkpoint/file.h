@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "kernels/log.h"
+#include "kernels/base/log.h"
 
 /** An open file; its names are borrowed, for messages. */
 typedef struct zr_file {

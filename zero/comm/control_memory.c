@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
-#include "kernels/pause.h"
+#include "kernels/base/pause.h"
 #include "zero/comm/control.h"
 #include "zero/comm/deadline.h"
 #include "zero/comm/looks.h"

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/pause.h"
+#include "kernels/base/pause.h"
 #include "zero/comm/looks.h"
 
 /* Numbers of meetings have 31 bits and begin again at 0, a while after the first meeting, so that

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/log.h"
+#include "kernels/base/log.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,8 +8,8 @@
 
 #include <cublasLt.h>
 
-#include "kernels/log.h"
-#include "kernels/status.h"
+#include "kernels/base/log.h"
+#include "kernels/base/status.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "kernels/log.h"
+#include "kernels/base/log.h"
 #include "tests/common/one_thing.h"
 #include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/mpi/place.h"

@@ -10,7 +10,7 @@
 
 #include <nccl.h>
 
-#include "kernels/log.h"
+#include "kernels/base/log.h"
 
 /*
  * A program that is linked with NCCL does not start without it, and takes in 200 MB where it needs

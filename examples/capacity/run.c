@@ -1,0 +1,264 @@
+/*
+ * The question is a list: each combination of what is swept, and for each all placements that are
+ * open. A capacity that --state has is taken from there, in its place, so that a run that was
+ * stopped ends in what it would have ended in.
+ */
+#include "examples/capacity/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/capacity/point.h"
+#include "examples/capacity/search.h"
+#include "examples/capacity/state.h"
+#include "examples/capacity/verify.h"
+#include "examples/plan/this_machine.h"
+
+#define MOST_PLACES 40 /* of all stages */
+#define BAR_WIDTH 24
+
+typedef struct running {
+    const capacity_options_t *options;
+    const zr_log_t *log;
+    messages_t *messages;
+    const atomic_bool *stop;
+    zr_plan_cache_t *plans;  /* of memory, made before */
+    json_t *question, *kept; /* kept: points of an earlier run; NULL: none */
+    json_t *points;
+    capacity_place_t places[MOST_PLACES];
+    size_t n_places, n_cases;
+} running_t;
+
+/* ---- what is asked for ----------------------------------------------------------------------- */
+
+/* Of placements that are chosen in parts there is one, or the one that was asked for. */
+static bool is_asked(const capacity_options_t *o, const capacity_place_t *place) {
+    capacity_where_t usual = place->stage == 3 && o->params_open ? CAPACITY_AUTO : o->params;
+    if (!o->stage_open && place->stage != o->run.config.stage)
+        return false;
+    if (place->stage != 3 && place->params != CAPACITY_NONE)
+        return false;
+    if (!o->optimizer_open && place->optimizer != o->optimizer)
+        return false;
+    if (!o->params_open && place->params != o->params)
+        return false;
+    if (!o->has_drives && (place->optimizer == CAPACITY_NVME || place->params == CAPACITY_NVME))
+        return false;
+    if (place->optimizer == CAPACITY_AUTO && o->optimizer_open)
+        return place->params == (place->stage == 3 ? usual : CAPACITY_NONE);
+    if (place->params == CAPACITY_AUTO && o->params_open)
+        return false;
+    return true;
+}
+
+static void list_places(running_t *running) {
+    for (int stage = 0; stage <= 3; stage++)
+        for (int optimizer = 0; optimizer <= CAPACITY_AUTO; optimizer++)
+            for (int params = 0; params <= CAPACITY_AUTO; params++) {
+                capacity_place_t place = {stage, (capacity_where_t)optimizer,
+                                          (capacity_where_t)params};
+                if (is_asked(running->options, &place) && running->n_places < MOST_PLACES)
+                    running->places[running->n_places++] = place;
+            }
+    running->n_cases = 1;
+    for (size_t i = 0; i < running->options->n_sweeps; i++)
+        running->n_cases *= running->options->sweeps[i].n_values;
+}
+
+static void set_axis(train_options_t *run, capacity_axis_t axis, size_t value) {
+    switch (axis) {
+    case CAPACITY_RANKS:
+        run->n_ranks = (int)value;
+        return;
+    case CAPACITY_DEVICE_MEMORY:
+        run->config.device_memory_bytes = value;
+        return;
+    case CAPACITY_HOST_MEMORY:
+        run->config.host_memory_bytes = value;
+        return;
+    default:
+        run->config.nvme.capacity_bytes = value;
+    }
+}
+
+/* The sweep that was given last moves first. */
+static zr_status_t make_case(const running_t *running, size_t index, capacity_case_t *case_p) {
+    const capacity_options_t *o = running->options;
+    *case_p = (capacity_case_t){.run = o->run};
+    case_p->run.plans = running->plans;
+    for (size_t i = o->n_sweeps; i-- > 0;) {
+        const capacity_sweep_t *sweep = &o->sweeps[i];
+        set_axis(&case_p->run, sweep->axis, sweep->values[index % sweep->n_values]);
+        index /= sweep->n_values;
+    }
+    case_p->hardware = o->hardware;
+    return o->is_this ? this_machine_describe(&case_p->run, running->log, &case_p->hardware)
+                      : ZR_OK;
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+static void show(const running_t *running, const capacity_case_t *its_case,
+                 const capacity_place_t *place, const char *what) {
+    char bar[BAR_WIDTH + 1];
+    size_t n = running->n_places * running->n_cases, done = json_array_size(running->points);
+    if (running->messages == NULL)
+        return;
+    for (size_t i = 0; i < BAR_WIDTH; i++)
+        bar[i] = i < done * BAR_WIDTH / n ? '#' : '.';
+    bar[BAR_WIDTH] = '\0';
+    messages_progress(running->messages, false, "[%s] %zu/%zu  %s, stage %d, %s/%s: %s", bar, done,
+                      n, zr_count_text((uint64_t)its_case->run.n_ranks, "rank").text, place->stage,
+                      capacity_where_name(place->optimizer), capacity_where_name(place->params),
+                      what);
+}
+
+static void show_training(const running_t *running, const capacity_search_t *search) {
+    char what[96];
+    snprintf(what, sizeof(what), "training %.4g million parameters",
+             1e-6 * (double)gpt_n_params(&search->run.shape));
+    show(running, search->its_case, &search->place, what);
+}
+
+/* ---- a capacity ------------------------------------------------------------------------------ */
+
+static json_t *find_kept(const running_t *running, const json_t *key) {
+    size_t i;
+    json_t *point;
+    json_array_foreach(running->kept, i, point) {
+        if (capacity_point_is(point, key))
+            return json_incref(point);
+    }
+    return NULL;
+}
+
+/* What another placement has come to, too, is not trained twice. */
+static json_t *find_proof(const running_t *running, const json_t *point) {
+    size_t i;
+    json_t *other;
+    json_array_foreach(running->points, i, other) {
+        if (capacity_point_runs_as(other, point))
+            return json_object_get(other, "proof");
+    }
+    return NULL;
+}
+
+static zr_status_t prove(const running_t *running, const capacity_search_t *search, json_t *point) {
+    capacity_proof_t proof;
+    json_t *known = find_proof(running, point);
+    if (running->options->verify_steps == 0 || !search->found)
+        return ZR_OK;
+    if (known != NULL)
+        return json_object_set(point, "proof", known) == 0 ? ZR_OK : ZR_ERR_MEMORY;
+    show_training(running, search);
+    ZR_TRY(capacity_verify(search, &proof));
+    return capacity_point_prove(point, &proof) ? ZR_OK : ZR_ERR_MEMORY;
+}
+
+/* *point_p: owned by the caller, also after an error. */
+static zr_status_t find_point(const running_t *running, capacity_search_t *search,
+                              json_t **point_p) {
+    show(running, search->its_case, &search->place, "planning");
+    ZR_TRY(capacity_search(search));
+    *point_p = capacity_point_object(search);
+    return *point_p != NULL ? prove(running, search, *point_p) : ZR_ERR_MEMORY;
+}
+
+static zr_status_t find_new_point(const running_t *running, const capacity_case_t *its_case,
+                                  const capacity_place_t *place, json_t **point_p) {
+    json_t *point = NULL;
+    zr_status_t status = ZR_ERR_MEMORY;
+    capacity_search_t *search = calloc(1, sizeof(*search)); /* plans are large */
+    if (search != NULL) {
+        *search = (capacity_search_t){.options = running->options,
+                                      .its_case = its_case,
+                                      .place = *place,
+                                      .log = running->log,
+                                      .stop = running->stop};
+        status = find_point(running, search, &point);
+    }
+    free(search);
+    if (status == ZR_OK)
+        *point_p = point;
+    else
+        json_decref(point);
+    return status != ZR_ERR_MEMORY
+               ? status
+               : zr_fail(running->log, status, "the system has no memory for a capacity");
+}
+
+/* It is appended, and the state is written, where there is one. */
+static zr_status_t add_point(running_t *running, const capacity_case_t *its_case,
+                             const capacity_place_t *place) {
+    json_t *key = capacity_point_key(its_case, place), *point = NULL;
+    zr_status_t status = ZR_OK;
+    if (key == NULL)
+        return zr_fail(running->log, ZR_ERR_MEMORY, "no memory for a capacity");
+    point = find_kept(running, key);
+    json_decref(key);
+    bool is_new = point == NULL;
+    if (is_new)
+        status = find_new_point(running, its_case, place, &point);
+    if (status != ZR_OK)
+        return status;
+    if (json_array_append_new(running->points, point) != 0)
+        return zr_fail(running->log, ZR_ERR_MEMORY, "no memory for a capacity");
+    return is_new && running->options->state_path != NULL
+               ? capacity_state_write(running->options->state_path, running->question,
+                                      running->points, running->log)
+               : ZR_OK;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+static zr_status_t open_state(running_t *running, const zr_hardware_t *hardware) {
+    const capacity_options_t *o = running->options;
+    running->points = json_array();
+    running->question = capacity_question(o, hardware);
+    if (running->points == NULL || running->question == NULL)
+        return zr_fail(running->log, ZR_ERR_MEMORY, "no memory for the question");
+    return o->resume
+               ? capacity_state_read(o->state_path, running->question, running->log, &running->kept)
+               : ZR_OK;
+}
+
+static zr_status_t run_all(running_t *running, char hardware[64]) {
+    for (size_t i = 0; i < running->n_cases; i++) {
+        capacity_case_t its_case;
+        ZR_TRY(make_case(running, i, &its_case));
+        if (i == 0) {
+            snprintf(hardware, 64, "%s", its_case.hardware.name);
+            ZR_TRY(open_state(running, &its_case.hardware));
+        }
+        for (size_t k = 0; k < running->n_places; k++)
+            ZR_TRY(add_point(running, &its_case, &running->places[k]));
+    }
+    return ZR_OK;
+}
+
+zr_status_t capacity_run(const capacity_options_t *options, const zr_log_t *log,
+                         messages_t *messages, const atomic_bool *stop,
+                         capacity_results_t *results_p) {
+    running_t running = {.options = options, .log = log, .messages = messages, .stop = stop};
+    capacity_results_t results = {.points = NULL};
+    list_places(&running);
+    running.plans = zr_plan_cache_create(PLAN_KEPT_BYTES); /* NULL: each plan is made */
+    zr_status_t status = run_all(&running, results.hardware);
+    zr_plan_cache_destroy(&running.plans);
+    if (messages != NULL)
+        messages_end_progress(messages);
+    if (status == ZR_ERR_STATE && atomic_load(stop))
+        status = ZR_OK;
+    results.points = running.points;
+    results.n_wanted = running.n_places * running.n_cases;
+    results.is_whole = json_array_size(running.points) == results.n_wanted;
+    json_decref(running.question);
+    json_decref(running.kept);
+    *results_p = results;
+    return status;
+}
+
+void capacity_results_free(capacity_results_t *results) {
+    json_decref(results->points);
+    *results = (capacity_results_t){0};
+}

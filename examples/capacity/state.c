@@ -1,0 +1,159 @@
+/*
+ * The file is written beside its place, brought to the drive and renamed, so that a reader finds
+ * the old one or the new one, whole.
+ */
+#include "examples/capacity/state.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "examples/common/json.h"
+
+#define QUESTION "question"
+#define POINTS "points"
+
+/* ---- the question ---------------------------------------------------------------------------- */
+
+/* The figures of a description; this machine's own are as they are. */
+static bool put_hardware(json_t *object, const zr_hardware_t *hardware) {
+    size_t n_figures = 0;
+    const zr_figure_t *figures = zr_hardware_figures(&n_figures);
+    bool made = true;
+    for (size_t i = 0; i < n_figures; i++) {
+        char name[96], value[32];
+        snprintf(name, sizeof(name), "hardware %s", figures[i].name);
+        snprintf(value, sizeof(value), "%.9g", zr_hardware_figure(hardware, &figures[i]));
+        made &= json_put(object, name, json_text(value));
+    }
+    return made;
+}
+
+json_t *capacity_question(const capacity_options_t *options, const zr_hardware_t *hardware) {
+    json_t *object = json_object();
+    bool made = json_put(object, "version", json_text(zr_version()));
+    for (size_t i = 0; i < options->given.n; i++) {
+        const shared_given_t *given = &options->given.all[i];
+        char name[96];
+        snprintf(name, sizeof(name), "--%s", given->name);
+        if (strcmp(given->name, "sweep") == 0)
+            snprintf(name, sizeof(name), "--sweep %.*s", (int)strcspn(given->value, "="),
+                     given->value);
+        made &= json_put(object, name, json_text(given->value));
+    }
+    if (!options->is_this)
+        made &= put_hardware(object, hardware);
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static const char *text_of(const json_t *object, const char *name) {
+    const char *text = json_string_value(json_object_get(object, name));
+    return text != NULL ? text : "not given";
+}
+
+/* The first name whose text differs; NULL: none does. */
+static const char *find_difference(const json_t *asked, const json_t *kept) {
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)asked, name, value) {
+        if (!json_equal(value, json_object_get(kept, name)))
+            return name;
+    }
+    json_object_foreach((json_t *)kept, name, value) {
+        if (json_object_get(asked, name) == NULL)
+            return name;
+    }
+    return NULL;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static bool are_points(const json_t *points) {
+    size_t i;
+    json_t *point;
+    if (!json_is_array(points))
+        return false;
+    json_array_foreach((json_t *)points, i, point) {
+        if (!json_is_object(point))
+            return false;
+    }
+    return true;
+}
+
+static zr_status_t check(const char *path, const json_t *state, const json_t *question,
+                         const zr_log_t *log) {
+    const json_t *kept = json_object_get(state, QUESTION);
+    if (!json_is_object(kept) || !are_points(json_object_get(state, POINTS)))
+        return zr_fail(log, ZR_ERR_FORMAT,
+                       "--state %s: is no state of zero-capacity; give another name, or leave out "
+                       "--resume",
+                       path);
+    const char *name = find_difference(question, kept);
+    if (name == NULL)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--resume: %s is of another question: %s was %s there and is %s now; ask the "
+                   "same, or leave out --resume to begin anew",
+                   path, name, text_of(kept, name), text_of(question, name));
+}
+
+zr_status_t capacity_state_read(const char *path, const json_t *question, const zr_log_t *log,
+                                json_t **points_p) {
+    json_error_t error;
+    FILE *file = fopen(path, "r");
+    if (file == NULL && errno == ENOENT) {
+        zr_log_write(log, ZR_LOG_WARNING, "--resume: %s is not there yet: begins anew", path);
+        *points_p = NULL;
+        return ZR_OK;
+    }
+    if (file == NULL)
+        return zr_fail(log, ZR_ERR_IO, "--state %s: %s; leave out --resume to begin anew", path,
+                       strerror(errno));
+    json_t *state = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    fclose(file);
+    if (state == NULL)
+        return zr_fail(log, ZR_ERR_FORMAT, "--state %s: line %d, column %d: %s", path, error.line,
+                       error.column, error.text);
+    zr_status_t status = check(path, state, question, log);
+    if (status == ZR_OK)
+        *points_p = json_incref(json_object_get(state, POINTS));
+    json_decref(state);
+    return status;
+}
+
+/* True: it is on the drive, and closed. */
+static bool write_whole(FILE *file, const json_t *state) {
+    bool good = json_print(state, true, file);
+    good = good && fflush(file) == 0 && fsync(fileno(file)) == 0;
+    return fclose(file) == 0 && good;
+}
+
+static zr_status_t replace(const char *path, const json_t *state, const zr_log_t *log) {
+    char beside[PATH_MAX];
+    int n = snprintf(beside, sizeof(beside), "%s.new", path);
+    if (n < 0 || (size_t)n >= sizeof(beside))
+        return zr_fail(log, ZR_ERR_IO, "--state %s: the name is too long", path);
+    FILE *file = fopen(beside, "w");
+    bool written = file != NULL && write_whole(file, state);
+    if (written && rename(beside, path) == 0)
+        return ZR_OK;
+    int error = errno;
+    if (file != NULL)
+        unlink(beside);
+    return zr_fail(log, ZR_ERR_IO, "--state %s cannot be written: %s", path, strerror(error));
+}
+
+zr_status_t capacity_state_write(const char *path, const json_t *question, const json_t *points,
+                                 const zr_log_t *log) {
+    json_t *state = json_object();
+    bool made = json_object_set(state, QUESTION, (json_t *)question) == 0;
+    made &= json_object_set(state, POINTS, (json_t *)points) == 0;
+    zr_status_t status =
+        made ? replace(path, state, log) : zr_fail(log, ZR_ERR_MEMORY, "no memory for the state");
+    json_decref(state);
+    return status;
+}

@@ -1,0 +1,64 @@
+/* See checkpoint_exchange.h. */
+#include "examples/checkpoint/exchange.h"
+
+#include <libgen.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#include "examples/common/files.h"
+#include "examples/models/gpt2/json.h"
+#include "examples/weights/shape.h"
+
+int exchange_code(zr_status_t status) {
+    switch (status) {
+    case ZR_OK:
+        return COMMAND_DONE;
+    case ZR_ERR_ARGUMENT:
+    case ZR_ERR_FORMAT:
+    case ZR_ERR_UNSUPPORTED:
+        return COMMAND_BAD_INPUT;
+    default:
+        return COMMAND_FAILED;
+    }
+}
+
+zr_status_t exchange_check_place(const char *option, const char *path, bool is_within,
+                                 const zr_log_t *log) {
+    char copy[PATH_MAX];
+    struct stat about;
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof(copy))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "%s \"%.40s\": it needs a name, of 1 to %zu bytes; this has %zu", option,
+                       path, sizeof(copy) - 1, length);
+    memcpy(copy, path, length + 1);
+    bool is_there = stat(path, &about) == 0;
+    const char *folder = is_within && is_there ? path : dirname(copy);
+    const char *problem = files_refuse_folder(folder);
+    if (problem == NULL)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "%s %s: nothing can be made in %s: %s; name a place in a folder that can be "
+                   "written to",
+                   option, path, folder, problem);
+}
+
+void exchange_show(void *progress, uint64_t n_elems) {
+    const exchange_progress_t *p = progress;
+    if (p->messages != NULL && p->n_elems > 0)
+        messages_progress(p->messages, false, "%s %.1f%% of %.1f million parameters", p->verb,
+                          100.0 * (double)n_elems / (double)p->n_elems, (double)p->n_elems / 1e6);
+}
+
+zr_status_t exchange_model(const char *value, const zr_log_t *log, gpt_shape_t *shape_p) {
+    char error[512];
+    if (gpt_shape_parse(value, shape_p, error, sizeof(error)))
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", value, error);
+}
+
+bool exchange_describe(const gpt_shape_t *shape, json_t *object) {
+    bool made = json_put(object, "model", gpt_shape_json(shape));
+    made &= json_put(object, "tensors", json_count(gpt_n_tensors(shape)));
+    return made & json_put(object, "parameters", json_count(gpt_n_params(shape)));
+}

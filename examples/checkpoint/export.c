@@ -1,0 +1,180 @@
+/* zero-checkpoint export: the weights of a checkpoint for other tools. */
+#include "examples/checkpoint/exchange.h"
+#include "examples/weights/weights_checkpoint.h"
+
+typedef struct options {
+    command_common_t common;
+    size_t format; /* of the names below */
+    weights_export_t write;
+    bool has_model;
+    gpt_shape_t model;
+    const zr_log_t *log;
+} options_t;
+
+enum { FORMAT_SAFETENSORS, FORMAT_LLMC };
+static const char *const formats[] = {"safetensors", "llm.c"};
+static const char *const dtypes[] = {"fp32", "bf16", "fp16"}; /* as element_kind_t */
+
+enum { KEY_FORMAT = COMMAND_KEY_FIRST_OWN, KEY_DTYPE, KEY_SHARD_SIZE, KEY_MODEL };
+
+static const struct argp_option option_table[] = {
+    {"output", 'o', "PATH", 0,
+     "where to: for safetensors a folder as Hugging Face reads it, or one file when it ends with "
+     ".safetensors; for llm.c a file. Nothing may be there yet",
+     0},
+    {"format", KEY_FORMAT, "FORMAT", 0,
+     "safetensors: names and shapes of Hugging Face's GPT-2; llm.c: its model file (default "
+     "safetensors)",
+     0},
+    {"dtype", KEY_DTYPE, "TYPE", 0,
+     "fp32, bf16 or fp16 (llm.c: fp32 or bf16): rounded to nearest; a value that it does not have "
+     "is an error (default fp32)",
+     0},
+    {"shard-size", KEY_SHARD_SIZE, "SIZE", 0,
+     "safetensors: the most that tensors of a file have; several files and their index are made "
+     "(default: one file)",
+     0},
+    {"model", KEY_MODEL, "NAME|SIZES", 0,
+     "the model's shape, as zero-train has it, where the checkpoint does not say", 0},
+    COMMAND_COMMON_OPTIONS,
+    {0},
+};
+
+static zr_status_t take_shard_size(const char *value, options_t *o) {
+    size_t size_bytes;
+    ZR_TRY(args_size("--shard-size", value, o->log, &size_bytes));
+    if (size_bytes == 0)
+        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                       "--shard-size %s: a size above 0 is needed; leave it out for one file",
+                       value);
+    o->write.shard_bytes = size_bytes;
+    return ZR_OK;
+}
+
+static zr_status_t take_option(int key, const char *value, void *options) {
+    options_t *o = options;
+    switch (key) {
+    case 'o':
+        o->write.path = value;
+        return ZR_OK;
+    case KEY_FORMAT:
+        return args_choice("--format", value, formats, 2, o->log, &o->format);
+    case KEY_DTYPE:
+        return element_kind_parse("--dtype", value, o->log, &o->write.kind);
+    case KEY_SHARD_SIZE:
+        return take_shard_size(value, o);
+    case KEY_MODEL:
+        o->has_model = true;
+        return exchange_model(value, o->log, &o->model);
+    }
+    return ZR_ERR_UNSUPPORTED;
+}
+
+static const command_parser_t parser = {
+    .name = "export",
+    .options = option_table,
+    .take = take_option,
+    .doc = "Write the weights of a checkpoint, or of the newest one in a folder of them, for other "
+           "tools. Optimizer state is left out. What is written appears whole or not at all."
+           "\vExit status: 0 exported, 1 failed, or the checkpoint is not whole, 2 bad usage or "
+           "input.",
+    .words = "CHECKPOINT",
+    .least_words = 1,
+    .most_words = 1};
+
+static zr_status_t check(const options_t *o) {
+    if (o->write.path == NULL)
+        return zr_fail(o->log, ZR_ERR_ARGUMENT, "-o PATH is missing: where to export to");
+    if (o->format == FORMAT_LLMC && o->write.shard_bytes > 0)
+        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                       "--shard-size: a model of llm.c is one file; leave it out, or take --format "
+                       "safetensors");
+    if (o->format == FORMAT_LLMC && o->write.kind == ELEMENT_FP16)
+        return zr_fail(o->log, ZR_ERR_ARGUMENT,
+                       "--dtype fp16: files of llm.c have fp32 or bf16; the nearest is bf16");
+    return exchange_check_place("-o", o->write.path, false, o->log);
+}
+
+static json_t *describe(const options_t *o, const zr_checkpoint_info_t *info,
+                        const gpt_shape_t *shape, const weights_report_t *written) {
+    json_t *object = json_object();
+    bool made = json_put(object, "checkpoint", json_text(info->path));
+    made &= json_put(object, "step", json_count(info->step));
+    made &= json_put(object, "format", json_string(formats[o->format]));
+    made &= json_put(object, "dtype", json_string(dtypes[o->write.kind]));
+    made &= exchange_describe(shape, object);
+    made &= json_put(object, "output", json_text(o->write.path));
+    made &= json_put(object, "files", json_count(written->n_files));
+    made &= json_put(object, "bytes", json_count(written->n_bytes));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static int report(const options_t *o, const zr_checkpoint_info_t *info, const gpt_shape_t *shape,
+                  const weights_report_t *written) {
+    if (o->common.json)
+        return checkpoint_print(describe(o, info, shape, written), COMMAND_DONE, o->log);
+    printf("%s: step %zu of %s, %s in %s, %s in %s\n", o->write.path, info->step, info->path,
+           zr_count_text(gpt_n_params(shape), "parameter").text, dtypes[o->write.kind],
+           zr_size_text(written->n_bytes).text, zr_count_text(written->n_files, "file").text);
+    return COMMAND_DONE;
+}
+
+static zr_status_t write_weights(const options_t *o, weights_t *weights,
+                                 weights_report_t *written_p) {
+    exchange_progress_t progress = {.messages = messages_of(o->log),
+                                    .verb = "exported",
+                                    .n_elems = gpt_n_params(&weights->shape)};
+    weights_export_t write = o->write;
+    write.progress = exchange_show;
+    write.context = &progress;
+    zr_status_t status = o->format == FORMAT_LLMC
+                             ? weights_write_llmc(weights, &write, o->log, written_p)
+                             : weights_write_safetensors(weights, &write, o->log, written_p);
+    if (progress.messages != NULL)
+        messages_end_progress(progress.messages);
+    return status;
+}
+
+/* Read damage is found on the way: the checkpoint was there, and of such a model. */
+static int code_of_writing(zr_status_t status) {
+    return status == ZR_ERR_FORMAT ? COMMAND_FAILED : exchange_code(status);
+}
+
+static int export(const options_t *o, const char *path) {
+    zr_checkpoint_t *checkpoint = NULL;
+    weights_t *weights = NULL;
+    zr_checkpoint_info_t info;
+    weights_report_t written;
+    if (zr_checkpoint_open(path, o->log, &checkpoint) != ZR_OK)
+        return COMMAND_FAILED;
+    int code = exchange_code(
+        weights_of_checkpoint(checkpoint, o->has_model ? &o->model : NULL, o->log, &weights));
+    if (code == COMMAND_DONE)
+        code = code_of_writing(write_weights(o, weights, &written));
+    if (code == COMMAND_DONE) {
+        zr_checkpoint_info(checkpoint, &info);
+        code = report(o, &info, &weights->shape, &written);
+    }
+    weights_close(&weights);
+    zr_checkpoint_close(&checkpoint);
+    return code;
+}
+
+static int run(int argc, char **argv, const zr_log_t *log) {
+    options_t options = {.log = log};
+    char followed[PATH_MAX];
+    int code = COMMAND_DONE;
+    if (!command_parse(CHECKPOINT_PROGRAM, &parser, argc, argv, log, &options.common, &code))
+        return code;
+    code = exchange_code(check(&options));
+    const char *path = checkpoint_follow(options.common.words[0], followed);
+    if (code == COMMAND_DONE)
+        code = checkpoint_expect(path, log);
+    return code == COMMAND_DONE ? export(&options, path) : code;
+}
+
+const command_t checkpoint_export = {
+    .name = "export", .summary = "weights for other tools: safetensors, llm.c", .run = run};

@@ -1,0 +1,69 @@
+/* zero-checkpoint: what was trained, kept and moved: see checkpoint_commands.h. */
+#include "examples/checkpoint/commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LATEST "latest"
+#define NAME_BEGIN "step-"
+
+static const command_t *const commands[] = {&checkpoint_list, &checkpoint_verify,
+                                            &checkpoint_export, &checkpoint_import};
+
+const char *checkpoint_follow(const char *word, char path[PATH_MAX]) {
+    const char *slash = strrchr(word, '/'), *last = slash == NULL ? word : slash + 1;
+    char name[64] = "";
+    struct stat about;
+    if (strcmp(last, LATEST) != 0 || stat(word, &about) != 0 || !S_ISREG(about.st_mode))
+        return word;
+    FILE *file = fopen(word, "r");
+    bool is_read = file != NULL && fgets(name, sizeof(name), file) != NULL;
+    if (file != NULL)
+        fclose(file);
+    name[strcspn(name, "\n")] = '\0';
+    if (!is_read || strncmp(name, NAME_BEGIN, strlen(NAME_BEGIN)) != 0 || strchr(name, '/') != NULL)
+        return word;
+    int n = snprintf(path, PATH_MAX, "%.*s%s", (int)(last - word), word, name);
+    return n > 0 && n < PATH_MAX ? path : word;
+}
+
+static bool is_checkpoint(const char *path) {
+    char manifest[PATH_MAX];
+    int n = snprintf(manifest, sizeof(manifest), "%s/manifest.json", path);
+    return n > 0 && n < (int)sizeof(manifest) && access(manifest, F_OK) == 0;
+}
+
+int checkpoint_expect(const char *path, const zr_log_t *log) {
+    zr_checkpoint_entry_t *entries = NULL;
+    size_t n_entries = 0;
+    zr_status_t status = zr_checkpoint_list(path, log, &entries, &n_entries);
+    free(entries);
+    if (status != ZR_OK)
+        return status == ZR_ERR_IO ? COMMAND_BAD_INPUT : COMMAND_FAILED;
+    if (n_entries > 0 || is_checkpoint(path))
+        return COMMAND_DONE;
+    zr_log_write(log, ZR_LOG_ERROR,
+                 "%s has no checkpoint, and is none itself: it has no manifest.json", path);
+    return COMMAND_BAD_INPUT;
+}
+
+int checkpoint_print(json_t *object, int code, const zr_log_t *log) {
+    bool printed = json_print(object, true, stdout);
+    json_decref(object);
+    if (printed)
+        return code;
+    zr_log_write(log, ZR_LOG_ERROR, "cannot print the result on standard output");
+    return COMMAND_FAILED;
+}
+
+int main(int argc, char **argv) {
+    static const program_t program = {
+        .name = CHECKPOINT_PROGRAM,
+        .summary = "Look at checkpoints, verify them, and exchange them with other tools.",
+        .statuses = CHECKPOINT_STATUSES,
+        .commands = commands,
+        .n_commands = sizeof(commands) / sizeof(commands[0])};
+    return command_main(&program, argc, argv);
+}

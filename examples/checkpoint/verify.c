@@ -1,0 +1,103 @@
+/* zero-checkpoint verify: all data of a checkpoint is read and compared with its checksums. */
+#include "examples/checkpoint/commands.h"
+
+static const struct argp_option option_table[] = {COMMAND_COMMON_OPTIONS, {0}};
+
+static const command_parser_t parser = {
+    .name = "verify",
+    .options = option_table,
+    .doc =
+        "Read all data of a checkpoint, or of the newest one that is complete in a folder of them, "
+        "and compare it with its checksums. Each damaged extent is named with its unit, file and "
+        "offset."
+        "\vExit status: 0 it is whole, 1 it is not, 2 bad usage, or a path without checkpoints.",
+    .words = "PATH",
+    .least_words = 1,
+    .most_words = 1};
+
+/* What is said is collected on the way: it is a part of the answer. */
+typedef struct verification {
+    const zr_log_t *log;
+    messages_t *messages;
+    json_t *problems; /* texts */
+    zr_checkpoint_info_t info;
+} verification_t;
+
+static void note(void *context, zr_log_level_t level, int rank, const char *message) {
+    verification_t *verification = context;
+    (void)rank;
+    if (level == ZR_LOG_ERROR)
+        json_array_append_new(verification->problems, json_text(message));
+    zr_log_write(verification->log, level, "%s", message);
+}
+
+static void show_progress(void *context, uint64_t n_bytes) {
+    const verification_t *verification = context;
+    if (verification->messages != NULL)
+        messages_progress(verification->messages, false, "verified %s of %s",
+                          zr_size_text(n_bytes).text,
+                          zr_size_text(verification->info.data_bytes).text);
+}
+
+/* How it went: without memory nobody knows whether it is whole. */
+static json_t *describe(const verification_t *v, const char *path, zr_status_t status) {
+    json_t *object = json_object();
+    bool is_put = json_put(object, "path", json_text(v->info.path != NULL ? v->info.path : path));
+    is_put &= json_put(object, "whole",
+                       status == ZR_ERR_MEMORY ? json_null() : json_boolean(status == ZR_OK));
+    if (v->info.path != NULL) {
+        is_put &= json_put(object, "step", json_count(v->info.step));
+        is_put &= json_put(object, "tensors", json_count(v->info.n_tensors));
+        is_put &= json_put(object, "data_bytes", json_count(v->info.data_bytes));
+    }
+    is_put &= json_put(object, "problems", json_incref(v->problems));
+    if (is_put)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static int report(const verification_t *v, const char *path, zr_status_t status, bool json) {
+    int code = status == ZR_OK ? COMMAND_DONE : COMMAND_FAILED;
+    if (json)
+        return checkpoint_print(describe(v, path, status), code, v->log);
+    if (status == ZR_OK)
+        printf("%s is whole: step %zu, %s, %s\n", v->info.path, v->info.step,
+               zr_count_text(v->info.n_tensors, "tensor").text,
+               zr_size_text(v->info.data_bytes).text);
+    else
+        zr_log_write(v->log, ZR_LOG_ERROR, "%s %s", v->info.path != NULL ? v->info.path : path,
+                     status == ZR_ERR_MEMORY ? "was not verified" : "is not whole");
+    return code;
+}
+
+static int verify(const char *path, bool json, const zr_log_t *log) {
+    verification_t v = {.log = log, .messages = messages_of(log), .problems = json_array()};
+    zr_log_t noting = {.sink = note, .context = &v, .level = log->level, .rank = -1};
+    zr_checkpoint_t *checkpoint = NULL;
+    zr_status_t status = zr_checkpoint_open(path, &noting, &checkpoint);
+    if (status == ZR_OK) {
+        zr_checkpoint_info(checkpoint, &v.info);
+        status = zr_checkpoint_verify(checkpoint, &noting, show_progress, &v);
+        if (v.messages != NULL)
+            messages_end_progress(v.messages);
+    }
+    int code = report(&v, path, status, json);
+    zr_checkpoint_close(&checkpoint);
+    json_decref(v.problems);
+    return code;
+}
+
+static int run(int argc, char **argv, const zr_log_t *log) {
+    command_common_t common = {0};
+    char followed[PATH_MAX];
+    int code = COMMAND_DONE;
+    if (!command_parse(CHECKPOINT_PROGRAM, &parser, argc, argv, log, &common, &code))
+        return code;
+    const char *path = checkpoint_follow(common.words[0], followed);
+    code = checkpoint_expect(path, log);
+    return code == COMMAND_DONE ? verify(path, common.json, log) : code;
+}
+
+const command_t checkpoint_verify = {
+    .name = "verify", .summary = "whether a checkpoint's data is what was saved", .run = run};

@@ -1,0 +1,121 @@
+/* The command that runs a plan: see plan_command.h. */
+#include "examples/plan/command.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "examples/train/report.h"
+
+static bool is_one_of(const char *name, const char *const *names, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Options that zero-train refuses where they say nothing, or warns of. */
+static bool is_said(const plan_options_t *options, const plan_row_t *row, const char *name) {
+    bool stash_nvme = row->recompute && options->run.offload_activations == ZR_OFFLOAD_NVME;
+    if (strcmp(name, "nvme-capacity") == 0 || strcmp(name, "nvme-verify") == 0)
+        return plan_row_uses_nvme(options, row);
+    if (strcmp(name, "nvme-buffers") == 0)
+        return row->optimizer == ZR_OFFLOAD_NVME || stash_nvme;
+    if (strcmp(name, "param-buffers") == 0 || strcmp(name, "param-buffer") == 0)
+        return row->params == ZR_OFFLOAD_NVME;
+    if (strcmp(name, "update-on") == 0)
+        return row->optimizer != ZR_OFFLOAD_NONE;
+    if (strcmp(name, "offload-gradients") == 0 || strcmp(name, "offload-gradients-ratio") == 0)
+        return row->optimizer != ZR_OFFLOAD_NONE && row->stage >= 2;
+    if (strcmp(name, "prefetch") == 0 || strcmp(name, "max-live") == 0)
+        return row->stage == 3;
+    if (strcmp(name, "sums") == 0)
+        return options->hardware.kind == ZR_HARDWARE_CUDA;
+    return true;
+}
+
+/* Options that DeepSpeed's JSON has keys for. Buffers of drives are the optimizer's there. */
+static bool is_in_file(const plan_row_t *row, const char *name) {
+    static const char *const names[] = {"dtype",         "grad-accum",   "prefetch",
+                                        "max-live",      "clip",         "sub-group",
+                                        "param-buffers", "param-buffer", "check-overflow"};
+    if (strcmp(name, "nvme-buffers") == 0)
+        return row->optimizer == ZR_OFFLOAD_NVME;
+    return is_one_of(name, names, sizeof(names) / sizeof(names[0]));
+}
+
+static const char *drives_of(const plan_options_t *options) {
+    const char *paths = options->run.config.nvme.paths;
+    return paths[0] != '\0' ? paths : "DIR";
+}
+
+/* What was given, as it was given. */
+static void add_given(const plan_options_t *options, const plan_row_t *row, bool has_file,
+                      plan_words_t *words) {
+    for (size_t i = 0; i < options->given.n; i++) {
+        const shared_given_t *given = &options->given.all[i];
+        if (is_said(options, row, given->name) && !(has_file && is_in_file(row, given->name)))
+            plan_words_add(words, " --%s %s", given->name, given->value);
+    }
+}
+
+static bool is_given(const plan_options_t *options, const char *name) {
+    for (size_t i = 0; i < options->given.n; i++)
+        if (strcmp(options->given.all[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* What has a default of the plan's own, or is to be seen. */
+static void add_defaults(const plan_options_t *options, plan_words_t *words) {
+    if (!is_given(options, "model"))
+        plan_words_add(words, " --model %s", options->run.model);
+    if (!is_given(options, "ranks") && options->run.n_ranks > 1)
+        plan_words_add(words, " --ranks %d", options->run.n_ranks);
+}
+
+void plan_command_options(const plan_options_t *options, const plan_row_t *row,
+                          plan_words_t *words) {
+    plan_words_add(words, "--stage %d", row->stage);
+    if (row->group_size > 0)
+        plan_words_add(words, " --shard-group-size %d", row->group_size);
+    else if (options->run.config_path != NULL && !options->group_open)
+        plan_words_add(words, " --shard-group-size all");
+    if (options->run.config_path != NULL)
+        plan_words_add(words, " --config %s", options->run.config_path);
+    if (row->optimizer != ZR_OFFLOAD_NONE || options->run.config_path != NULL)
+        plan_words_optimizer(row, words);
+    if (row->params != ZR_OFFLOAD_NONE || options->run.config_path != NULL)
+        plan_words_params(row, words);
+    plan_words_moves(&options->run, row, words);
+    if (plan_row_uses_nvme(options, row))
+        plan_words_add(words, " --nvme-path %s", drives_of(options));
+    plan_words_add(words, " --recompute %s --micro-batch %zu", row->recompute ? "unit" : "none",
+                   row->micro_batch);
+    add_defaults(options, words);
+    add_given(options, row, false, words);
+}
+
+void plan_command_beside_file(const plan_options_t *options, const plan_row_t *row,
+                              plan_words_t *words) {
+    const zr_offload_options_t *state = &row->config.offload_optimizer;
+    bool file_has_drives = row->optimizer == ZR_OFFLOAD_NVME || row->params == ZR_OFFLOAD_NVME;
+    plan_words_add(words, "--recompute %s", row->recompute ? "unit" : "none");
+    add_defaults(options, words);
+    if (state->device == ZR_OFFLOAD_NVME && state->max_in_cpu_elems > 0)
+        plan_words_add(words, " --state-in-host %zu", state->max_in_cpu_elems);
+    plan_words_moves(&options->run, row, words);
+    if (plan_row_uses_nvme(options, row) && !file_has_drives)
+        plan_words_add(words, " --nvme-path %s", drives_of(options));
+    add_given(options, row, true, words);
+}
+
+zr_status_t plan_command_file(const plan_options_t *options, const plan_row_t *row, char **text_p) {
+    zr_config_t config = row->config;
+    /* What a schedule leaves to the run's steps is left to them again. */
+    config.schedule = options->has_schedule ? options->schedule : zr_config_default().schedule;
+    if (config.schedule.warmup_steps == SIZE_MAX)
+        config.schedule.warmup_steps = zr_config_default().schedule.warmup_steps;
+    snprintf(config.nvme.paths, sizeof(config.nvme.paths), "%s", drives_of(options));
+    return zr_config_write_json(&config, NULL, text_p);
+}

@@ -1,0 +1,42 @@
+/*
+ * The hardware that --hardware names.
+ */
+#ifndef EXAMPLES_PLAN_HARDWARE_H
+#define EXAMPLES_PLAN_HARDWARE_H
+
+#include "examples/train/options.h"
+
+/**
+ * Find a description.
+ *
+ * @param which    "this"; a file, which has a '/' or ends in ".json"; or the name of one that lies
+ *                 in share/libzero/hardware beside the program's folder
+ * @param options  of "this": see this_machine_describe
+ * @return ZR_OK; ZR_ERR_ARGUMENT for a name that is none, with those that are; what reading the
+ *         description, or opening this machine's device returns: logged
+ */
+ZR_NODISCARD zr_status_t plan_hardware_find(const char *which, const train_options_t *options,
+                                            const zr_log_t *log, zr_hardware_t *hardware_p);
+
+/** What --help says of --ranks, where plan_hardware_ranks is the default. */
+#define PLAN_RANKS_DOC                                                                             \
+    "ranks, over as many nodes as the hardware needs for them (default: one for each device of a " \
+    "described machine; of this one, 1)"
+
+/** As many ranks as one machine has, and --ranks allows. */
+int plan_hardware_ranks(const zr_hardware_t *hardware);
+
+/** Read a description; messages begin with --hardware. */
+ZR_NODISCARD zr_status_t plan_hardware_read(const char *path, const zr_log_t *log,
+                                            zr_hardware_t *hardware_p);
+
+/**
+ * Warn where so many ranks are more machines than a description's network was measured on.
+ *
+ * @param which     as of plan_hardware_find
+ * @param hardware  what it found
+ */
+void plan_hardware_warn(const char *which, const zr_hardware_t *hardware, int n_ranks,
+                        const zr_log_t *log);
+
+#endif

@@ -1,0 +1,86 @@
+/*
+ * zero-plan: which stage and placement fit, and what they will cost, before anything is allocated.
+ * This is the shell around plan_search: command line in, exit status and report out.
+ */
+#include <stdio.h>
+
+#include "examples/plan/plot.h"
+#include "examples/plan/refusal.h"
+#include "examples/plan/report.h"
+
+enum { EXIT_PLANNED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
+
+static int check_output(int code, bool printed, const zr_log_t *log) {
+    if (printed && fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    zr_log_write(log, ZR_LOG_ERROR, "cannot write to standard output");
+    return EXIT_FAILED;
+}
+
+static void say_nearest(const plan_options_t *options, const plan_rows_t *rows,
+                        const zr_log_t *log) {
+    char text[2048] = "";
+    plan_words_t words = {text, sizeof(text), 0};
+    plan_refusal(options, rows, &words);
+    zr_log_write(log, ZR_LOG_ERROR, rows->n == 1 ? "the %s does not fit%s" : "none of %s fits%s",
+                 rows->n == 1 ? "plan" : zr_count_text(rows->n, "plan").text, text);
+}
+
+/* The picture and the file, of one step that both show. */
+static zr_status_t write_files(const plan_options_t *options, const plan_rows_t *rows,
+                               const zr_log_t *log) {
+    plan_step_t step;
+    zr_status_t status = plan_step_make(options, rows, log, &step);
+    if (options->plot_path != NULL && status == ZR_OK)
+        status = plan_plot_draw(options, rows, &step, log);
+    if (options->trace_path != NULL && status == ZR_OK)
+        status = plan_step_save(&step, options->trace_path, log);
+    plan_step_free(&step);
+    return status;
+}
+
+static int plan(const plan_options_t *options, messages_t *messages, const zr_log_t *log) {
+    plan_rows_t rows = {0};
+    bool printed = true;
+    zr_status_t status = plan_search(options, log, options->run.quiet ? NULL : messages, &rows);
+    if (status != ZR_OK)
+        return status == ZR_ERR_ARGUMENT || status == ZR_ERR_UNSUPPORTED ? EXIT_BAD_INPUT
+                                                                         : EXIT_FAILED;
+    if (options->run.json)
+        printed = plan_report_json(options, &rows, stdout);
+    else
+        plan_report_table(options, &rows, stdout);
+    if (rows.n_fit == 0)
+        say_nearest(options, &rows, log);
+    status = write_files(options, &rows, log);
+    int code = check_output(rows.n_fit > 0 ? EXIT_PLANNED : EXIT_FAILED, printed, log);
+    plan_rows_free(&rows);
+    return status == ZR_OK ? code : EXIT_FAILED;
+}
+
+static int run(int argc, char **argv, messages_t *messages) {
+    zr_log_t log = messages_log(messages, ZR_LOG_WARNING);
+    plan_options_t options;
+    zr_status_t status = plan_options_parse(argc, argv, &log, &options);
+    if (status != ZR_OK)
+        return status == ZR_ERR_MEMORY ? EXIT_FAILED : EXIT_BAD_INPUT;
+    if (!options.run.help && !options.run.version)
+        return plan(&options, messages, &log);
+    if (options.run.help)
+        plan_options_help(stdout);
+    else
+        printf("zero-plan %s (%s)\n", zr_version(), zr_build_description());
+    return check_output(EXIT_PLANNED, true, &log);
+}
+
+int main(int argc, char **argv) {
+    messages_hold_standard_files();
+    messages_t *messages = messages_create("zero-plan");
+    if (messages == NULL) {
+        fputs("zero-plan: error: no memory\n", stderr);
+        return EXIT_FAILED;
+    }
+    int code = run(argc, argv, messages);
+    messages_destroy(&messages);
+    return code;
+}

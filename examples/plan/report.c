@@ -1,0 +1,309 @@
+/*
+ * The object of --json is a contract: fields may be added, none goes away. The table has one line
+ * for each placement, with its best micro-batch; the object has all plans.
+ */
+#include "examples/plan/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/common/json.h"
+#include "examples/plan/command.h"
+#include "examples/plan/words.h"
+#include "examples/train/plan.h"
+#include "examples/train/report.h"
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+/* As zero-train has them. */
+static json_t *peaks_object(const plan_options_t *options, const plan_row_t *row) {
+    train_peak_t peaks[ZR_N_TIERS];
+    train_plan_peaks(&row->one.plan, peaks);
+    return train_peaks_object(peaks, plan_row_uses_nvme(options, row));
+}
+
+static json_t *time_object(const gpt_plan_times_t *times) {
+    json_t *object = json_object();
+    bool made = true;
+    for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
+        made &= json_put(
+            object, gpt_plan_part_name((gpt_plan_part_t)part),
+            json_pack("{s:f, s:f}", "busy", times->busy[part], "exposed", times->exposed[part]));
+    made &= json_put(object, "idle", json_number(times->idle));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* Of what is offloaded: how much, and how much of it is no lower than host memory. */
+static bool put_parts(json_t *object, const zr_config_t *config) {
+    const zr_offload_options_t *state = &config->offload_optimizer;
+    const zr_offload_param_options_t *params = &config->offload_param;
+    bool made = true;
+    if (state->device != ZR_OFFLOAD_NONE) {
+        made &= json_put(object, "offload_ratio", json_number(state->ratio));
+        made &= json_put(object, "state_in_host", json_count(state->max_in_cpu_elems));
+    }
+    if (params->device != ZR_OFFLOAD_NONE) {
+        made &= json_put(object, "offload_param_ratio", json_number(params->ratio));
+        made &= json_put(object, "params_in_host", json_count(params->max_in_cpu_elems));
+    }
+    return made;
+}
+
+static json_t *row_object(const plan_options_t *options, const plan_row_t *row) {
+    json_t *object = json_object();
+    int group_size = plan_row_group_size(options, row);
+    bool made = json_put(object, "stage", json_count((uint64_t)row->stage));
+    made &= json_put(object, "shard_group_size", json_count((uint64_t)group_size));
+    made &= json_put(object, "offload_optimizer", json_string(train_offload_name(row->optimizer)));
+    made &= json_put(object, "offload_params", json_string(train_offload_name(row->params)));
+    made &= put_parts(object, &row->config);
+    made &= json_put(object, "recompute", json_string(row->recompute ? "unit" : "none"));
+    made &= json_put(object, "micro_batch", json_count(row->micro_batch));
+    made &= json_put(object, "fits", json_boolean(row->one.fits));
+    made &= json_put(object, "peak_bytes", peaks_object(options, row));
+    if (row->one.fits) {
+        made &= json_put(object, "step_ms", json_number(1e3 * row->one.plan.step_seconds));
+        made &= json_put(object, "tokens_per_s", json_number(row->tokens_per_s));
+        made &= json_put(object, "time", time_object(&row->one.plan.times));
+    } else {
+        made &= json_put(object, "lack", plan_lack_object(&row->one.lack));
+        made &= json_put(object, "message", json_text(row->one.message));
+    }
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *recommendation_object(const plan_options_t *options, const plan_rows_t *rows) {
+    const plan_row_t *row = &rows->all[rows->recommended];
+    char run[4096] = "", rest[4096] = "", why[2048] = "", *file = NULL;
+    plan_words_t run_text = {run, sizeof(run), 0}, why_text = {why, sizeof(why), 0};
+    plan_words_t rest_text = {rest, sizeof(rest), 0};
+    json_t *object = json_object();
+    plan_command_options(options, row, &run_text);
+    plan_command_beside_file(options, row, &rest_text);
+    plan_words_why(rows, &why_text);
+    bool made = json_put(object, "plan", json_count(rows->recommended));
+    made &= json_put(object, "why", json_text(why));
+    made &= json_put(object, "options", json_text(run));
+    made &= json_put(object, "options_with_config", json_text(rest));
+    made &= plan_command_file(options, row, &file) == ZR_OK;
+    made = made && json_put(object, "config", json_loads(file, 0, NULL));
+    free(file);
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *hardware_object(const plan_options_t *options) {
+    json_t *object = json_object();
+    bool made = json_put(object, "name", json_text(options->hardware.name));
+    made &= json_put(object, "kind", json_string(zr_hardware_kind_name(options->hardware.kind)));
+    made &= json_put(object, "rates", json_string(options->is_this ? "not measured" : "described"));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+bool plan_report_json(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {
+    const train_options_t *run = &options->run;
+    json_t *object = json_object(), *plans = json_array();
+    bool made = json_put(object, "result", json_string(rows->n_fit > 0 ? "planned" : "none_fits"));
+    made &= json_put(object, "model", train_shape_object(run));
+    made &= json_put(object, "hardware", hardware_object(options));
+    made &= json_put(object, "ranks", json_count((uint64_t)run->n_ranks));
+    made &= json_put(object, "dtype", json_string(zr_dtype_name(run->config.dtype)));
+    made &= json_put(object, "grad_accum", json_count(run->config.grad_accum));
+    made &= json_put(object, "seq", json_count(run->seq));
+    for (size_t i = 0; i < rows->n; i++)
+        made &= json_array_append_new(plans, row_object(options, &rows->all[i])) == 0;
+    made &= json_put(object, "plans", plans);
+    if (rows->n_fit > 0)
+        made &= json_put(object, "recommended", recommendation_object(options, rows));
+    bool printed = made && json_print(object, true, file);
+    json_decref(object);
+    return printed;
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+/* The best micro-batch, or the recommended one, of the placement that begins at `i`; *next_p: where
+ * the next one does. */
+static const plan_row_t *best_of(const plan_rows_t *rows, size_t i, size_t *next_p) {
+    const plan_row_t *best = &rows->all[i], *recommended = &rows->all[rows->recommended];
+    size_t next = i + 1;
+    for (; next < rows->n && plan_row_is_alike(&rows->all[next], &rows->all[i]); next++)
+        if (rows->all[next].one.fits && best != recommended &&
+            (&rows->all[next] == recommended || rows->all[next].tokens_per_s > best->tokens_per_s))
+            best = &rows->all[next];
+    *next_p = next;
+    return best;
+}
+
+/* Those that fit, the fastest first; behind them the others, as they were planned. */
+static int by_speed(const void *a, const void *b) {
+    const plan_row_t *x = *(const plan_row_t *const *)a, *y = *(const plan_row_t *const *)b;
+    if (x->one.fits != y->one.fits)
+        return x->one.fits ? -1 : 1;
+    if (x->one.fits && x->tokens_per_s != y->tokens_per_s)
+        return x->tokens_per_s > y->tokens_per_s ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
+/* "nvme", or "nvme 43%" where the rest is higher up. */
+static const char *format_part(zr_offload_device_t device, double ratio, char text[16]) {
+    const char *name = train_offload_name(device);
+    if (device != ZR_OFFLOAD_NONE && ratio < 1)
+        snprintf(text, 16, "%s %.0f%%", name, 100 * ratio);
+    else
+        snprintf(text, 16, "%s", name);
+    return text;
+}
+
+/* The columns that say which plan it is. */
+static void print_choice(const plan_options_t *options, const plan_rows_t *rows,
+                         const plan_row_t *row, FILE *file) {
+    char optimizer[16], params[16];
+    bool is_recommended = rows->n_fit > 0 && row == &rows->all[rows->recommended];
+    fprintf(file, "%-2s%3d", is_recommended ? "->" : "", row->stage);
+    if (rows->has_groups)
+        fprintf(file, " %6d", plan_row_group_size(options, row));
+    fprintf(file, " %9s %9s %9s %6zu",
+            format_part(row->optimizer, row->config.offload_optimizer.ratio, optimizer),
+            format_part(row->params, row->config.offload_param.ratio, params),
+            row->recompute ? "unit" : "none", row->micro_batch);
+}
+
+static void print_row(const plan_row_t *row, FILE *file) {
+    char device[32], host[32], nvme[32], lack[256];
+    const gpt_plan_times_t *times = &row->one.plan.times;
+    plan_words_t text = {lack, sizeof(lack), 0};
+    fprintf(
+        file, " %10s %10s %10s",
+        train_format_bytes((double)row->one.plan.tiers[0].reserved.peak, device, sizeof(device)),
+        train_format_bytes((double)row->one.plan.tiers[1].reserved.peak, host, sizeof(host)),
+        train_format_bytes((double)row->one.plan.nvme_bytes, nvme, sizeof(nvme)));
+    if (!row->one.fits) {
+        plan_words_lack(row, &text);
+        fprintf(file, "   %s\n", lack);
+        return;
+    }
+    fprintf(file, " %10.1f %12.0f |", 1e3 * row->one.plan.step_seconds, row->tokens_per_s);
+    for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
+        fprintf(file, " %5.1f%%", 100 * times->exposed[part] / row->one.plan.step_seconds);
+    fprintf(file, " %5.1f%%\n", 100 * times->idle / row->one.plan.step_seconds);
+}
+
+static bool print_rows(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {
+    const plan_row_t **lines = calloc(rows->n, sizeof(*lines));
+    size_t n = 0;
+    if (lines == NULL)
+        return false;
+    for (size_t i = 0; i < rows->n;)
+        lines[n++] = best_of(rows, i, &i);
+    qsort(lines, n, sizeof(*lines), by_speed);
+    fprintf(file, "stage%s %9s %9s %9s %6s %10s %10s %10s %10s %12s | %s\n",
+            rows->has_groups ? "  group" : "", "optimizer", "params", "recompute", "micro",
+            "device", "host", "nvme", "step ms", "tokens/s",
+            "exposed: compute, update, communication, host link, disk; idle");
+    for (size_t i = 0; i < n; i++) {
+        print_choice(options, rows, lines[i], file);
+        print_row(lines[i], file);
+    }
+    free(lines);
+    return true;
+}
+
+static void print_memory(const gpt_plan_t *plan, FILE *file) {
+    char bytes[32];
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_NVME; tier++) {
+        bool is_nvme = tier == ZR_TIER_NVME;
+        size_t all = is_nvme ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
+        if (all == 0)
+            continue;
+        fprintf(file, "  %s, the most of a rank: %s", zr_tier_name((zr_tier_t)tier),
+                train_format_bytes((double)all, bytes, sizeof(bytes)));
+        for (int tag = 0; tag < ZR_N_TAGS; tag++) {
+            size_t own = is_nvme ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
+            if (own > 0)
+                fprintf(file, ", %s %s", zr_tag_name((zr_tag_t)tag),
+                        train_format_bytes((double)own, bytes, sizeof(bytes)));
+        }
+        fprintf(file, "\n");
+    }
+}
+
+static void print_times(const gpt_plan_t *plan, FILE *file) {
+    fprintf(file, "  step %.1f ms, busy (of it exposed):", 1e3 * plan->step_seconds);
+    for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
+        if (plan->times.busy[part] > 0)
+            fprintf(file, " %s %.1f (%.1f),", gpt_plan_part_name((gpt_plan_part_t)part),
+                    1e3 * plan->times.busy[part], 1e3 * plan->times.exposed[part]);
+    fprintf(file, " idle %.1f\n", 1e3 * plan->times.idle);
+}
+
+static void print_commands(const plan_options_t *options, const plan_row_t *row, FILE *file) {
+    char run[4096] = "", rest[4096] = "", *json = NULL;
+    plan_words_t run_text = {run, sizeof(run), 0}, rest_text = {rest, sizeof(rest), 0};
+    plan_command_options(options, row, &run_text);
+    plan_command_beside_file(options, row, &rest_text);
+    fprintf(file, "  zero-train --data PATH %s\n", run);
+    if (plan_command_file(options, row, &json) != ZR_OK)
+        return;
+    fprintf(file, "or, with this in FILE:\n  zero-train --data PATH --config FILE %s\n%s\n", rest,
+            json);
+    free(json);
+}
+
+static void print_recommendation(const plan_options_t *options, const plan_rows_t *rows,
+                                 FILE *file) {
+    const plan_row_t *row = &rows->all[rows->recommended];
+    char why[2048] = "";
+    plan_words_t why_text = {why, sizeof(why), 0};
+    plan_words_why(rows, &why_text);
+    fprintf(file, "\nrecommended: %s\n", why);
+    print_memory(&row->one.plan, file);
+    print_times(&row->one.plan, file);
+    print_commands(options, row, file);
+}
+
+void plan_report_table(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {
+    const train_options_t *run = &options->run;
+    int n_on_node = options->hardware.ranks_per_node;
+    int n_nodes = (run->n_ranks + n_on_node - 1) / n_on_node;
+    fprintf(file, "model     %s: %s, %s; sequences of %zu, accumulation %zu\n", run->model,
+            zr_count_text(gpt_n_params(&run->shape), "parameter").text,
+            zr_dtype_name(run->config.dtype), run->seq, run->config.grad_accum);
+    fprintf(file, "hardware  %s, %s", options->hardware.name,
+            zr_count_text((uint64_t)run->n_ranks, "rank").text);
+    if (n_nodes > 1)
+        fprintf(file, " on %d nodes", n_nodes);
+    int n_shards = zr_config_n_shards(&run->config, run->n_ranks);
+    if (n_shards < run->n_ranks)
+        fprintf(file, ", in groups of %d", n_shards);
+    if (run->n_ranks < n_on_node)
+        fprintf(file, ", each with the share of one of %d", n_on_node);
+    if (options->ranks_open && run->n_ranks > 1)
+        fprintf(file, " (one for each device; --ranks plans others)");
+    fprintf(file, "\n");
+    if (options->is_this)
+        fprintf(file, "          (its memory is this machine's; its rates are not measured, and "
+                      "times only compare placements)\n");
+    fprintf(file, "\n");
+    if (!print_rows(options, rows, file))
+        return;
+    if (rows->n_fit > 0)
+        print_recommendation(options, rows, file);
+    else
+        fprintf(file, "\nnothing fits\n");
+}

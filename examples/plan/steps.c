@@ -1,0 +1,152 @@
+/* Choosing the steps that are simulated: see gpt_plan_steps.h. */
+#include "examples/plan/steps.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_STEPS 3 /* are each unlike the one before, whatever their lengths */
+/* Micro-batches that are asked for their lengths. Others are taken to be the longest there can be.
+ */
+#define MOST_LOOKED_AT ((size_t)1 << 20)
+
+bool gpt_plan_steps_create(const gpt_plan_request_t *request, gpt_plan_steps_t *steps_p) {
+    size_t n = request->config.grad_accum;
+    *steps_p = (gpt_plan_steps_t){.request = request};
+    if (request->lengths == NULL)
+        return true;
+    steps_p->now = calloc(3 * n, sizeof(*steps_p->now));
+    steps_p->reach = calloc(n, sizeof(*steps_p->reach));
+    if (steps_p->now == NULL || steps_p->reach == NULL)
+        return false;
+    steps_p->left_out = steps_p->now + n;
+    steps_p->seen = steps_p->now + 2 * n;
+    return true;
+}
+
+void gpt_plan_steps_clear(gpt_plan_steps_t *steps) {
+    free(steps->now);
+    free(steps->reach);
+    *steps = (gpt_plan_steps_t){0};
+}
+
+size_t gpt_plan_steps_length(const gpt_plan_steps_t *steps, size_t micro_batch) {
+    return steps->now != NULL ? steps->now[micro_batch] : steps->request->seq;
+}
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+static void merge(uint32_t *lengths, const uint32_t *others, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        lengths[i] = others[i] > lengths[i] ? others[i] : lengths[i];
+}
+
+static bool is_within(const uint32_t *lengths, const uint32_t *limits, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (lengths[i] > limits[i])
+            return false;
+    return true;
+}
+
+/* Whether none can be longer than those that were left out. */
+static bool are_longest(const gpt_plan_steps_t *steps) {
+    for (size_t i = 0; i < steps->request->config.grad_accum; i++)
+        if (steps->left_out[i] < steps->request->seq)
+            return false;
+    return true;
+}
+
+/* Where a micro-batch of the run stands in a step that is simulated. */
+static size_t place_of(size_t micro_batch, size_t n_of_run, size_t n_places) {
+    if (micro_batch + 1 == n_of_run)
+        return n_places - 1;
+    return micro_batch + 1 < n_places ? micro_batch : n_places - 2;
+}
+
+/* Those of the run's next step. False: it is not looked at, nor is any behind it, and all of them
+ * are alike. */
+static bool draw(gpt_plan_steps_t *steps) {
+    const gpt_plan_lengths_t *lengths = steps->request->lengths;
+    size_t n_places = steps->request->config.grad_accum, n = lengths->grad_accum;
+    bool looks = steps->n_looked_at + n <= MOST_LOOKED_AT;
+    for (size_t i = 0; i < n_places; i++)
+        steps->now[i] = looks ? 0 : (uint32_t)steps->request->seq;
+    for (size_t i = 0; looks && i < n; i++) {
+        size_t own = lengths->of(lengths->context, lengths->first_step + steps->next, i);
+        uint32_t *there = &steps->now[place_of(i, n, n_places)];
+        *there = own > *there ? (uint32_t)own : *there;
+    }
+    return looks;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static bool is_reached(const gpt_plan_steps_t *steps) {
+    for (size_t i = 0; i < steps->request->config.grad_accum; i++)
+        if (steps->now[i] < steps->reach[i].least || steps->now[i] > steps->reach[i].most)
+            return false;
+    return true;
+}
+
+/* Leave steps out for as long as all of their lengths can be reached. */
+static void leave_out(gpt_plan_steps_t *steps) {
+    while (steps->next < steps->request->n_steps) {
+        bool looks = draw(steps);
+        if (!is_reached(steps))
+            return;
+        merge(steps->left_out, steps->now, steps->request->config.grad_accum);
+        steps->n_looked_at += steps->request->lengths->grad_accum;
+        steps->next = looks ? steps->next + 1 : steps->request->n_steps;
+    }
+}
+
+/* After enough work, the longest of all that are left are simulated, whatever is reached. */
+static void leave_out_all(gpt_plan_steps_t *steps) {
+    for (; steps->next < steps->request->n_steps && !are_longest(steps); steps->next++) {
+        draw(steps);
+        merge(steps->left_out, steps->now, steps->request->config.grad_accum);
+        steps->n_looked_at += steps->request->lengths->grad_accum;
+    }
+    steps->next = steps->request->n_steps;
+}
+
+static bool is_enough(const gpt_plan_steps_t *steps) {
+    const gpt_plan_request_t *request = steps->request;
+    size_t n_each = request->config.grad_accum * request->shape.n_layers;
+    return steps->n_simulated >= FIRST_STEPS && steps->n_simulated * n_each >= GPT_PLAN_MOST_LAYERS;
+}
+
+static bool make_step(gpt_plan_steps_t *steps) {
+    if (steps->next >= FIRST_STEPS)
+        merge(steps->seen, steps->now, steps->request->config.grad_accum);
+    steps->n_simulated++;
+    steps->n_done = steps->request->lengths->first_step + steps->next;
+    return true;
+}
+
+static bool next_that_varies(gpt_plan_steps_t *steps, zr_allocator_t *allocator) {
+    size_t n = steps->request->config.grad_accum;
+    if (is_enough(steps))
+        leave_out_all(steps);
+    else if (steps->next >= FIRST_STEPS && zr_allocator_replay_reach(allocator, steps->reach, n))
+        leave_out(steps);
+    if (!is_within(steps->left_out, steps->seen, n)) {
+        memcpy(steps->now, steps->left_out, n * sizeof(*steps->now));
+        memset(steps->left_out, 0, n * sizeof(*steps->left_out));
+        return make_step(steps);
+    }
+    if (steps->next >= steps->request->n_steps)
+        return false;
+    draw(steps);
+    steps->n_looked_at += steps->request->lengths->grad_accum;
+    steps->next++;
+    return make_step(steps);
+}
+
+bool gpt_plan_steps_next(gpt_plan_steps_t *steps, zr_allocator_t *allocator) {
+    if (steps->request->lengths != NULL)
+        return next_that_varies(steps, allocator);
+    if (steps->next >= steps->request->n_steps)
+        return false;
+    steps->n_done = ++steps->next;
+    return true;
+}

@@ -1,0 +1,230 @@
+/*
+ * Work is kept as intervals, joined where they meet. A part's exposed time is what its intervals
+ * add to those of the parts before it, so that all of them and the rest are the step. No work
+ * begins before the clock's time: what lies before that is counted now and then, and forgotten.
+ */
+#include "examples/plan/times.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct interval {
+    double begin, end;
+} interval_t;
+
+typedef struct intervals {
+    interval_t *all;
+    size_t n, capacity;
+} intervals_t;
+
+struct gpt_plan_watch {
+    zr_sim_clock_t *clock;
+    gpt_plan_spans_t *spans; /* NULL: not wanted */
+    intervals_t parts[GPT_PLAN_N_PARTS];
+    size_t n_many;  /* intervals of a part, when it is time to count */
+    double counted; /* until when the step's times are below */
+    gpt_plan_times_t times;
+    bool has_failed;
+};
+
+#define LEAST_MANY 4096
+
+const char *gpt_plan_part_name(gpt_plan_part_t part) {
+    static const char *const names[] = {"compute", "update", "communication", "host_link", "disk"};
+    return names[part];
+}
+
+/* ---- intervals ------------------------------------------------------------------------------- */
+
+static bool append(intervals_t *list, interval_t interval) {
+    if (list->n > 0 && list->all[list->n - 1].end == interval.begin) {
+        list->all[list->n - 1].end = interval.end;
+        return true;
+    }
+    if (list->n == list->capacity) {
+        size_t capacity = list->capacity == 0 ? 256 : 2 * list->capacity;
+        interval_t *grown = realloc(list->all, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return false;
+        list->all = grown;
+        list->capacity = capacity;
+    }
+    list->all[list->n++] = interval;
+    return true;
+}
+
+static int by_begin(const void *a, const void *b) {
+    double x = ((const interval_t *)a)->begin, y = ((const interval_t *)b)->begin;
+    return x < y ? -1 : x > y;
+}
+
+/* Sort, and join what overlaps; the seconds that are covered. */
+static double join(intervals_t *list) {
+    double covered = 0;
+    size_t n = 0;
+    if (list->n > 0)
+        qsort(list->all, list->n, sizeof(*list->all), by_begin);
+    for (size_t i = 0; i < list->n; i++) {
+        interval_t next = list->all[i];
+        if (n > 0 && next.begin <= list->all[n - 1].end) {
+            if (next.end > list->all[n - 1].end)
+                list->all[n - 1].end = next.end;
+        } else {
+            list->all[n++] = next;
+        }
+    }
+    list->n = n;
+    for (size_t i = 0; i < n; i++)
+        covered += list->all[i].end - list->all[i].begin;
+    return covered;
+}
+
+/* Keep what lies within a time. */
+static void cut(intervals_t *list, double begin, double end) {
+    size_t n = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        interval_t own = list->all[i];
+        own.begin = own.begin < begin ? begin : own.begin;
+        own.end = own.end > end ? end : own.end;
+        if (own.begin < own.end)
+            list->all[n++] = own;
+    }
+    list->n = n;
+}
+
+/* ---- watching -------------------------------------------------------------------------------- */
+
+gpt_plan_part_t gpt_plan_part_of(const zr_sim_span_t *span) {
+    switch (span->part) {
+    case ZR_SIM_NETWORK:
+        return GPT_PLAN_COMMUNICATION;
+    case ZR_SIM_TO_DEVICE:
+    case ZR_SIM_TO_HOST:
+        return GPT_PLAN_HOST_LINK;
+    case ZR_SIM_DISK_READ:
+    case ZR_SIM_DISK_WRITE:
+    case ZR_SIM_DISK:
+        return GPT_PLAN_DISK;
+    case ZR_SIM_HOST:
+        return strcmp(span->name, "checksum") == 0 ? GPT_PLAN_DISK : GPT_PLAN_UPDATE;
+    default:
+        return strcmp(span->name, "adamw") == 0 ? GPT_PLAN_UPDATE : GPT_PLAN_COMPUTE;
+    }
+}
+
+/* Add what one part did until then to `all`, and its times. */
+static bool count_part(gpt_plan_watch_t *watch, int part, double until, intervals_t *all,
+                       double *covered) {
+    const intervals_t *own = &watch->parts[part];
+    intervals_t within = {0};
+    bool made = true;
+    for (size_t i = 0; i < own->n; i++)
+        made &= append(&within, own->all[i]);
+    cut(&within, watch->counted, until);
+    watch->times.busy[part] += join(&within);
+    for (size_t i = 0; i < within.n; i++)
+        made &= append(all, within.all[i]);
+    double with_own = join(all);
+    watch->times.exposed[part] += with_own - *covered;
+    *covered = with_own;
+    free(within.all);
+    return made;
+}
+
+/* Count the work until now, and forget it. */
+static void count(gpt_plan_watch_t *watch) {
+    double now = zr_sim_clock_now(watch->clock), covered = 0;
+    intervals_t all = {0};
+    size_t most = 0;
+    for (int part = 0; part < GPT_PLAN_N_PARTS; part++) {
+        watch->has_failed |= !count_part(watch, part, now, &all, &covered);
+        cut(&watch->parts[part], now, INFINITY);
+        most = watch->parts[part].n > most ? watch->parts[part].n : most;
+    }
+    free(all.all);
+    watch->times.idle += now - watch->counted - covered;
+    watch->counted = now;
+    watch->n_many = most < LEAST_MANY / 2 ? LEAST_MANY : 2 * most;
+}
+
+void gpt_plan_spans_free(gpt_plan_spans_t *spans) {
+    free(spans->all);
+    *spans = (gpt_plan_spans_t){0};
+}
+
+static bool keep_span(gpt_plan_spans_t *spans, const zr_sim_span_t *span) {
+    if (spans->n == spans->capacity) {
+        size_t capacity = spans->capacity == 0 ? 1024 : 2 * spans->capacity;
+        zr_sim_span_t *grown = realloc(spans->all, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return false;
+        spans->all = grown;
+        spans->capacity = capacity;
+    }
+    spans->all[spans->n++] = *span;
+    return true;
+}
+
+/* Keep what lies within a time. */
+static void cut_spans(gpt_plan_spans_t *spans, double begin, double end) {
+    size_t n = 0;
+    for (size_t i = 0; i < spans->n; i++) {
+        zr_sim_span_t own = spans->all[i];
+        own.begin = own.begin < begin ? begin : own.begin;
+        own.end = own.end > end ? end : own.end;
+        if (own.begin < own.end)
+            spans->all[n++] = own;
+    }
+    spans->n = n;
+    spans->begin = begin;
+    spans->end = end;
+}
+
+static void observe(void *context, const zr_sim_span_t *span) {
+    gpt_plan_watch_t *watch = context;
+    if (watch->spans != NULL && !keep_span(watch->spans, span))
+        watch->has_failed = true;
+    intervals_t *list = &watch->parts[gpt_plan_part_of(span)];
+    if (!append(list, (interval_t){span->begin, span->end}))
+        watch->has_failed = true;
+    if (list->n >= watch->n_many)
+        count(watch);
+}
+
+gpt_plan_watch_t *gpt_plan_watch_create(zr_sim_clock_t *clock, gpt_plan_spans_t *spans) {
+    gpt_plan_watch_t *watch = calloc(1, sizeof(*watch));
+    if (watch == NULL)
+        return NULL;
+    watch->clock = clock;
+    watch->spans = spans;
+    watch->counted = zr_sim_clock_now(clock);
+    watch->n_many = LEAST_MANY;
+    zr_sim_clock_observe(clock, observe, watch);
+    return watch;
+}
+
+void gpt_plan_watch_destroy(gpt_plan_watch_t **watch) {
+    if (*watch == NULL)
+        return;
+    zr_sim_clock_observe((*watch)->clock, NULL, NULL);
+    for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
+        free((*watch)->parts[part].all);
+    free(*watch);
+    *watch = NULL;
+}
+
+void gpt_plan_watch_begin(gpt_plan_watch_t *watch) {
+    count(watch);
+    watch->times = (gpt_plan_times_t){0};
+    if (watch->spans != NULL)
+        cut_spans(watch->spans, zr_sim_clock_now(watch->clock), INFINITY);
+}
+
+bool gpt_plan_watch_end(gpt_plan_watch_t *watch, gpt_plan_times_t *times_p) {
+    count(watch);
+    if (watch->spans != NULL)
+        cut_spans(watch->spans, watch->spans->begin, zr_sim_clock_now(watch->clock));
+    *times_p = watch->times;
+    return !watch->has_failed;
+}

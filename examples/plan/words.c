@@ -1,0 +1,135 @@
+/* Plans in words: see plan_words.h. */
+#include "examples/plan/words.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "examples/train/report.h"
+
+void plan_words_add(plan_words_t *words, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    if (words->n < words->size) {
+        int n = vsnprintf(words->bytes + words->n, words->size - words->n, format, arguments);
+        words->n += n > 0 ? (size_t)n : 0;
+    }
+    va_end(arguments);
+}
+
+/* ---- sentences ------------------------------------------------------------------------------- */
+
+static const char *part_of(double ratio, char *text, size_t size) {
+    text[0] = '\0';
+    if (ratio < 1)
+        snprintf(text, size, "%.0f%% of ", 100 * ratio);
+    return text;
+}
+
+void plan_words_placement(const plan_row_t *row, plan_words_t *words) {
+    static const char *const where[] = {"on the device", "in host memory", "on NVMe"};
+    char part[32];
+    const zr_config_t *config = &row->config;
+    plan_words_add(words, row->stage == 0 ? "plain data parallelism (stage 0)" : "stage %d",
+                   row->stage);
+    if (row->group_size > 0)
+        plan_words_add(words, " in groups of %s",
+                       zr_count_text((uint64_t)row->group_size, "rank").text);
+    if (row->optimizer != ZR_OFFLOAD_NONE)
+        plan_words_add(words, " with %soptimizer state %s",
+                       part_of(config->offload_optimizer.ratio, part, sizeof(part)),
+                       where[row->optimizer]);
+    if (row->params != ZR_OFFLOAD_NONE)
+        plan_words_add(
+            words, "%s %sparameters %s", row->optimizer != ZR_OFFLOAD_NONE ? " and" : " with",
+            part_of(config->offload_param.ratio, part, sizeof(part)), where[row->params]);
+    if (row->recompute)
+        plan_words_add(words, ", layers computed again in backward,");
+}
+
+void plan_words_lack(const plan_row_t *row, plan_words_t *words) {
+    char needed[32], has[32], tag[32];
+    const plan_lack_t *lack = &row->one.lack;
+    plan_words_add(
+        words, "needs %s of %s and has %s; %s of it are %s",
+        train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
+        plan_lack_name(lack), train_format_bytes((double)lack->there_bytes, has, sizeof(has)),
+        train_format_bytes((double)lack->tag_bytes, tag, sizeof(tag)), zr_tag_name(lack->tag));
+}
+
+/* What the plan's step waits for most, after what it computes. */
+static gpt_plan_part_t worst_part(const gpt_plan_times_t *times) {
+    gpt_plan_part_t worst = GPT_PLAN_UPDATE;
+    for (int part = GPT_PLAN_UPDATE; part < GPT_PLAN_N_PARTS; part++)
+        if (times->exposed[part] > times->exposed[worst])
+            worst = (gpt_plan_part_t)part;
+    return worst;
+}
+
+/* One sentence: why this one. */
+void plan_words_why(const plan_rows_t *rows, plan_words_t *words) {
+    const plan_row_t *best = &rows->all[rows->recommended];
+    const plan_row_t *fastest = &rows->all[rows->fastest], *first = &rows->all[0];
+    static const char *const what[] = {"", "the update", "communication", "the host link",
+                                       "drives"};
+    gpt_plan_part_t worst = worst_part(&best->one.plan.times);
+    double waits = best->one.plan.times.exposed[worst] / best->one.plan.step_seconds;
+    plan_words_placement(best, words);
+    if (rows->n == 1)
+        plan_words_add(words, " fits");
+    else if (rows->n_fit == 1)
+        plan_words_add(words, " is the only one of %zu plans that fits", rows->n);
+    else if (rows->recommended == rows->fastest)
+        plan_words_add(words, " is the fastest of the %zu plans that fit (of %zu)", rows->n_fit,
+                       rows->n);
+    else
+        plan_words_add(
+            words,
+            " is the simplest of the %zu plans that fit (of %zu) and within %.1f%% of the "
+            "fastest",
+            rows->n_fit, rows->n, 100.0 * (1.0 - best->tokens_per_s / fastest->tokens_per_s));
+    plan_words_add(words, ": %.0f%% of its step is compute",
+                   100.0 * best->one.plan.times.exposed[GPT_PLAN_COMPUTE] /
+                       best->one.plan.step_seconds);
+    if (waits >= 0.01)
+        plan_words_add(words, ", and %.0f%% waits for %s", 100.0 * waits, what[worst]);
+    if (!first->one.fits) {
+        plan_words_add(words, "; ");
+        plan_words_placement(first, words);
+        plan_words_add(words, " ");
+        plan_words_lack(first, words);
+    }
+    plan_words_add(words, ".");
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+void plan_words_optimizer(const plan_row_t *row, plan_words_t *words) {
+    const zr_offload_options_t *state = &row->config.offload_optimizer;
+    plan_words_add(words, " --offload-optimizer %s", train_offload_name(state->device));
+    if (state->device != ZR_OFFLOAD_NONE && state->ratio < 1)
+        plan_words_add(words, " --offload-ratio %.8g", state->ratio);
+    if (state->device == ZR_OFFLOAD_NVME && state->max_in_cpu_elems > 0)
+        plan_words_add(words, " --state-in-host %zu", state->max_in_cpu_elems);
+}
+
+void plan_words_params(const plan_row_t *row, plan_words_t *words) {
+    const zr_offload_param_options_t *params = &row->config.offload_param;
+    plan_words_add(words, " --offload-params %s", train_offload_name(params->device));
+    if (params->device != ZR_OFFLOAD_NONE && params->ratio < 1)
+        plan_words_add(words, " --offload-param-ratio %.8g", params->ratio);
+    if (params->device == ZR_OFFLOAD_NVME && params->max_in_cpu_elems > 0)
+        plan_words_add(words, " --params-in-host %zu", params->max_in_cpu_elems);
+}
+
+void plan_words_moves(const train_options_t *asked, const plan_row_t *row, plan_words_t *words) {
+    const zr_offload_options_t *state = &row->config.offload_optimizer;
+    const zr_offload_report_t *offload = &row->one.plan.offload;
+    if (state->device == ZR_OFFLOAD_NONE)
+        return;
+    if (offload->has_copies && asked->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
+        plan_words_add(words, " --update-on %s", offload->is_updated_on_device ? "device" : "host");
+    if (row->stage >= 2 && asked->gradients_given == NULL && state->gradients == ZR_OFFLOAD_NONE)
+        plan_words_add(words, " --offload-gradients none");
+    else if (row->stage >= 2 && asked->gradients_given == NULL && state->gradients_ratio < 1)
+        plan_words_add(words, " --offload-gradients-ratio %.8g", state->gradients_ratio);
+}

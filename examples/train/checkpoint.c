@@ -1,0 +1,329 @@
+/*
+ * What the trainer keeps in a checkpoint is an object of JSON: its model, so that it is known what
+ * the weights are of, and its place in the data, with what the order of the data depends on.
+ */
+#include "examples/train/checkpoint.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "examples/common/files.h"
+#include "examples/common/json.h"
+#include "examples/models/gpt2/json.h"
+
+/* ---- what is kept ---------------------------------------------------------------------------- */
+
+uint64_t train_checkpoint_step_sequences(const train_options_t *options) {
+    return (uint64_t)options->n_ranks * options->config.micro_batch * options->config.grad_accum;
+}
+
+/* What the order of the data depends on. */
+static json_t *data_object(const train_options_t *options, const data_t *data) {
+    json_t *object = json_object();
+    bool made = json_put(object, "kind", json_string(data_kind(data)));
+    made &= json_put(object, "tokens", json_count(data_n_tokens(data)));
+    made &= json_put(object, "seq", json_count(options->seq));
+    made &= json_put(object, "seq_min", json_count(options->seq_min));
+    made &= json_put(object, "seed", json_count(options->seed));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static char *trainer_text(const train_options_t *options, const data_t *data,
+                          uint64_t n_sequences) {
+    json_t *object = json_object();
+    bool made = json_put(object, "model", gpt_shape_json(&options->shape));
+    made &= json_put(object, "data", data_object(options, data));
+    made &= json_put(object, "sequences", json_count(n_sequences));
+    char *text = made ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    return text;
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+bool train_checkpoint_is_due(const train_options_t *options, size_t step) {
+    size_t every = options->checkpoint.every;
+    return options->checkpoint.dir != NULL && every != 0 && step % every == 0;
+}
+
+zr_status_t train_checkpoint_save(const train_options_t *options, const data_t *data,
+                                  zr_runtime_t *runtime, uint64_t n_sequences,
+                                  train_saves_t *saves) {
+    ZR_TRY(train_checkpoint_end(runtime, true, saves)); /* the one before */
+    char *trainer = trainer_text(options, data, n_sequences);
+    if (trainer == NULL)
+        return zr_fail(zr_runtime_log(runtime), ZR_ERR_MEMORY, "no memory for a checkpoint");
+    zr_save_options_t save = {.folder = options->checkpoint.dir,
+                              .trainer_json = trainer,
+                              .goes_on = options->checkpoint.is_async,
+                              .keep = options->checkpoint.keep};
+    zr_status_t status = zr_runtime_save_begin(runtime, &save);
+    free(trainer);
+    ZR_TRY(status);
+    saves->is_open = true;
+    return train_checkpoint_end(runtime, !options->checkpoint.is_async, saves);
+}
+
+zr_status_t train_checkpoint_end(zr_runtime_t *runtime, bool wait, train_saves_t *saves) {
+    zr_save_report_t report;
+    bool ended = false;
+    if (!saves->is_open)
+        return ZR_OK;
+    zr_status_t status = zr_runtime_save_end(runtime, wait, &ended, &report);
+    saves->is_open = status == ZR_OK && !ended;
+    if (status != ZR_OK || !ended)
+        return status;
+    saves->n_saves++;
+    saves->n_bytes += report.n_bytes;
+    saves->seconds += report.seconds;
+    saves->write_seconds += report.write_seconds;
+    snprintf(saves->last, sizeof(saves->last), "%s", report.name);
+    return ZR_OK;
+}
+
+/* ---- what a run goes on from ----------------------------------------------------------------- */
+
+typedef struct opening {
+    const train_options_t *options;
+    const data_t *data;
+    const zr_log_t *log;
+    train_start_t *start;
+    zr_checkpoint_info_t info;
+} opening_t;
+
+static zr_status_t refuse_trainer(const opening_t *opening, const char *what) {
+    return zr_fail(opening->log, ZR_ERR_FORMAT,
+                   "checkpoint %s: the trainer's part of its manifest has no %s; it was not saved "
+                   "by zero-train, nor imported",
+                   opening->info.path, what);
+}
+
+static zr_status_t check_model(const opening_t *opening, const json_t *trainer) {
+    const json_t *model = json_object_get(trainer, "model");
+    gpt_size_t sizes[GPT_N_SIZES];
+    gpt_shape_sizes(&opening->options->shape, sizes);
+    for (size_t i = 0; i < GPT_N_SIZES; i++) {
+        const json_t *value = json_object_get(model, sizes[i].name);
+        if (!json_is_integer(value))
+            return refuse_trainer(opening, "model");
+        if ((uint64_t)json_integer_value(value) != sizes[i].value)
+            return zr_fail(opening->log, ZR_ERR_ARGUMENT,
+                           "checkpoint %s is of a model with %s=%" JSON_INTEGER_FORMAT
+                           ", --model %s has %zu; give the model that was saved, or another "
+                           "--checkpoint-dir",
+                           opening->info.path, sizes[i].name, json_integer_value(value),
+                           opening->options->model, sizes[i].value);
+    }
+    return ZR_OK;
+}
+
+/* Numbers and texts as they are written in JSON. */
+static bool is_same_value(const json_t *a, const json_t *b) {
+    return json_equal((json_t *)(uintptr_t)a, (json_t *)(uintptr_t)b) == 1;
+}
+
+static zr_status_t refuse_data(const opening_t *opening, const char *key, const json_t *saved,
+                               const json_t *now) {
+    char *saved_text = json_dumps(saved, JSON_ENCODE_ANY),
+         *now_text = json_dumps(now, JSON_ENCODE_ANY);
+    zr_status_t status =
+        zr_fail(opening->log, ZR_ERR_ARGUMENT,
+                "checkpoint %s was trained on data of other %s: %s, now %s, so that their order "
+                "does not go on; give what was given then, or begin them anew with --resume-data "
+                "restart",
+                opening->info.path, key, saved_text != NULL ? saved_text : "?",
+                now_text != NULL ? now_text : "?");
+    free(saved_text);
+    free(now_text);
+    return status;
+}
+
+static zr_status_t check_data(const opening_t *opening, const json_t *saved) {
+    json_t *now = data_object(opening->options, opening->data);
+    const char *key = NULL;
+    json_t *value = NULL;
+    zr_status_t status =
+        now == NULL ? zr_fail(opening->log, ZR_ERR_MEMORY, "no memory for a checkpoint") : ZR_OK;
+    json_object_foreach(now, key, value) {
+        const json_t *before = json_object_get(saved, key);
+        if (status == ZR_OK && before == NULL)
+            status = refuse_trainer(opening, key);
+        else if (status == ZR_OK && !is_same_value(before, value))
+            status = refuse_data(opening, key, before, value);
+    }
+    json_decref(now);
+    return status;
+}
+
+/* Weights of a tokenizer's words, and data whose words are bytes: it would run, and train nothing
+ * of use. */
+static void warn_of_bytes(const opening_t *opening) {
+    size_t vocab = opening->options->shape.vocab;
+    if (vocab > 256 && strcmp(data_kind(opening->data), "text") == 0)
+        zr_log_write(opening->log, ZR_LOG_WARNING,
+                     "%s has weights of another tool with a vocabulary of %zu, and --data is text, "
+                     "of which every byte is a token: what the weights have learnt of their "
+                     "tokenizer's tokens is lost; give token files (docs/config.md, \"Data\")",
+                     opening->info.path, vocab);
+}
+
+/* Weights from elsewhere have no place in any data. */
+static zr_status_t find_position(opening_t *opening, const json_t *trainer) {
+    const json_t *data = json_object_get(trainer, "data");
+    const json_t *sequences = json_object_get(trainer, "sequences");
+    if (data == NULL)
+        warn_of_bytes(opening);
+    if (data == NULL || opening->options->checkpoint.restarts_data)
+        return ZR_OK;
+    if (!json_is_object(data) || !json_is_integer(sequences) || json_integer_value(sequences) < 0)
+        return refuse_trainer(opening, "place in the data");
+    ZR_TRY(check_data(opening, data));
+    opening->start->n_sequences = (uint64_t)json_integer_value(sequences);
+    return ZR_OK;
+}
+
+static zr_status_t check_trainer(opening_t *opening) {
+    json_t *trainer = json_loads(zr_checkpoint_trainer_json(opening->start->checkpoint), 0, NULL);
+    if (trainer == NULL)
+        return zr_fail(opening->log, ZR_ERR_MEMORY, "no memory for a checkpoint");
+    zr_status_t status = check_model(opening, trainer);
+    if (status == ZR_OK)
+        status = find_position(opening, trainer);
+    json_decref(trainer);
+    return status;
+}
+
+static void say_start(const opening_t *opening) {
+    const zr_checkpoint_info_t *info = &opening->info;
+    size_t n_steps = opening->options->steps;
+    if (info->step >= n_steps)
+        zr_log_write(opening->log, info->step > n_steps ? ZR_LOG_WARNING : ZR_LOG_INFO,
+                     "%s has %s already: nothing is left of --steps %zu; give more to go on",
+                     info->path, zr_count_text(info->step, "step").text, n_steps);
+    else
+        zr_log_write(opening->log, ZR_LOG_INFO,
+                     "goes on from %s: step %zu of %zu, saved by %s at stage %d, sequence "
+                     "%" PRIu64 " of the data",
+                     info->path, info->step, n_steps,
+                     zr_count_text((uint64_t)info->n_ranks, "rank").text, info->stage,
+                     opening->start->n_sequences);
+}
+
+static zr_status_t open_newest(const train_options_t *options, const data_t *data,
+                               const zr_log_t *log, train_start_t *start) {
+    opening_t opening = {.options = options, .data = data, .log = log, .start = start};
+    start->is_damaged = true;
+    ZR_TRY(zr_checkpoint_open(options->checkpoint.dir, log, &start->checkpoint));
+    start->is_damaged = false;
+    zr_checkpoint_info(start->checkpoint, &opening.info);
+    start->step = opening.info.step;
+    start->n_updates = opening.info.n_updates;
+    ZR_TRY(check_trainer(&opening));
+    say_start(&opening);
+    return ZR_OK;
+}
+
+/* ---- the folder ------------------------------------------------------------------------------ */
+
+static zr_status_t make_folder(const char *dir, const zr_log_t *log) {
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST)
+        return zr_fail(log, ZR_ERR_IO, "--checkpoint-dir %s: cannot be made: %s%s", dir,
+                       strerror(errno), errno == ENOENT ? ": make the folder above it first" : "");
+    const char *problem = files_refuse_folder(dir);
+    if (problem != NULL)
+        return zr_fail(log, ZR_ERR_IO,
+                       "--checkpoint-dir %s: %s; give a folder that can be written to", dir,
+                       problem);
+    return ZR_OK;
+}
+
+/* A slip of the hand: it would begin anew, and save within what it was to go on from. */
+static zr_status_t refuse_checkpoint(const char *dir, const zr_log_t *log) {
+    char manifest[PATH_MAX];
+    snprintf(manifest, sizeof(manifest), "%s/manifest.json", dir);
+    if (access(manifest, F_OK) != 0)
+        return ZR_OK;
+    return zr_fail(log, ZR_ERR_ARGUMENT,
+                   "--checkpoint-dir %s: is a checkpoint itself; give the folder that it is in",
+                   dir);
+}
+
+/* Whether a folder of data has another folder whose files are read with its own: those of names
+ * with a dot in front are not. */
+static bool reads_folder(const char *data_path, const char *dir) {
+    char outer[PATH_MAX], inner[PATH_MAX];
+    if (realpath(data_path, outer) == NULL || realpath(dir, inner) == NULL)
+        return false;
+    size_t length = strcmp(outer, "/") == 0 ? 0 : strlen(outer);
+    if (strncmp(outer, inner, length) != 0 || (inner[length] != '/' && inner[length] != '\0'))
+        return false;
+    return strstr(inner + length, "/.") == NULL;
+}
+
+/* Data would be others with each checkpoint. */
+static zr_status_t refuse_within_data(const train_options_t *options, const zr_log_t *log) {
+    const char *dir = options->checkpoint.dir;
+    for (size_t i = 0; i < options->n_data_paths; i++)
+        if (reads_folder(options->data_paths[i], dir))
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "--checkpoint-dir %s is in --data %s, all of whose files are read as "
+                           "data; give a folder elsewhere, or one whose name begins with a dot",
+                           dir, options->data_paths[i]);
+    return ZR_OK;
+}
+
+/* Of the names in the folder that are no unfinished ones: a dot stands before those. */
+static bool has_checkpoints(const zr_checkpoint_entry_t *entries, size_t n_entries) {
+    for (size_t i = 0; i < n_entries; i++)
+        if (entries[i].name[0] != '.')
+            return true;
+    return false;
+}
+
+static zr_status_t look_into_folder(const train_options_t *options, const zr_log_t *log,
+                                    bool *has_any_p) {
+    zr_checkpoint_entry_t *entries = NULL;
+    size_t n_entries = 0;
+    ZR_TRY(zr_checkpoint_list(options->checkpoint.dir, log, &entries, &n_entries));
+    *has_any_p = has_checkpoints(entries, n_entries);
+    free(entries);
+    return ZR_OK;
+}
+
+zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *data,
+                                  const zr_log_t *log, train_start_t *start_p) {
+    const train_checkpoint_options_t *asked = &options->checkpoint;
+    bool has_any = false;
+    *start_p = (train_start_t){0};
+    if (asked->dir == NULL)
+        return ZR_OK;
+    ZR_TRY(make_folder(asked->dir, log));
+    ZR_TRY(refuse_checkpoint(asked->dir, log));
+    ZR_TRY(refuse_within_data(options, log));
+    ZR_TRY(look_into_folder(options, log, &has_any));
+    if (has_any && asked->resume)
+        return open_newest(options, data, log, start_p);
+    if (has_any)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "--checkpoint-dir %s: there are checkpoints in it already; add --resume to "
+                       "go on from the newest, or give another folder",
+                       asked->dir);
+    if (asked->resume)
+        zr_log_write(log, ZR_LOG_INFO,
+                     "--resume: %s has no checkpoint yet: begins at the first "
+                     "step",
+                     asked->dir);
+    return ZR_OK;
+}
+
+void train_checkpoint_close(train_start_t *start) {
+    zr_checkpoint_close(&start->checkpoint);
+}

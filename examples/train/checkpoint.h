@@ -1,0 +1,54 @@
+/*
+ * Checkpoints of a training run: where it goes on from, when it saves, and what of the trainer is
+ * saved: its model and its place in the data.
+ */
+#ifndef EXAMPLES_TRAIN_CHECKPOINT_H
+#define EXAMPLES_TRAIN_CHECKPOINT_H
+
+#include "examples/data/data.h"
+#include "examples/train/train.h"
+
+/** Where a run begins. */
+typedef struct train_start {
+    zr_checkpoint_t *checkpoint; /* NULL: at its first step */
+    size_t step;                 /* steps that are done */
+    uint64_t n_sequences;        /* of the data that came before */
+    size_t n_updates;
+    bool is_damaged; /* it is there, and not whole: that is a failure, and no bad input */
+} train_start_t;
+
+/**
+ * Find what --resume goes on from, and check that it is of this run: the same model, and, unless
+ * --resume-data restart, the same data in the same order. Folders of --checkpoint-dir are made.
+ *
+ * @param data     borrowed for the call
+ * @param start_p  also set when the run begins at its first step; train_checkpoint_close it
+ * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_IO; ZR_ERR_FORMAT: what is wrong has been logged
+ */
+ZR_NODISCARD zr_status_t train_checkpoint_open(const train_options_t *options, const data_t *data,
+                                               const zr_log_t *log, train_start_t *start_p);
+void train_checkpoint_close(train_start_t *start);
+
+/** Whether --checkpoint-every asks for a checkpoint after this step. */
+bool train_checkpoint_is_due(const train_options_t *options, size_t step);
+
+/** Sequences of all ranks in one step. */
+uint64_t train_checkpoint_step_sequences(const train_options_t *options);
+
+/**
+ * Save; collective. With --checkpoint-async it is begun, and train_checkpoint_end ends it.
+ *
+ * @param n_sequences  of the data that have been trained on, of the whole run
+ * @param saves        what was saved is added
+ */
+ZR_NODISCARD zr_status_t train_checkpoint_save(const train_options_t *options, const data_t *data,
+                                               zr_runtime_t *runtime, uint64_t n_sequences,
+                                               train_saves_t *saves);
+
+/** End a checkpoint that was begun, if there is one: when it is written, or wait for that.
+ * Collective.
+ */
+ZR_NODISCARD zr_status_t train_checkpoint_end(zr_runtime_t *runtime, bool wait,
+                                              train_saves_t *saves);
+
+#endif

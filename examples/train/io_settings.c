@@ -1,0 +1,142 @@
+#include "examples/train/io_settings.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stddef.h>
+#include <string.h>
+
+/* Reading one file. */
+typedef struct settings {
+    const char *path;
+    const zr_log_t *log;
+    zr_nvme_options_t nvme;
+    bool keep_paths; /* those of the file do not count */
+} settings_t;
+
+/* A number: a multiple of `unit`, up to `most`. */
+typedef struct setting {
+    const char *key;
+    size_t offset; /* in zr_nvme_options_t */
+    size_t unit, most;
+} setting_t;
+
+static const setting_t number_settings[] = {
+    {"request_bytes", offsetof(zr_nvme_options_t, request_bytes), ZR_STORE_CHUNK_ALIGN_BYTES,
+     ZR_STORE_MAX_REQUEST_BYTES},
+    {"depth", offsetof(zr_nvme_options_t, depth), 1, ZR_STORE_MAX_DEPTH},
+    {"submit_batch", offsetof(zr_nvme_options_t, submit_batch), 1, ZR_STORE_MAX_DEPTH},
+    {"files_per_path", offsetof(zr_nvme_options_t, files_per_path), 1, ZR_STORE_MAX_PATHS},
+};
+#define N_NUMBER_SETTINGS (sizeof(number_settings) / sizeof(number_settings[0]))
+
+static zr_status_t refuse_number(const settings_t *s, const setting_t *setting, const char *value,
+                                 size_t nearest) {
+    char allowed[64];
+    if (setting->unit == 1)
+        snprintf(allowed, sizeof(allowed), "1 to %zu", setting->most);
+    else
+        snprintf(allowed, sizeof(allowed), "multiples of %zu, up to %zu", setting->unit,
+                 setting->most);
+    return zr_fail(s->log, ZR_ERR_ARGUMENT,
+                   "--io-settings %s: %s is %s; allowed are %s; the nearest is %zu", s->path,
+                   setting->key, value, allowed, nearest);
+}
+
+static zr_status_t read_number(settings_t *s, const setting_t *setting, const json_t *value) {
+    char text[32];
+    json_int_t number = json_integer_value(value);
+    if (!json_is_integer(value))
+        return refuse_number(s, setting, "no integer", setting->unit);
+    size_t count = number < 0 ? 0 : (size_t)number;
+    if (count != 0 && count <= setting->most && count % setting->unit == 0) {
+        *(size_t *)((char *)&s->nvme + setting->offset) = count;
+        return ZR_OK;
+    }
+    size_t whole = (count < setting->most ? count : setting->most) / setting->unit;
+    snprintf(text, sizeof(text), "%lld", (long long)number);
+    return refuse_number(s, setting, text, (whole == 0 ? 1 : whole) * setting->unit);
+}
+
+static zr_status_t read_paths(settings_t *s, const json_t *paths) {
+    char *text = s->nvme.paths;
+    size_t index, used = 0, room = sizeof(s->nvme.paths);
+    const json_t *path;
+    if (s->keep_paths)
+        return ZR_OK;
+    if (!json_is_array(paths) || json_array_size(paths) == 0)
+        return zr_fail(s->log, ZR_ERR_ARGUMENT, "--io-settings %s: paths has to be a list of names",
+                       s->path);
+    json_array_foreach(paths, index, path) {
+        const char *name = json_string_value(path);
+        if (name == NULL || name[0] == '\0' || strchr(name, ',') != NULL)
+            return zr_fail(s->log, ZR_ERR_ARGUMENT,
+                           "--io-settings %s: path %zu has to be a name without comma", s->path,
+                           index + 1);
+        used += (size_t)snprintf(text + used, room - used, "%s%s", index > 0 ? "," : "", name);
+        if (used >= room)
+            return zr_fail(s->log, ZR_ERR_ARGUMENT,
+                           "--io-settings %s: paths have to have less than %zu bytes together",
+                           s->path, room);
+    }
+    return ZR_OK;
+}
+
+static zr_status_t read_key(settings_t *s, const char *key, const json_t *value) {
+    for (size_t i = 0; i < N_NUMBER_SETTINGS; i++)
+        if (strcmp(key, number_settings[i].key) == 0)
+            return read_number(s, &number_settings[i], value);
+    if (strcmp(key, "paths") == 0)
+        return read_paths(s, value);
+    return zr_fail(
+        s->log, ZR_ERR_ARGUMENT,
+        "--io-settings %s: there is no setting \"%.40s\"; there are request_bytes, depth, "
+        "submit_batch, files_per_path, paths",
+        s->path, key);
+}
+
+/* Each folder has as many files. */
+static zr_status_t check_files(const settings_t *s) {
+    size_t n_paths = 1;
+    for (const char *at = s->nvme.paths; *at != '\0'; at++)
+        n_paths += *at == ',';
+    if (s->nvme.files_per_path * n_paths <= ZR_STORE_MAX_PATHS)
+        return ZR_OK;
+    return zr_fail(s->log, ZR_ERR_ARGUMENT,
+                   "--io-settings %s: files_per_path is %zu, with %s; allowed are %d files "
+                   "together: name fewer folders, or write a smaller files_per_path",
+                   s->path, s->nvme.files_per_path, zr_count_text(n_paths, "folder").text,
+                   ZR_STORE_MAX_PATHS);
+}
+
+static zr_status_t read_object(settings_t *s, json_t *object) {
+    const char *key;
+    json_t *value;
+    if (!json_is_object(object))
+        return zr_fail(s->log, ZR_ERR_FORMAT,
+                       "--io-settings %s: not an object; zero-bench io --save-settings writes one",
+                       s->path);
+    json_object_foreach(object, key, value) {
+        ZR_TRY(read_key(s, key, value));
+    }
+    return check_files(s);
+}
+
+zr_status_t train_io_settings_read(const char *path, bool keep_paths, const zr_log_t *log,
+                                   zr_nvme_options_t *nvme) {
+    settings_t settings = {.path = path, .log = log, .nvme = *nvme, .keep_paths = keep_paths};
+    json_error_t error;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return zr_fail(log, ZR_ERR_IO, "--io-settings %s: cannot read it: %s", path,
+                       strerror(errno));
+    json_t *object = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    fclose(file);
+    if (object == NULL)
+        return zr_fail(log, ZR_ERR_FORMAT, "--io-settings %s: line %d, column %d: %s", path,
+                       error.line, error.column, error.text);
+    zr_status_t status = read_object(&settings, object);
+    json_decref(object);
+    if (status == ZR_OK)
+        *nvme = settings.nvme;
+    return status;
+}

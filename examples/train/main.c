@@ -1,0 +1,122 @@
+/*
+ * zero-train: train a GPT at ZeRO stage 0 to 3. This is the shell around zero_train_run:
+ * command line in, exit status and report out.
+ */
+#include <stdio.h>
+
+#include "examples/common/messages.h"
+#include "examples/common/signals.h"
+#include "examples/train/train.h"
+#include "examples/train/auto.h"
+#include "examples/train/launch.h"
+#include "examples/train/plan.h"
+#include "examples/train/report.h"
+
+enum { EXIT_TRAINED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
+
+static int exit_code(zr_status_t status, bool bad_input) {
+    if (status == ZR_OK)
+        return EXIT_TRAINED;
+    return bad_input ? EXIT_BAD_INPUT : EXIT_FAILED;
+}
+
+static int check_output(const zr_log_t *log) {
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return EXIT_TRAINED;
+    zr_log_write(log, ZR_LOG_ERROR, "cannot write to standard output");
+    return EXIT_FAILED;
+}
+
+/* With --json an object is printed for every run that began, so that scripts find one. */
+static int report(const train_options_t *options, const zero_train_t *run,
+                  const train_result_t *result, const messages_t *messages, const zr_log_t *log) {
+    bool is_lost = result->interrupted && options->checkpoint.dir == NULL;
+    int code = is_lost ? EXIT_FAILED : exit_code(result->status, result->bad_input);
+    bool printed = true;
+    train_report_warnings(options, result, log);
+    if (options->json && code != EXIT_BAD_INPUT)
+        printed = train_report_json(options, run, result, messages_first_error(messages), stdout);
+    else if (!options->quiet && result->status == ZR_OK && result->n_steps > 0)
+        train_report_summary(options, result, stdout);
+    if (!printed || check_output(log) != EXIT_TRAINED) {
+        if (!printed)
+            zr_log_write(log, ZR_LOG_ERROR, "cannot print the result");
+        return code == EXIT_TRAINED ? EXIT_FAILED : code;
+    }
+    return code;
+}
+
+/* What is said of a run says what had been foretold of it. */
+static void plan_and_run(zero_train_t *run, const train_options_t *options, messages_t *messages,
+                         const zr_log_t *log, train_result_t *result_p) {
+    bool is_first = train_launch_first(options) == 0;
+    train_plan_t plan = {0};
+    if (is_first)
+        train_plan_make(options, zero_train_first_step(run), &plan);
+    train_plan_warn(&plan, options, log);
+    zero_train_go(run, messages, result_p);
+    result_p->planned = train_plan_of(&plan, result_p);
+    if (is_first && !plan.is_made && result_p->status == ZR_OK)
+        zr_log_write(log, ZR_LOG_WARNING, "the run was not planned: %s", plan.message);
+}
+
+/* What is left to be settled before the run begins: it changes the options that the run has. */
+static zr_status_t settle(const zero_train_t *run, train_options_t *options, const zr_log_t *log) {
+    ZR_TRY(train_launch_count(options, zero_train_comm(run)));
+    if (train_auto_is_wanted(options))
+        ZR_TRY(train_auto_place(options, log));
+    zr_log_t own_log = *log;
+    if (train_launch_first(options) != 0)
+        own_log.level = ZR_LOG_ERROR; /* one rank says it for all */
+    train_options_warn_idle(options, options->use_nccl, &own_log);
+    return ZR_OK;
+}
+
+static int train(train_options_t *options, messages_t *messages, zr_log_t log) {
+    train_result_t result;
+    zero_train_t *run = NULL;
+    log.level = options->quiet ? ZR_LOG_WARNING : ZR_LOG_INFO;
+    options->stop = signals_watch();
+    if (zero_train_open(options, &log, &run, &result) == ZR_OK) {
+        zr_status_t status = settle(run, options, &log);
+        if (status == ZR_OK)
+            plan_and_run(run, options, messages, &log, &result);
+        else
+            result = zero_train_failed(run, status);
+    }
+    int code = report(options, run, &result, messages, &log);
+    zero_train_close(&run);
+    return code;
+}
+
+static int run(int argc, char **argv, messages_t *messages) {
+    zr_log_t log = messages_log(messages, ZR_LOG_INFO);
+    train_options_t options;
+    zr_status_t status = train_options_parse(argc, argv, &log, &options);
+    if (status != ZR_OK)
+        return exit_code(status, status != ZR_ERR_MEMORY);
+    int code;
+    if (options.help || options.version) {
+        if (options.help)
+            train_options_help(stdout);
+        else
+            printf("zero-train %s (%s)\n", zr_version(), zr_build_description());
+        code = check_output(&log);
+    } else {
+        code = train(&options, messages, log);
+    }
+    train_options_free(&options);
+    return code;
+}
+
+int main(int argc, char **argv) {
+    messages_hold_standard_files();
+    messages_t *messages = messages_create("zero-train");
+    if (messages == NULL) {
+        fputs("zero-train: error: no memory\n", stderr);
+        return EXIT_FAILED;
+    }
+    int code = run(argc, argv, messages);
+    messages_destroy(&messages);
+    return code;
+}

@@ -1,0 +1,48 @@
+/*
+ * Plans of zero-train's runs: the request that its options ask for, and what is foretold of a run
+ * before it begins.
+ */
+#ifndef EXAMPLES_TRAIN_PLAN_H
+#define EXAMPLES_TRAIN_PLAN_H
+
+#include "examples/plan/one.h"
+#include "examples/train/train.h"
+
+/** The run, as its options ask for it, on that hardware; without a log. options: resolved */
+gpt_plan_request_t train_plan_request(const train_options_t *options,
+                                      const zr_hardware_t *hardware);
+
+/** The peaks of a plan as a run reports them: of drives without classes. */
+void train_plan_peaks(const gpt_plan_t *plan, train_peak_t peaks_p[ZR_N_TIERS]);
+
+/** A run that was planned before it began. */
+typedef struct train_plan {
+    bool is_made;
+    plan_one_t on_host;   /* updates of what is offloaded are made there, or there is no choice */
+    plan_one_t on_device; /* has_choice: they are made there */
+    bool has_choice;      /* the run measures which is faster, so that both are planned */
+    char message[1024];   /* not made: why */
+} train_plan_t;
+
+/**
+ * Plan a run on this machine. It takes little memory, and, where all sequences are equally long,
+ * less time than the run's first three steps, since nothing is moved.
+ *
+ * Lengths of sequences are those that the run will draw (--seq-min), from the millionth
+ * micro-batch on as long as any can be; gpt_plan_steps.h says which steps are simulated.
+ *
+ * What keeps a run from being planned keeps it from being made, and is said by it: nothing is
+ * logged.
+ *
+ * @param first_step  the steps that the run has behind it: it goes on from a checkpoint
+ */
+void train_plan_make(const train_options_t *options, size_t first_step, train_plan_t *plan_p);
+
+/** Warn of a run that its budgets allow and the machine has no memory for: on the host the system
+ * ends such a run without a word. */
+void train_plan_warn(const train_plan_t *plan, const train_options_t *options, const zr_log_t *log);
+
+/** What the plan has foretold of the run that had this result. */
+train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result);
+
+#endif

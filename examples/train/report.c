@@ -1,0 +1,695 @@
+/*
+ * The object of --json is a contract: fields may be added, none goes away. Of a run that failed it
+ * has what was reached.
+ */
+#include "examples/train/report.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+#include "examples/common/json.h"
+#include "examples/common/process.h"
+#include "examples/models/gpt2/json.h"
+#include "examples/train/sum.h"
+
+/* ---- while it runs ---------------------------------------------------------------------- */
+
+/* Waiting for NVMe is a part where there is any; collectives beside compute are no part of it. */
+static json_t *time_object(const train_options_t *options, const train_time_t *time) {
+    json_t *object = json_object();
+    bool made = json_put(object, "compute", json_number(time->compute));
+    made &= json_put(object, "comm", json_number(time->comm));
+    made &= json_put(object, "optimizer", json_number(time->optimizer));
+    made &= json_put(object, "stall", json_number(time->stall));
+    made &= json_put(object, "data", json_number(time->data));
+    if (time->beside > 0)
+        made &= json_put(object, "beside", json_number(time->beside));
+    if (train_options_use_nvme(options))
+        made &= json_put(object, "io", json_number(time->io));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
+                                  const train_step_line_t *line, const zr_log_t *log) {
+    const zr_step_report_t *report = &line->report;
+    json_t *object = json_object();
+    bool made = json_put(object, "step", json_count(report->step));
+    made &= json_put(object, "loss", json_number(line->loss));
+    made &= json_put(object, "lr", json_number(report->lr));
+    made &= json_put(object, "norm", json_number(report->gradient_norm));
+    made &= json_put(object, "clip", json_number(report->clip_factor));
+    made &= json_put(object, "skipped", json_boolean(report->skipped));
+    made &= json_put(object, "tokens", json_count(line->n_tokens));
+    made &= json_put(object, "step_ms", json_number(1e3 * line->seconds));
+    made &= json_put(object, "tokens_per_s", json_number(line->tokens_per_s));
+    if (options->n_ranks > 1) {
+        made &= json_put(object, "slowest_rank", json_count((uint64_t)line->slowest.rank));
+        made &= json_put(object, "excess_ms", json_number(1e3 * line->slowest.excess_seconds));
+    }
+    if (options->config.wall_clock_breakdown)
+        made &= json_put(object, "time", time_object(options, &line->time));
+    errno = 0;
+    bool printed = made && json_print(object, false, file);
+    int error = errno;
+    json_decref(object);
+    if (!made)
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a line of --log");
+    if (!printed)
+        return zr_fail(log, ZR_ERR_IO, "cannot write step %zu to --log %s: %s", report->step,
+                       options->log_path, strerror(error));
+    return ZR_OK;
+}
+
+static void format_parts(const train_options_t *options, const train_time_t *time, char *text,
+                         size_t size) {
+    text[0] = '\0';
+    if (options->config.wall_clock_breakdown)
+        snprintf(text, size,
+                 " (compute %.0f, comm %.0f, optimizer %.0f, stall %.0f, data %.0f, io %.0f)",
+                 1e3 * time->compute, 1e3 * time->comm, 1e3 * time->optimizer, 1e3 * time->stall,
+                 1e3 * time->data, 1e3 * time->io);
+}
+
+void train_report_progress(messages_t *messages, const train_options_t *options,
+                           const train_step_line_t *line) {
+    char parts[160];
+    const zr_step_report_t *report = &line->report;
+    size_t every = options->config.steps_per_print;
+    bool stays = report->step == options->steps || (every > 0 && report->step % every == 0);
+    format_parts(options, &line->time, parts, sizeof(parts));
+    messages_progress(
+        messages, stays, "step %zu/%zu  loss %.4f  lr %.2e  norm %.3g  %.0f ms%s  %.0f tokens/s%s",
+        report->step, options->steps, line->loss, report->lr, report->gradient_norm,
+        1e3 * line->seconds, parts, line->tokens_per_s, report->skipped ? "  skipped" : "");
+}
+
+/* ---- JSON at the end -------------------------------------------------------------------- */
+
+json_t *train_shape_object(const train_options_t *options) {
+    const gpt_shape_t *shape = &options->shape;
+    json_t *object = gpt_shape_json(shape);
+    bool made = json_put(object, "name", json_string(options->model));
+    made &= json_put(object, "parameters", json_count(gpt_n_params(shape)));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *model_object(const train_options_t *options, const train_result_t *result) {
+    const zr_model_size_t *size = &result->size;
+    json_t *object = train_shape_object(options);
+    if (size->n_units == 0)
+        return object;
+    bool made = json_put(object, "trainable", json_count(size->trainable_elems));
+    made &= json_put(object, "frozen", json_count(size->frozen_elems));
+    made &= json_put(object, "units", json_count(size->n_units));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* Elements added so that all shards are equally long, in all units together. */
+static json_t *padding_object(const zr_model_size_t *size) {
+    return json_pack("{s:I, s:I}", "trainable",
+                     (json_int_t)(size->trainable_padded_elems - size->trainable_elems), "frozen",
+                     (json_int_t)(size->frozen_padded_elems - size->frozen_elems));
+}
+
+static json_t *peak_object(const train_peak_t *peak, zr_tier_t tier) {
+    json_t *object = json_object(), *tags = json_object();
+    bool made = json_put(object, "live", json_count(peak->live));
+    made &= json_put(object, "reserved", json_count(peak->reserved));
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        if (tier != ZR_TIER_NVME || train_tag_is_on_drives((zr_tag_t)tag))
+            made &= json_put(tags, zr_tag_name((zr_tag_t)tag), json_count(peak->by_tag[tag]));
+    made &= json_put(object, "tags", tags);
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+json_t *train_peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives) {
+    json_t *object = json_object();
+    bool made = true;
+    for (int tier = ZR_TIER_DEVICE; tier <= (has_drives ? ZR_TIER_NVME : ZR_TIER_HOST); tier++)
+        made &= json_put(object, zr_tier_name((zr_tier_t)tier),
+                         peak_object(&peaks[tier], (zr_tier_t)tier));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* Of the whole run. */
+static json_int_t nvme_bytes(const train_result_t *result, zr_store_direction_t direction) {
+    return (json_int_t)(result->offload.bytes[direction] + result->offload.params.moved[direction] +
+                        result->activations.drive_bytes[direction]);
+}
+
+static json_t *nvme_bytes_object(const train_result_t *result) {
+    return json_pack("{s:I, s:I}", "read", nvme_bytes(result, ZR_STORE_GET), "written",
+                     nvme_bytes(result, ZR_STORE_PUT));
+}
+
+static json_t *class_object(const train_class_peak_t *peak) {
+    json_t *object = json_object();
+    bool made = json_put(object, "live", json_count(peak->live));
+    made &= json_put(object, "reserved", json_count(peak->reserved));
+    made &= json_put(object, "largest_hole", json_count(peak->largest_hole));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *plan_object(const zr_replay_plan_t *plan) {
+    json_t *object = json_object();
+    bool made = json_put(object, "allocations", json_count(plan->n_allocations));
+    made &= json_put(object, "max_live", json_count(plan->max_live_bytes));
+    made &= json_put(object, "bound", json_count(plan->bound_bytes));
+    made &= json_put(object, "height", json_count(plan->height_bytes));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *replay_object(const zr_replay_statistics_t *replay) {
+    json_t *object = json_object();
+    bool made = json_put(object, "plans", json_count(replay->n_plans));
+    made &= json_put(object, "plans_dropped", json_count(replay->n_dropped));
+    made &= json_put(object, "plan_seconds", json_real(replay->plan_seconds));
+    made &= json_put(object, "steps", json_count(replay->n_steps));
+    made &= json_put(object, "steps_followed", json_count(replay->n_clean_steps));
+    made &= json_put(object, "planned", json_count(replay->n_planned));
+    made &= json_put(object, "unplanned", json_count(replay->n_unplanned));
+    made &= json_put(object, "left_out", json_count(replay->n_left_out));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* Peaks by class, and the plan, per tier. */
+static json_t *memory_object(const train_result_t *result) {
+    json_t *object = json_object();
+    bool made = true;
+    if (result->replay.is_on)
+        made &= json_put(object, "replay", replay_object(&result->replay));
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        json_t *classes = json_object();
+        for (int i = 0; i < ZR_N_CLASSES; i++)
+            made &=
+                json_put(classes, zr_class_name(i), class_object(&result->peak[tier].by_class[i]));
+        json_t *memory = json_object();
+        made &= json_put(memory, "classes", classes);
+        if (result->replay.has_plan)
+            made &= json_put(memory, "plan", plan_object(&result->replay.plans[tier]));
+        made &= json_put(object, zr_tier_name((zr_tier_t)tier), memory);
+    }
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *sent_object(const uint64_t *bytes_sent) {
+    json_t *object = json_object();
+    bool made = true;
+    for (int i = 0; i <= ZR_BROADCAST; i++)
+        made &= json_put(object, zr_collective_name((zr_collective_t)i), json_count(bytes_sent[i]));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *levels_object(const train_result_t *result) {
+    json_t *object = json_object();
+    bool made =
+        json_put(object, "within_groups", sent_object(result->level_bytes_sent[ZR_LEVEL_GROUP]));
+    made &= json_put(object, "between_groups",
+                     sent_object(result->level_bytes_sent[ZR_LEVEL_REPLICAS]));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *data_object(const train_result_t *result) {
+    json_t *object = json_object();
+    bool made = json_put(object, "kind", json_string(result->data_kind));
+    made &= json_put(object, "files", json_count(result->n_data_files));
+    made &= json_put(object, "tokens", json_count(result->n_data_tokens));
+    made &= json_put(object, "windows", json_count(result->n_data_windows));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static json_t *chosen_object(const train_choice_t *choice) {
+    json_t *object = json_object();
+    bool made = json_put(object, "options", json_text(choice->options + 1));
+    made &= json_put(object, "why", json_text(choice->why));
+    made &= json_put(object, "plans", json_count(choice->n_plans));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static bool put_planned(json_t *object, const train_planned_t *planned) {
+    bool has_drives = planned->peak[ZR_TIER_NVME].reserved > 0;
+    bool made = json_put(object, "planned_fits", json_boolean(planned->fits));
+    return json_put(object, "planned_peak_bytes", train_peaks_object(planned->peak, has_drives)) &&
+           made;
+}
+
+static json_t *checkpoint_object(const train_options_t *options, const train_result_t *result) {
+    const train_saves_t *saves = &result->saves;
+    json_t *object = json_object();
+    bool made = json_put(object, "dir", json_text(options->checkpoint.dir));
+    made &= json_put(object, "resumed_at", json_count(result->first_step));
+    made &= json_put(object, "saves", json_count(saves->n_saves));
+    if (saves->n_saves > 0)
+        made &= json_put(object, "last", json_string(saves->last));
+    made &= json_put(object, "bytes", json_count(saves->n_bytes));
+    made &= json_put(object, "seconds", json_number(saves->seconds));
+    made &= json_put(object, "write_seconds", json_number(saves->write_seconds));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static json_t *trace_object(const train_options_t *options, const train_trace_result_t *trace) {
+    json_t *object = json_object();
+    bool made = json_put(object, "file", json_text(options->trace_path));
+    made &= json_put(object, "first_step", json_count(trace->first_step));
+    made &= json_put(object, "last_step", json_count(trace->last_step));
+    made &= json_put(object, "events", json_count(trace->n_events));
+    made &= json_put(object, "left_out", json_count(trace->n_left_out));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+/* Before it is open, nobody knows. */
+static bool put_device(json_t *object, const train_result_t *result) {
+    if (result->device[0] == '\0')
+        return true;
+    bool made = json_put(object, "overlap_comm", json_boolean(result->overlaps));
+    made &= json_put(object, "threads", json_count(result->n_threads));
+    return json_put(object, "device", json_string(result->device)) && made;
+}
+
+static bool put_memory(json_t *object, const train_result_t *result) {
+    bool made = true;
+    if (result->has_memory)
+        made &= json_put(object, "peak_bytes",
+                         train_peaks_object(result->peak, train_result_has_store(result)));
+    if (result->planned.is_made)
+        made &= put_planned(object, &result->planned);
+    size_t resident = process_peak_resident_bytes();
+    if (resident != 0)
+        made &= json_put(object, "peak_resident_bytes", json_count(resident));
+    if (result->has_memory)
+        made &= json_put(object, "memory", memory_object(result));
+    return made;
+}
+
+/* What is known once the model is made, and its parts are placed. */
+static bool put_placed(json_t *object, const train_options_t *options,
+                       const train_result_t *result) {
+    if (result->size.n_units == 0)
+        return true;
+    bool made = json_put(object, "padding", padding_object(&result->size));
+    if (options->config.offload_optimizer.device != ZR_OFFLOAD_NONE ||
+        options->config.offload_param.device != ZR_OFFLOAD_NONE ||
+        options->offload_activations != ZR_OFFLOAD_NONE)
+        made &= json_put(object, "offload", train_offload_object(options, result));
+    return made;
+}
+
+static bool put_common(json_t *object, const train_options_t *options,
+                       const train_result_t *result) {
+    const zr_config_t *c = &options->config;
+    bool made = json_put(object, "stage", json_count((uint64_t)c->stage));
+    made &= json_put(object, "ranks", json_count((uint64_t)options->n_ranks));
+    int n_shards = zr_config_n_shards(c, options->n_ranks);
+    made &= json_put(object, "shard_group_size", json_count((uint64_t)n_shards));
+    made &= put_device(object, result);
+    made &= json_put(object, "dtype", json_string(zr_dtype_name(c->dtype)));
+    made &= json_put(object, "micro_batch", json_count(c->micro_batch));
+    made &= json_put(object, "grad_accum", json_count(c->grad_accum));
+    made &= json_put(object, "seq", json_count(options->seq));
+    made &= json_put(object, "seq_min", json_count(options->seq_min));
+    made &= json_put(object, "recompute", json_string(options->recompute ? "unit" : "none"));
+    made &= json_put(object, "model", model_object(options, result));
+    if (result->data_kind != NULL)
+        made &= json_put(object, "data", data_object(result));
+    made &= put_placed(object, options, result);
+    made &= json_put(object, "steps", json_count(result->n_steps));
+    made &= json_put(object, "n_skipped", json_count(result->n_skipped));
+    made &= json_put(object, "tokens", json_count(result->n_trained_tokens));
+    if (options->choice.options[0] != '\0')
+        made &= json_put(object, "chosen", chosen_object(&options->choice));
+    made &= put_memory(object, result);
+    if (options->checkpoint.dir != NULL)
+        made &= json_put(object, "checkpoint", checkpoint_object(options, result));
+    if (train_options_use_nvme(options))
+        made &= json_put(object, "nvme_bytes", nvme_bytes_object(result));
+    if (result->trace.is_written)
+        made &= json_put(object, "trace", trace_object(options, &result->trace));
+    return made;
+}
+
+/* Whether what was trained can be used. */
+static bool is_finite(const train_result_t *result) {
+    return isfinite(result->last_loss) && result->weights.n_non_finite == 0;
+}
+
+void train_report_warnings(const train_options_t *options, const train_result_t *result,
+                           const zr_log_t *log) {
+    if (result->status != ZR_OK || result->n_steps == result->first_step || is_finite(result))
+        return;
+    zr_log_write(log, ZR_LOG_WARNING,
+                 "the training went astray: the last loss is %g, of %s %zu skipped, of %s %zu not "
+                 "finite; try a lower --lr (now %g), --clip 1, or a "
+                 "longer --warmup",
+                 isnan(result->last_loss) ? NAN : result->last_loss,
+                 zr_count_text(result->n_steps, "step").text, result->n_skipped,
+                 zr_count_text(gpt_n_params(&options->shape), "weight").text,
+                 result->weights.n_non_finite, options->config.adamw.lr);
+}
+
+/* What a step would lose less, were the slowest rank as fast as the others. */
+static double excess_ms(const train_result_t *result) {
+    return 1e3 * result->slowest.excess_seconds / (double)result->n_delayed_steps;
+}
+
+static json_t *slowest_object(const train_result_t *result) {
+    json_t *object = json_object();
+    bool made = json_put(object, "rank", json_count((uint64_t)result->slowest_rank));
+    made &= json_put(object, "steps", json_count(result->slowest.n_steps));
+    made &= json_put(object, "excess_ms", json_number(excess_ms(result)));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+static bool put_success(json_t *object, const train_options_t *options,
+                        const train_result_t *result) {
+    bool has_trained = result->n_steps > result->first_step;
+    json_t *loss = json_object();
+    bool made = json_put(loss, "first", json_number(has_trained ? result->first_loss : NAN));
+    made &= json_put(loss, "last", json_number(has_trained ? result->last_loss : NAN));
+    made &= json_put(object, "loss", loss);
+    made &= json_put(object, "step_ms", json_number(has_trained ? result->step_ms : NAN));
+    made &= json_put(object, "tokens_per_s", json_number(has_trained ? result->tokens_per_s : NAN));
+    made &= json_put(object, "weights_xxh3", json_hex(result->weights.xxh3));
+    made &= json_put(object, "non_finite_weights", json_count(result->weights.n_non_finite));
+    made &= json_put(object, "finite", json_boolean(is_finite(result)));
+    made &= json_put(object, "comm_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_MODEL]));
+    made &=
+        json_put(object, "comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL]));
+    if (zr_config_n_shards(&options->config, options->n_ranks) < options->n_ranks)
+        made &= json_put(object, "comm_levels", levels_object(result));
+    made &= json_put(object, "time", time_object(options, &result->time));
+    if (result->n_delayed_steps > 0)
+        made &= json_put(object, "slowest_rank", slowest_object(result));
+    return made;
+}
+
+/* ---- of each rank ---- */
+
+static json_t *size_object(const train_peak_t *peak) {
+    return json_pack("{s:I, s:I}", "live", (json_int_t)peak->live, "reserved",
+                     (json_int_t)peak->reserved);
+}
+
+static json_t *sizes_object(const train_result_t *own) {
+    json_t *object = json_object();
+    train_peak_t of_drives = train_sum_peak_of_drives(own);
+    bool made = json_put(object, "device", size_object(&own->peak[ZR_TIER_DEVICE]));
+    made &= json_put(object, "host", size_object(&own->peak[ZR_TIER_HOST]));
+    if (train_result_has_store(own))
+        made &= json_put(object, "nvme", size_object(&of_drives));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+/* Processes have memory of their own; threads are one process. */
+static json_t *rank_object(const train_options_t *options, int rank, const train_result_t *own) {
+    json_t *object = json_object();
+    bool has_steps = own->n_steps > own->first_step;
+    bool made = json_put(object, "rank", json_count((uint64_t)rank));
+    made &= json_put(object, "step_ms", json_number(has_steps ? own->step_ms : NAN));
+    made &= json_put(object, "own_ms", json_number(has_steps ? own->own_ms : NAN));
+    if (own->has_memory)
+        made &= json_put(object, "peak_bytes", sizes_object(own));
+    if (options->is_launched && own->peak_resident_bytes != 0)
+        made &= json_put(object, "peak_resident_bytes", json_count(own->peak_resident_bytes));
+    if (made)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static bool put_ranks(json_t *object, const train_options_t *options, const zero_train_t *run) {
+    json_t *ranks = json_array();
+    int n_known = 0, first = zero_train_first_known(run, &n_known);
+    bool made = ranks != NULL;
+    for (int rank = first; rank < first + n_known && made; rank++)
+        made = json_array_append_new(
+                   ranks, rank_object(options, rank, zero_train_result_of(run, rank))) == 0;
+    if (made)
+        return json_put(object, "per_rank", ranks);
+    json_decref(ranks);
+    return false;
+}
+
+bool train_report_json(const train_options_t *options, const zero_train_t *run,
+                       const train_result_t *result, const char *message, FILE *file) {
+    json_t *object = json_object();
+    bool failed = result->status != ZR_OK, is_saved = options->checkpoint.dir != NULL;
+    bool is_lost = failed || (result->interrupted && !is_saved);
+    const char *outcome = is_lost ? "failed" : result->interrupted ? "saved" : "trained";
+    bool made = json_put(object, "result", json_string(outcome));
+    if (result->interrupted)
+        made &= json_put(object, "interrupted", json_true());
+    if (failed)
+        made &= json_put(object, "error", json_string(zr_status_name(result->status)));
+    if (is_lost)
+        made &= json_put(object, "message", json_text(message));
+    made &= put_common(object, options, result);
+    if (run != NULL)
+        made &= put_ranks(object, options, run);
+    if (!failed && result->n_steps > 0)
+        made &= put_success(object, options, result);
+    bool printed = made && json_print(object, true, file);
+    json_decref(object);
+    return printed;
+}
+
+/* ---- for people ------------------------------------------------------------------------- */
+
+const char *train_format_bytes(double bytes, char *text, size_t size) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t unit = 0;
+    while (bytes >= 1024 && unit < 4) {
+        bytes /= 1024;
+        unit++;
+    }
+    snprintf(text, size, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    return text;
+}
+
+/* What of the memory that was reserved never held anything: holes, and the rest of granules. */
+static double lost_percent(size_t live, size_t reserved) {
+    return reserved > live ? 100.0 * (double)(reserved - live) / (double)reserved : 0;
+}
+
+static void print_classes(const train_peak_t *peak, FILE *file) {
+    char live[32], reserved[32], hole[32];
+    fprintf(file, "  %-20s %10s %10s %6s %13s\n", "class", "live", "reserved", "lost",
+            "largest hole");
+    for (int i = 0; i < ZR_N_CLASSES; i++) {
+        const train_class_peak_t *own = &peak->by_class[i];
+        if (own->reserved == 0)
+            continue;
+        fprintf(file, "  %-20s %10s %10s %5.1f%% %13s\n", zr_class_name(i),
+                train_format_bytes((double)own->live, live, sizeof(live)),
+                train_format_bytes((double)own->reserved, reserved, sizeof(reserved)),
+                lost_percent(own->live, own->reserved),
+                train_format_bytes((double)own->largest_hole, hole, sizeof(hole)));
+    }
+    fprintf(file, "  %-20s %10s %10s %5.1f%%\n", "all",
+            train_format_bytes((double)peak->live, live, 32),
+            train_format_bytes((double)peak->reserved, reserved, 32),
+            lost_percent(peak->live, peak->reserved));
+}
+
+/* A kind of memory: what there was of it, and what had been foretold. */
+static void print_kind(const char *name, size_t live, const size_t *planned, FILE *file) {
+    char text[32];
+    fprintf(file, "  %-20s %10s", name, train_format_bytes((double)live, text, sizeof(text)));
+    if (planned != NULL)
+        fprintf(file, " %10s", train_format_bytes((double)*planned, text, sizeof(text)));
+    fprintf(file, "\n");
+}
+
+static void print_tags(const train_peak_t *peak, const train_peak_t *planned, FILE *file) {
+    fprintf(file, "  %-20s %10s%s\n", "tag", "live", planned != NULL ? "    planned" : "");
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        if (peak->by_tag[tag] > 0 || (planned != NULL && planned->by_tag[tag] > 0))
+            print_kind(zr_tag_name((zr_tag_t)tag), peak->by_tag[tag],
+                       planned != NULL ? &planned->by_tag[tag] : NULL, file);
+    if (planned == NULL)
+        return;
+    print_kind("all", peak->live, &planned->live, file);
+    print_kind("all, reserved", peak->reserved, &planned->reserved, file);
+}
+
+static void print_plan(const zr_replay_plan_t *plan, FILE *file) {
+    char height[32];
+    if (plan->n_allocations > 0)
+        fprintf(file, "  plan of a step: %s in %s, %.4f of the most alive at once\n",
+                zr_count_text(plan->n_allocations, "allocation").text,
+                train_format_bytes((double)plan->height_bytes, height, sizeof(height)),
+                (double)plan->height_bytes / (double)plan->max_live_bytes);
+}
+
+/* Peaks, each of its own kind and by itself; holes are those of the moment when live was most. */
+static void print_memory(const train_result_t *result, FILE *file) {
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_NVME; tier++) {
+        const train_peak_t *peak = &result->peak[tier];
+        if (peak->reserved == 0)
+            continue;
+        fprintf(file, "%s memory, the most that a rank had at a time\n",
+                zr_tier_name((zr_tier_t)tier));
+        if (tier != ZR_TIER_NVME)
+            print_classes(peak, file);
+        print_tags(peak, result->planned.is_made ? &result->planned.peak[tier] : NULL, file);
+        if (tier != ZR_TIER_NVME && result->replay.has_plan)
+            print_plan(&result->replay.plans[tier], file);
+    }
+    if (result->replay.is_on)
+        fprintf(file, "memory plan  %s; %s placed by plan, %zu left it\n",
+                zr_count_text(result->replay.n_plans, "plan").text,
+                zr_count_text(result->replay.n_planned, "allocation").text,
+                result->replay.n_unplanned);
+}
+
+static void print_sent_of(const uint64_t bytes_sent[ZR_N_COLLECTIVES], const char *which,
+                          FILE *file) {
+    char text[32];
+    const char *between = "sent         ";
+    bool any = false;
+    for (int i = 0; i < ZR_N_COLLECTIVES; i++) {
+        uint64_t bytes = bytes_sent[i];
+        if (bytes == 0)
+            continue;
+        fprintf(file, "%s%s %s", between, zr_collective_name((zr_collective_t)i),
+                train_format_bytes((double)bytes, text, sizeof(text)));
+        between = ", ";
+        any = true;
+    }
+    if (any)
+        fprintf(file, " per rank%s\n", which);
+}
+
+static void print_sent(const train_result_t *result, FILE *file) {
+    print_sent_of(result->level_bytes_sent[ZR_LEVEL_ALL], "", file);
+    print_sent_of(result->level_bytes_sent[ZR_LEVEL_GROUP], ", within groups", file);
+    print_sent_of(result->level_bytes_sent[ZR_LEVEL_REPLICAS], ", between groups", file);
+}
+
+static void print_steps(const train_options_t *options, const train_result_t *result, FILE *file) {
+    const train_saves_t *saves = &result->saves;
+    char bytes[32];
+    if (result->n_steps == result->first_step)
+        fprintf(file, "steps        none: the checkpoint has all %zu\n", result->n_steps);
+    else
+        fprintf(file, "steps        %zu, %zu skipped; %s; loss %.4f to %.4f\n", result->n_steps,
+                result->n_skipped, zr_count_text(result->n_trained_tokens, "token").text,
+                result->first_loss, result->last_loss);
+    if (result->n_steps > result->first_step)
+        fprintf(file, "step time    %.1f ms (median), %.0f tokens/s\n", result->step_ms,
+                result->tokens_per_s);
+    if (saves->n_saves > 0)
+        fprintf(file, "checkpoints  %zu saved, %s together, in %.1f s; the last is %s/%s\n",
+                saves->n_saves, train_format_bytes((double)saves->n_bytes, bytes, sizeof(bytes)),
+                saves->seconds, options->checkpoint.dir, saves->last);
+}
+
+void train_report_summary(const train_options_t *options, const train_result_t *result,
+                          FILE *file) {
+    const zr_model_size_t *size = &result->size;
+    const train_time_t *time = &result->time;
+    fprintf(file, "model        %s: %s in %s", options->model,
+            zr_count_text(gpt_n_params(&options->shape), "parameter").text,
+            zr_count_text(size->n_units, "unit").text);
+    if (size->frozen_elems > 0)
+        fprintf(file, ", %zu of them frozen", size->frozen_elems);
+    fprintf(file, "; padding %zu\n",
+            size->trainable_padded_elems - size->trainable_elems + size->frozen_padded_elems -
+                size->frozen_elems);
+    fprintf(file, "data         %s, %s (%s), %s of %zu per epoch",
+            zr_count_text(result->n_data_files, "file").text,
+            zr_count_text(result->n_data_tokens, "token").text, result->data_kind,
+            zr_count_text(result->n_data_windows, "sequence").text, options->seq);
+    if (options->seq_min < options->seq)
+        fprintf(file, ", cut to their first %zu to %zu", options->seq_min, options->seq);
+    fprintf(file, "\n");
+    int n_shards = zr_config_n_shards(&options->config, options->n_ranks);
+    fprintf(file, "run          stage %d, %s", options->config.stage,
+            zr_count_text((uint64_t)options->n_ranks, "rank").text);
+    if (n_shards < options->n_ranks)
+        fprintf(file, " in groups of %d", n_shards);
+    fprintf(file, " with %s each, %s, device %s\n", zr_count_text(result->n_threads, "thread").text,
+            zr_dtype_name(options->config.dtype), result->device);
+    print_steps(options, result, file);
+    fprintf(file, "time         compute %.1f s, comm %.1f, optimizer %.1f, stall %.1f, data %.1f",
+            time->compute, time->comm, time->optimizer, time->stall, time->data);
+    if (train_options_use_nvme(options))
+        fprintf(file, ", io %.1f", time->io);
+    if (time->beside > 0)
+        fprintf(file, "; collectives beside it %.1f", time->beside);
+    fprintf(file, "\n");
+    if (result->n_delayed_steps > 0)
+        fprintf(file,
+                "slowest      rank %d, in %zu of %s; %.1f ms of a step more than the others\n",
+                result->slowest_rank, result->slowest.n_steps,
+                zr_count_text(result->n_delayed_steps, "step").text, excess_ms(result));
+    print_sent(result, file);
+    fprintf(file, "weights      xxh3 %016llx\n", (unsigned long long)result->weights.xxh3);
+    train_offload_summary(options, result, file);
+    print_memory(result, file);
+}

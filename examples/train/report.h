@@ -1,0 +1,79 @@
+/*
+ * What a run says about itself: a progress line, a line of JSON per step, and at the end an
+ * object of JSON or a summary for people.
+ */
+#ifndef EXAMPLES_TRAIN_REPORT_H
+#define EXAMPLES_TRAIN_REPORT_H
+
+#include <jansson.h>
+
+#include "examples/train/train.h"
+
+typedef struct train_step_line {
+    zr_step_report_t report;
+    double loss;
+    size_t n_tokens; /* trained on, over all ranks */
+    double seconds;
+    double tokens_per_s;
+    train_time_t time;       /* of this rank in this step */
+    train_slowest_t slowest; /* of more ranks than one */
+} train_step_line_t;
+
+/**
+ * Append a step to the file of --log; with its parts where wall_clock_breakdown asks for them.
+ * ZR_ERR_IO, ZR_ERR_MEMORY are logged.
+ */
+ZR_NODISCARD zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
+                                               const train_step_line_t *line, const zr_log_t *log);
+
+/**
+ * Show a step: on a terminal in place; a line that stays every steps_per_print steps, as
+ * DeepSpeed's key asks, and at the end.
+ */
+void train_report_progress(messages_t *messages, const train_options_t *options,
+                           const train_step_line_t *line);
+
+/** Warn of a run that came to its end and trained nothing of use. */
+void train_report_warnings(const train_options_t *options, const train_result_t *result,
+                           const zr_log_t *log);
+
+/**
+ * Print the object of --json; false when that failed.
+ *
+ * @param run  whose ranks' own results are told, too; NULL: none are known
+ */
+bool train_report_json(const train_options_t *options, const zero_train_t *run,
+                       const train_result_t *result, const char *message, FILE *file);
+/** "optimizer": where its state lived, and what moving it took. NULL: no memory. */
+json_t *train_offload_object(const train_options_t *options, const train_result_t *result);
+/** The part of it about parameters. */
+json_t *train_params_object(const train_options_t *options, const train_result_t *result);
+void train_params_summary(const train_options_t *options, const train_result_t *result, FILE *file);
+/** The part of it about activations. */
+json_t *train_activations_object(const train_options_t *options, const train_result_t *result);
+void train_activations_summary(const train_options_t *options, const train_result_t *result,
+                               FILE *file);
+/** Whether anything was offloaded to NVMe, as far as the run came. */
+bool train_result_has_store(const train_result_t *result);
+/** "none", "cpu" or "nvme". */
+const char *train_offload_name(zr_offload_device_t device);
+/** Peaks per tier: live, reserved, and live by tag. */
+json_t *train_peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives);
+/** The model's name, its sizes and how many parameters it has. */
+json_t *train_shape_object(const train_options_t *options);
+/** A number per tier. */
+json_t *train_tiers_object(const size_t counts[ZR_N_TIERS]);
+/** Put what is written per day, of all together, and what it means for the drives. */
+bool train_put_endurance(json_t *object, const train_options_t *options,
+                         const train_result_t *result);
+/** The same for people; nothing when nothing was offloaded. */
+void train_offload_summary(const train_options_t *options, const train_result_t *result,
+                           FILE *file);
+
+/** 1536 as "1.5 KiB"; returns text. */
+const char *train_format_bytes(double bytes, char *text, size_t size);
+
+/** Print a summary. */
+void train_report_summary(const train_options_t *options, const train_result_t *result, FILE *file);
+
+#endif

@@ -1,0 +1,235 @@
+/*
+ * What a run says of its optimizer state: where it lived, where it was updated and why, what was
+ * moved, how fast, how long updates waited for it, and what that means for the drives.
+ */
+#include "examples/train/launch.h"
+#include "examples/train/report.h"
+
+#include "examples/common/json.h"
+
+#define SECONDS_PER_DAY 86400.0
+
+const char *train_offload_name(zr_offload_device_t device) {
+    static const char *const names[] = {"none", "cpu", "nvme"};
+    return names[device];
+}
+
+/* Bytes per second of updates. */
+static double rate(const train_offload_t *offload, uint64_t bytes) {
+    return offload->update_seconds > 0 ? (double)bytes / offload->update_seconds : 0;
+}
+
+bool train_result_has_store(const train_result_t *result) {
+    return result->offload.has_store || result->offload.params.has_store ||
+           result->activations.has_store;
+}
+
+/* What is written per day when steps follow one another as they did. */
+static double bytes_per_day(const train_result_t *result) {
+    double written = (double)result->offload.updates[ZR_STORE_PUT].moved_bytes +
+                     (double)result->offload.params.updates.moved_bytes +
+                     (double)result->activations.drive_bytes[ZR_STORE_PUT];
+    return result->seconds > 0 ? written / result->seconds * SECONDS_PER_DAY : 0;
+}
+
+/* ---- where updates ran --------------------------------------------------------------------- */
+
+static const char *update_place(const train_options_t *options, const train_offload_t *offload) {
+    if (offload->n_updated_on_device == 0)
+        return "host";
+    return offload->n_updated_on_device == train_launch_n_here(options) ? "device" : "both";
+}
+
+static void explain_update(const train_options_t *options, const train_offload_t *offload,
+                           char *text, size_t size) {
+    if (offload->was_measured)
+        snprintf(text, size,
+                 "measured at the start: %.0f million elements/s on the host, %.0f on the device, "
+                 "to which state would have to go and come back%s",
+                 1e-6 * offload->host_elems_per_s, 1e-6 * offload->device_elems_per_s,
+                 offload->n_updated_on_device % train_launch_n_here(options) != 0
+                     ? ", on the first rank; others measured differently"
+                     : "");
+    else
+        snprintf(text, size, "%s",
+                 offload->has_copies ? "--update-on says so"
+                                     : "its state lives there, and so does the device's memory");
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+json_t *train_tiers_object(const size_t counts[ZR_N_TIERS]) {
+    return json_pack("{s:I, s:I, s:I}", zr_tier_name(ZR_TIER_DEVICE),
+                     (json_int_t)counts[ZR_TIER_DEVICE], zr_tier_name(ZR_TIER_HOST),
+                     (json_int_t)counts[ZR_TIER_HOST], zr_tier_name(ZR_TIER_NVME),
+                     (json_int_t)counts[ZR_TIER_NVME]);
+}
+
+static json_t *direction_object(const train_offload_t *offload, zr_store_direction_t direction) {
+    const zr_store_count_t *count = &offload->updates[direction];
+    return json_pack("{s:I, s:I, s:f, s:f}", "bytes", (json_int_t)count->bytes, "moved_bytes",
+                     (json_int_t)count->moved_bytes, "bytes_per_s", rate(offload, count->bytes),
+                     "wait_seconds", offload->wait_seconds[direction]);
+}
+
+static json_t *copies_object(const train_offload_t *offload, uint64_t bytes) {
+    return json_pack("{s:I, s:f}", "bytes", (json_int_t)bytes, "bytes_per_s", rate(offload, bytes));
+}
+
+bool train_put_endurance(json_t *object, const train_options_t *options,
+                         const train_result_t *result) {
+    double per_day = bytes_per_day(result);
+    bool made = json_put(object, "bytes_per_day", json_number(per_day));
+    if (options->nvme_tbw_bytes > 0) {
+        made &= json_put(object, "tbw_bytes", json_count(options->nvme_tbw_bytes));
+        if (per_day > 0)
+            made &= json_put(object, "endurance_days",
+                             json_number((double)options->nvme_tbw_bytes / per_day));
+    }
+    return made;
+}
+
+static json_t *nvme_object(const train_options_t *options, const train_result_t *result) {
+    const train_offload_t *offload = &result->offload;
+    json_t *object = json_object();
+    bool made = json_put(object, "paths", json_text(options->config.nvme.paths));
+    made &= json_put(object, "direct", json_boolean(offload->is_direct));
+    made &= json_put(object, "registered", json_boolean(offload->is_registered));
+    made &= json_put(object, "verified", json_boolean(options->config.nvme.verify));
+    made &= json_put(object, "checksum_seconds", json_number(offload->checksum_seconds));
+    made &= json_put(object, "read", direction_object(offload, ZR_STORE_GET));
+    made &= json_put(object, "written", direction_object(offload, ZR_STORE_PUT));
+    made &= train_put_endurance(object, options, result);
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* Of the optimizer's state. */
+static bool put_optimizer(json_t *object, const train_options_t *options,
+                          const train_result_t *result) {
+    const train_offload_t *offload = &result->offload;
+    const zr_offload_options_t *asked = &options->config.offload_optimizer;
+    bool made = json_put(object, "ratio", json_number(asked->ratio));
+    made &= json_put(object, "largest_group_elems", json_count(offload->largest_group_elems));
+    made &= json_put(object, "groups", train_tiers_object(offload->n_groups));
+    made &= json_put(object, "state_bytes", train_tiers_object(offload->state_bytes));
+    if (offload->largest_group_elems > 0) {
+        char why[192];
+        explain_update(options, offload, why, sizeof(why));
+        made &= json_put(object, "update", json_string(update_place(options, offload)));
+        made &= json_put(object, "update_reason", json_string(why));
+    }
+    made &= json_put(object, "update_seconds", json_number(offload->update_seconds));
+    made &= json_put(object, "early_groups", json_integer((json_int_t)offload->n_early_groups));
+    made &= json_put(object, "gradients_down", copies_object(offload, offload->copied_down_bytes));
+    made &= json_put(object, "parameters_up", copies_object(offload, offload->copied_up_bytes));
+    if (offload->has_store)
+        made &= json_put(object, "nvme", nvme_object(options, result));
+    return made;
+}
+
+json_t *train_offload_object(const train_options_t *options, const train_result_t *result) {
+    const zr_config_t *c = &options->config;
+    json_t *object = json_object();
+    bool made =
+        json_put(object, "optimizer", json_string(train_offload_name(c->offload_optimizer.device)));
+    made &= json_put(object, "auto", json_boolean(options->auto_optimizer || options->auto_params));
+    if (c->offload_optimizer.device != ZR_OFFLOAD_NONE)
+        made &= put_optimizer(object, options, result);
+    if (c->offload_param.device != ZR_OFFLOAD_NONE)
+        made &= json_put(object, "params", train_params_object(options, result));
+    if (options->offload_activations != ZR_OFFLOAD_NONE)
+        made &= json_put(object, "activations", train_activations_object(options, result));
+    if (!made) {
+        json_decref(object);
+        return NULL;
+    }
+    return object;
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+static void print_places(const train_offload_t *offload, FILE *file) {
+    const char *between = "";
+    char text[32];
+    for (int tier = 0; tier < ZR_N_TIERS; tier++) {
+        if (offload->n_groups[tier] == 0)
+            continue;
+        fprintf(file, "%s%s on %s in %s", between,
+                train_format_bytes((double)offload->state_bytes[tier], text, sizeof(text)),
+                zr_tier_name((zr_tier_t)tier),
+                zr_count_text(offload->n_groups[tier], "sub-group").text);
+        between = ", ";
+    }
+}
+
+static void print_direction(const train_offload_t *offload, zr_store_direction_t direction,
+                            FILE *file) {
+    char bytes[32], per_s[32];
+    fprintf(
+        file, "%s %s at %s/s, waited %.2f s",
+        direction == ZR_STORE_GET ? "nvme         read" : ", written",
+        train_format_bytes((double)offload->updates[direction].bytes, bytes, sizeof(bytes)),
+        train_format_bytes(rate(offload, offload->updates[direction].bytes), per_s, sizeof(per_s)),
+        offload->wait_seconds[direction]);
+}
+
+static void print_nvme(const train_options_t *options, const train_result_t *result, FILE *file) {
+    const train_offload_t *offload = &result->offload;
+    print_direction(offload, ZR_STORE_GET, file);
+    print_direction(offload, ZR_STORE_PUT, file);
+    fprintf(file, "; checksums %s, %.2f s%s%s\n", options->config.nvme.verify ? "on" : "off",
+            offload->checksum_seconds, offload->is_direct ? "" : "; through the page cache",
+            offload->is_registered ? "" : "; buffers not registered");
+}
+
+/* Of all that is written. */
+static void print_endurance(const train_options_t *options, const train_result_t *result,
+                            FILE *file) {
+    char text[32];
+    double per_day = bytes_per_day(result);
+    fprintf(file, "nvme         %s written per day at this rate",
+            train_format_bytes(per_day, text, sizeof(text)));
+    if (options->nvme_tbw_bytes > 0 && per_day > 0)
+        fprintf(file, ": drives rated for %s last %.1f days",
+                train_format_bytes((double)options->nvme_tbw_bytes, text, sizeof(text)),
+                (double)options->nvme_tbw_bytes / per_day);
+    fprintf(file, "\n");
+}
+
+static void print_optimizer(const train_options_t *options, const train_result_t *result,
+                            FILE *file) {
+    const train_offload_t *offload = &result->offload;
+    char down[32], up[32], why[192];
+    if (options->config.offload_optimizer.device == ZR_OFFLOAD_NONE)
+        return;
+    fprintf(file, "optimizer    ");
+    print_places(offload, file);
+    if (offload->largest_group_elems > 0) {
+        explain_update(options, offload, why, sizeof(why));
+        fprintf(file,
+                "\n             sub-groups of up to %s are updated on the %s:\n"
+                "             %s",
+                zr_count_text(offload->largest_group_elems, "parameter").text,
+                update_place(options, offload), why);
+    }
+    fprintf(file, "\n");
+    if (offload->copied_down_bytes > 0)
+        fprintf(file, "copied       %s to the host, gradients among it, and %s to the device\n",
+                train_format_bytes((double)offload->copied_down_bytes, down, sizeof(down)),
+                train_format_bytes((double)offload->copied_up_bytes, up, sizeof(up)));
+    if (offload->has_store)
+        print_nvme(options, result, file);
+}
+
+void train_offload_summary(const train_options_t *options, const train_result_t *result,
+                           FILE *file) {
+    print_optimizer(options, result, file);
+    train_params_summary(options, result, file);
+    train_activations_summary(options, result, file);
+    if (train_result_has_store(result))
+        print_endurance(options, result, file);
+}

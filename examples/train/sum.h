@@ -1,0 +1,24 @@
+/*
+ * The results of a run's ranks, made one.
+ */
+#ifndef EXAMPLES_TRAIN_SUM_H
+#define EXAMPLES_TRAIN_SUM_H
+
+#include "examples/train/train.h"
+
+/**
+ * Add a rank's result to that of all: bytes and counts are added up, peaks and traffic are the
+ * largest of any rank, times are means over the ranks.
+ *
+ * @param is_first  nothing was added before; result is zeroed then
+ * @param n_ranks   of which results are added, this one included
+ */
+void train_sum_add(const train_result_t *own, bool is_first, int n_ranks, train_result_t *result);
+
+/** What may lie on drives has one of these tags. */
+bool train_tag_is_on_drives(zr_tag_t tag);
+
+/** Of NVMe, of what all ranks together have there. */
+train_peak_t train_sum_peak_of_drives(const train_result_t *result);
+
+#endif

@@ -1,0 +1,1027 @@
+/*
+ * One rank is one thread, from opening its device to closing it. The first rank that fails
+ * says so to the communicator, which ends what the others wait for; so all threads come to
+ * their end and can be joined, whatever happens. The status of the run is that of the rank
+ * that failed first: the others report only that they were stopped.
+ */
+#include "examples/train/train.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "examples/common/device.h"
+#include "examples/common/process.h"
+#include "examples/data/data.h"
+#include "examples/train/agree.h"
+#include "examples/train/checkpoint.h"
+#include "examples/train/files.h"
+#include "examples/train/launch.h"
+#include "examples/train/log.h"
+#include "examples/train/report.h"
+#include "examples/train/sum.h"
+#include "examples/train/trace.h"
+
+typedef struct zero_train {
+    const train_options_t *options;
+    zr_log_t log;
+    messages_t *messages;
+    data_t *data;
+    FILE *log_file;
+    train_start_t start;
+    device_choice_t device;
+    struct rank *ranks; /* [train_launch_n_here]: there, and not yet run, or being run; owned */
+    int n_device_threads;
+    atomic_size_t n_wanted; /* steps until all ranks end, once options->stop was seen */
+
+    pthread_mutex_t lock; /* guards what follows */
+    zr_status_t status;   /* of the rank that failed first */
+    bool drive_failed;    /* a drive or the machine, once it trained, or a damaged checkpoint: no
+                             fault of the input */
+} run_t;
+
+typedef struct rank {
+    run_t *run;
+    int number;
+    pthread_t thread;
+    zr_log_t log;
+
+    zr_comm_t *comm;
+    zr_device_t *device;
+    zr_runtime_t *runtime;
+    gpt_t *gpt;
+    data_reader_t *reader;
+
+    zr_trace_t *trace;             /* of --trace; owned, until it is written; NULL: none */
+    bool is_recording;             /* the allocator is */
+    zr_recording_t *recording;     /* of --memory-snapshot, when it is done; owned */
+    size_t recorded_step;          /* its step, from 1; 0: of a run that failed */
+    zr_replay_statistics_t replay; /* at the end of the last step that was recorded */
+    double *step_seconds;          /* [n_steps] */
+    double *own_seconds;           /* [n_steps], the rank's own time of each */
+    double *step_tokens_per_s;     /* [n_steps]; rank 0 only */
+    size_t capacity;               /* of these */
+    double seconds;                /* of all steps */
+    double own_begin, own_stall;   /* when the rank last took its own time, and stall until then */
+    double own_last;               /* what it was */
+    train_delays_t *delays;        /* [n_ranks]; rank 0 only */
+    train_result_t result;
+    train_result_t *of_all; /* [n_ranks], of ranks that are processes; NULL: not told */
+} rank_t;
+
+static double now_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- a rank: making and unmaking -------------------------------------------------------- */
+
+/* Whether this rank's collectives run beside compute: a GPU's do, where they may. */
+static zr_status_t choose_overlap(rank_t *rank, bool *is_beside_p) {
+    const train_options_t *o = rank->run->options;
+    bool is_host = strcmp(rank->run->device.name, "host") == 0;
+    int n_machines = 1;
+    if (is_host && o->config.overlap_comm && o->overlap == TRAIN_OVERLAP_AUTO)
+        ZR_TRY(zr_comm_count_machines(rank->comm, &n_machines));
+    *is_beside_p = is_host && train_options_overlap(o, n_machines);
+    rank->result.overlaps = is_host ? *is_beside_p : o->config.overlap_comm;
+    return ZR_OK;
+}
+
+static zr_status_t create_device(rank_t *rank) {
+    zr_device_options_t options = zr_device_options_default();
+    ZR_TRY(choose_overlap(rank, &options.beside));
+    options.log = rank->log;
+    options.n_threads = rank->run->n_device_threads;
+    options.index = rank->run->device.index;
+    options.shares_memory = rank->run->options->is_launched;
+    options.trace = rank->trace;
+    if (rank->run->options->use_nccl && !rank->run->options->is_launched)
+        options.index += rank->number; /* a GPU each */
+    ZR_TRY(zr_device_open(rank->run->device.name, &options, &rank->device));
+    snprintf(rank->result.device, sizeof(rank->result.device), "%s",
+             zr_device_info(rank->device)->description);
+    return ZR_OK;
+}
+
+/* Begin to record, or begin again: then what has ended is forgotten. */
+static zr_status_t start_recording(rank_t *rank) {
+    if (rank->run->options->memory_snapshot_path == NULL)
+        return ZR_OK;
+    rank->is_recording = false;
+    ZR_TRY(zr_allocator_record_start(zr_runtime_allocator(rank->runtime), 0));
+    rank->is_recording = true;
+    return ZR_OK;
+}
+
+static zr_status_t stop_recording(rank_t *rank) {
+    if (!rank->is_recording)
+        return ZR_OK;
+    rank->is_recording = false;
+    return zr_allocator_record_stop(zr_runtime_allocator(rank->runtime), &rank->recording);
+}
+
+static zr_status_t create_model(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    gpt_options_t options = {.recompute = o->recompute,
+                             .seed = o->seed,
+                             .freeze = o->freeze,
+                             .weight_decay = o->config.adamw.weight_decay,
+                             .most_tokens = o->config.micro_batch * o->seq,
+                             .least_tokens = o->config.micro_batch * o->seq_min};
+    zr_config_t config = o->config;
+    config.host_threads = rank->run->n_device_threads;
+    ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
+    ZR_TRY(start_recording(rank));
+    ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
+    ZR_TRY(gpt_plan_activations(rank->gpt, o->offload_activations, options.most_tokens));
+    if (o->checkpoint.dir != NULL)
+        ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
+    if (rank->run->start.checkpoint != NULL)
+        ZR_TRY(zr_runtime_restore(rank->runtime, rank->run->start.checkpoint));
+    ZR_TRY(zr_runtime_commit(rank->runtime));
+    zr_runtime_model_size(rank->runtime, &rank->result.size);
+    ZR_TRY(gpt_offload_activations(rank->gpt));
+    if (rank->result.size.trainable_elems == 0)
+        zr_log_write(&rank->log, ZR_LOG_WARNING,
+                     "--freeze %s freezes every parameter: nothing is trained", o->freeze);
+    return ZR_OK;
+}
+
+static zr_status_t create_reader(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    const train_start_t *start = &rank->run->start;
+    size_t n_steps = start->step < o->steps ? o->steps - start->step : 0;
+    data_part_t part = {.rank = rank->number,
+                        .n_ranks = o->n_ranks,
+                        .micro_batch = o->config.micro_batch,
+                        .grad_accum = o->config.grad_accum,
+                        .first_index = start->n_sequences,
+                        .first_step = start->step,
+                        .n_micro_batches = n_steps * o->config.grad_accum};
+    return data_reader_create(rank->run->data, &part, &rank->reader);
+}
+
+static zr_status_t make_rank(rank_t *rank) {
+    const run_t *run = rank->run;
+    ZR_TRY(train_agree(run->options, run->data, &run->start, rank->comm));
+    ZR_TRY(
+        train_trace_create(run->options, rank->number, run->start.step, &rank->log, &rank->trace));
+    ZR_TRY(create_device(rank));
+    ZR_TRY(create_model(rank));
+    ZR_TRY(train_trace_align(run->options, rank->runtime, rank->trace));
+    return create_reader(rank);
+}
+
+train_peak_t train_peak_of(const zr_tier_statistics_t *statistics) {
+    train_peak_t peak = {.live = statistics->live.peak, .reserved = statistics->reserved.peak};
+    for (int tag = 0; tag < ZR_N_TAGS; tag++)
+        peak.by_tag[tag] = statistics->by_tag[tag].peak;
+    for (int i = 0; i < ZR_N_CLASSES; i++)
+        peak.by_class[i] =
+            (train_class_peak_t){.live = statistics->by_class[i].live.peak,
+                                 .reserved = statistics->by_class[i].reserved.peak,
+                                 .largest_hole = statistics->by_class[i].largest_hole_bytes};
+    return peak;
+}
+
+static void note_peaks(rank_t *rank) {
+    zr_allocator_t *allocator = zr_runtime_allocator(rank->runtime);
+    rank->result.has_memory = true;
+    zr_allocator_replay_statistics(allocator, &rank->result.replay);
+    for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
+        zr_tier_statistics_t statistics;
+        zr_allocator_statistics(allocator, (zr_tier_t)tier, &statistics);
+        rank->result.peak[tier] = train_peak_of(&statistics);
+    }
+}
+
+static void note_offloaded_params(const zr_params_report_t *report,
+                                  train_offload_params_t *params) {
+    *params = (train_offload_params_t){.copied_up_bytes = report->copied_up_bytes,
+                                       .copied_down_bytes = report->copied_down_bytes,
+                                       .has_store = report->has_store,
+                                       .is_direct = report->store.is_direct,
+                                       .is_registered = report->store.is_registered,
+                                       .n_buffers = report->n_buffers,
+                                       .staging_bytes = report->staging_bytes,
+                                       .live_bytes = report->bytes[ZR_TIER_NVME],
+                                       .gathers = report->gathers,
+                                       .unused_bytes = report->unused_bytes,
+                                       .updates = report->updates,
+                                       .gather_wait_seconds = report->gather_wait_seconds,
+                                       .update_wait_seconds = report->update_wait_seconds,
+                                       .checksum_seconds = report->all.checksum_seconds};
+    memcpy(params->bytes, report->bytes, sizeof(params->bytes));
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++)
+        params->moved[d] = report->all.count[d].bytes;
+}
+
+/* Of this rank alone; add_up_offload puts those of all together. */
+static void note_offload(rank_t *rank) {
+    zr_offload_report_t report;
+    train_offload_t *offload = &rank->result.offload;
+    zr_runtime_offload(rank->runtime, &report);
+    *offload = (train_offload_t){.largest_group_elems = report.largest_group_elems,
+                                 .has_copies = report.has_copies,
+                                 .n_updated_on_device = report.is_updated_on_device,
+                                 .n_early_groups = report.n_early_groups,
+                                 .was_measured = report.was_measured,
+                                 .host_elems_per_s = report.host_elems_per_s,
+                                 .device_elems_per_s = report.device_elems_per_s,
+                                 .copied_down_bytes = report.copied_down_bytes,
+                                 .copied_up_bytes = report.copied_up_bytes,
+                                 .update_seconds = report.update_seconds,
+                                 .has_store = report.has_store,
+                                 .is_direct = report.store.is_direct,
+                                 .is_registered = report.store.is_registered,
+                                 .live_bytes = report.state_bytes[ZR_TIER_NVME],
+                                 .checksum_seconds = report.all.checksum_seconds};
+    memcpy(offload->n_groups, report.n_groups, sizeof(offload->n_groups));
+    memcpy(offload->state_bytes, report.state_bytes, sizeof(offload->state_bytes));
+    memcpy(offload->updates, report.updates, sizeof(offload->updates));
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        offload->bytes[d] = report.all.count[d].bytes;
+        offload->wait_seconds[d] = report.update_wait_seconds[d];
+    }
+    note_offloaded_params(&report.params, &offload->params);
+    if (zr_runtime_store(rank->runtime) != NULL)
+        rank->result.nvme_reserved_bytes =
+            zr_store_info(zr_runtime_store(rank->runtime))->reserved_bytes;
+}
+
+/* Of this rank alone; add_up_activations puts those of all together. */
+static void note_activations(rank_t *rank) {
+    zr_stash_statistics_t statistics;
+    train_activations_t *activations = &rank->result.activations;
+    if (rank->gpt == NULL || !gpt_activations_statistics(rank->gpt, &statistics))
+        return;
+    *activations =
+        (train_activations_t){.has_store = statistics.has_store,
+                              .live_bytes = statistics.has_store ? statistics.peak_bytes : 0,
+                              .is_direct = statistics.store.is_direct,
+                              .checksum_seconds = statistics.store_statistics.checksum_seconds};
+    for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
+        activations->bytes[d] = statistics.bytes[d];
+        activations->seconds[d] = statistics.seconds[d];
+        activations->drive_bytes[d] = statistics.drive_bytes[d];
+        activations->wait_seconds[d] = statistics.store_statistics.wait_seconds[d];
+    }
+}
+
+/* A run that fails is the one whose memory is looked at: what was recorded is kept, too. */
+static void destroy_model(rank_t *rank) {
+    if (rank->runtime != NULL) {
+        note_peaks(rank);
+        note_offload(rank);
+        note_activations(rank);
+    }
+    if (stop_recording(rank) != ZR_OK)
+        rank->recording = NULL;
+    data_reader_destroy(&rank->reader);
+    gpt_destroy(&rank->gpt);
+    zr_runtime_destroy(&rank->runtime);
+}
+
+static void destroy_rank(rank_t *rank) {
+    destroy_model(rank);
+    zr_comm_destroy(&rank->comm); /* it has events of the device */
+    zr_device_close(&rank->device);
+}
+
+/* ---- a rank: what all have done --------------------------------------------------------- */
+
+/* Tell the results through device memory: [n_ranks]. */
+static zr_status_t gather_results(rank_t *rank, zr_stream_t *stream, train_result_t *of_device,
+                                  train_result_t *of_all) {
+    const zr_message_t message = {"results", ZR_DTYPE_U8, ZR_TRAFFIC_CONTROL};
+    size_t n_ranks = (size_t)rank->run->options->n_ranks, bytes = sizeof(train_result_t);
+    train_result_t *own = &of_device[rank->number];
+    ZR_TRY(zr_copy_async(stream, own, &rank->result, bytes, ZR_COPY_HOST_TO_DEVICE));
+    ZR_TRY(zr_comm_all_gather(rank->comm, &message, own, of_device, bytes, stream));
+    ZR_TRY(zr_copy_async(stream, of_all, of_device, n_ranks * bytes, ZR_COPY_DEVICE_TO_HOST));
+    ZR_TRY(zr_stream_synchronize(stream));
+    return zr_comm_check(rank->comm);
+}
+
+/* Ranks that are processes learn each other's results, when the model is gone and has left memory
+ * for it. Those of threads lie beside each other. */
+static zr_status_t share_results(rank_t *rank) {
+    size_t n_ranks = (size_t)rank->run->options->n_ranks, bytes = n_ranks * sizeof(train_result_t);
+    size_t granule = zr_device_info(rank->device)->granule_bytes;
+    zr_stream_t *stream = NULL;
+    void *base = NULL;
+    bytes = (bytes + granule - 1) / granule * granule;
+    train_result_t *of_all = calloc(n_ranks, sizeof(*of_all));
+    if (of_all == NULL)
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the results of %s",
+                       zr_count_text(n_ranks, "rank").text);
+    zr_status_t status = zr_range_reserve(rank->device, ZR_TIER_DEVICE, bytes, &base);
+    if (status == ZR_OK)
+        status = zr_range_map(rank->device, ZR_TIER_DEVICE, base, 0, bytes);
+    if (status == ZR_OK)
+        status = zr_stream_create(rank->device, "results", &stream);
+    if (status == ZR_OK)
+        status = gather_results(rank, stream, base, of_all);
+    zr_stream_destroy(&stream);
+    zr_range_release(rank->device, ZR_TIER_DEVICE, &base, bytes);
+    if (status == ZR_OK)
+        rank->of_all = of_all;
+    else
+        free(of_all);
+    return status;
+}
+
+/* ---- a rank: steps ---------------------------------------------------------------------- */
+
+static train_time_t rank_time(const rank_t *rank) {
+    zr_runtime_time_t time;
+    zr_stash_statistics_t stash = {0};
+    zr_runtime_time(rank->runtime, &time);
+    (void)gpt_activations_statistics(rank->gpt, &stash);
+    const double *waits = stash.store_statistics.wait_seconds;
+    return (train_time_t){.comm = time.comm_seconds,
+                          .optimizer = time.optimizer_seconds,
+                          .stall = time.stall_seconds,
+                          .io = time.io_seconds + waits[ZR_STORE_PUT] + waits[ZR_STORE_GET],
+                          .data = data_reader_wait_seconds(rank->reader),
+                          .beside = time.beside_seconds};
+}
+
+/* What lies between two readings, `seconds` apart; compute is what is left. */
+static train_time_t time_between(const train_time_t *before, const train_time_t *after,
+                                 double seconds) {
+    train_time_t time = {.comm = after->comm - before->comm,
+                         .optimizer = after->optimizer - before->optimizer,
+                         .stall = after->stall - before->stall,
+                         .io = after->io - before->io,
+                         .data = after->data - before->data,
+                         .beside = after->beside - before->beside};
+    double rest = seconds - time.comm - time.optimizer - time.stall - time.io - time.data;
+    time.compute = rest > 0 ? rest : 0;
+    return time;
+}
+
+/* What the rank did since it last took its own time, but for waiting for others. */
+static double take_own_seconds(rank_t *rank) {
+    zr_runtime_time_t time;
+    zr_runtime_time(rank->runtime, &time);
+    double now = now_seconds();
+    double own = now - rank->own_begin - (time.stall_seconds - rank->own_stall);
+    rank->own_begin = now;
+    rank->own_stall = time.stall_seconds;
+    return own;
+}
+
+/* The average of the loss, and which rank the others waited for since they did this last. Both go
+ * with one call: what ranks tell each other in each step. */
+static zr_status_t share_loss_and_time(rank_t *rank, double loss, train_step_line_t *line_p) {
+    int n_ranks = rank->run->options->n_ranks;
+    rank->own_last = take_own_seconds(rank);
+    const double own[2] = {loss, rank->own_last};
+    double all[2 * ZR_MAX_SUM_SOURCES], own_seconds[ZR_MAX_SUM_SOURCES], sum = 0;
+    ZR_TRY(zr_runtime_share(rank->runtime, own, 2, all));
+    for (int i = 0; i < n_ranks; i++) {
+        sum += all[2 * i];
+        own_seconds[i] = all[2 * i + 1];
+    }
+    line_p->loss = sum / n_ranks;
+    if (rank->number == 0 && n_ranks > 1)
+        line_p->slowest = train_slowest_of(own_seconds, n_ranks);
+    return ZR_OK;
+}
+
+static void add_time(train_time_t *sum, const train_time_t *time) {
+    sum->compute += time->compute;
+    sum->comm += time->comm;
+    sum->optimizer += time->optimizer;
+    sum->stall += time->stall;
+    sum->io += time->io;
+    sum->data += time->data;
+    sum->beside += time->beside;
+}
+
+static zr_status_t next_batch(rank_t *rank, size_t *length_p, const int32_t **tokens_p,
+                              const int32_t **targets_p) {
+    double begin = zr_device_now(rank->device), waited = data_reader_wait_seconds(rank->reader);
+    ZR_TRY(data_reader_next(rank->reader, length_p, tokens_p, targets_p));
+    if (rank->trace != NULL && data_reader_wait_seconds(rank->reader) > waited)
+        zr_trace_slice(rank->trace, &(zr_trace_slice_t){.kind = ZR_SLICE_WAIT,
+                                                        .lane = ZR_TRACE_STALLS,
+                                                        .name = "wait for data",
+                                                        .begin = begin,
+                                                        .end = zr_device_now(rank->device)});
+    return ZR_OK;
+}
+
+static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
+    const train_options_t *o = rank->run->options;
+    double loss = 0;
+    for (size_t i = 0; i < o->config.grad_accum; i++) {
+        const int32_t *tokens = NULL, *targets = NULL;
+        size_t length = 0;
+        ZR_TRY(next_batch(rank, &length, &tokens, &targets));
+        ZR_TRY(gpt_train_micro_batch(rank->gpt, tokens, targets, o->config.micro_batch, length));
+        line_p->n_tokens += (size_t)o->n_ranks * o->config.micro_batch * length;
+    }
+    ZR_TRY(gpt_take_loss(rank->gpt, &loss));
+    ZR_TRY(share_loss_and_time(rank, loss, line_p));
+    return zr_runtime_step(rank->runtime, &line_p->report);
+}
+
+static zr_status_t grow(rank_t *rank, double **values, size_t capacity) {
+    double *grown = realloc(*values, capacity * sizeof(*grown));
+    if (grown == NULL)
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the times of %s",
+                       zr_count_text(capacity, "step").text);
+    *values = grown;
+    return ZR_OK;
+}
+
+/* The first step maps memory and says nothing of those that follow. */
+static zr_status_t note_delay(rank_t *rank, const train_step_line_t *line) {
+    size_t n_ranks = (size_t)rank->run->options->n_ranks;
+    if (n_ranks == 1 || rank->result.n_steps == rank->result.first_step)
+        return ZR_OK;
+    if (rank->delays == NULL)
+        rank->delays = calloc(n_ranks, sizeof(*rank->delays));
+    if (rank->delays == NULL)
+        return zr_fail(&rank->log, ZR_ERR_MEMORY, "no memory for the delays of %s",
+                       zr_count_text(n_ranks, "rank").text);
+    rank->delays[line->slowest.rank].n_steps += 1;
+    rank->delays[line->slowest.rank].excess_seconds += line->slowest.excess_seconds;
+    rank->result.n_delayed_steps += 1;
+    return ZR_OK;
+}
+
+/* The times of all steps, for their median. */
+static zr_status_t note_times(rank_t *rank, const train_step_line_t *line) {
+    size_t n = rank->result.n_steps - rank->result.first_step;
+    if (n == rank->capacity) {
+        size_t capacity = n == 0 ? 64 : 2 * n;
+        ZR_TRY(grow(rank, &rank->step_seconds, capacity));
+        ZR_TRY(grow(rank, &rank->own_seconds, capacity));
+        if (rank->number == 0)
+            ZR_TRY(grow(rank, &rank->step_tokens_per_s, capacity));
+        rank->capacity = capacity;
+    }
+    rank->step_seconds[n] = line->seconds;
+    rank->own_seconds[n] = rank->own_last;
+    if (rank->number == 0)
+        rank->step_tokens_per_s[n] = line->tokens_per_s;
+    return ZR_OK;
+}
+
+/* Rank 0 speaks for the run. */
+static zr_status_t report_step(rank_t *rank, const train_step_line_t *line) {
+    run_t *run = rank->run;
+    ZR_TRY(note_delay(rank, line));
+    if (run->log_file != NULL)
+        ZR_TRY(train_report_log_step(run->log_file, run->options, line, &rank->log));
+    if (run->messages != NULL)
+        train_report_progress(run->messages, run->options, line);
+    return ZR_OK;
+}
+
+/* The step of --memory-snapshot is the first whose plan foresaw everything: those before are not
+ * yet like all others. Without plans it is the second, since the first records the order of units.
+ * Where there is none, it is the last; of a run of one step, that step and all before it. */
+static zr_status_t record_steps(rank_t *rank, size_t n_done) {
+    zr_replay_statistics_t before = rank->replay;
+    if (!rank->is_recording)
+        return ZR_OK;
+    zr_allocator_replay_statistics(zr_runtime_allocator(rank->runtime), &rank->replay);
+    size_t n_wanted = rank->run->options->steps - rank->result.first_step;
+    bool is_typical = rank->replay.is_on ? rank->replay.n_planned > before.n_planned &&
+                                               rank->replay.n_unplanned == before.n_unplanned
+                                         : n_done == 2;
+    if (!is_typical && n_done < n_wanted)
+        return start_recording(rank);
+    rank->recorded_step = rank->result.first_step + n_done;
+    return stop_recording(rank);
+}
+
+/* Ranks that are processes tell each other whether any has seen the flag. */
+static zr_status_t ask_processes(rank_t *rank, size_t i, bool has_seen, bool *begins_p) {
+    double share = 0;
+    *begins_p = i < rank->run->options->steps;
+    if (*begins_p)
+        ZR_TRY(zr_runtime_average(rank->runtime, has_seen, &share));
+    *begins_p = *begins_p && share == 0;
+    return ZR_OK;
+}
+
+/* Whether to begin step `i`, counted from 0. All ranks have to end after the same step: in every
+ * step they wait for each other, so whoever comes to the next one sees who saw the flag in this. */
+static zr_status_t begins_step(rank_t *rank, size_t i, bool *begins_p) {
+    run_t *run = rank->run;
+    const train_options_t *o = run->options;
+    size_t none = SIZE_MAX, last = o->n_ranks == 1 ? i : i + 1;
+    bool has_seen = o->stop != NULL && atomic_load(o->stop);
+    if (o->is_launched)
+        return ask_processes(rank, i, has_seen, begins_p);
+    if (has_seen && i < o->steps)
+        atomic_compare_exchange_strong(&run->n_wanted, &none, last);
+    *begins_p = i < o->steps && i < atomic_load(&run->n_wanted);
+    return ZR_OK;
+}
+
+static zr_status_t save_checkpoint(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    const train_start_t *start = &rank->run->start;
+    uint64_t n_trained = (rank->result.n_steps - start->step) * train_checkpoint_step_sequences(o);
+    zr_trace_phase(rank->trace, zr_device_now(rank->device), "checkpoint");
+    zr_status_t status = train_checkpoint_save(o, rank->run->data, rank->runtime,
+                                               start->n_sequences + n_trained, &rank->result.saves);
+    zr_trace_phase(rank->trace, zr_device_now(rank->device), NULL);
+    return status;
+}
+
+static zr_status_t train_steps(rank_t *rank) {
+    const train_options_t *o = rank->run->options;
+    train_result_t *result = &rank->result;
+    size_t saved_step = rank->run->start.step;
+    train_time_t before = rank_time(rank), after = before;
+    double step_start = now_seconds();
+    (void)take_own_seconds(rank);
+    for (size_t i = saved_step;; i++) {
+        train_step_line_t line = {0};
+        bool begins = false;
+        ZR_TRY(begins_step(rank, i, &begins));
+        if (!begins)
+            break;
+        ZR_TRY(train_step(rank, &line));
+        ZR_TRY(record_steps(rank, i + 1 - result->first_step));
+        double step_end = now_seconds();
+        after = rank_time(rank);
+        line.seconds = step_end - step_start;
+        line.tokens_per_s = (double)line.n_tokens / line.seconds;
+        line.time = time_between(&before, &after, line.seconds);
+        rank->seconds += line.seconds;
+        add_time(&result->time, &line.time);
+        step_start = step_end;
+        before = after;
+        ZR_TRY(note_times(rank, &line));
+        if (rank->number == 0)
+            ZR_TRY(report_step(rank, &line));
+        if (i == result->first_step)
+            result->first_loss = line.loss;
+        result->last_loss = line.loss;
+        result->n_steps = line.report.step;
+        result->n_skipped = line.report.n_skipped;
+        result->n_trained_tokens += line.n_tokens;
+        ZR_TRY(train_checkpoint_end(rank->runtime, false, &result->saves));
+        if (!train_checkpoint_is_due(o, result->n_steps))
+            continue;
+        ZR_TRY(save_checkpoint(rank));
+        saved_step = result->n_steps;
+        step_start = now_seconds(); /* saving is of no step */
+        before = rank_time(rank);
+        (void)take_own_seconds(rank);
+    }
+    if (o->checkpoint.dir != NULL && result->n_steps > saved_step)
+        ZR_TRY(save_checkpoint(rank));
+    return train_checkpoint_end(rank->runtime, true, &result->saves);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median(double *values, size_t n) {
+    qsort(values, n, sizeof(*values), by_value);
+    return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/* Of what the rank has done, whatever came then. The first of its own times ends with the first
+ * loss: it has no update, and the memory that is mapped. */
+static void sum_up_times(rank_t *rank) {
+    train_result_t *result = &rank->result;
+    size_t n_steps = result->n_steps - result->first_step, first = n_steps > 1;
+    result->peak_resident_bytes = process_peak_resident_bytes();
+    if (n_steps == 0 || rank->step_seconds == NULL)
+        return;
+    result->step_ms = 1e3 * median(rank->step_seconds, n_steps);
+    result->own_ms = 1e3 * median(rank->own_seconds + first, n_steps - first);
+    if (rank->number == 0)
+        result->tokens_per_s = median(rank->step_tokens_per_s, n_steps);
+}
+
+static zr_status_t finish(rank_t *rank) {
+    for (int level = 0; level < ZR_N_LEVELS; level++) {
+        zr_comm_statistics_t statistics;
+        zr_runtime_comm_statistics(rank->runtime, (zr_level_t)level, &statistics);
+        for (int i = 0; i < ZR_N_COLLECTIVES; i++) {
+            for (int traffic = 0; traffic < ZR_N_TRAFFICS; traffic++)
+                rank->result.bytes_sent[traffic][i] += statistics.count[traffic][i].bytes_sent;
+            rank->result.level_bytes_sent[level][i] =
+                statistics.count[ZR_TRAFFIC_MODEL][i].bytes_sent;
+        }
+    }
+    zr_trace_phase(rank->trace, zr_device_now(rank->device), "hash of the weights");
+    return zr_runtime_weights(rank->runtime, &rank->result.weights);
+}
+
+/* Whether a status is about what the run was given, and not about what it met. */
+static bool is_about_input(zr_status_t status) {
+    return status == ZR_ERR_ARGUMENT || status == ZR_ERR_FORMAT || status == ZR_ERR_UNSUPPORTED;
+}
+
+static void note_failure(run_t *run, zr_status_t status) {
+    pthread_mutex_lock(&run->lock);
+    if (run->status == ZR_OK)
+        run->status = status;
+    pthread_mutex_unlock(&run->lock);
+}
+
+static void note_drive_failure(run_t *run) {
+    pthread_mutex_lock(&run->lock);
+    run->drive_failed = true;
+    pthread_mutex_unlock(&run->lock);
+}
+
+/* What has a format here is the checkpoint that is gone on from. */
+static zr_status_t create_rank(rank_t *rank) {
+    zr_status_t status = make_rank(rank);
+    if (status == ZR_ERR_FORMAT)
+        note_drive_failure(rank->run);
+    return status;
+}
+
+/* Once it trains, nothing has a format but what drives give back, and what cannot be had any more
+ * (a ring, for which the machine has no memory) could be had before. */
+static zr_status_t train_and_finish(rank_t *rank) {
+    zr_status_t status = train_steps(rank);
+    if (status == ZR_OK)
+        status = finish(rank);
+    if (status == ZR_ERR_FORMAT || status == ZR_ERR_UNSUPPORTED)
+        note_drive_failure(rank->run);
+    return status;
+}
+
+/* What this process has said of it, where others cannot see that. */
+static const char *why_it_fails(const run_t *run, const char *otherwise) {
+    const messages_t *messages = messages_of(&run->log);
+    const char *error =
+        messages != NULL && run->options->is_launched ? messages_first_error(messages) : "";
+    return *error != '\0' ? error : otherwise;
+}
+
+static void *run_rank(void *argument) {
+    rank_t *rank = argument;
+    zr_status_t status = create_rank(rank);
+    if (status == ZR_OK)
+        status = train_and_finish(rank);
+    sum_up_times(rank);
+    if (status == ZR_OK && rank->run->options->is_launched) {
+        destroy_model(rank);
+        status = share_results(rank);
+    }
+    if (status != ZR_OK) {
+        note_failure(rank->run, status);
+        zr_comm_abort(rank->comm, why_it_fails(rank->run, zr_status_name(status)));
+    }
+    destroy_rank(rank);
+    return NULL;
+}
+
+/* ---- the run ---------------------------------------------------------------------------- */
+
+static void add_up(rank_t *ranks, const train_options_t *options, train_result_t *result) {
+    const train_result_t *first = &ranks[0].result;
+    result->size = first->size;
+    result->overlaps = first->overlaps;
+    memcpy(result->device, first->device, sizeof(result->device));
+    result->first_step = first->first_step;
+    result->n_steps = first->n_steps;
+    result->n_skipped = first->n_skipped;
+    result->n_trained_tokens = first->n_trained_tokens;
+    result->first_loss = first->first_loss;
+    result->last_loss = first->last_loss;
+    result->weights = first->weights;
+    result->seconds = ranks[0].seconds;
+    result->n_delayed_steps = first->n_delayed_steps;
+    if (ranks[0].delays != NULL) {
+        result->slowest_rank = train_slowest_of_all(ranks[0].delays, options->n_ranks);
+        result->slowest = ranks[0].delays[result->slowest_rank];
+    }
+    const train_result_t *of_all = ranks[0].of_all;
+    int n = of_all != NULL ? options->n_ranks : train_launch_n_here(options);
+    for (int i = 0; i < n; i++)
+        train_sum_add(of_all != NULL ? &of_all[i] : &ranks[i].result, i == 0, n, result);
+    result->peak[ZR_TIER_NVME] = train_sum_peak_of_drives(result);
+    result->step_ms = first->step_ms;
+    result->tokens_per_s = first->tokens_per_s;
+}
+
+/* The ranks that are here, with their communicators: those of other processes have come then. */
+static zr_status_t create_ranks(run_t *run) {
+    int n_here = train_launch_n_here(run->options);
+    zr_comm_t **comms = calloc((size_t)n_here, sizeof(zr_comm_t *));
+    run->ranks = calloc((size_t)n_here, sizeof(*run->ranks));
+    zr_status_t status = comms != NULL && run->ranks != NULL
+                             ? train_launch_comms(run->options, &run->log, comms)
+                             : zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for %s",
+                                       zr_count_text((uint64_t)n_here, "rank").text);
+    for (int i = 0; i < n_here && run->ranks != NULL; i++) {
+        rank_t *rank = &run->ranks[i];
+        rank->run = run;
+        rank->number = train_launch_first(run->options) + i;
+        rank->log = zr_log_with_rank(&run->log, rank->number);
+        rank->comm = status == ZR_OK ? comms[i] : NULL;
+    }
+    free(comms);
+    return status;
+}
+
+/* What is left of them. Those that have not run tell others why. */
+static void free_ranks(run_t *run) {
+    if (run->ranks == NULL)
+        return;
+    for (int i = 0; i < train_launch_n_here(run->options); i++) {
+        if (run->ranks[i].comm != NULL)
+            zr_comm_abort(run->ranks[i].comm, why_it_fails(run, "it does not train"));
+        zr_comm_destroy(&run->ranks[i].comm);
+        free(run->ranks[i].step_tokens_per_s);
+        free(run->ranks[i].own_seconds);
+        free(run->ranks[i].step_seconds);
+        free(run->ranks[i].delays);
+        free(run->ranks[i].of_all);
+    }
+    free(run->ranks);
+}
+
+/* Start all ranks and wait for their end. Those that could not be started fail here. */
+static void run_threads(run_t *run, rank_t *ranks) {
+    int n_started = 0, n_ranks = train_launch_n_here(run->options);
+    for (; n_started < n_ranks; n_started++) {
+        int error = pthread_create(&ranks[n_started].thread, NULL, run_rank, &ranks[n_started]);
+        if (error == 0)
+            continue;
+        note_failure(run, zr_fail(&run->log, ZR_ERR_MEMORY,
+                                  "cannot start the thread of rank %d of %d: %s", n_started,
+                                  n_ranks, strerror(error)));
+        zr_comm_abort(ranks[n_started].comm, "its thread could not be started");
+        break;
+    }
+    for (int i = n_started; i < n_ranks; i++)
+        zr_comm_destroy(&ranks[i].comm);
+    for (int i = 0; i < n_started; i++)
+        pthread_join(ranks[i].thread, NULL);
+}
+
+/* ---- traces ----------------------------------------------------------------------------- */
+
+/* Also of a run that failed: where its time went is looked for. */
+static zr_status_t save_traces(const run_t *run, rank_t *ranks, train_trace_result_t *result) {
+    size_t n_ranks = (size_t)train_launch_n_here(run->options), n = 0;
+    zr_trace_t **traces = calloc(n_ranks, sizeof(zr_trace_t *));
+    zr_status_t status = traces != NULL
+                             ? ZR_OK
+                             : zr_fail(&run->log, ZR_ERR_MEMORY, "no memory for the traces of %s",
+                                       zr_count_text(n_ranks, "rank").text);
+    for (size_t i = 0; i < n_ranks && traces != NULL; i++)
+        if (ranks[i].trace != NULL)
+            traces[n++] = ranks[i].trace;
+    if (status == ZR_OK)
+        status = train_trace_save(run->options, traces, n, &run->log, result);
+    for (size_t i = 0; i < n_ranks; i++)
+        zr_trace_destroy(&ranks[i].trace);
+    free(traces);
+    return status;
+}
+
+/* ---- memory snapshots ------------------------------------------------------------------- */
+
+/* A command that is given again when all is done: what it left is not written over. */
+static bool keeps_snapshot(const run_t *run, const rank_t *rank) {
+    if (run->status != ZR_OK || rank->result.n_steps > rank->result.first_step)
+        return false;
+    if (rank->number == 0)
+        zr_log_write(&rank->log, ZR_LOG_WARNING,
+                     "--memory-snapshot %s: nothing is written: the run has done no step",
+                     run->options->memory_snapshot_path);
+    return true;
+}
+
+static zr_status_t save_snapshot(const run_t *run, const rank_t *rank) {
+    char *path = NULL;
+    if (rank->recording == NULL || keeps_snapshot(run, rank))
+        return ZR_OK;
+    ZR_TRY(
+        train_files_rank_path(run->options->memory_snapshot_path, rank->number, &rank->log, &path));
+    zr_status_t status = zr_snapshot_save(rank->recording, path, &rank->log);
+    if (status == ZR_OK) {
+        zr_recording_info_t info;
+        zr_recording_info(rank->recording, &info);
+        if (rank->recorded_step > 0)
+            zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %s of step %zu written to %s",
+                         zr_count_text(info.n_lives, "life").text, rank->recorded_step, path);
+        else
+            zr_log_write(&rank->log, ZR_LOG_INFO, "memory snapshot: %s written to %s",
+                         zr_count_text(info.n_lives, "life").text, path);
+    }
+    free(path);
+    return status;
+}
+
+/* One rank that cannot write does not keep the others from it; the first error counts. */
+static zr_status_t save_snapshots(const run_t *run, rank_t *ranks) {
+    zr_status_t status = ZR_OK;
+    for (int i = 0; i < train_launch_n_here(run->options); i++) {
+        zr_status_t saved = save_snapshot(run, &ranks[i]);
+        status = status == ZR_OK ? saved : status;
+        zr_recording_destroy(&ranks[i].recording);
+    }
+    return status;
+}
+
+static zr_status_t run_ranks(run_t *run, train_result_t *result) {
+    run_threads(run, run->ranks);
+    zr_status_t saved = save_snapshots(run, run->ranks);
+    zr_status_t traced = save_traces(run, run->ranks, &result->trace);
+    saved = saved == ZR_OK ? traced : saved;
+    zr_status_t status = run->status != ZR_OK ? run->status : saved;
+    add_up(run->ranks, run->options, result);
+    result->bad_input = is_about_input(status) && !run->drive_failed;
+    return status;
+}
+
+/* ---- what is read and written ----------------------------------------------------------- */
+
+static zr_status_t open_inputs(run_t *run) {
+    const train_options_t *o = run->options;
+    data_options_t options = {.paths = o->data_paths,
+                              .n_paths = o->n_data_paths,
+                              .seq = o->seq,
+                              .seq_min = o->seq_min,
+                              .vocab = o->shape.vocab,
+                              .seed = o->seed,
+                              .log = run->log};
+    ZR_TRY(data_open(&options, &run->data));
+    ZR_TRY(train_files_check(o, run->data, &run->log));
+    return train_checkpoint_open(o, run->data, &run->log, &run->start);
+}
+
+static zr_status_t open_log(run_t *run) {
+    if (!train_files_has_log(run->options))
+        return ZR_OK;
+    return train_log_open(run->options, &run->start, &run->log, &run->log_file);
+}
+
+static zr_status_t close_log(run_t *run, zr_status_t status) {
+    if (run->log_file == NULL || fclose(run->log_file) == 0 || status != ZR_OK)
+        return status;
+    return zr_fail(&run->log, ZR_ERR_IO, "cannot write --log %s: %s", run->options->log_path,
+                   strerror(errno));
+}
+
+/* A run that was saved can be gone on with: nothing has failed. */
+static void say_interrupted(const train_options_t *options, const train_result_t *result,
+                            const zr_log_t *log) {
+    if (options->checkpoint.dir == NULL)
+        zr_log_write(log, ZR_LOG_ERROR, "interrupted after step %zu of %zu", result->n_steps,
+                     options->steps);
+    else
+        zr_log_write(log, ZR_LOG_INFO,
+                     "ended after step %zu of %zu, as it was asked to; all of it is in %s: the "
+                     "same command with --resume goes on",
+                     result->n_steps, options->steps, options->checkpoint.dir);
+}
+
+/* ---- a run ------------------------------------------------------------------------------ */
+
+static zr_status_t make_run(const train_options_t *options, const zr_log_t *log, run_t **run_p) {
+    run_t *run = calloc(1, sizeof(*run));
+    if (run == NULL || pthread_mutex_init(&run->lock, NULL) != 0) {
+        free(run);
+        return zr_fail(log, ZR_ERR_MEMORY, "no memory for a run");
+    }
+    run->options = options;
+    run->log = *log;
+    *run_p = run;
+    return ZR_OK;
+}
+
+/* Before anything is made. */
+static bool is_bad_input(zr_status_t status) {
+    return is_about_input(status) || status == ZR_ERR_IO;
+}
+
+/* What is known of a run whose ranks have done nothing yet. */
+static train_result_t known_of(const run_t *run) {
+    train_result_t result = {0};
+    if (run == NULL || run->data == NULL)
+        return result;
+    result.data_kind = data_kind(run->data);
+    result.n_data_files = data_n_files(run->data);
+    result.n_data_tokens = data_n_tokens(run->data);
+    result.n_data_windows = data_n_windows(run->data);
+    result.n_data_duplicates = data_n_duplicates(run->data);
+    result.first_step = result.n_steps = run->start.step;
+    result.n_skipped = run->start.step - run->start.n_updates;
+    return result;
+}
+
+train_result_t zero_train_failed(const zero_train_t *train, zr_status_t status) {
+    train_result_t result = known_of(train);
+    result.status = status;
+    result.bad_input = is_bad_input(status);
+    return result;
+}
+
+zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
+                            zero_train_t **train_p, train_result_t *result_p) {
+    run_t *run = NULL;
+    zr_status_t status = make_run(options, log, &run);
+    if (status == ZR_OK)
+        status = device_choose(options->device, &run->log, &run->device);
+    if (status == ZR_OK)
+        status = create_ranks(run);
+    if (status == ZR_OK)
+        status = open_inputs(run);
+    if (status == ZR_OK) {
+        *train_p = run;
+        return ZR_OK;
+    }
+    *result_p = zero_train_failed(run, status);
+    result_p->bad_input &= run == NULL || !run->start.is_damaged;
+    zero_train_close(&run);
+    return status;
+}
+
+zr_comm_t *zero_train_comm(const zero_train_t *train) {
+    return train->ranks[0].comm;
+}
+
+size_t zero_train_first_step(const zero_train_t *train) {
+    return train->start.step;
+}
+
+void zero_train_close(zero_train_t **train) {
+    run_t *run = *train;
+    if (run == NULL)
+        return;
+    free_ranks(run);
+    train_checkpoint_close(&run->start);
+    data_close(&run->data);
+    pthread_mutex_destroy(&run->lock);
+    free(run);
+    *train = NULL;
+}
+
+zr_status_t zero_train_go(zero_train_t *run, messages_t *messages, train_result_t *result_p) {
+    const train_options_t *options = run->options;
+    train_result_t result = known_of(run);
+    for (int i = 0; i < train_launch_n_here(options); i++)
+        run->ranks[i].result = (train_result_t){.first_step = result.first_step,
+                                                .n_steps = result.n_steps,
+                                                .n_skipped = result.n_skipped};
+    run->messages = options->quiet ? NULL : messages;
+    run->n_device_threads = device_threads(options->n_threads, train_launch_n_sharing(options));
+    run->n_wanted = SIZE_MAX;
+    result.n_threads = (size_t)run->n_device_threads;
+    zr_status_t status = train_files_check(options, run->data, &run->log);
+    if (status == ZR_OK)
+        status = open_log(run);
+    result.bad_input = is_bad_input(status);
+    if (status == ZR_OK)
+        status = close_log(run, run_ranks(run, &result));
+    if (run->messages != NULL)
+        messages_end_progress(run->messages);
+    result.interrupted = status == ZR_OK && result.n_steps < options->steps;
+    if (result.interrupted)
+        say_interrupted(options, &result, &run->log);
+    result.status = status;
+    *result_p = result;
+    return status;
+}
+
+int zero_train_first_known(const zero_train_t *run, int *n_known_p) {
+    bool are_all_told = run->ranks != NULL && run->ranks[0].of_all != NULL;
+    *n_known_p = run->ranks == NULL ? 0
+                 : are_all_told     ? run->options->n_ranks
+                                    : train_launch_n_here(run->options);
+    return are_all_told ? 0 : train_launch_first(run->options);
+}
+
+const train_result_t *zero_train_result_of(const zero_train_t *run, int rank) {
+    if (run->ranks[0].of_all != NULL)
+        return &run->ranks[0].of_all[rank];
+    return &run->ranks[rank - train_launch_first(run->options)].result;
+}
+
+zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
+                           messages_t *messages, train_result_t *result_p) {
+    zero_train_t *run = NULL;
+    zr_status_t status = zero_train_open(options, log, &run, result_p);
+    if (status == ZR_OK)
+        status = zero_train_go(run, messages, result_p);
+    zero_train_close(&run);
+    return status;
+}

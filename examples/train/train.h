@@ -1,0 +1,221 @@
+/*
+ * A training run: ranks as threads, each with its device, runtime, model and reader, and what
+ * they report in the end.
+ */
+#ifndef EXAMPLES_TRAIN_TRAIN_H
+#define EXAMPLES_TRAIN_TRAIN_H
+
+#include "examples/common/messages.h"
+#include "examples/train/options.h"
+#include "examples/train/slowest.h"
+
+/** Bytes of one class. */
+typedef struct train_class_peak {
+    size_t live;
+    size_t reserved;
+    size_t largest_hole; /* mapped and nobody's, in one piece, when the tier's live was largest */
+} train_class_peak_t;
+
+/** Bytes of one tier: the largest over the ranks, each by itself. */
+typedef struct train_peak {
+    size_t live;
+    size_t reserved;
+    size_t by_tag[ZR_N_TAGS];
+    train_class_peak_t by_class[ZR_N_CLASSES];
+} train_peak_t;
+
+/** The peaks of an allocator's statistics. */
+train_peak_t train_peak_of(const zr_tier_statistics_t *statistics);
+
+/** What was foretold of the peaks, before the run began (train_plan.h). */
+typedef struct train_planned {
+    bool is_made; /* what follows says something */
+    bool fits;    /* false: the peaks are what it would take, were there memory enough */
+    train_peak_t peak[ZR_N_TIERS];
+} train_planned_t;
+
+/** Where a rank's time went, in seconds: the average over the ranks. */
+typedef struct train_time {
+    double compute;
+    double comm;
+    double optimizer;
+    double stall;  /* waiting for other ranks */
+    double io;     /* waiting for NVMe */
+    double data;   /* waiting for the reader */
+    double beside; /* collectives of the host beside all of that, and part of none of it */
+} train_time_t;
+
+/** Shards of parameters that were offloaded, of all ranks together where nothing else is said. */
+typedef struct train_offload_params {
+    size_t bytes[ZR_N_TIERS];
+    uint64_t copied_up_bytes;
+    uint64_t copied_down_bytes;
+
+    /* NVMe. */
+    bool has_store; /* what follows says something */
+    bool is_direct;
+    bool is_registered;   /* on every rank */
+    size_t n_buffers;     /* the most of a rank */
+    size_t staging_bytes; /* the most of a rank */
+    size_t live_bytes;    /* the most of a rank */
+    zr_params_reads_t gathers;
+    uint64_t unused_bytes;
+    zr_store_count_t updates;
+    uint64_t moved[ZR_N_STORE_DIRECTIONS]; /* bytes of the whole run */
+    double gather_wait_seconds;            /* the average over the ranks, as the next two */
+    double update_wait_seconds;
+    double checksum_seconds;
+} train_offload_params_t;
+
+/** What was offloaded, of all ranks together where nothing else is said. */
+typedef struct train_offload {
+    size_t largest_group_elems; /* the largest of a rank */
+    size_t n_groups[ZR_N_TIERS];
+    size_t state_bytes[ZR_N_TIERS];
+    bool has_copies;         /* the CPU cannot touch the device's memory */
+    int n_updated_on_device; /* ranks whose offloaded state is updated on the device */
+    uint64_t n_early_groups; /* updated on the host before backward had ended */
+    bool was_measured;       /* what follows says something: of the first rank */
+    double host_elems_per_s;
+    double device_elems_per_s;
+    uint64_t copied_down_bytes; /* gradients, and what was updated on the device */
+    uint64_t copied_up_bytes;   /* parameters, and what is updated there */
+    double update_seconds;      /* the largest of a rank */
+
+    /* NVMe. */
+    bool has_store; /* what follows says something */
+    bool is_direct;
+    bool is_registered; /* on every rank */
+    size_t live_bytes;  /* the largest of a rank */
+    zr_store_count_t updates[ZR_N_STORE_DIRECTIONS];
+    uint64_t bytes[ZR_N_STORE_DIRECTIONS];      /* of the whole run */
+    double wait_seconds[ZR_N_STORE_DIRECTIONS]; /* of updates, the average over the ranks */
+    double checksum_seconds;                    /* likewise, of the whole run */
+
+    train_offload_params_t params;
+} train_offload_t;
+
+/** Activations that were offloaded, of all ranks together where nothing else is said. */
+typedef struct train_activations {
+    uint64_t bytes[ZR_N_STORE_DIRECTIONS]; /* away from the device, back to it */
+    double seconds[ZR_N_STORE_DIRECTIONS]; /* the trainer was in calls for it: the average */
+
+    /* NVMe. */
+    bool has_store; /* what follows says something */
+    bool is_direct;
+    size_t live_bytes;                           /* the largest of a rank: what was put away */
+    uint64_t drive_bytes[ZR_N_STORE_DIRECTIONS]; /* to and from the drives */
+    double wait_seconds[ZR_N_STORE_DIRECTIONS];  /* for them, the average */
+    double checksum_seconds;                     /* likewise */
+} train_activations_t;
+
+/** Checkpoints that were saved. */
+typedef struct train_saves {
+    size_t n_saves;
+    char last[64];        /* the name of the newest */
+    uint64_t n_bytes;     /* written, of all ranks */
+    double seconds;       /* training stood still: the most of a rank */
+    double write_seconds; /* until the data was on the drive: likewise */
+    bool is_open;         /* one more was begun */
+} train_saves_t;
+
+/** The file of --trace. */
+typedef struct train_trace_result {
+    bool is_written;              /* what follows says something */
+    size_t first_step, last_step; /* 0: none was reached */
+    size_t n_events, n_left_out;  /* of the ranks of this process */
+} train_trace_result_t;
+
+typedef struct train_result {
+    zr_status_t status; /* of the rank that failed first */
+    bool bad_input;     /* the run failed for what it was given: exit 2 */
+    bool interrupted;   /* options->stop ended it before its last step */
+
+    train_planned_t planned; /* set by whoever planned it, not by the run */
+
+    /* Also of a run that failed, as far as it came. */
+    bool has_memory;               /* peaks and replay say something: a rank had an allocator */
+    train_peak_t peak[ZR_N_TIERS]; /* of NVMe without classes */
+    train_offload_t offload;
+    train_activations_t activations;
+    size_t nvme_reserved_bytes;    /* on the drives, the most of a rank */
+    zr_replay_statistics_t replay; /* of the rank that followed its plan in the fewest steps */
+    zr_model_size_t size;          /* no units: it was not made, nor placed */
+    bool overlaps;                 /* collectives run beside compute */
+    char device[128];              /* its description; "": it was not opened */
+    size_t n_threads;              /* of each rank */
+    const char *data_kind;         /* NULL: no data was opened */
+    size_t n_data_files;
+    size_t n_data_tokens;
+    size_t n_data_windows;
+    size_t n_data_duplicates;
+    train_trace_result_t trace;
+    size_t first_step; /* steps that were done before: those of the checkpoint */
+    size_t n_steps;    /* done, with those before, and skipped ones */
+    size_t n_skipped;
+    size_t n_trained_tokens; /* of the steps of this run, over all ranks */
+    train_saves_t saves;
+    double first_loss;
+    double last_loss;
+    double step_ms;             /* median */
+    double own_ms;              /* of a rank: median of its own time, without waiting for others */
+    size_t peak_resident_bytes; /* of a rank: of its process; 0: the system does not say */
+
+    /* Of a run that succeeded. */
+    double tokens_per_s; /* median of the steps' own, over all ranks */
+    zr_weights_t weights;
+    uint64_t bytes_sent[ZR_N_TRAFFICS][ZR_N_COLLECTIVES];     /* the largest over the ranks */
+    uint64_t level_bytes_sent[ZR_N_LEVELS][ZR_N_COLLECTIVES]; /* of it, of the model, by reach */
+    train_time_t time;
+    double seconds; /* of all steps, on rank 0 */
+    int slowest_rank;
+    size_t n_delayed_steps; /* of more ranks and steps than one: what follows says something */
+    train_delays_t slowest; /* of that rank, in those steps: all but the first */
+} train_result_t;
+
+/** A run whose inputs are open. */
+typedef struct zero_train zero_train_t;
+
+/**
+ * Open what the run reads: data, and the checkpoint that it goes on from. What it will write can be
+ * written. Ranks that are processes find each other before that, so that what happens to one from
+ * then on is known to the others at once.
+ *
+ * @param options  borrowed until zero_train_close; placements may be changed until zero_train_go
+ * @param result_p  set unless ZR_OK: of a run that failed before it began
+ * @return ZR_OK; result_p->status, logged
+ */
+ZR_NODISCARD zr_status_t zero_train_open(const train_options_t *options, const zr_log_t *log,
+                                         zero_train_t **train_p, train_result_t *result_p);
+/** The communicator of its first rank here, for what is asked before it begins; the run's. */
+zr_comm_t *zero_train_comm(const zero_train_t *train);
+/** Steps that it has behind it: those of the checkpoint that it goes on from. */
+size_t zero_train_first_step(const zero_train_t *train);
+/** The result of a run that was not begun for such an error: what is known of it. */
+train_result_t zero_train_failed(const zero_train_t *train, zr_status_t status);
+/** Train, once: see zero_train_run. */
+zr_status_t zero_train_go(zero_train_t *train, messages_t *messages, train_result_t *result_p);
+/**
+ * The ranks whose own results are known once it has trained: all of them, or, where ranks are
+ * processes and have not told each other, this one's.
+ *
+ * @param n_known_p  so many, from the one on that is returned; 0: it has no ranks
+ */
+int zero_train_first_known(const zero_train_t *train, int *n_known_p);
+/** The own result of one of them; until zero_train_close. */
+const train_result_t *zero_train_result_of(const zero_train_t *train, int rank);
+void zero_train_close(zero_train_t **train);
+
+/**
+ * All of these. Everything that was made is gone when it returns, also after an error, and all
+ * threads have ended. May be called again, and by several threads at a time.
+ *
+ * @param options   resolved; borrowed for the call
+ * @param log       where ranks and model report; a sink that is thread-safe
+ * @param messages  for the progress line; NULL: none
+ * @param result_p  always set
+ * @return result_p->status; what is wrong has been logged
+ */
+zr_status_t zero_train_run(const train_options_t *options, const zr_log_t *log,
+                           messages_t *messages, train_result_t *result_p);
+#endif

@@ -1,0 +1,20 @@
+/*
+ * Weights in the names and shapes of Hugging Face's GPT-2, which are ours: weights of linear layers
+ * are [in, out] there as well (Conv1D). Names may have "transformer." in front, as a model with a
+ * head saves them.
+ */
+#ifndef EXAMPLES_WEIGHTS_WEIGHTS_HF_H
+#define EXAMPLES_WEIGHTS_WEIGHTS_HF_H
+
+#include "examples/weights/weights.h"
+
+#define HF_CONFIG_NAME "config.json"
+#define HF_WEIGHTS_NAME "model.safetensors"
+#define HF_INDEX_NAME "model.safetensors.index.json"
+
+/** weights_open of safetensors. A folder, an index or files are told apart by their names. */
+ZR_NODISCARD zr_status_t weights_open_hf(const char *const *paths, size_t n_paths,
+                                         const gpt_shape_t *model, const zr_log_t *log,
+                                         weights_t **weights_p);
+
+#endif

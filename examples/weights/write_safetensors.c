@@ -1,0 +1,240 @@
+/*
+ * Tensors are written in the order of the model, each from its first element to its last, so a file
+ * is one stream. Where they are cut into several files, a file ends before the tensor that it has
+ * no room for; a tensor is never cut.
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "examples/common/json.h"
+#include "examples/weights/in_file.h"
+#include "examples/weights/out_file.h"
+#include "examples/weights/pieces.h"
+#include "examples/weights/safetensors.h"
+#include "examples/weights/shape.h"
+#include "examples/weights/weights_hf.h"
+
+/* What Hugging Face puts in front of the names of a model with a head. */
+#define PREFIX "transformer."
+
+typedef struct writing {
+    pieces_t pieces;
+    zr_log_t log;
+    size_t n_tensors;
+    safetensors_tensor_t *tensors; /* [n_tensors] all of them, in order */
+    size_t *files;                 /* [n_tensors] which file each is in */
+    size_t n_files;
+    uint64_t n_bytes; /* of the files */
+} writing_t;
+
+/* ---- what will be where ------------------------------------------------------------------ */
+
+static zr_status_t describe(writing_t *w, size_t index) {
+    const weights_export_t *options = w->pieces.options;
+    gpt_tensor_t tensor = gpt_tensor_at(&w->pieces.weights->shape, index);
+    safetensors_tensor_t *out = &w->tensors[index];
+    out->type = element_type_of(options->kind);
+    out->n_dims = tensor.n_dims;
+    memcpy(out->dims, tensor.dims, sizeof(tensor.dims));
+    out->n_elems = tensor.n_elems;
+    out->size_bytes = (uint64_t)tensor.n_elems * out->type->size_bytes;
+    if (asprintf(&out->name, PREFIX "%s", tensor.name) < 0) {
+        out->name = NULL;
+        return zr_fail(&w->log, ZR_ERR_MEMORY, "no memory for the names of tensors");
+    }
+    return ZR_OK;
+}
+
+/* A tensor that is larger than files are to be has one of its own. */
+static void cut_into_files(writing_t *w) {
+    uint64_t most = w->pieces.options->shard_bytes, n_bytes = 0;
+    size_t file = 0;
+    for (size_t i = 0; i < w->n_tensors; i++) {
+        if (most > 0 && n_bytes > 0 && w->tensors[i].size_bytes > most - n_bytes) {
+            file++;
+            n_bytes = 0;
+        }
+        n_bytes += w->tensors[i].size_bytes < most ? w->tensors[i].size_bytes : most;
+        w->files[i] = file;
+    }
+    w->n_files = file + 1;
+}
+
+static zr_status_t plan(writing_t *w) {
+    w->tensors = calloc(w->n_tensors, sizeof(*w->tensors));
+    w->files = calloc(w->n_tensors, sizeof(*w->files));
+    if (w->tensors == NULL || w->files == NULL)
+        return zr_fail(&w->log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(w->n_tensors, "tensor").text);
+    for (size_t i = 0; i < w->n_tensors; i++)
+        ZR_TRY(describe(w, i));
+    cut_into_files(w);
+    if (w->n_files > SAFETENSORS_MAX_FILES)
+        return zr_fail(&w->log, ZR_ERR_ARGUMENT,
+                       "--shard-size %" PRIu64 " makes %zu files; at most %d are allowed: take a "
+                       "larger size",
+                       w->pieces.options->shard_bytes, w->n_files, SAFETENSORS_MAX_FILES);
+    return ZR_OK;
+}
+
+/* ---- a file ------------------------------------------------------------------------------ */
+
+typedef struct piece_to_file {
+    out_file_t *file;
+    element_kind_t kind;
+} piece_to_file_t;
+
+static zr_status_t write_piece(void *context, const void *elements, size_t first, size_t n_elems) {
+    (void)first;
+    const piece_to_file_t *to = context;
+    return out_file_write(to->file, elements, n_elems * element_type_of(to->kind)->size_bytes);
+}
+
+static zr_status_t write_tensors(writing_t *w, size_t first, size_t n, const char *header,
+                                 size_t n_header, out_file_t *file) {
+    ZR_TRY(out_file_write(file, header, n_header));
+    for (size_t i = first; i < first + n; i++) {
+        gpt_tensor_t tensor = gpt_tensor_at(&w->pieces.weights->shape, i);
+        piece_to_file_t to = {.file = file, .kind = w->pieces.options->kind};
+        ZR_TRY(pieces_of_tensor(&w->pieces, &tensor, write_piece, &to));
+    }
+    return out_file_publish(file);
+}
+
+/* Tensors [first, first + n) as one file. */
+static zr_status_t write_file(writing_t *w, const char *path, size_t first, size_t n) {
+    shape_text_t model = shape_text(&w->pieces.weights->shape);
+    uint64_t size_bytes = 0;
+    char *header;
+    size_t n_header;
+    ZR_TRY(safetensors_build(w->tensors + first, n, model.text, &w->log, &header, &n_header));
+    for (size_t i = first; i < first + n; i++)
+        size_bytes += w->tensors[i].size_bytes;
+    out_file_t *file = NULL;
+    zr_status_t status = out_file_create(path, n_header + size_bytes, &w->log, &file);
+    if (status == ZR_OK)
+        status = write_tensors(w, first, n, header, n_header, file);
+    out_file_destroy(&file);
+    free(header);
+    w->n_bytes += n_header + size_bytes;
+    return status;
+}
+
+/* ---- a folder ---------------------------------------------------------------------------- */
+
+typedef struct file_name {
+    char text[96];
+} file_name_t;
+
+static file_name_t name_of_file(const writing_t *w, size_t file) {
+    file_name_t name = {HF_WEIGHTS_NAME};
+    if (w->n_files > 1)
+        snprintf(name.text, sizeof(name.text), "model-%05zu-of-%05zu.safetensors", file + 1,
+                 w->n_files);
+    return name;
+}
+
+/* A text of JSON as a file of the folder; takes the value over, which may be NULL. */
+static zr_status_t write_json(const writing_t *w, const char *folder, const char *name,
+                              json_t *value) {
+    char *path = in_file_beside(folder, true, name);
+    char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    zr_status_t status = path != NULL && text != NULL
+                             ? out_file_text(path, text, &w->log)
+                             : zr_fail(&w->log, ZR_ERR_MEMORY, "no memory to write %s", name);
+    json_decref(value);
+    free(text);
+    free(path);
+    return status;
+}
+
+static zr_status_t write_index(const writing_t *w, const char *folder) {
+    json_t *index = json_object(), *map = json_object();
+    uint64_t n_bytes = 0;
+    bool good = true;
+    for (size_t i = 0; good && i < w->n_tensors; i++) {
+        n_bytes += w->tensors[i].size_bytes;
+        good = json_put(map, w->tensors[i].name, json_string(name_of_file(w, w->files[i]).text));
+    }
+    good =
+        good && json_put(index, "metadata", json_pack("{s:I}", "total_size", (json_int_t)n_bytes));
+    good = json_put(index, "weight_map", map) && good;
+    if (!good) {
+        json_decref(index);
+        index = NULL;
+    }
+    return write_json(w, folder, HF_INDEX_NAME, index);
+}
+
+static zr_status_t write_config(const writing_t *w, const char *folder) {
+    static const char *const names[] = {"float32", "bfloat16", "float16"};
+    return write_json(
+        w, folder, HF_CONFIG_NAME,
+        shape_to_hf_config(&w->pieces.weights->shape, names[w->pieces.options->kind]));
+}
+
+static zr_status_t write_files(writing_t *w, const char *folder) {
+    for (size_t first = 0, n; first < w->n_tensors; first += n) {
+        for (n = 1; first + n < w->n_tensors && w->files[first + n] == w->files[first];)
+            n++;
+        char *path = in_file_beside(folder, true, name_of_file(w, w->files[first]).text);
+        zr_status_t status = path != NULL ? write_file(w, path, first, n)
+                                          : zr_fail(&w->log, ZR_ERR_MEMORY, "no memory for a name");
+        free(path);
+        ZR_TRY(status);
+    }
+    return ZR_OK;
+}
+
+static zr_status_t write_folder(writing_t *w) {
+    out_folder_t *folder;
+    ZR_TRY(out_folder_create(w->pieces.options->path, &w->log, &folder));
+    const char *path = out_folder_path(folder);
+    zr_status_t status = write_config(w, path);
+    if (status == ZR_OK)
+        status = write_files(w, path);
+    if (status == ZR_OK && w->n_files > 1)
+        status = write_index(w, path);
+    if (status == ZR_OK)
+        status = out_folder_publish(folder);
+    out_folder_destroy(&folder);
+    return status;
+}
+
+/* ---- all --------------------------------------------------------------------------------- */
+
+static bool names_a_file(const char *path) {
+    static const char ending[] = ".safetensors";
+    size_t n = strlen(path), n_ending = strlen(ending);
+    return n >= n_ending && strcmp(path + n - n_ending, ending) == 0;
+}
+
+static zr_status_t write_all(writing_t *w) {
+    const weights_export_t *options = w->pieces.options;
+    bool one = names_a_file(options->path);
+    if (one && options->shard_bytes > 0)
+        return zr_fail(&w->log, ZR_ERR_ARGUMENT,
+                       "--shard-size: -o %s names one file; name a folder for several, or leave "
+                       "--shard-size out",
+                       options->path);
+    ZR_TRY(plan(w));
+    return one ? write_file(w, options->path, 0, w->n_tensors) : write_folder(w);
+}
+
+zr_status_t weights_write_safetensors(weights_t *weights, const weights_export_t *options,
+                                      const zr_log_t *log, weights_report_t *report_p) {
+    writing_t w = {.log = *log, .n_tensors = gpt_n_tensors(&weights->shape)};
+    ZR_TRY(pieces_create(weights, options, log, &w.pieces));
+    zr_status_t status = write_all(&w);
+    if (status == ZR_OK)
+        *report_p = (weights_report_t){.n_files = w.n_files, .n_bytes = w.n_bytes};
+    for (size_t i = 0; w.tensors != NULL && i < w.n_tensors; i++)
+        free(w.tensors[i].name);
+    free(w.tensors);
+    free(w.files);
+    pieces_free(&w.pieces);
+    return status;
+}

@@ -1,0 +1,128 @@
+/*
+ * The log: formats a message in a fixed buffer, so that an error about memory
+ * needs none, and hands it to the sink.
+ */
+#include "kernels/base/log.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#define ZR_LOG_MESSAGE_BYTES 4096 /* with the terminating zero */
+
+zr_log_t zr_log_default(void) {
+    return (zr_log_t){.sink = NULL, .context = NULL, .level = ZR_LOG_WARNING, .rank = -1};
+}
+
+zr_log_t zr_log_with_rank(const zr_log_t *log, int rank) {
+    zr_log_t copy = log != NULL ? *log : zr_log_default();
+    copy.rank = rank;
+    return copy;
+}
+
+const char *zr_log_level_name(zr_log_level_t level) {
+    switch (level) {
+    case ZR_LOG_ERROR:
+        return "error";
+    case ZR_LOG_WARNING:
+        return "warning";
+    case ZR_LOG_INFO:
+        return "info";
+    case ZR_LOG_DEBUG:
+        return "debug";
+    }
+    return "?";
+}
+
+/* One call, so that lines of several ranks do not mix: stdio holds the stream's lock for it. */
+static void write_to_standard_error(zr_log_level_t level, int rank, const char *message) {
+    if (rank >= 0)
+        fprintf(stderr, "rank %d: %s: %s\n", rank, zr_log_level_name(level), message);
+    else
+        fprintf(stderr, "%s: %s\n", zr_log_level_name(level), message);
+}
+
+static void write_message(const zr_log_t *log, zr_log_level_t level, const char *format,
+                          va_list arguments) ZR_PRINTF(3, 0);
+
+static void write_message(const zr_log_t *log, zr_log_level_t level, const char *format,
+                          va_list arguments) {
+    zr_log_t fallback = zr_log_default();
+    if (log == NULL)
+        log = &fallback;
+    if (level > log->level)
+        return;
+
+    char message[ZR_LOG_MESSAGE_BYTES];
+    int length = vsnprintf(message, sizeof(message), format, arguments);
+    if (length < 0) {
+        snprintf(message, sizeof(message), "(a message that cannot be formatted: \"%s\")", format);
+    } else if ((size_t)length >= sizeof(message)) {
+        char ending[48];
+        int ending_length = snprintf(ending, sizeof(ending), "... (cut: %d bytes in all)", length);
+        memcpy(message + sizeof(message) - 1 - ending_length, ending, (size_t)ending_length + 1);
+    }
+
+    if (log->sink != NULL)
+        log->sink(log->context, level, log->rank, message);
+    else
+        write_to_standard_error(level, log->rank, message);
+}
+
+void zr_log_write(const zr_log_t *log, zr_log_level_t level, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    write_message(log, level, format, arguments);
+    va_end(arguments);
+}
+
+zr_status_t zr_fail(const zr_log_t *log, zr_status_t status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    write_message(log, ZR_LOG_ERROR, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+zr_size_text_t zr_size_text(uint64_t size_bytes) {
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    zr_size_text_t size;
+    double value = (double)size_bytes / 1024;
+    size_t unit = 0;
+    if (size_bytes < 1024) {
+        snprintf(size.text, sizeof(size.text), "%.31s", zr_count_text(size_bytes, "byte").text);
+        return size;
+    }
+    for (; value >= 1023.95; value /= 1024)
+        unit++;
+    snprintf(size.text, sizeof(size.text), "%.1f %s", value, units[unit]);
+    return size;
+}
+
+static bool ends_in_one_of(const char *word, size_t length, const char *letters) {
+    return length > 0 && strchr(letters, word[length - 1]) != NULL;
+}
+
+zr_count_text_t zr_count_text(uint64_t n, const char *noun) {
+    zr_count_text_t count;
+    size_t length = strlen(noun);
+    const char *ending = "s";
+    if (n == 1)
+        ending = "";
+    else if (ends_in_one_of(noun, length, "sx") ||
+             (length > 1 && ends_in_one_of(noun, length, "h") &&
+              ends_in_one_of(noun, length - 1, "cs")))
+        ending = "es";
+    else if (length > 1 && ends_in_one_of(noun, length, "y") &&
+             !ends_in_one_of(noun, length - 1, "aeou")) {
+        length--;
+        ending = "ies";
+    } else if (length > 1 && strcmp(noun + length - 2, "fe") == 0) {
+        length -= 2;
+        ending = "ves";
+    }
+    snprintf(count.text, sizeof(count.text), "%" PRIu64 " %.*s%s", n, (int)length, noun, ending);
+    return count;
+}

@@ -1,0 +1,112 @@
+/* See made_weights.h. */
+#include "tests/examples/weights/made_weights.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static uint64_t mix(uint64_t z) {
+    z = (z ^ z >> 31) * 0xd6e8feb86659fd93u;
+    return z ^ z >> 32;
+}
+
+uint64_t made_key(const char *name) {
+    uint64_t key = 17;
+    for (const char *c = name; *c != '\0'; c++)
+        key = mix(key + (unsigned char)*c);
+    return key;
+}
+
+float made_value_of(uint64_t key, size_t index) {
+    uint64_t z = mix(key + index);
+    uint32_t bits = (uint32_t)(z & 0x807fffffu) | (uint32_t)(87 + (z >> 32) % 43) << 23;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+float made_value(const char *name, size_t index) {
+    return made_value_of(made_key(name), index);
+}
+
+static zr_status_t read_made(weights_t *weights, const gpt_tensor_t *tensor, size_t first,
+                             size_t n_elems, float *values) {
+    const made_weights_t *made = (const made_weights_t *)weights;
+    if (made->failing != NULL && strcmp(made->failing, tensor->name) == 0)
+        return ZR_ERR_IO;
+    assert_true(first <= tensor->n_elems && n_elems <= tensor->n_elems - first);
+    uint64_t key = made_key(tensor->name);
+    for (size_t i = 0; i < n_elems; i++)
+        values[i] = made_value_of(key, first + i);
+    if (made->spoiled != NULL && strcmp(made->spoiled, tensor->name) == 0 &&
+        made->spoiled_at >= first && made->spoiled_at - first < n_elems)
+        values[made->spoiled_at - first] = made->spoil;
+    return ZR_OK;
+}
+
+static const weights_backend_t backend = {.read = read_made};
+
+made_weights_t made_weights(const gpt_shape_t *shape) {
+    return (made_weights_t){
+        .base = {.backend = &backend, .shape = *shape, .format = "made", .dtype = "fp32"}};
+}
+
+/* ---- files ------------------------------------------------------------------------------- */
+
+static char folder[64];
+
+int made_folder_enter(void **state) {
+    (void)state;
+    snprintf(folder, sizeof(folder), "/tmp/zr-test-interchange-XXXXXX");
+    return mkdtemp(folder) == NULL || chdir(folder) != 0;
+}
+
+int made_folder_leave(void **state) {
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    return chdir("/") != 0 || system(command) != 0;
+}
+
+void made_file(const char *path, const void *bytes, size_t n_bytes) {
+    FILE *file = fopen(path, "wb");
+    if (file == NULL)
+        fail_msg("cannot write %s", path);
+    assert_int_equal(fwrite(bytes, 1, n_bytes, file), n_bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+unsigned char *made_file_read(const char *path, size_t *n_bytes_p) {
+    size_t most = (size_t)64 << 20;
+    unsigned char *bytes = malloc(most + 1);
+    FILE *file = fopen(path, "rb");
+    if (bytes == NULL || file == NULL)
+        fail_msg("cannot read %s", path);
+    *n_bytes_p = fread(bytes, 1, most, file);
+    assert_int_equal(fclose(file), 0);
+    return bytes;
+}
+
+bool made_file_is_there(const char *path) {
+    return access(path, F_OK) == 0;
+}
+
+size_t made_folder_count(const char *path) {
+    DIR *entries = opendir(path);
+    size_t n = 0;
+    if (entries == NULL)
+        fail_msg("cannot read %s", path);
+    while (readdir(entries) != NULL)
+        n++;
+    closedir(entries);
+    return n - 2;
+}

@@ -1,0 +1,39 @@
+/*
+ * Weights that are made up, for what writes them; and files for what reads them, in a folder of the
+ * test's own.
+ */
+#ifndef TESTS_EXAMPLES_WEIGHTS_MADE_WEIGHTS_H
+#define TESTS_EXAMPLES_WEIGHTS_MADE_WEIGHTS_H
+
+#include "examples/weights/weights.h"
+
+typedef struct made_weights {
+    weights_t base;
+    const char *spoiled; /* of this parameter, element spoiled_at has the value `spoil` */
+    size_t spoiled_at;
+    float spoil;
+    const char *failing; /* reading this parameter fails, unlogged; NULL: none */
+} made_weights_t;
+
+made_weights_t made_weights(const gpt_shape_t *shape);
+
+/** The value of an element: any bits of a fp32 between 2^-40 and 2^3, of both signs. */
+float made_value(const char *name, size_t index);
+/** The same in two steps, for many elements of one parameter. */
+uint64_t made_key(const char *name);
+float made_value_of(uint64_t key, size_t index);
+
+/** Make a folder and enter it; remove it. As cmocka's setup and teardown of a group. */
+int made_folder_enter(void **state);
+int made_folder_leave(void **state);
+
+/** Write a file; fails the test when that fails. */
+void made_file(const char *path, const void *bytes, size_t n_bytes);
+/** Read a file that has at most 64 MiB; free it. */
+unsigned char *made_file_read(const char *path, size_t *n_bytes_p);
+/** Whether there is something of this name. */
+bool made_file_is_there(const char *path);
+/** How many entries a folder has. */
+size_t made_folder_count(const char *path);
+
+#endif

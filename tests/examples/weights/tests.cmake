@@ -1,0 +1,32 @@
+if(TARGET zero_weights)
+  set(MADE_WEIGHTS examples/weights/made_weights.c)
+  zr_add_test(examples/weights/test_elements.c LINK zero_weights)
+  zr_add_test(examples/weights/test_safetensors.c LINK zero_weights LABELS asan)
+  zr_add_test(examples/weights/test_llmc_header.c LINK zero_weights LABELS asan)
+  zr_add_test(examples/weights/test_interchange.c ${MADE_WEIGHTS} LINK zero_weights
+              LABELS asan)
+  zr_add_test(examples/weights/test_interchange_refused.c ${MADE_WEIGHTS} LINK zero_weights
+              LABELS asan)
+  zr_add_test(examples/weights/test_zero_checkpoint_exchange.c ${MADE_WEIGHTS}
+              LINK zero_weights LABELS asan)
+  target_compile_definitions(test_zero_checkpoint_exchange PRIVATE
+    ZERO_CHECKPOINT="$<TARGET_FILE:zero-checkpoint>" ZERO_TRAIN="$<TARGET_FILE:zero-train>"
+    CHECKPOINTS_DOC="${CMAKE_SOURCE_DIR}/docs/checkpoints.md")
+  add_dependencies(test_zero_checkpoint_exchange zero-checkpoint zero-train)
+
+  # With Hugging Face's GPT-2, where Python has it; ZR_PYTHON names another one than python3.
+  add_executable(gpt_log_probs examples/weights/gpt_log_probs.c)
+  target_link_libraries(gpt_log_probs PRIVATE zero_weights)
+  set_target_properties(gpt_log_probs PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+                                                 ${CMAKE_BINARY_DIR}/tests)
+  add_dependencies(gpt_log_probs zero-checkpoint zero-train)
+  if(ZR_SANITIZE)
+    set_target_properties(gpt_log_probs PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+  add_test(NAME test_hugging_face
+           COMMAND sh -c "p=$\{ZR_PYTHON:-python3\} && command -v \"$p\" >/dev/null && exec \"$p\" \"$@\" \
+                          || echo \"skipped: there is no $p\" && exit 77" sh
+                   ${CMAKE_CURRENT_SOURCE_DIR}/examples/weights/check_hugging_face.py
+                   $<TARGET_FILE_DIR:zero-checkpoint> $<TARGET_FILE:gpt_log_probs>)
+  zr_test_properties(test_hugging_face NO_SANITIZERS TIMEOUT 900)
+endif()
