@@ -2,16 +2,9 @@
  * The fake device. It keeps its own picture of what is mapped, so that the allocator's
  * idea of it can be held against something.
  */
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "tests/allocator/fake_device.h"
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 
 /* Work after the first `after` pieces of a stream passes no sooner than what `clock` covers. */
 typedef struct fake_wait {
@@ -192,7 +185,6 @@ static fake_stream_t *late_stream(zr_stream_t *stream) {
 }
 
 static zr_status_t stream_create(zr_device_t *device, const char *name, zr_stream_t **stream_p) {
-    (void)name;
     fake_t *fake = fake_of(device);
     fake_stream_t *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
@@ -362,7 +354,6 @@ uint64_t fake_random(uint64_t *state) {
 static void sink(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
     fake_t *fake = context;
-    (void)rank;
     pthread_mutex_lock(&fake->log_lock);
     size_t used = strlen(fake->text);
     snprintf(fake->text + used, sizeof(fake->text) - used, "%s\n", message);

@@ -1,16 +1,9 @@
 /*
  * The oracle of replay: see replay_steps.h.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "allocator/internal.h"
 #include "tests/allocator/replay_steps.h"
+#include "tests/common/test.h"
 
 /* ---- steps --------------------------------------------------------------------------- */
 

@@ -2,16 +2,9 @@
  * What each call of the allocator promises, one promise per test: arguments, empty
  * allocations, wrong frees, counts and their peaks, trimming, leaks.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "allocator/internal.h"
 #include "tests/allocator/fake_device.h"
+#include "tests/common/test.h"
 
 #define GRANULE ((size_t)65536)
 
@@ -65,8 +58,7 @@ static zr_tier_statistics_t statistics_of(fixture_t *fixture, zr_tier_t tier) {
 
 /* ---- arguments --------------------------------------------------------------------- */
 
-static void test_names(void **state) {
-    (void)state;
+TEST(test_names) {
     assert_string_equal(zr_tag_name(ZR_TAG_PARAMETERS), "parameters");
     assert_string_equal(zr_tag_name(ZR_TAG_GRADIENT_BUCKETS), "gradient_buckets");
     assert_string_equal(zr_tag_name(ZR_TAG_OTHER), "other");
@@ -76,7 +68,7 @@ static void test_names(void **state) {
     assert_string_equal(zr_lifetime_name((zr_lifetime_t)-1), "?");
 }
 
-static void test_wrong_arguments_are_refused(void **state) {
+TEST_WITH(test_wrong_arguments_are_refused, setup, teardown) {
     fixture_t *fixture = *state;
     zr_allocator_t *none = NULL;
     zr_allocator_options_t options = zr_allocator_options_default();
@@ -102,14 +94,13 @@ static void test_wrong_arguments_are_refused(void **state) {
     assert_int_equal(statistics_of(fixture, ZR_TIER_NVME).n_allocations, 0);
 }
 
-static void test_destroy_takes_null(void **state) {
-    (void)state;
+TEST(test_destroy_takes_null) {
     zr_allocator_t *none = NULL;
     zr_allocator_destroy(NULL);
     zr_allocator_destroy(&none);
 }
 
-static void test_defaults_have_no_budget(void **state) {
+TEST_WITH(test_defaults_have_no_budget, setup, teardown) {
     fixture_t *fixture = *state;
     zr_allocator_t *allocator = NULL;
     assert_int_equal(zr_allocator_create(fixture->fake->device, NULL, &allocator), ZR_OK);
@@ -127,7 +118,7 @@ static void test_defaults_have_no_budget(void **state) {
 
 /* ---- allocating and freeing ----------------------------------------------------------- */
 
-static void test_empty_allocations(void **state) {
+TEST_WITH(test_empty_allocations, setup, teardown) {
     fixture_t *fixture = *state;
     enum { N = 300 };
     void *pointers[N];
@@ -147,7 +138,7 @@ static void test_empty_allocations(void **state) {
     assert_int_equal(statistics_of(fixture, ZR_TIER_DEVICE).n_live, 0);
 }
 
-static void test_empty_allocations_need_no_budget(void **state) {
+TEST_WITH(test_empty_allocations_need_no_budget, setup, teardown) {
     fixture_t *fixture = *state;
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = fake_log(fixture->fake);
@@ -164,7 +155,7 @@ static void test_empty_allocations_need_no_budget(void **state) {
     zr_allocator_destroy(&allocator);
 }
 
-static void test_wrong_frees_are_harmless(void **state) {
+TEST_WITH(test_wrong_frees_are_harmless, setup, teardown) {
     fixture_t *fixture = *state;
     void *pointer = allocate(fixture, 1000), *copy = pointer, *inside = (char *)pointer + 256;
     int local = 0;
@@ -187,7 +178,7 @@ static void test_wrong_frees_are_harmless(void **state) {
     assert_int_equal(statistics_of(fixture, ZR_TIER_DEVICE).live.live, 0);
 }
 
-static void test_classes_share_no_granule(void **state) {
+TEST_WITH(test_classes_share_no_granule, setup, teardown) {
     fixture_t *fixture = *state;
     void *pointers[ZR_N_LIFETIMES];
     for (int i = 0; i < ZR_N_LIFETIMES; i++) {
@@ -203,7 +194,7 @@ static void test_classes_share_no_granule(void **state) {
         zr_free(fixture->allocator, &pointers[i], NULL);
 }
 
-static void test_best_fit_takes_the_smallest_hole(void **state) {
+TEST_WITH(test_best_fit_takes_the_smallest_hole, setup, teardown) {
     fixture_t *fixture = *state;
     void *large = allocate(fixture, 40 * 1024), *wall = allocate(fixture, 256);
     void *small = allocate(fixture, 20 * 1024), *wall2 = allocate(fixture, 256);
@@ -217,7 +208,7 @@ static void test_best_fit_takes_the_smallest_hole(void **state) {
     zr_free(fixture->allocator, &wall2, NULL);
 }
 
-static void test_a_hole_that_fits_is_never_missed(void **state) {
+TEST_WITH(test_a_hole_that_fits_is_never_missed, setup, teardown) {
     /* More holes in one bin than are looked at first, all too small but the oldest. */
     fixture_t *fixture = *state;
     enum { N = ZR_BIN_PROBES + 10 };
@@ -239,7 +230,7 @@ static void test_a_hole_that_fits_is_never_missed(void **state) {
         zr_free(fixture->allocator, &walls[i], NULL);
 }
 
-static void test_steady_steps_make_no_device_call(void **state) {
+TEST_WITH(test_steady_steps_make_no_device_call, setup, teardown) {
     fixture_t *fixture = *state;
     size_t n_calls = 0;
     for (int step = 0; step < 5; step++) {
@@ -265,7 +256,7 @@ static void test_steady_steps_make_no_device_call(void **state) {
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 
-static void test_what_is_free_is_poisoned(void **state) {
+TEST_WITH(test_what_is_free_is_poisoned, setup, teardown) {
     fixture_t *fixture = *state;
     void *pointer = allocate(fixture, 1000);
     char *bytes = pointer;
@@ -277,7 +268,7 @@ static void test_what_is_free_is_poisoned(void **state) {
         assert_true(__asan_address_is_poisoned(bytes + i));
 }
 #elif defined(__SANITIZE_THREAD__)
-static void test_what_is_free_is_poisoned(void **state) {
+TEST_WITH(test_what_is_free_is_poisoned, setup, teardown) {
     fixture_t *fixture = *state;
     void *pointer = allocate(fixture, 1000);
     unsigned char *bytes = pointer;
@@ -288,8 +279,7 @@ static void test_what_is_free_is_poisoned(void **state) {
         assert_int_equal(bytes[i], 0xff);
 }
 #else
-static void test_what_is_free_is_poisoned(void **state) {
-    (void)state;
+TEST_WITH(test_what_is_free_is_poisoned, setup, teardown) {
     print_message("only in sanitized builds\n");
     skip();
 }
@@ -297,7 +287,7 @@ static void test_what_is_free_is_poisoned(void **state) {
 
 /* ---- counts ------------------------------------------------------------------------------ */
 
-static void test_counts_and_peaks(void **state) {
+TEST_WITH(test_counts_and_peaks, setup, teardown) {
     fixture_t *fixture = *state;
     void *a = allocate(fixture, 1000), *b = allocate(fixture, 3);
     zr_free(fixture->allocator, &a, NULL);
@@ -317,7 +307,7 @@ static void test_counts_and_peaks(void **state) {
 }
 
 /* The hole is that of the moment when live was largest, whatever is freed later. */
-static void test_holes_at_the_peak(void **state) {
+TEST_WITH(test_holes_at_the_peak, setup, teardown) {
     fixture_t *fixture = *state;
     void *first = allocate(fixture, 2 * GRANULE), *middle = allocate(fixture, 3 * GRANULE);
     void *last = allocate(fixture, GRANULE);
@@ -349,7 +339,7 @@ static void test_holes_at_the_peak(void **state) {
     assert_int_equal(statistics.by_class[class].largest_hole_bytes, 0);
 }
 
-static void test_reset_of_peaks(void **state) {
+TEST_WITH(test_reset_of_peaks, setup, teardown) {
     fixture_t *fixture = *state;
     void *a = allocate(fixture, 4 * GRANULE), *b = allocate(fixture, 5);
     zr_free(fixture->allocator, &a, NULL);
@@ -366,7 +356,7 @@ static void test_reset_of_peaks(void **state) {
     assert_int_equal(statistics_of(fixture, ZR_TIER_DEVICE).live.peak, 5);
 }
 
-static void test_trim_gives_idle_memory_back(void **state) {
+TEST_WITH(test_trim_gives_idle_memory_back, setup, teardown) {
     fixture_t *fixture = *state;
     void *keep = allocate(fixture, 100), *drop = allocate(fixture, 10 * GRANULE);
     zr_free(fixture->allocator, &drop, NULL);
@@ -379,7 +369,7 @@ static void test_trim_gives_idle_memory_back(void **state) {
 
 /* ---- leaks ---------------------------------------------------------------------------------- */
 
-static void test_leaks_are_told_per_tag(void **state) {
+TEST_WITH(test_leaks_are_told_per_tag, setup, teardown) {
     fixture_t *fixture = *state;
     allocate(fixture, 1000);
     allocate(fixture, 24);
@@ -396,27 +386,4 @@ static void test_leaks_are_told_per_tag(void **state) {
     assert_non_null(strstr(
         text, "host memory: never freed: 1 allocation of optimizer_state, 1.0 MiB (1048576 b"));
     assert_int_equal(fixture->fake->n_logged[ZR_LOG_WARNING], 2);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test_setup_teardown(test_wrong_arguments_are_refused, setup, teardown),
-        cmocka_unit_test(test_destroy_takes_null),
-        cmocka_unit_test_setup_teardown(test_defaults_have_no_budget, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_empty_allocations, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_empty_allocations_need_no_budget, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_wrong_frees_are_harmless, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_classes_share_no_granule, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_best_fit_takes_the_smallest_hole, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_hole_that_fits_is_never_missed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_steady_steps_make_no_device_call, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_free_is_poisoned, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_counts_and_peaks, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_holes_at_the_peak, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_reset_of_peaks, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_trim_gives_idle_memory_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_leaks_are_told_per_tag, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

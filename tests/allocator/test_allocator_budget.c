@@ -3,17 +3,9 @@
  * anything is refused, what the refusal says, and that a machine that has less than the
  * budget is survived.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "allocator/internal.h"
 #include "tests/allocator/fake_device.h"
+#include "tests/common/test.h"
 
 #define GRANULE ((size_t)65536)
 #define N_GRANULES 32 /* in the budget */
@@ -87,7 +79,7 @@ static void assert_says(const fixture_t *fixture, const char *part) {
 
 /* ---- exhaustion ---------------------------------------------------------------------- */
 
-static void test_the_whole_budget_can_be_used(void **state) {
+TEST_WITH(test_the_whole_budget_can_be_used, setup, teardown) {
     fixture_t *fixture = *state;
     void *pointers[N_GRANULES], *more = NULL;
     for (int i = 0; i < N_GRANULES; i++)
@@ -107,7 +99,7 @@ static void test_the_whole_budget_can_be_used(void **state) {
     zr_free(fixture->allocator, &all, NULL);
 }
 
-static void test_idle_memory_moves_between_classes(void **state) {
+TEST_WITH(test_idle_memory_moves_between_classes, setup, teardown) {
     fixture_t *fixture = *state;
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < ZR_N_LIFETIMES; i++) {
@@ -122,7 +114,7 @@ static void test_idle_memory_moves_between_classes(void **state) {
     assert_int_equal(statistics_of(fixture).n_move_calls, 3 * ZR_N_LIFETIMES - 1);
 }
 
-static void test_no_more_is_moved_than_needed(void **state) {
+TEST_WITH(test_no_more_is_moved_than_needed, setup, teardown) {
     fixture_t *fixture = *state;
     void *step = allocate(fixture, 20 * GRANULE, ZR_LIFETIME_STEP);
     zr_free(fixture->allocator, &step, NULL);
@@ -132,7 +124,7 @@ static void test_no_more_is_moved_than_needed(void **state) {
     zr_free(fixture->allocator, &unit, NULL);
 }
 
-static void test_granules_move_within_a_class(void **state) {
+TEST_WITH(test_granules_move_within_a_class, setup, teardown) {
     /* Two idle stretches, each too short, with a live block between: one is moved to the other. */
     fixture_t *fixture = *state;
     void *low = allocate(fixture, 12 * GRANULE, ZR_LIFETIME_STEP);
@@ -152,7 +144,7 @@ static void test_granules_move_within_a_class(void **state) {
     zr_free(fixture->allocator, &wall, NULL);
 }
 
-static void test_growth_maps_the_least(void **state) {
+TEST_WITH(test_growth_maps_the_least, setup, teardown) {
     /* Live blocks with holes of addresses between; the one next to free memory costs least. */
     fixture_t *fixture = *state;
     void *blocks[6];
@@ -177,7 +169,7 @@ static void test_growth_maps_the_least(void **state) {
 
 /* ---- what a refusal says ----------------------------------------------------------------- */
 
-static void test_message_when_the_total_is_the_cause(void **state) {
+TEST_WITH(test_message_when_the_total_is_the_cause, setup, teardown) {
     fixture_t *fixture = *state;
     void *gradients = allocate(fixture, 20 * GRANULE, ZR_LIFETIME_STEP), *more = NULL;
     void *data = NULL;
@@ -203,7 +195,7 @@ static void test_message_when_the_total_is_the_cause(void **state) {
     zr_free(fixture->allocator, &gradients, NULL);
 }
 
-static void test_message_when_a_hole_is_the_cause(void **state) {
+TEST_WITH(test_message_when_a_hole_is_the_cause, setup, teardown) {
     fixture_t *fixture = *state;
     void *walls[N_GRANULES], *rest[N_GRANULES], *more = NULL;
     for (int i = 0; i < N_GRANULES; i++) {
@@ -228,7 +220,7 @@ static void test_message_when_a_hole_is_the_cause(void **state) {
 }
 
 /* Less than a granule holds nothing, and a granule of another class nothing of this one. */
-static void test_message_when_granules_are_the_cause(void **state) {
+TEST_WITH(test_message_when_granules_are_the_cause, setup, teardown) {
     fixture_t *fixture = *state;
     void *wall, *more = NULL;
     zr_allocator_destroy(&fixture->allocator);
@@ -250,7 +242,7 @@ static void test_message_when_granules_are_the_cause(void **state) {
     zr_free(fixture->allocator, &wall, NULL);
 }
 
-static void test_message_when_the_addresses_are_the_cause(void **state) {
+TEST_WITH(test_message_when_the_addresses_are_the_cause, setup, teardown) {
     fixture_t *fixture = *state;
     zr_allocator_destroy(&fixture->allocator);
     fixture->fake->max_range_bytes = 100 * GRANULE;
@@ -269,7 +261,7 @@ static void test_message_when_the_addresses_are_the_cause(void **state) {
     zr_free(fixture->allocator, &pointer, NULL);
 }
 
-static void test_creation_without_addresses_fails(void **state) {
+TEST_WITH(test_creation_without_addresses_fails, setup, teardown) {
     fixture_t *fixture = *state;
     zr_allocator_destroy(&fixture->allocator);
     fixture->fake->max_range_bytes = 10 * GRANULE;
@@ -283,7 +275,7 @@ static void test_creation_without_addresses_fails(void **state) {
 
 /* ---- a machine with less than the budget ---------------------------------------------------- */
 
-static void test_message_when_the_machine_is_the_cause(void **state) {
+TEST_WITH(test_message_when_the_machine_is_the_cause, setup, teardown) {
     fixture_t *fixture = *state;
     fixture->fake->machine_bytes = 10 * GRANULE;
     void *idle = allocate(fixture, 4 * GRANULE, ZR_LIFETIME_UNIT), *more = NULL;
@@ -329,7 +321,7 @@ static int play(fixture_t *fixture) {
     return n_failed;
 }
 
-static void test_a_machine_that_is_always_full(void **state) {
+TEST_WITH(test_a_machine_that_is_always_full, setup, teardown) {
     fixture_t *fixture = *state;
     for (size_t granules = 0; granules < 20; granules++) {
         fixture->fake->machine_bytes = granules * GRANULE;
@@ -339,7 +331,7 @@ static void test_a_machine_that_is_always_full(void **state) {
     }
 }
 
-static void test_moving_and_unmapping_may_fail(void **state) {
+TEST_WITH(test_moving_and_unmapping_may_fail, setup, teardown) {
     fixture_t *fixture = *state;
     void *idle = allocate(fixture, N_GRANULES * GRANULE, ZR_LIFETIME_STEP), *more = NULL;
     zr_free(fixture->allocator, &idle, NULL);
@@ -351,25 +343,4 @@ static void test_moving_and_unmapping_may_fail(void **state) {
     fixture->fake->fail_unmap = fixture->fake->fail_move = false;
     more = allocate(fixture, GRANULE, ZR_LIFETIME_UNIT);
     zr_free(fixture->allocator, &more, NULL);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_the_whole_budget_can_be_used, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_idle_memory_moves_between_classes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_more_is_moved_than_needed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_granules_move_within_a_class, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_growth_maps_the_least, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_message_when_the_total_is_the_cause, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_message_when_a_hole_is_the_cause, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_message_when_granules_are_the_cause, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_message_when_the_addresses_are_the_cause, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_creation_without_addresses_fails, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_message_when_the_machine_is_the_cause, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_a_machine_that_is_always_full, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_moving_and_unmapping_may_fail, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

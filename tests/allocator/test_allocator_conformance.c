@@ -7,17 +7,9 @@
  * be, that contents survive, that nothing is handed out before its stream has passed,
  * that the budget holds, and for each refusal whether there really was no room.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "allocator/internal.h"
 #include "tests/allocator/fake_device.h"
+#include "tests/common/test.h"
 
 #define KIB ((size_t)1024)
 #define MIB (1024 * KIB)
@@ -434,24 +426,21 @@ static uint64_t run(const setting_t *setting) {
     return hash;
 }
 
-static void test_synchronous_small_granule(void **state) {
-    (void)state;
+TEST(test_synchronous_small_granule) {
     run(&(setting_t){.seed = 1,
                      .granule_bytes = 4 * KIB,
                      .budget_bytes = 8 * MIB,
                      .n_operations = N_OPERATIONS});
 }
 
-static void test_synchronous_large_granule(void **state) {
-    (void)state;
+TEST(test_synchronous_large_granule) {
     run(&(setting_t){.seed = 2,
                      .granule_bytes = 256 * KIB,
                      .budget_bytes = 12 * MIB,
                      .n_operations = N_OPERATIONS});
 }
 
-static void test_late_small_granule(void **state) {
-    (void)state;
+TEST(test_late_small_granule) {
     run(&(setting_t){.seed = 3,
                      .granule_bytes = 4 * KIB,
                      .budget_bytes = 8 * MIB,
@@ -459,8 +448,7 @@ static void test_late_small_granule(void **state) {
                      .n_operations = N_OPERATIONS});
 }
 
-static void test_late_large_granule(void **state) {
-    (void)state;
+TEST(test_late_large_granule) {
     run(&(setting_t){.seed = 4,
                      .granule_bytes = 64 * KIB,
                      .budget_bytes = 10 * MIB,
@@ -468,8 +456,7 @@ static void test_late_large_granule(void **state) {
                      .n_operations = N_OPERATIONS});
 }
 
-static void test_a_device_that_cannot_move(void **state) {
-    (void)state;
+TEST(test_a_device_that_cannot_move) {
     run(&(setting_t){.seed = 7,
                      .granule_bytes = 16 * KIB,
                      .budget_bytes = 8 * MIB,
@@ -477,8 +464,7 @@ static void test_a_device_that_cannot_move(void **state) {
                      .n_operations = N_OPERATIONS / 4});
 }
 
-static void test_same_calls_same_places(void **state) {
-    (void)state;
+TEST(test_same_calls_same_places) {
     for (int is_late = 0; is_late < 2; is_late++) {
         setting_t setting = {.seed = 5,
                              .granule_bytes = 16 * KIB,
@@ -491,16 +477,4 @@ static void test_same_calls_same_places(void **state) {
         assert_true(first == again);
         assert_true(first != other);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_synchronous_small_granule),
-        cmocka_unit_test(test_synchronous_large_granule),
-        cmocka_unit_test(test_late_small_granule),
-        cmocka_unit_test(test_late_large_granule),
-        cmocka_unit_test(test_a_device_that_cannot_move),
-        cmocka_unit_test(test_same_calls_same_places),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,9 +4,6 @@
  * all the time. Each tensor keeps its own number until it is freed, which a copy shows. Without a
  * GPU it is skipped; tests/emu/ runs it with an emulated one, which tells how much memory is used.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "allocator/allocator.h"
 #include "tests/kernels/device_fixture.h"
 #if defined(ZR_TESTS_EMULATED)
@@ -132,8 +129,7 @@ static void run_random(uint64_t seed, size_t budget_granules) {
     fixture_close(&run.f);
 }
 
-static void tensors_keep_their_numbers(void **state) {
-    (void)state;
+TEST(tensors_keep_their_numbers) {
     use_machine();
     run_random(1, 12);
     run_random(2, 20);
@@ -142,6 +138,5 @@ static void tensors_keep_their_numbers(void **state) {
 int main(void) {
     if (fixture_probe("cuda") != 0)
         return FIXTURE_SKIPPED;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tensors_keep_their_numbers)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

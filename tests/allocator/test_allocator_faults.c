@@ -6,20 +6,12 @@
  *
  * The linker sends malloc, calloc and realloc of the library here (--wrap).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include <jansson.h>
 
 #include "allocator/snapshot.h"
 #include "tests/allocator/fail_malloc.h"
 #include "tests/allocator/fake_device.h"
+#include "tests/common/test.h"
 
 #define GRANULE ((size_t)16384)
 #define N_POINTERS 400
@@ -87,8 +79,7 @@ static size_t run(size_t n, bool stays) {
     return fault.n_failed;
 }
 
-static void test_each_allocation_fails_once(void **state) {
-    (void)state;
+TEST(test_each_allocation_fails_once) {
     size_t n = 1;
     while (run(n, false) > 0)
         n++;
@@ -96,8 +87,7 @@ static void test_each_allocation_fails_once(void **state) {
     assert_true(n > 50);
 }
 
-static void test_all_allocations_fail_from_one_on(void **state) {
-    (void)state;
+TEST(test_all_allocations_fail_from_one_on) {
     size_t n = 1;
     while (run(n, true) > 0)
         n++;
@@ -188,8 +178,7 @@ static size_t run_recorded(size_t n, bool stays) {
     return fault.n_failed;
 }
 
-static void test_recording_fails_and_the_run_does_not(void **state) {
-    (void)state;
+TEST(test_recording_fails_and_the_run_does_not) {
     for (int stays = 0; stays < 2; stays++) {
         size_t n = 1;
         /* Beyond the arrays, each event of the trace makes objects: some of them are enough. */
@@ -197,13 +186,4 @@ static void test_recording_fails_and_the_run_does_not(void **state) {
             n += n < 60 ? 1 : n;
         assert_true(n > 1000);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_allocation_fails_once),
-        cmocka_unit_test(test_all_allocations_fail_from_one_on),
-        cmocka_unit_test(test_recording_fails_and_the_run_does_not),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,17 +4,9 @@
  * device may fail without anything being lost, that frugal growth keeps what is reserved near
  * what is live, and what the evict hook may do.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "allocator/internal.h"
 #include "tests/allocator/fake_device.h"
+#include "tests/common/test.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -106,7 +98,7 @@ static size_t below(uint64_t *state, size_t n) {
 
 /* ---- who is asked first ------------------------------------------------------------------ */
 
-static void test_within_the_budget_memory_is_mapped(void **state) {
+TEST_WITH(test_within_the_budget_memory_is_mapped, setup, teardown) {
     fixture_t *fixture = *state;
     make_idle(fixture, 16, ZR_LIFETIME_STEP);
     fake_forget_calls(fixture->fake);
@@ -115,7 +107,7 @@ static void test_within_the_budget_memory_is_mapped(void **state) {
     assert_int_equal(mapped(fixture, ZR_LIFETIME_STEP), 16);
 }
 
-static void test_only_what_exceeds_the_budget_is_moved(void **state) {
+TEST_WITH(test_only_what_exceeds_the_budget_is_moved, setup, teardown) {
     fixture_t *fixture = *state;
     make_idle(fixture, 20, ZR_LIFETIME_STEP);
     fake_forget_calls(fixture->fake);
@@ -127,7 +119,7 @@ static void test_only_what_exceeds_the_budget_is_moved(void **state) {
     assert_int_equal(statistics_of(fixture).reserved.live, N_GRANULES * GRANULE);
 }
 
-static void test_pending_frees_come_before_moves(void **state) {
+TEST_WITH(test_pending_frees_come_before_moves, setup, teardown) {
     fixture_t *fixture = *state;
     make_idle(fixture, 8, ZR_LIFETIME_STEP);
     void *unit[3];
@@ -145,7 +137,7 @@ static void test_pending_frees_come_before_moves(void **state) {
 }
 
 /* The longest lives first, because they are missed last; and the class's own after all others. */
-static void test_other_classes_give_first(void **state) {
+TEST_WITH(test_other_classes_give_first, setup, teardown) {
     fixture_t *fixture = *state;
     static const zr_lifetime_t order[] = {ZR_LIFETIME_PERSISTENT, ZR_LIFETIME_MICRO_BATCH,
                                           ZR_LIFETIME_UNIT, ZR_LIFETIME_COLLECTIVE};
@@ -170,7 +162,7 @@ static void test_other_classes_give_first(void **state) {
 }
 
 /* Scattered granules between live tensors are all there is: they come together in one piece. */
-static void test_stitching(void **state) {
+TEST_WITH(test_stitching, setup, teardown) {
     fixture_t *fixture = *state;
     unsigned char *walls[N_GRANULES / 2];
     void *holes[N_GRANULES / 2];
@@ -206,7 +198,7 @@ static void test_stitching(void **state) {
  * The place that needs the least mapping, five idle granules and four more, cannot be had; another
  * one can, at the edge of half a granule that is mapped in any case, with those five.
  */
-static void test_idle_memory_of_a_better_place_is_used(void **state) {
+TEST_WITH(test_idle_memory_of_a_better_place_is_used, setup, teardown) {
     fixture_t *fixture = *state;
     void *half = allocate(fixture, GRANULE / 2, ZR_LIFETIME_STEP);
     void *gap = allocate(fixture, 10 * GRANULE + GRANULE / 2, ZR_LIFETIME_STEP);
@@ -234,7 +226,7 @@ static void test_idle_memory_of_a_better_place_is_used(void **state) {
 }
 
 /* A machine that refuses below the budget: what is idle is moved, and given back by nobody. */
-static void test_a_full_machine(void **state) {
+TEST_WITH(test_a_full_machine, setup, teardown) {
     fixture_t *fixture = *state;
     make_idle(fixture, 4, ZR_LIFETIME_STEP);
     make_idle(fixture, 2, ZR_LIFETIME_MICRO_BATCH);
@@ -254,7 +246,7 @@ static void test_a_full_machine(void **state) {
 }
 
 /* What moves is still nobody's: the rest of it is poisoned where it comes to. */
-static void test_what_is_moved_stays_poisoned(void **state) {
+TEST_WITH(test_what_is_moved_stays_poisoned, setup, teardown) {
 #if defined(IS_POISONED)
     fixture_t *fixture = *state;
     make_idle(fixture, N_GRANULES, ZR_LIFETIME_STEP);
@@ -274,7 +266,6 @@ static void test_what_is_moved_stays_poisoned(void **state) {
     assert_null(__asan_region_is_poisoned(bytes, 2 * GRANULE)); /* as all that is unmapped */
 #endif
 #else
-    (void)state;
     print_message("only in sanitized builds\n");
     skip();
 #endif
@@ -367,8 +358,7 @@ static void check_whole(fixture_t *fixture) {
     assert_int_equal(statistics_of(fixture).reserved.live, 0);
 }
 
-static void test_any_mapping_call_may_fail(void **state) {
-    (void)state;
+TEST(test_any_mapping_call_may_fail) {
     for (int kind = 0; kind < 4; kind++) {
         size_t n_faults = 0, n = 0;
         bool is_over = false;
@@ -391,7 +381,7 @@ static void test_any_mapping_call_may_fail(void **state) {
 }
 
 /* A move on a device that cannot: the machine takes the memory and keeps it. */
-static void test_memory_lost_to_the_machine(void **state) {
+TEST_WITH(test_memory_lost_to_the_machine, setup, teardown) {
     fixture_t *fixture = *state;
     void *live = allocate(fixture, 20 * GRANULE, ZR_LIFETIME_PERSISTENT), *unit = NULL;
     make_idle(fixture, 12, ZR_LIFETIME_STEP);
@@ -443,8 +433,7 @@ static size_t run_phases(fixture_t *fixture, uint64_t seed, size_t unit_bytes) {
 
 /* Each tensor may begin and end inside of a granule: two granules each, and no more, are lost.
  * Where none does, nothing is. */
-static void test_frugal_growth_reserves_what_is_live(void **state) {
-    (void)state;
+TEST(test_frugal_growth_reserves_what_is_live) {
     for (uint64_t seed = 1; seed <= 8; seed++) {
         size_t peak[2][2]; /* whole granules, frugal */
         for (int is_whole = 0; is_whole < 2; is_whole++) {
@@ -467,7 +456,7 @@ static void test_frugal_growth_reserves_what_is_live(void **state) {
     }
 }
 
-static void test_frugal_growth_asks_in_order(void **state) {
+TEST_WITH(test_frugal_growth_asks_in_order, setup, teardown) {
     fixture_t *fixture = *state;
     fixture->allocator->is_frugal = true;
     void *step = allocate(fixture, 8 * GRANULE, ZR_LIFETIME_STEP);
@@ -500,7 +489,7 @@ static void test_frugal_growth_asks_in_order(void **state) {
 }
 
 /* What was live at the peak may be mapped again: no reason to take from others. */
-static void test_frugal_growth_up_to_the_peak_is_mapped(void **state) {
+TEST_WITH(test_frugal_growth_up_to_the_peak_is_mapped, setup, teardown) {
     fixture_t *fixture = *state;
     fixture->allocator->is_frugal = true;
     make_idle(fixture, 12, ZR_LIFETIME_STEP);
@@ -514,7 +503,7 @@ static void test_frugal_growth_up_to_the_peak_is_mapped(void **state) {
 }
 
 /* What is idle is used although it is less than what is missing. */
-static void test_frugal_growth_takes_what_there_is(void **state) {
+TEST_WITH(test_frugal_growth_takes_what_there_is, setup, teardown) {
     fixture_t *fixture = *state;
     fixture->allocator->is_frugal = true;
     void *step = allocate(fixture, GRANULE + 100, ZR_LIFETIME_STEP); /* most of a granule is lost */
@@ -578,7 +567,7 @@ static void drop(cache_t *cache) {
         give(cache->fixture, cache->tensors[--cache->n_tensors]);
 }
 
-static void test_the_hook_is_asked_last(void **state) {
+TEST_WITH(test_the_hook_is_asked_last, setup, teardown) {
     fixture_t *fixture = *state;
     cache_t cache;
     fill(&cache, fixture);
@@ -597,7 +586,7 @@ static void test_the_hook_is_asked_last(void **state) {
     drop(&cache);
 }
 
-static void test_a_hook_that_gives_up(void **state) {
+TEST_WITH(test_a_hook_that_gives_up, setup, teardown) {
     fixture_t *fixture = *state;
     cache_t cache;
     fill(&cache, fixture);
@@ -613,7 +602,7 @@ static void test_a_hook_that_gives_up(void **state) {
 }
 
 /* It says that it freed something. It is believed once, and no longer than less is live. */
-static void test_a_hook_that_frees_nothing(void **state) {
+TEST_WITH(test_a_hook_that_frees_nothing, setup, teardown) {
     fixture_t *fixture = *state;
     cache_t cache;
     fill(&cache, fixture);
@@ -633,7 +622,7 @@ static void test_a_hook_that_frees_nothing(void **state) {
     assert_null(unit);
 }
 
-static void test_a_hook_without_room_is_not_asked_itself(void **state) {
+TEST_WITH(test_a_hook_without_room_is_not_asked_itself, setup, teardown) {
     fixture_t *fixture = *state;
     cache_t cache;
     fill(&cache, fixture);
@@ -645,7 +634,7 @@ static void test_a_hook_without_room_is_not_asked_itself(void **state) {
 }
 
 /* The hook is no use where the addresses are the cause, but may be asked, and is told the size. */
-static void test_a_hook_for_a_request_beyond_all_addresses(void **state) {
+TEST_WITH(test_a_hook_for_a_request_beyond_all_addresses, setup, teardown) {
     fixture_t *fixture = *state;
     cache_t cache;
     fill(&cache, fixture);
@@ -655,34 +644,4 @@ static void test_a_hook_for_a_request_beyond_all_addresses(void **state) {
     assert_int_equal(try_allocate(fixture, size, ZR_LIFETIME_UNIT, &unit), ZR_ERR_BUDGET);
     assert_int_equal(cache.missing[0], size);
     drop(&cache);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_within_the_budget_memory_is_mapped, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_only_what_exceeds_the_budget_is_moved, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_pending_frees_come_before_moves, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_other_classes_give_first, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stitching, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_idle_memory_of_a_better_place_is_used, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_a_full_machine, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_is_moved_stays_poisoned, setup, teardown),
-        cmocka_unit_test(test_any_mapping_call_may_fail),
-        cmocka_unit_test_setup_teardown(test_memory_lost_to_the_machine, setup, teardown),
-        cmocka_unit_test(test_frugal_growth_reserves_what_is_live),
-        cmocka_unit_test_setup_teardown(test_frugal_growth_asks_in_order, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_frugal_growth_up_to_the_peak_is_mapped, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_frugal_growth_takes_what_there_is, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_hook_is_asked_last, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_hook_that_gives_up, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_hook_that_frees_nothing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_hook_without_room_is_not_asked_itself, setup,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_a_hook_for_a_request_beyond_all_addresses, setup,
-                                        teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

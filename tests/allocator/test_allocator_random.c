@@ -3,15 +3,8 @@
  * the oracle of replay_steps.c: both tiers, sizes from nothing to large, frees behind streams that
  * are late, and budgets that are felt. In the end each class is one range again.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "tests/allocator/replay_steps.h"
+#include "tests/common/test.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define N_OPERATIONS 20000
@@ -102,21 +95,11 @@ static void run(int class_index, bool is_late, size_t granule_bytes, size_t budg
     steps_close(&traffic.steps);
 }
 
-static void test_each_class(void **state) {
-    (void)state;
+TEST(test_each_class) {
     for (int i = 0; i < ZR_N_LIFETIMES; i++)
         run(i, i % 2 == 0, i % 3 == 0 ? 16384 : 4096, 200000);
 }
 
-static void test_all_classes_together(void **state) {
-    (void)state;
+TEST(test_all_classes_together) {
     run(MIXED, true, 4096, 250000);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_class),
-        cmocka_unit_test(test_all_classes_together),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

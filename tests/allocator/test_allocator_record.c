@@ -4,22 +4,13 @@
  * are late. Then each form of a snapshot is read again and held against the recording and the
  * allocator's statistics.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
 #include <jansson.h>
 
 #include "allocator/internal.h"
 #include "allocator/snapshot.h"
 #include "tests/allocator/fake_device.h"
+#include "tests/common/test.h"
 
 #define MIB ((size_t)1 << 20)
 #define MAX_LIVE 120
@@ -533,14 +524,12 @@ static void run(uint64_t seed, bool is_late, size_t n_restarts) {
     destroy(&oracle);
 }
 
-static void test_synchronous(void **state) {
-    (void)state;
+TEST(test_synchronous) {
     run(1, false, 0);
     run(2, false, 4);
 }
 
-static void test_late(void **state) {
-    (void)state;
+TEST(test_late) {
     run(3, true, 0);
     run(5, true, 4);
 }
@@ -559,11 +548,10 @@ static void *take(zr_allocator_t *allocator, const char *name, size_t size) {
 }
 
 /* What was live before is in the recording, from 0, and without a name; later ones come after. */
-static void test_started_late(void **state) {
+TEST(test_started_late) {
     oracle_t oracle;
     zr_recording_t *recording = NULL;
     zr_life_t life;
-    (void)state;
     create(&oracle, 1, true);
     void *first = take(oracle.allocator, "first", 100), *gone = take(oracle.allocator, "gone", 50);
     void *pending = take(oracle.allocator, "pending", 200);
@@ -601,12 +589,11 @@ static void test_started_late(void **state) {
 }
 
 /* Enough names that the table grows, and that some of them meet in it. */
-static void test_many_names(void **state) {
+TEST(test_many_names) {
     enum { N = 3000 };
     oracle_t oracle;
     zr_recording_t *recording = NULL;
     char name[32];
-    (void)state;
     create(&oracle, 1, false);
     assert_int_equal(zr_allocator_record_start(oracle.allocator, 0), ZR_OK);
     for (int i = 0; i < 2 * N; i++) {
@@ -627,12 +614,11 @@ static void test_many_names(void **state) {
 }
 
 /* At its limit a recording ends, says so once, is not saved, and can be begun again. */
-static void test_limit(void **state) {
+TEST(test_limit) {
     oracle_t oracle;
     zr_recording_t *recording = NULL;
     zr_recording_info_t info;
     void *pointers[500];
-    (void)state;
     create(&oracle, 1, false);
     zr_log_t log = fake_log(oracle.fake);
     assert_int_equal(zr_allocator_record_start(oracle.allocator, 16), ZR_ERR_MEMORY);
@@ -669,12 +655,11 @@ static void test_limit(void **state) {
 
 /* ---- files that cannot be written ------------------------------------------------------------ */
 
-static void test_unwritable(void **state) {
+TEST(test_unwritable) {
     static const char *const endings[] = {"csv", "json", "pickle"};
     oracle_t oracle;
     zr_recording_t *recording = NULL;
     char path[64];
-    (void)state;
     create(&oracle, 1, false);
     zr_log_t log = fake_log(oracle.fake);
     assert_int_equal(zr_allocator_record_start(oracle.allocator, 0), ZR_OK);
@@ -701,22 +686,13 @@ static void test_unwritable(void **state) {
 }
 
 static int prepare(void **state) {
-    (void)state;
     return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
 }
 
 static int clean(void **state) {
     char command[256];
-    (void)state;
     snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     return chdir("/") | system(command);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_synchronous),  cmocka_unit_test(test_late),
-        cmocka_unit_test(test_started_late), cmocka_unit_test(test_many_names),
-        cmocka_unit_test(test_limit),        cmocka_unit_test(test_unwritable),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -3,16 +3,9 @@
  * passed, waiting comes before refusing and before unmapping, and whatever fails on the
  * way, no block is lost.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "allocator/internal.h"
 #include "tests/allocator/fake_device.h"
+#include "tests/common/test.h"
 
 #define GRANULE ((size_t)65536)
 #define N_GRANULES 8
@@ -100,7 +93,7 @@ static void *free_late(fixture_t *fixture, void *pointer, int stream) {
 
 /* ---- order -------------------------------------------------------------------------- */
 
-static void test_not_handed_out_before_its_event(void **state) {
+TEST_WITH(test_not_handed_out_before_its_event, setup, teardown) {
     fixture_t *fixture = *state;
     void *old = free_late(fixture, allocate(fixture, 1000), 0);
     zr_tier_statistics_t statistics = statistics_of(fixture);
@@ -122,7 +115,7 @@ static void test_not_handed_out_before_its_event(void **state) {
     zr_free(fixture->allocator, &again, NULL);
 }
 
-static void test_without_a_stream_it_is_free_at_once(void **state) {
+TEST_WITH(test_without_a_stream_it_is_free_at_once, setup, teardown) {
     fixture_t *fixture = *state;
     void *pointer = allocate(fixture, 1000), *old = pointer;
     zr_free(fixture->allocator, &pointer, NULL);
@@ -132,7 +125,7 @@ static void test_without_a_stream_it_is_free_at_once(void **state) {
     zr_free(fixture->allocator, &pointer, NULL);
 }
 
-static void test_synchronous_devices_free_at_once(void **state) {
+TEST_WITH(test_synchronous_devices_free_at_once, setup_synchronous, teardown) {
     fixture_t *fixture = *state;
     void *old = free_late(fixture, allocate(fixture, 1000), 0);
     assert_int_equal(statistics_of(fixture).pending.peak, 0);
@@ -142,7 +135,7 @@ static void test_synchronous_devices_free_at_once(void **state) {
     zr_free(fixture->allocator, &pointer, NULL);
 }
 
-static void test_streams_pass_independently(void **state) {
+TEST_WITH(test_streams_pass_independently, setup, teardown) {
     fixture_t *fixture = *state;
     void *slow = free_late(fixture, allocate(fixture, 3000), 0);
     void *fast = free_late(fixture, allocate(fixture, 3000), 1);
@@ -156,7 +149,7 @@ static void test_streams_pass_independently(void **state) {
     zr_free(fixture->allocator, &other, NULL);
 }
 
-static void test_more_streams_than_queues(void **state) {
+TEST_WITH(test_more_streams_than_queues, setup, teardown) {
     fixture_t *fixture = *state;
     void *old[N_STREAMS];
     for (int i = 0; i < N_STREAMS; i++)
@@ -192,7 +185,7 @@ static void test_more_streams_than_queues(void **state) {
 
 /* ---- pressure ------------------------------------------------------------------------ */
 
-static void test_waits_before_it_refuses(void **state) {
+TEST_WITH(test_waits_before_it_refuses, setup, teardown) {
     fixture_t *fixture = *state;
     free_late(fixture, allocate(fixture, N_GRANULES / 2 * GRANULE), 0);
     free_late(fixture, allocate(fixture, N_GRANULES / 2 * GRANULE), 1);
@@ -201,7 +194,7 @@ static void test_waits_before_it_refuses(void **state) {
     zr_free(fixture->allocator, &all, NULL);
 }
 
-static void test_waits_no_longer_than_needed(void **state) {
+TEST_WITH(test_waits_no_longer_than_needed, setup, teardown) {
     fixture_t *fixture = *state;
     void *first = free_late(fixture, allocate(fixture, N_GRANULES / 2 * GRANULE), 1);
     free_late(fixture, allocate(fixture, N_GRANULES / 2 * GRANULE), 0);
@@ -212,7 +205,7 @@ static void test_waits_no_longer_than_needed(void **state) {
     zr_free(fixture->allocator, &half, NULL);
 }
 
-static void test_pending_memory_is_never_unmapped(void **state) {
+TEST_WITH(test_pending_memory_is_never_unmapped, setup, teardown) {
     fixture_t *fixture = *state;
     void *old = free_late(fixture, allocate(fixture, 4 * GRANULE), 0);
     assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
@@ -224,7 +217,7 @@ static void test_pending_memory_is_never_unmapped(void **state) {
     zr_free(fixture->allocator, &more, NULL);
 }
 
-static void test_destroy_waits(void **state) {
+TEST_WITH(test_destroy_waits, setup, teardown) {
     fixture_t *fixture = *state;
     free_late(fixture, allocate(fixture, 1000), 0);
     free_late(fixture, allocate(fixture, 1000), 1);
@@ -233,7 +226,7 @@ static void test_destroy_waits(void **state) {
     assert_string_equal(fixture->fake->text, "");
 }
 
-static void test_events_are_used_again(void **state) {
+TEST_WITH(test_events_are_used_again, setup, teardown) {
     fixture_t *fixture = *state;
     for (int i = 0; i < 1000; i++) {
         free_late(fixture, allocate(fixture, 256), 0);
@@ -259,19 +252,19 @@ static void check_free_without_event(fixture_t *fixture) {
     free_late(fixture, pointer, 0);
 }
 
-static void test_events_that_cannot_be_created(void **state) {
+TEST_WITH(test_events_that_cannot_be_created, setup, teardown) {
     fixture_t *fixture = *state;
     fixture->fake->fail_event_create = true;
     check_free_without_event(fixture);
 }
 
-static void test_events_that_cannot_be_recorded(void **state) {
+TEST_WITH(test_events_that_cannot_be_recorded, setup, teardown) {
     fixture_t *fixture = *state;
     fixture->fake->fail_event_record = true;
     check_free_without_event(fixture);
 }
 
-static void test_work_that_failed(void **state) {
+TEST_WITH(test_work_that_failed, setup, teardown) {
     fixture_t *fixture = *state;
     free_late(fixture, allocate(fixture, N_GRANULES * GRANULE), 0);
     void *pointer = NULL;
@@ -313,15 +306,15 @@ static void follow_marks(fixture_t *fixture, bool passes_at_once) {
         zr_free(fixture->allocator, &pointers[i], NULL);
 }
 
-static void test_work_that_is_fast_changes_no_place(void **state) {
+TEST_WITH(test_work_that_is_fast_changes_no_place, setup_beside, teardown) {
     follow_marks(*state, true);
 }
 
-static void test_work_that_is_slow_changes_no_place(void **state) {
+TEST_WITH(test_work_that_is_slow_changes_no_place, setup_beside, teardown) {
     follow_marks(*state, false);
 }
 
-static void test_streams_of_the_calling_thread_are_not_waited_for(void **state) {
+TEST_WITH(test_streams_of_the_calling_thread_are_not_waited_for, setup_beside, teardown) {
     fixture_t *fixture = *state;
     void *old = free_late(fixture, allocate(fixture, 1000), N_STREAMS - 1);
     void *again = allocate(fixture, 1000);
@@ -331,39 +324,11 @@ static void test_streams_of_the_calling_thread_are_not_waited_for(void **state) 
 }
 
 /* Without marks, who does not wait does not grow either. */
-static void test_without_marks_blocks_are_free_as_they_pass(void **state) {
+TEST_WITH(test_without_marks_blocks_are_free_as_they_pass, setup_beside, teardown) {
     fixture_t *fixture = *state;
     void *old = free_late(fixture, allocate(fixture, 1000), 0);
     fake_stream_pass(fixture->streams[0], 1);
     void *again = allocate(fixture, 1000);
     assert_ptr_equal(again, old);
     zr_free(fixture->allocator, &again, NULL);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_not_handed_out_before_its_event, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_without_a_stream_it_is_free_at_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_synchronous_devices_free_at_once, setup_synchronous,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_streams_pass_independently, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_more_streams_than_queues, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_waits_before_it_refuses, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_waits_no_longer_than_needed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_pending_memory_is_never_unmapped, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_destroy_waits, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_events_are_used_again, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_events_that_cannot_be_created, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_events_that_cannot_be_recorded, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_work_that_failed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_work_that_is_fast_changes_no_place, setup_beside,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_work_that_is_slow_changes_no_place, setup_beside,
-                                        teardown),
-        cmocka_unit_test_setup_teardown(test_streams_of_the_calling_thread_are_not_waited_for,
-                                        setup_beside, teardown),
-        cmocka_unit_test_setup_teardown(test_without_marks_blocks_are_free_as_they_pass,
-                                        setup_beside, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,17 +3,10 @@
  * writes stays its own, and the counts are right in the end. ThreadSanitizer watches.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "allocator/record.h"
 #include "tests/allocator/fake_device.h"
+#include "tests/common/test.h"
 
 #define N_THREADS 4
 #define N_SLOTS 24
@@ -119,8 +112,7 @@ static void record(zr_allocator_t *allocator, int i) {
     zr_recording_destroy(&recording);
 }
 
-static void test_threads_share_an_allocator(void **state) {
-    (void)state;
+TEST(test_threads_share_an_allocator) {
     fake_t *fake = fake_open(16384, false);
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = fake_log(fake);
@@ -180,7 +172,6 @@ typedef struct cache {
 
 static bool evict(void *context, zr_tier_t tier, size_t size_bytes) {
     cache_t *cache = context;
-    (void)tier;
     pthread_mutex_lock(&cache->lock);
     bool has_some = size_bytes > 0 && cache->n_tensors > 0;
     cache->n_calls++;
@@ -222,8 +213,7 @@ static void *fill_cache(void *context) {
 }
 
 /* A request may be refused although the hook has helped, when others were faster. */
-static void test_threads_share_a_hook(void **state) {
-    (void)state;
+TEST(test_threads_share_a_hook) {
     fake_t *fake = fake_open(16384, false);
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = fake_log(fake);
@@ -249,10 +239,4 @@ static void test_threads_share_a_hook(void **state) {
         zr_free(cache.allocator, &cache.tensors[--cache.n_tensors], NULL);
     zr_allocator_destroy(&cache.allocator);
     fake_close(fake);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads_share_an_allocator),
-                                       cmocka_unit_test(test_threads_share_a_hook)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,9 @@
  * what differs in anything is made, and so is what there was no room to keep.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/allocator/plan_cases.h"
+#include "tests/common/test.h"
 
 #define N_BUFFERS 40
 #define N_CASES 20
@@ -51,10 +45,9 @@ static void expect_same(const made_t *a, const made_t *b) {
 }
 
 /* Twice in another order; a cache that has room for few, or none, changes nothing. */
-static void plans_are_those_without(void **state) {
+TEST(plans_are_those_without) {
     static const size_t sizes[] = {(size_t)1 << 20, 5 * N_BUFFERS * 40, 100};
     zr_plan_buffer_t buffers[N_BUFFERS];
-    (void)state;
     for (size_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
         zr_plan_cache_t *cache = zr_plan_cache_create(sizes[k]);
         zr_plan_options_t with = options_with(cache), without = options_with(NULL);
@@ -86,11 +79,10 @@ static bool is_found(const zr_plan_options_t *options, const zr_plan_buffer_t *b
 }
 
 /* By each of its buffers' numbers, and by what is asked of it. */
-static void what_differs_is_made(void **state) {
+TEST(what_differs_is_made) {
     zr_plan_buffer_t buffers[N_BUFFERS], other[N_BUFFERS];
     zr_plan_cache_t *cache = zr_plan_cache_create((size_t)1 << 20);
     zr_plan_options_t options = options_with(cache), changed;
-    (void)state;
     make_case(0, buffers);
     made_t first = make(&options, buffers);
     assert_true(is_found(&options, buffers, &first));
@@ -117,12 +109,11 @@ static void what_differs_is_made(void **state) {
 }
 
 /* What was used last stays. */
-static void the_oldest_goes(void **state) {
+TEST(the_oldest_goes) {
     zr_plan_buffer_t buffers[3][N_BUFFERS];
     made_t made[3];
     zr_plan_cache_t *cache = zr_plan_cache_create(2 * (N_BUFFERS * 40 + 200));
     zr_plan_options_t options = options_with(cache);
-    (void)state;
     for (size_t i = 0; i < 3; i++)
         make_case(i, buffers[i]);
     for (size_t i = 0; i < 2; i++)
@@ -151,10 +142,9 @@ static void *plan_all(void *argument) {
     return NULL;
 }
 
-static void several_threads_share_one(void **state) {
+TEST(several_threads_share_one) {
     zr_plan_cache_t *cache = zr_plan_cache_create(3 * (N_BUFFERS * 40 + 200));
     pthread_t threads[3];
-    (void)state;
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, plan_all, cache), 0);
     for (size_t i = 0; i < 3; i++) {
@@ -163,11 +153,4 @@ static void several_threads_share_one(void **state) {
         assert_null(failed);
     }
     zr_plan_cache_destroy(&cache);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_are_those_without), cmocka_unit_test(what_differs_is_made),
-        cmocka_unit_test(the_oldest_goes), cmocka_unit_test(several_threads_share_one)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,8 @@
  * rectangles, validity of large ones, and the same plan for the same input. Work is limited
  * in steps, so that nothing here depends on time.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/allocator/plan_cases.h"
+#include "tests/common/test.h"
 
 #define MAX_BUFFERS 8000
 
@@ -47,8 +40,7 @@ static void plan_small(size_t n_buffers) {
     assert_false(result.is_stopped);
 }
 
-static void test_least_height(void **state) {
-    (void)state;
+TEST(test_least_height) {
     plan_random_t random = {1};
     for (int i = 0; i < 3000; i++) {
         size_t n = plan_random_in(&random, 1, 9);
@@ -59,8 +51,7 @@ static void test_least_height(void **state) {
 }
 
 /* Hardly any room: some need more than what is alive at once, which has to be proven. */
-static void test_least_height_full(void **state) {
-    (void)state;
+TEST(test_least_height_full) {
     plan_random_t random = {11};
     size_t n_above = 0;
     for (int i = 0; i < 4000; i++) {
@@ -76,8 +67,7 @@ static void test_least_height_full(void **state) {
     assert_true(n_above > 3);
 }
 
-static void test_least_height_aligned(void **state) {
-    (void)state;
+TEST(test_least_height_aligned) {
     plan_random_t random = {2};
     for (int i = 0; i < 8000; i++) {
         size_t n = plan_random_in(&random, 1, i % 10 == 0 ? 8 : 7);
@@ -89,8 +79,7 @@ static void test_least_height_aligned(void **state) {
 }
 
 /* The least height is above what is alive at once, and the search has to find that out. */
-static void test_unavoidable_hole(void **state) {
-    (void)state;
+TEST(test_unavoidable_hole) {
     static const zr_plan_buffer_t hole[] = {
         {0, 2, 3, 0}, {1, 4, 2, 0}, {3, 6, 3, 0}, {2, 3, 3, 0},
         {5, 8, 2, 0}, {4, 5, 2, 0}, {0, 1, 2, 0},
@@ -101,8 +90,7 @@ static void test_unavoidable_hole(void **state) {
 
 /* ---- cut rectangles ------------------------------------------------------------------------ */
 
-static void test_no_loss(void **state) {
-    (void)state;
+TEST(test_no_loss) {
     plan_random_t random = {3};
     zr_plan_options_t options = in_steps(4000000);
     for (int i = 0; i < 400; i++) {
@@ -116,8 +104,7 @@ static void test_no_loss(void **state) {
 }
 
 /* Sizes so large and odd that the search has to count in larger units. */
-static void test_large_sizes(void **state) {
-    (void)state;
+TEST(test_large_sizes) {
     plan_random_t random = {4};
     zr_plan_options_t options = in_steps(100000);
     for (int i = 0; i < 50; i++) {
@@ -132,8 +119,7 @@ static void test_large_sizes(void **state) {
 
 /* ---- repetition ------------------------------------------------------------------------------ */
 
-static void test_micro_batches(void **state) {
-    (void)state;
+TEST(test_micro_batches) {
     plan_random_t random = {5};
     for (size_t n_micro_batches = 1; n_micro_batches <= 16; n_micro_batches *= 4) {
         for (size_t n_layers = 2; n_layers <= 32; n_layers *= 4) {
@@ -147,8 +133,7 @@ static void test_micro_batches(void **state) {
 
 /* Micro-batches too irregular for most greedy orders, held together by what lives across them:
  * accumulators that begin in the first, and buffers handed on from each to the next. */
-static void test_folding(void **state) {
-    (void)state;
+TEST(test_folding) {
     enum { N = 40, N_COPIES = 20, PERIOD = 50 };
     int n_folded = 0;
     plan_random_t random = {12};
@@ -176,8 +161,7 @@ static void test_folding(void **state) {
 }
 
 /* Equal stretches that share nothing are planned once, and all lie alike. */
-static void test_twins(void **state) {
-    (void)state;
+TEST(test_twins) {
     enum { N = 40, N_COPIES = 20 };
     plan_random_t random = {6};
     zr_plan_options_t options = in_steps(2000000);
@@ -202,8 +186,7 @@ static void test_twins(void **state) {
 /* ---- large -------------------------------------------------------------------------------------
  */
 
-static void test_large(void **state) {
-    (void)state;
+TEST(test_large) {
     static const size_t counts[] = {1000, 3000, 7000};
     plan_random_t random = {7};
     for (int i = 0; i < 3; i++) {
@@ -222,8 +205,7 @@ static void test_large(void **state) {
 /* ---- the same again
  * ------------------------------------------------------------------------------ */
 
-static void test_same_plan(void **state) {
-    (void)state;
+TEST(test_same_plan) {
     static size_t first[MAX_BUFFERS];
     plan_random_t random = {8};
     for (int i = 0; i < 20; i++) {
@@ -257,8 +239,7 @@ static bool is_cancelled(void *context) {
     return ++ticks->n_looks >= ticks->cancel_at;
 }
 
-static void test_deadline_and_cancel(void **state) {
-    (void)state;
+TEST(test_deadline_and_cancel) {
     plan_random_t random = {9};
     plan_random_buffers(&random, buffers, 300, 100000, 400);
     for (int i = 0; i < 40; i++) {
@@ -278,8 +259,7 @@ static void test_deadline_and_cancel(void **state) {
 }
 
 /* With a capacity it stops as soon as that is reached, however low it could get. */
-static void test_capacity(void **state) {
-    (void)state;
+TEST(test_capacity) {
     plan_random_t random = {10};
     plan_cut_rectangle(&random, buffers, 80, 200, 1000);
     zr_plan_options_t options = in_steps(4000000);
@@ -301,9 +281,6 @@ static void test_capacity(void **state) {
  * --------------------------------------------------------------------------------- */
 
 static void count_message(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)level;
-    (void)rank;
-    (void)message;
     ++*(int *)context;
 }
 
@@ -323,8 +300,7 @@ static void assert_refused(zr_plan_buffer_t bad) {
     assert_int_equal(zr_plan_max_live(buffers, 2), 0);
 }
 
-static void test_refused(void **state) {
-    (void)state;
+TEST(test_refused) {
     assert_refused((zr_plan_buffer_t){5, 5, 1, 0});
     assert_refused((zr_plan_buffer_t){6, 5, 1, 0});
     assert_refused((zr_plan_buffer_t){INT64_MAX, INT64_MIN, 1, 0});
@@ -344,8 +320,7 @@ static void test_refused(void **state) {
     assert_int_equal(n_messages, 3);
 }
 
-static void test_extremes(void **state) {
-    (void)state;
+TEST(test_extremes) {
     zr_plan_options_t options = in_steps(100000);
     assert_int_equal(plan(0, &options).height_bytes, 0);
     assert_int_equal(zr_plan_offsets(NULL, 0, NULL, NULL, NULL), ZR_OK);
@@ -365,25 +340,4 @@ static void test_extremes(void **state) {
     for (size_t i = 0; i < 3000; i++)
         buffers[i] = (zr_plan_buffer_t){(int64_t)i, 6000 - (int64_t)i, 5, 0};
     assert_int_equal(plan(3000, &options).height_bytes, 15000);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_least_height),
-        cmocka_unit_test(test_least_height_full),
-        cmocka_unit_test(test_least_height_aligned),
-        cmocka_unit_test(test_unavoidable_hole),
-        cmocka_unit_test(test_no_loss),
-        cmocka_unit_test(test_large_sizes),
-        cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_folding),
-        cmocka_unit_test(test_twins),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_same_plan),
-        cmocka_unit_test(test_deadline_and_cancel),
-        cmocka_unit_test(test_capacity),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_extremes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

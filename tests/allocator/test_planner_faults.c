@@ -4,16 +4,9 @@
  *
  * The linker sends malloc, calloc and realloc of the library here (--wrap).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/allocator/fail_malloc.h"
 #include "tests/allocator/plan_cases.h"
+#include "tests/common/test.h"
 
 #define N_BUFFERS 600
 
@@ -21,9 +14,6 @@ static zr_plan_buffer_t buffers[N_BUFFERS];
 static size_t offsets[N_BUFFERS];
 
 static void count_message(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)level;
-    (void)rank;
-    (void)message;
     ++*(int *)context;
 }
 
@@ -66,8 +56,7 @@ static void plan_with_every_fault(size_t n_buffers, size_t least_faults) {
 }
 
 /* What one search of several parts needs, the exact search among it. */
-static void test_parts(void **state) {
-    (void)state;
+TEST(test_parts) {
     plan_random_t random = {1};
     plan_cut_rectangle(&random, buffers, 60, 100, 500);
     plan_cut_rectangle(&random, buffers + 60, 70, 100, 480);
@@ -79,8 +68,7 @@ static void test_parts(void **state) {
 }
 
 /* Folding plans within a plan. */
-static void test_folding(void **state) {
-    (void)state;
+TEST(test_folding) {
     plan_random_t random = {2};
     size_t n = plan_micro_batches(&random, buffers, 6, 8);
     /* Something irregular, so that the greedy orders do not suffice. */
@@ -88,12 +76,4 @@ static void test_folding(void **state) {
         buffers[n++] = (zr_plan_buffer_t){(int64_t)(i * 120 + 50), (int64_t)(i * 120 + 65),
                                           256 * (1000 + 137 * 3), 256};
     plan_with_every_fault(n, 10);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_folding),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

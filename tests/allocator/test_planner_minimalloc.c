@@ -4,16 +4,9 @@
  */
 #include <dirent.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/allocator/plan_cases.h"
+#include "tests/common/test.h"
 
 #define MAX_BUFFERS 4096
 #define MAX_STEPS 3000000

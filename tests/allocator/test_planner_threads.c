@@ -1,14 +1,8 @@
 /* Several threads plan at once: each gets the plan that it gets alone. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/allocator/plan_cases.h"
+#include "tests/common/test.h"
 
 #define N_BUFFERS 80
 #define N_THREADS 4
@@ -33,8 +27,7 @@ static void *plan(void *argument) {
     return NULL;
 }
 
-static void test_threads(void **state) {
-    (void)state;
+TEST(test_threads) {
     static planner_t alone[N_THREADS], together[N_THREADS];
     pthread_t threads[N_THREADS];
     for (int i = 0; i < N_THREADS; i++) {
@@ -52,9 +45,4 @@ static void test_threads(void **state) {
         assert_true(plan_is_valid(together[i].buffers, N_BUFFERS, together[i].offsets,
                                   together[i].result.height_bytes));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,18 +4,10 @@
  * again; and memory passes from stream to stream in order, also where the plan was left or
  * something failed. replay_steps.c watches each step.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "allocator/internal.h"
 #include "allocator/snapshot.h"
 #include "tests/allocator/replay_steps.h"
+#include "tests/common/test.h"
 
 #define GRANULE ((size_t)4096)
 #define PLENTY ((size_t)4 << 20)
@@ -156,8 +148,7 @@ static void check_follows(bool is_late) {
     steps_close(&steps);
 }
 
-static void test_a_step_that_repeats_is_planned(void **state) {
-    (void)state;
+TEST(test_a_step_that_repeats_is_planned) {
     check_follows(false);
     check_follows(true);
 }
@@ -336,8 +327,7 @@ static void check_divergence(const divergence_t *divergence, bool is_late) {
     steps_close(&steps);
 }
 
-static void test_each_divergence(void **state) {
-    (void)state;
+TEST(test_each_divergence) {
     for (int is_late = 0; is_late < 2; is_late++) {
         for (size_t i = 0; i < N_DIVERGENCES; i++)
             check_divergence(&divergences[i], is_late != 0);
@@ -345,8 +335,7 @@ static void test_each_divergence(void **state) {
 }
 
 /* A step that changes for good is learnt in one. */
-static void test_each_divergence_that_stays(void **state) {
-    (void)state;
+TEST(test_each_divergence_that_stays) {
     for (size_t i = 0; i < 2 * N_DIVERGENCES; i++) {
         const divergence_t *divergence = &divergences[i / 2];
         if (divergence->blocks_plan)
@@ -372,8 +361,7 @@ static void free_extra(steps_t *steps) {
 }
 
 /* All pairs, one after the other, with usual steps between some: whatever comes, it is served. */
-static void test_divergences_in_a_row(void **state) {
-    (void)state;
+TEST(test_divergences_in_a_row) {
     for (int is_late = 0; is_late < 2; is_late++) {
         steps_t *steps = open_plain(is_late != 0);
         step_t usual = base_step();
@@ -396,8 +384,7 @@ static void test_divergences_in_a_row(void **state) {
 }
 
 /* A step that needs more than was ever live at once takes the plan's memory for it. */
-static void test_step_that_left_gets_the_memory(void **state) {
-    (void)state;
+TEST(test_step_that_left_gets_the_memory) {
     for (int is_late = 0; is_late < 2; is_late++) {
         steps_t *steps = open_with(is_late != 0, PLENTY, 0);
         step_t step = base_step(), other = step;
@@ -419,8 +406,7 @@ static void test_step_that_left_gets_the_memory(void **state) {
 
 /* ---- planning again ------------------------------------------------------------------------ */
 
-static void test_patience_grows(void **state) {
-    (void)state;
+TEST(test_patience_grows) {
     static const size_t planned_after[] = {1, 2, 3, 5, 9, 17, 33, 65, 129, 193};
     steps_t *steps = open_plain(false);
     step_t step = base_step();
@@ -446,8 +432,7 @@ static void test_patience_grows(void **state) {
     steps_close(&steps);
 }
 
-static void test_sizes_that_vary_are_enlarged(void **state) {
-    (void)state;
+TEST(test_sizes_that_vary_are_enlarged) {
     steps_t *steps = open_plain(true);
     step_t step = base_step();
     step_op_t *act = &step.ops[find(&step, STEP_ALLOCATE, ACT_1)];
@@ -488,8 +473,7 @@ static step_t accumulating_step(const size_t *sizes, size_t n) {
     return step;
 }
 
-static void test_micro_batches_share_their_largest_size(void **state) {
-    (void)state;
+TEST(test_micro_batches_share_their_largest_size) {
     steps_t *steps = open_plain(false);
     static const size_t seen[][4] = {{1000, 2000, 7000, 3000}, {1000, 2000, 6000, 4000}};
     static const size_t any[][4] = {
@@ -549,8 +533,7 @@ static void expect_no_reach(steps_t *steps) {
     assert_false(zr_allocator_replay_reach(steps->allocator, reach, 2));
 }
 
-static void test_what_would_follow_is_known(void **state) {
-    (void)state;
+TEST(test_what_would_follow_is_known) {
     for (int is_late = 0; is_late < 2; is_late++) {
         steps_t *steps = open_plain(is_late != 0);
         expect_no_reach(steps);
@@ -599,10 +582,9 @@ static void expect_any_reach(steps_t *steps, bool is_any) {
 
 /* On a late device what no stream uses has no place. Where its size varies, what it finds depends
  * on all steps before; also where it is no micro-batch's, and has no scale. */
-static void test_what_has_no_place_may_not_vary(void **state) {
+TEST(test_what_has_no_place_may_not_vary) {
     static const uint32_t scales[3] = {10, 20, 15};
     static const size_t of_micro_batch = 0, of_update = 6;
-    (void)state;
     for (int i = 0; i < 4; i++) {
         bool varies = i % 2 != 0;
         steps_t *steps = open_plain(true);
@@ -615,9 +597,8 @@ static void test_what_has_no_place_may_not_vary(void **state) {
 }
 
 /* What has varied while it had a place, and then has none, because it outlives its step. */
-static void test_what_had_a_place_may_not_vary_without(void **state) {
+TEST(test_what_had_a_place_may_not_vary_without) {
     static const uint32_t scales[6] = {20, 10, 15, 20, 20, 20};
-    (void)state;
     for (int varies = 0; varies < 2; varies++) {
         steps_t *steps = open_plain(false);
         for (size_t i = 0; i < 6; i++) {
@@ -640,8 +621,7 @@ static void test_what_had_a_place_may_not_vary_without(void **state) {
     }
 }
 
-static void test_too_many_allocations_are_said_once(void **state) {
-    (void)state;
+TEST(test_too_many_allocations_are_said_once) {
     steps_t *steps = open_with(true, PLENTY, N_ALLOCATIONS - 1);
     step_t step = base_step();
     steps_run_times(steps, &step, 6);
@@ -659,8 +639,7 @@ static void test_too_many_allocations_are_said_once(void **state) {
 /* ---- what is left out -------------------------------------------------------------------------
  */
 
-static void test_what_outlives_its_step_is_left_out(void **state) {
-    (void)state;
+TEST(test_what_outlives_its_step_is_left_out) {
     for (int is_late = 0; is_late < 2; is_late++) {
         steps_t *steps = open_plain(is_late != 0);
         step_t step = base_step();
@@ -679,8 +658,7 @@ static void test_what_outlives_its_step_is_left_out(void **state) {
     }
 }
 
-static void test_empty_and_persistent_ones_are_not_its_business(void **state) {
-    (void)state;
+TEST(test_empty_and_persistent_ones_are_not_its_business) {
     steps_t *steps = open_plain(true);
     step_t step = base_step();
     steps_run_times(steps, &step, 2);
@@ -703,8 +681,7 @@ static void test_empty_and_persistent_ones_are_not_its_business(void **state) {
 }
 
 /* A last segment without allocations is one all the same. */
-static void test_a_step_that_ends_early_is_not_clean(void **state) {
-    (void)state;
+TEST(test_a_step_that_ends_early_is_not_clean) {
     steps_t *steps = open_plain(false);
     step_t step = base_step(), longer = step;
     step_mark(&longer, 0, UPDATE, 3);
@@ -719,8 +696,7 @@ static void test_a_step_that_ends_early_is_not_clean(void **state) {
 }
 
 /* Sizes are enlarged only between steps that do the same. */
-static void test_other_steps_do_not_enlarge_each_other(void **state) {
-    (void)state;
+TEST(test_other_steps_do_not_enlarge_each_other) {
     steps_t *steps = open_plain(false);
     step_t first = {.n_ops = 0}, second;
     step_mark(&first, 1, 0, 0);
@@ -749,8 +725,7 @@ static void do_part(steps_t *steps, const step_t *step, size_t from, size_t to) 
 }
 
 /* Stop, or stop and start, at every place of a step, in the first, second and later steps. */
-static void test_stop_and_start_anywhere(void **state) {
-    (void)state;
+TEST(test_stop_and_start_anywhere) {
     step_t step = base_step();
     for (size_t at = 0; at < 3 * step.n_ops; at++) {
         size_t n_before = at / step.n_ops, middle = at % step.n_ops;
@@ -783,8 +758,7 @@ static void test_stop_and_start_anywhere(void **state) {
     }
 }
 
-static void test_leaks_of_planned_memory_are_told(void **state) {
-    (void)state;
+TEST(test_leaks_of_planned_memory_are_told) {
     for (int is_late = 0; is_late < 2; is_late++) {
         steps_t *steps = open_plain(is_late != 0);
         step_t step = base_step();
@@ -816,8 +790,7 @@ static step_op_t persistent(int slot, size_t size_bytes) {
 }
 
 /* In the middle of a step, at each place, something comes that needs the plan's memory. */
-static void test_a_plan_gives_way(void **state) {
-    (void)state;
+TEST(test_a_plan_gives_way) {
     step_t step = base_step();
     size_t n_dropped = 0;
     for (size_t at = 0; at < 2 * step.n_ops; at++) {
@@ -847,8 +820,7 @@ static void test_a_plan_gives_way(void **state) {
 }
 
 /* A step that has left its plan gets the plan's memory; what is live then stays known. */
-static void test_what_a_dropped_plan_leaves_is_learnt(void **state) {
-    (void)state;
+TEST(test_what_a_dropped_plan_leaves_is_learnt) {
     for (int is_late = 0; is_late < 2; is_late++) {
         steps_t *steps = open_with(is_late != 0, PLENTY, 0);
         step_t step = base_step(), other = step;
@@ -864,8 +836,7 @@ static void test_what_a_dropped_plan_leaves_is_learnt(void **state) {
 }
 
 /* Every second of many tensors lives when their plan is dropped: each needs blocks of its own. */
-static void test_many_live_when_a_plan_is_dropped(void **state) {
-    (void)state;
+TEST(test_many_live_when_a_plan_is_dropped) {
     enum { N = 12000 };
     static void *pointers[N];
     steps_t *steps = open_with(false, (size_t)16 << 20, 0);
@@ -891,8 +862,7 @@ static void test_many_live_when_a_plan_is_dropped(void **state) {
     steps_close(&steps);
 }
 
-static void test_without_room_for_a_plan_it_goes_on_without(void **state) {
-    (void)state;
+TEST(test_without_room_for_a_plan_it_goes_on_without) {
     for (int is_late = 0; is_late < 2; is_late++) {
         steps_t *steps = open_with(is_late != 0, 24 * GRANULE, 0);
         step_op_t large = persistent(EXTRA, 14 * GRANULE);
@@ -913,8 +883,7 @@ static void test_without_room_for_a_plan_it_goes_on_without(void **state) {
     }
 }
 
-static void test_each_map_call_fails(void **state) {
-    (void)state;
+TEST(test_each_map_call_fails) {
     step_t step = base_step(), other = step;
     change_larger(&other);
     size_t n = 1;
@@ -975,8 +944,7 @@ static void check_recording(steps_t *steps, size_t n_live, size_t n_made, size_t
 }
 
 /* A recording begins and ends at every place of a step that is served by plan. */
-static void test_recordings_see_planned_memory(void **state) {
-    (void)state;
+TEST(test_recordings_see_planned_memory) {
     step_t step = base_step();
     for (size_t at = 0; at < step.n_ops; at++) {
         steps_t *steps = open_plain(at % 2 != 0);
@@ -1032,8 +1000,7 @@ static size_t waits_of(const step_t *step, size_t *n_events_p) {
     return n_waits;
 }
 
-static void test_no_more_waits_than_needed(void **state) {
-    (void)state;
+TEST(test_no_more_waits_than_needed) {
     step_t step = {.n_ops = 0};
     size_t n_events = 0;
     /* One stream waits for nobody. */
@@ -1057,8 +1024,7 @@ static void test_no_more_waits_than_needed(void **state) {
 }
 
 /* What another stream than compute frees is kept for the segment after, and no longer. */
-static void test_what_others_free_is_kept_for_a_segment(void **state) {
-    (void)state;
+TEST(test_what_others_free_is_kept_for_a_segment) {
     for (int has_compute = 0; has_compute < 2; has_compute++) {
         steps_options_t options = {.granule_bytes = GRANULE, .is_late = true};
         options.budget_bytes = PLENTY;
@@ -1081,8 +1047,7 @@ static void test_what_others_free_is_kept_for_a_segment(void **state) {
 }
 
 /* Memory that one stream has used, given to a tensor that nobody uses, passes to a third. */
-static void test_what_was_never_used_hides_nobody(void **state) {
-    (void)state;
+TEST(test_what_was_never_used_hides_nobody) {
     for (int others = 0; others < 2; others++) {
         steps_t *steps = open_plain(true);
         step_t step = {.n_ops = 0};
@@ -1106,8 +1071,7 @@ static void test_what_was_never_used_hides_nobody(void **state) {
 }
 
 /* A tensor of the step before is freed before this one allocates: its place waits for that. */
-static void test_a_late_free_is_waited_for_in_the_next_step(void **state) {
-    (void)state;
+TEST(test_a_late_free_is_waited_for_in_the_next_step) {
     steps_t *steps = open_plain(true);
     step_t step = {.n_ops = 0};
     step_mark(&step, 1, 0, 0);
@@ -1142,8 +1106,7 @@ static void let_fail(steps_t *steps, failing_t what, bool fails) {
 }
 
 /* In one step, or a whole one, events cannot be had: nothing is lost, and order is kept. */
-static void test_device_failures(void **state) {
-    (void)state;
+TEST(test_device_failures) {
     step_t step = base_step();
     for (int what = 0; what < N_FAILING; what++) {
         for (size_t at = 0; at <= 3 * step.n_ops; at++) {
@@ -1167,39 +1130,4 @@ static void test_device_failures(void **state) {
             steps_close(&steps);
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_step_that_repeats_is_planned),
-        cmocka_unit_test(test_each_divergence),
-        cmocka_unit_test(test_each_divergence_that_stays),
-        cmocka_unit_test(test_divergences_in_a_row),
-        cmocka_unit_test(test_step_that_left_gets_the_memory),
-        cmocka_unit_test(test_patience_grows),
-        cmocka_unit_test(test_sizes_that_vary_are_enlarged),
-        cmocka_unit_test(test_micro_batches_share_their_largest_size),
-        cmocka_unit_test(test_what_would_follow_is_known),
-        cmocka_unit_test(test_what_has_no_place_may_not_vary),
-        cmocka_unit_test(test_what_had_a_place_may_not_vary_without),
-        cmocka_unit_test(test_too_many_allocations_are_said_once),
-        cmocka_unit_test(test_what_outlives_its_step_is_left_out),
-        cmocka_unit_test(test_empty_and_persistent_ones_are_not_its_business),
-        cmocka_unit_test(test_stop_and_start_anywhere),
-        cmocka_unit_test(test_leaks_of_planned_memory_are_told),
-        cmocka_unit_test(test_a_plan_gives_way),
-        cmocka_unit_test(test_without_room_for_a_plan_it_goes_on_without),
-        cmocka_unit_test(test_each_map_call_fails),
-        cmocka_unit_test(test_recordings_see_planned_memory),
-        cmocka_unit_test(test_no_more_waits_than_needed),
-        cmocka_unit_test(test_what_others_free_is_kept_for_a_segment),
-        cmocka_unit_test(test_what_a_dropped_plan_leaves_is_learnt),
-        cmocka_unit_test(test_many_live_when_a_plan_is_dropped),
-        cmocka_unit_test(test_a_step_that_ends_early_is_not_clean),
-        cmocka_unit_test(test_other_steps_do_not_enlarge_each_other),
-        cmocka_unit_test(test_what_was_never_used_hides_nobody),
-        cmocka_unit_test(test_a_late_free_is_waited_for_in_the_next_step),
-        cmocka_unit_test(test_device_failures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

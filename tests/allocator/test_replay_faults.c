@@ -3,16 +3,9 @@
  * in planning, or in putting a plan into force, training goes on, nothing is lost, and once there
  * is memory again, steps are served by plan again.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "tests/allocator/fail_malloc.h"
 #include "tests/allocator/replay_steps.h"
+#include "tests/common/test.h"
 
 #define PLENTY ((size_t)4 << 20)
 #define N_STEPS 8
@@ -100,20 +93,10 @@ static void check(bool stays) {
     }
 }
 
-static void test_each_allocation_fails_once(void **state) {
-    (void)state;
+TEST(test_each_allocation_fails_once) {
     check(false);
 }
 
-static void test_all_allocations_fail_from_one_on(void **state) {
-    (void)state;
+TEST(test_all_allocations_fail_from_one_on) {
     check(true);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_allocation_fails_once),
-        cmocka_unit_test(test_all_allocations_fail_from_one_on),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

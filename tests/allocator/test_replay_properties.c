@@ -5,18 +5,10 @@
  * are right, and no address is used again before the work on it has passed. When steps repeat,
  * they are soon served by plan alone, from the same places and without a call into the device.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "allocator/internal.h"
 #include "allocator/record.h"
 #include "tests/allocator/replay_steps.h"
+#include "tests/common/test.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define N_OPERATIONS 12000
@@ -501,36 +493,22 @@ static void run(uint64_t seed, const steps_options_t *options) {
     free(training);
 }
 
-static void test_synchronous(void **state) {
-    (void)state;
+TEST(test_synchronous) {
     run(1, &(steps_options_t){.granule_bytes = 4096, .budget_bytes = (size_t)4 << 20});
 }
 
-static void test_synchronous_in_a_tight_budget(void **state) {
-    (void)state;
+TEST(test_synchronous_in_a_tight_budget) {
     run(2, &(steps_options_t){.granule_bytes = 4096, .budget_bytes = 90000});
 }
 
-static void test_late(void **state) {
-    (void)state;
+TEST(test_late) {
     run(3, &(steps_options_t){
                .granule_bytes = 4096, .is_late = true, .budget_bytes = (size_t)4 << 20});
     run(4, &(steps_options_t){
                .granule_bytes = 65536, .is_late = true, .budget_bytes = (size_t)16 << 20});
 }
 
-static void test_late_in_a_tight_budget(void **state) {
-    (void)state;
+TEST(test_late_in_a_tight_budget) {
     run(5, &(steps_options_t){.granule_bytes = 4096, .is_late = true, .budget_bytes = 110000});
     run(6, &(steps_options_t){.granule_bytes = 16384, .is_late = true, .budget_bytes = 160000});
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_synchronous),
-        cmocka_unit_test(test_synchronous_in_a_tight_budget),
-        cmocka_unit_test(test_late),
-        cmocka_unit_test(test_late_in_a_tight_budget),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

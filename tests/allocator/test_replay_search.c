@@ -4,18 +4,12 @@
  * the one without loss, and it is taken at the start of a step, when nothing lives in its way.
  */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "allocator/internal.h"
 #include "allocator/replay_search.h"
 #include "tests/allocator/fake_device.h"
 #include "tests/allocator/plan_cases.h"
+#include "tests/common/test.h"
 
 #define N_TENSORS 48
 #define N_TIMES 24
@@ -122,8 +116,7 @@ static void await_search(const training_t *training) {
         sched_yield();
 }
 
-static void test_lower_plan_is_taken(void **state) {
-    (void)state;
+TEST(test_lower_plan_is_taken) {
     training_t training;
     open_lossy(&training, false);
     zr_replay_plan_t before = statistics_of(&training).plans[ZR_TIER_DEVICE];
@@ -144,8 +137,7 @@ static void test_lower_plan_is_taken(void **state) {
 }
 
 /* Something of the plan lives beyond its step: the plan stays until it is gone. */
-static void test_not_while_something_lives(void **state) {
-    (void)state;
+TEST(test_not_while_something_lives) {
     training_t training;
     open_lossy(&training, true);
     await_search(&training);
@@ -159,8 +151,7 @@ static void test_not_while_something_lives(void **state) {
 }
 
 /* The end of replay, or of the allocator, does not wait for a search to finish. */
-static void test_search_is_cancelled(void **state) {
-    (void)state;
+TEST(test_search_is_cancelled) {
     training_t training;
     open_lossy(&training, false);
     zr_allocator_replay_stop(training.allocator);
@@ -169,13 +160,4 @@ static void test_search_is_cancelled(void **state) {
     close_training(&training);
     open_lossy(&training, false);
     close_training(&training);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lower_plan_is_taken),
-        cmocka_unit_test(test_not_while_something_lives),
-        cmocka_unit_test(test_search_is_cancelled),
-    };
-    return cmocka_run_group_tests_name("replay search", tests, NULL, NULL);
 }

@@ -5,17 +5,11 @@
  * watches; contents and counts are right in the end.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "allocator/replay.h"
 #include "tests/allocator/fake_device.h"
+#include "tests/common/test.h"
 
 #define N_THREADS 3
 #define N_SLOTS 12
@@ -171,21 +165,11 @@ static void check(size_t budget_bytes) {
     fake_close(fake);
 }
 
-static void test_others_allocate_beside_replay(void **state) {
-    (void)state;
+TEST(test_others_allocate_beside_replay) {
     check((size_t)4 << 20);
 }
 
 /* The plan is dropped again and again, for others or for itself. */
-static void test_others_need_the_memory(void **state) {
-    (void)state;
+TEST(test_others_need_the_memory) {
     check(350000);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_others_allocate_beside_replay),
-        cmocka_unit_test(test_others_need_the_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -262,7 +262,6 @@ static void late_stream_destroy(zr_stream_t *stream) {
 }
 
 static zr_status_t late_event_create(zr_device_t *device, zr_event_t **event_p) {
-    (void)device;
     late_event_t *event = calloc(1, sizeof(*event));
     if (event == NULL)
         return ZR_ERR_MEMORY;

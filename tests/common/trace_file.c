@@ -1,14 +1,7 @@
 /* See trace_file.h. */
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/common/trace_file.h"
 
 #define DEEPEST 16

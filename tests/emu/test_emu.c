@@ -4,11 +4,7 @@
  * failure of every single call.
  */
 #include <cuda_runtime_api.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/device_fixture.h"
 #include "tests/emu/emu.h"
@@ -349,7 +345,6 @@ static void exactly_what_is_mapped_is_used_and_pinned(void **state) {
 
 /* Host memory that the system will not pin is a tier that is full, not an error. */
 static void what_cannot_be_pinned_is_refused_whole(void **state) {
-    (void)state;
     emu_options_t machine = emu_options_default();
     machine.pinned_bytes = 8 * machine.granule_bytes;
     emu_configure(&machine);
@@ -386,7 +381,6 @@ static void assert_no_device(const emu_options_t *machine, int index, zr_status_
 }
 
 static void machines_without_a_gpu_say_so(void **state) {
-    (void)state;
     emu_options_t machine = emu_options_default();
     machine.has_driver = false;
     assert_no_device(&machine, 0, ZR_ERR_UNSUPPORTED, "no NVIDIA driver");
@@ -432,7 +426,6 @@ static zr_status_t copy_between_devices(fixture_t *near, fixture_t *far) {
 }
 
 static void devices_reach_their_peers(void **state) {
-    (void)state;
     for (int are_peers = 0; are_peers < 2; are_peers++) {
         emu_options_t machine = emu_options_default();
         machine.are_peers = are_peers;
@@ -519,7 +512,6 @@ static bool survives_failure_of(int nth) {
 }
 
 static void every_call_may_fail(void **state) {
-    (void)state;
     for (int virtual_memory = 0; virtual_memory < 2; virtual_memory++) {
         emu_options_t machine = emu_options_default();
         machine.has_virtual_memory = virtual_memory;

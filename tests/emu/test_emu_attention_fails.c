@@ -1,8 +1,6 @@
 /*
  * A launch of attention that fails is reported with the kernel's name, whichever it is.
  */
-#include <string.h>
-
 #include "kernels/nn/nn.h"
 #include "tests/emu/emu.h"
 #include "tests/kernels/device_fixture.h"
@@ -30,9 +28,8 @@ static void check_backward(fixture_t *f, zr_nn_attention_backward_t args, int nt
     assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
 }
 
-static void test_launch_fails(void **state) {
+TEST(test_launch_fails) {
     static fixture_t fixture;
-    (void)state;
     fixture_open(&fixture, "cuda", 1, NULL);
     for (size_t head_size = 16; head_size <= 64; head_size += 48)
         for (int nth = 1; nth <= 3; nth++)
@@ -44,9 +41,4 @@ static void test_launch_fails(void **state) {
                                                         .activation_dtype = ZR_DTYPE_BF16},
                            nth);
     fixture_close(&fixture);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_launch_fails)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,10 +3,6 @@
  * magnitudes, zeros and subnormals, in every mix of dtypes, at lengths and offsets
  * that fit nothing.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/device_fixture.h"
 
 #define MAX_ELEMS 100003
@@ -125,7 +121,7 @@ static void check_adamw(pair_t *pair, zr_dtype_t grad, zr_dtype_t param, size_t 
     assert_same(pair, "adamw", 4, param);
 }
 
-static void test_adamw(void **state) {
+TEST(test_adamw) {
     pair_t *pair = *state;
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
         for (size_t mix = 0; mix < 8; mix++) {
@@ -134,7 +130,7 @@ static void test_adamw(void **state) {
         }
 }
 
-static void test_two_arrays(void **state) {
+TEST(test_two_arrays) {
     pair_t *pair = *state;
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
         for (size_t mix = 0; mix < 8; mix++) {
@@ -180,7 +176,7 @@ static void check_sums(pair_t *pair, zr_dtype_t dtype, size_t skip) {
     assert_memory_equal(&results[0], &results[1], sizeof(double));
 }
 
-static void test_sums(void **state) {
+TEST(test_sums) {
     pair_t *pair = *state;
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
         for (size_t mix = 0; mix < 4; mix++) {
@@ -189,11 +185,4 @@ static void test_sums(void **state) {
         }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_two_arrays),
-        cmocka_unit_test(test_sums),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+const test_group_t test_group = {setup, teardown};

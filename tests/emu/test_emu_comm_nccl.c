@@ -5,23 +5,14 @@
  */
 #include <nccl.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "tests/emu/emu.h"
-#include "tests/zero/comm/free_port.h"
 #include "tests/zero/comm/comm_suite.h"
+#include "tests/zero/comm/free_port.h"
 
 static int n_ranks_now, n_opened; /* of the communicator made last; devices opened for it */
 
@@ -108,7 +99,6 @@ enum { N_PROCESSES = 4, VICTIM = 2 };
 
 static void keep_errors(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
-    (void)rank;
     size_t length = strlen(context);
     if (level == ZR_LOG_ERROR)
         snprintf((char *)context + length, 1024 - length, "%s\n", message);
@@ -155,8 +145,7 @@ static bool outlive(int rank) {
     return is_right;
 }
 
-static void test_killed_rank(void **state) {
-    (void)state;
+TEST(test_killed_rank) {
     pid_t children[N_PROCESSES];
     prepare();
     fflush(NULL);
@@ -193,12 +182,11 @@ int main(int argc, char **argv) {
         suite.create = create_over_tcp;
     }
     if (argc > 1 && strcmp(argv[1], "processes") == 0) {
-        const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_rank)};
         suite.name = "nccl on emulated GPUs, processes";
         suite.create_rank = create_rank;
         suite.prepare = prepare;
         int failed = run_comm_suite(&suite);
-        return failed + cmocka_run_group_tests(tests, NULL, NULL);
+        return failed + run_all_tests(NULL, NULL);
     }
     return run_comm_suite(&suite);
 }

@@ -3,17 +3,9 @@
  * each in turn. It ends for both, with an error that was said, and nothing runs any more on memory
  * that the other rank has given back: on a GPU that would be the end of everything in the process.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <string.h>
-#include <unistd.h>
-
 #include <cuda_runtime_api.h>
 
+#include "tests/common/test.h"
 #include "tests/emu/emu.h"
 #include "tests/zero/toy.h"
 
@@ -60,16 +52,10 @@ static bool survives_failure_of(int nth) {
     return has_failed;
 }
 
-static void every_wait_may_fail(void **state) {
+TEST(every_wait_may_fail) {
     int n = 1;
-    (void)state;
     while (survives_failure_of(n))
         n += STRIDE;
     print_message("a run has about %d waits\n", n);
     assert_true(n > 100);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_wait_may_fail)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

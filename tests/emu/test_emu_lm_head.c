@@ -2,10 +2,6 @@
  * The language model head of the CUDA device against double precision: chunks that divide
  * nothing, one chunk, rows of no chunk's targets, extreme logits, and what it leaves alone.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/nn/cuda/cuda_nn.h"
 #include "tests/emu/emu.h"
 #include "tests/emu/nn_array.h"
@@ -144,8 +140,7 @@ static void check_head(const head_case_t *c) {
     free_head(&h);
 }
 
-static void test_head(void **state) {
-    (void)state;
+TEST(test_head) {
     /* AddressSanitizer sees both types, and gradients that are added to and that are not. */
 #if defined(__SANITIZE_ADDRESS__)
     const int every = 3;
@@ -163,15 +158,13 @@ static void test_head(void **state) {
 }
 
 /* Logits of hundreds: exp of none of them exists in fp32. */
-static void test_extreme_logits(void **state) {
-    (void)state;
+TEST(test_extreme_logits) {
     check_head(&(head_case_t){19, 30, 300, 70, ZR_DTYPE_F32, false, 40.0});
     check_head(&(head_case_t){7, 1, 1, 1, ZR_DTYPE_F32, false, 4e4}); /* all of a row negative */
 }
 
 /* More rows than the loss is added up by threads. */
-static void test_many_rows(void **state) {
-    (void)state;
+TEST(test_many_rows) {
     const head_case_t c = {300, 8, 19, 19, ZR_DTYPE_F32, false, 1.0};
     head_t h = make_head(&c);
     zr_nn_lm_head_t args = arguments(&c, &h);
@@ -181,8 +174,7 @@ static void test_many_rows(void **state) {
 }
 
 /* A logit that is no number makes a loss that is none. */
-static void test_nan(void **state) {
-    (void)state;
+TEST(test_nan) {
     const head_case_t c = {5, 8, 40, 16, ZR_DTYPE_F32, false, 1.0};
     head_t h = make_head(&c);
     float nan_value = NAN;
@@ -194,8 +186,7 @@ static void test_nan(void **state) {
 
 /* A single chunk is multiplied three times: logits, dx, dweight. Each one more, one more for its
  * logits again, but for the last. */
-static void test_products(void **state) {
-    (void)state;
+TEST(test_products) {
     for (size_t n_chunks = 1; n_chunks <= 3; n_chunks++) {
         const head_case_t c = {6, 8, 48, 48 / n_chunks, ZR_DTYPE_F32, false, 1.0};
         head_t h = make_head(&c);
@@ -216,8 +207,7 @@ static void test_products(void **state) {
 }
 
 /* The workspace grows with the chunk, not with the vocabulary. */
-static void test_workspace(void **state) {
-    (void)state;
+TEST(test_workspace) {
     zr_nn_lm_head_t args = {.n_rows = 256,
                             .channels = 768,
                             .vocab = 50257,
@@ -231,8 +221,7 @@ static void test_workspace(void **state) {
     assert_in_range(bytes, 256 * 4096 * 2 + 256 * 768 * 4, 256 * 50257 * 2 / 5);
 }
 
-static void test_refused(void **state) {
-    (void)state;
+TEST(test_refused) {
     const head_case_t c = {5, 8, 40, 16, ZR_DTYPE_F32, false, 1.0};
     head_t h = make_head(&c);
     zr_nn_lm_head_t args = arguments(&c, &h);
@@ -244,23 +233,13 @@ static void test_refused(void **state) {
 }
 
 static int setup(void **state) {
-    (void)state;
     fixture_open(&fixture, "cuda", 1, NULL);
     return 0;
 }
 
 static int teardown(void **state) {
-    (void)state;
     fixture_close(&fixture);
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_head),           cmocka_unit_test(test_many_rows),
-        cmocka_unit_test(test_extreme_logits), cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_products),       cmocka_unit_test(test_workspace),
-        cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+const test_group_t test_group = {setup, teardown};

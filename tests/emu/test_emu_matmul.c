@@ -4,10 +4,6 @@
  * and not; with epilogues that cuBLASLt does and, where it has none, the kernels behind the
  * product. And what the device keeps of shapes, and says when a call fails.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/nn/cuda/matmul_plan.h"
 #include "tests/emu/emu.h"
 #include "tests/emu/nn_array.h"
@@ -194,30 +190,25 @@ static void on_every_product(void (*body)(const size_t shape[3], mix_t mix, int 
                     body(shapes[s], mixes[mix], transpose, skip);
 }
 
-static void test_plain(void **state) {
-    (void)state;
+TEST(test_plain) {
     on_every_product(check_plain);
 }
 
-static void test_bias(void **state) {
-    (void)state;
+TEST(test_bias) {
     on_every_product(check_bias);
 }
 
-static void test_gelu(void **state) {
-    (void)state;
+TEST(test_gelu) {
     on_every_product(check_gelu);
 }
 
-static void test_gelu_backward(void **state) {
-    (void)state;
+TEST(test_gelu_backward) {
     on_every_product(check_gelu_backward);
 }
 
 /* Every address counts by itself: one that is aligned to its element alone is served as well, and
  * no algorithm that would need more of it is taken. */
-static void test_one_address_is_off(void **state) {
-    (void)state;
+TEST(test_one_address_is_off) {
     static const size_t shape[3] = {16, 24, 8};
     for (int which = 0; which < 6; which++) {
         product_t p = make_product(shape, mixes[1], 0, 0);
@@ -258,8 +249,7 @@ static zr_cuda_blas_t *blas(void) {
 }
 
 /* A shape is asked about once; where its operands lie does not matter. */
-static void test_shape_is_kept(void **state) {
-    (void)state;
+TEST(test_shape_is_kept) {
     product_t p = make_product((const size_t[]){24, 16, 8}, mixes[1], 0, 0);
     run(&p.args);
     emu_fail_call("cublasLtMatmulAlgoGetHeuristic", 1, CUBLAS_STATUS_INTERNAL_ERROR);
@@ -279,8 +269,7 @@ static void test_shape_is_kept(void **state) {
 }
 
 /* More shapes than are kept: the one not used for longest goes. */
-static void test_shapes_are_forgotten(void **state) {
-    (void)state;
+TEST(test_shapes_are_forgotten) {
     product_t p = make_product((const size_t[]){2 * ZR_MATMUL_PLANS, 8, 8}, mixes[0], 0, 0);
     size_t live = emu_n_live();
     for (size_t m = 1; m <= 2 * ZR_MATMUL_PLANS; m++) {
@@ -304,8 +293,7 @@ static void test_shapes_are_forgotten(void **state) {
 
 /* Each call that a product of a new shape makes fails once: it is refused, says so once, and the
  * next product is well again. */
-static void test_each_call_fails(void **state) {
-    (void)state;
+TEST(test_each_call_fails) {
     static const char *const calls[] = {
         "cublasLtMatmulDescCreate",    "cublasLtMatmulDescSetAttribute",
         "cublasLtMatrixLayoutCreate",  "cublasLtMatmulPreferenceCreate",
@@ -336,8 +324,7 @@ static void test_each_call_fails(void **state) {
         }
 }
 
-static void test_messages(void **state) {
-    (void)state;
+TEST(test_messages) {
     product_t p = make_product((const size_t[]){5, 16, 7}, mixes[1], 2, 0);
     void *workspace = fixture_take(&fixture, zr_cuda_matmul_workspace_bytes(fixture.device), 0);
     p.args.bias = p.bias.data;
@@ -362,8 +349,7 @@ static void test_messages(void **state) {
 }
 
 /* A product that fails when it runs is named when somebody waits. */
-static void test_failure_of_work(void **state) {
-    (void)state;
+TEST(test_failure_of_work) {
     product_t p = make_product((const size_t[]){8, 8, 8}, mixes[0], 0, 0);
     emu_fail_kernel("cublasLtMatmul", 1, 719);
     run(&p.args);
@@ -376,8 +362,7 @@ static void test_failure_of_work(void **state) {
 }
 
 /* Opening a device looks for no cuBLASLt; the first product does. */
-static void test_no_library(void **state) {
-    (void)state;
+TEST(test_no_library) {
     emu_options_t options = emu_options_default();
     fixture_t other;
     fixture_close(&fixture);
@@ -408,30 +393,13 @@ static void test_no_library(void **state) {
 }
 
 static int setup(void **state) {
-    (void)state;
     fixture_open(&fixture, "cuda", 1, NULL);
     return 0;
 }
 
 static int teardown(void **state) {
-    (void)state;
     fixture_close(&fixture);
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_gelu),
-        cmocka_unit_test(test_gelu_backward),
-        cmocka_unit_test(test_one_address_is_off),
-        cmocka_unit_test(test_shape_is_kept),
-        cmocka_unit_test(test_shapes_are_forgotten),
-        cmocka_unit_test(test_each_call_fails),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_failure_of_work),
-        cmocka_unit_test(test_no_library),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+const test_group_t test_group = {setup, teardown};

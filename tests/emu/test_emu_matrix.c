@@ -2,11 +2,7 @@
  * The emulation's matrix instructions against a plain product, its copies to shared memory and
  * its dynamic shared memory.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/emu/emu.h"
 #include "tests/emu/emu_matrix_probe.h"
@@ -51,13 +47,13 @@ static void check_product(fixture_t *f, probe_layout_t layout) {
         }
 }
 
-static void test_product(void **state) {
+TEST_WITH(test_product, setup, teardown) {
     check_product(*state, PROBE_ROWS_OF_N);
     check_product(*state, PROBE_ROWS_OF_K);
 }
 
 /* Rows 64 bytes apart: every second one begins at the same bank. */
-static void test_banks(void **state) {
+TEST_WITH(test_banks, setup, teardown) {
     fixture_t *f = *state;
     fflush(NULL);
     pid_t child = fork();
@@ -92,14 +88,14 @@ static int n_right_copies(fixture_t *f, size_t n_words, bool with_wait) {
     return n_right;
 }
 
-static void test_copies(void **state) {
+TEST_WITH(test_copies, setup, teardown) {
     assert_int_equal(n_right_copies(*state, 256, true), 256);
     assert_int_equal(n_right_copies(*state, 100, true), 256);
     int n_right = n_right_copies(*state, 256, false); /* some are early */
     assert_true(n_right > 0 && n_right < 256);
 }
 
-static void test_shared(void **state) {
+TEST_WITH(test_shared, setup, teardown) {
     fixture_t *f = *state;
     float out[512];
     fixture_reset(f);
@@ -117,14 +113,4 @@ static void test_shared(void **state) {
 
     assert_int_equal(probe_shared(f->stream, to, true), ZR_OK);
     assert_refused(f, ZR_ERR_DEVICE, zr_stream_synchronize(f->stream));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_product, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_banks, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_copies, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_shared, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

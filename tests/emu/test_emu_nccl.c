@@ -3,19 +3,11 @@
  * end, with a reason that names the collective, and nothing is left behind.
  */
 #include <nccl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "allocator/allocator.h"
 #include "kernels/kernels.h"
+#include "tests/common/test.h"
 #include "tests/emu/emu.h"
 #include "tests/zero/comm/comm_cases.h"
 #include "zero/comm/comm.h"
@@ -48,7 +40,6 @@ static const comm_suite_t suite = {
 };
 
 static int set_up(void **state) {
-    (void)state;
     changes = zr_comm_options_default();
     n_gpus = 8;
     return 0;
@@ -118,8 +109,7 @@ static void sums_in_pieces(rank_t *self) {
     }
 }
 
-static void test_sums_in_pieces(void **state) {
-    (void)state;
+TEST_WITH(test_sums_in_pieces, set_up, NULL) {
     static const size_t workspaces[] = {0, 3000, 100000};
     for (int i = 0; i < 3; i++) {
         changes.workspace_bytes = workspaces[i];
@@ -176,8 +166,7 @@ static void sums_beside_others(rank_t *self) {
     zr_allocator_destroy(&allocator);
 }
 
-static void test_workspace(void **state) {
-    (void)state;
+TEST_WITH(test_workspace, set_up, NULL) {
     run_ranks(&suite, N_RANKS, LONG_MS, sums_beside_others, NULL);
 }
 
@@ -204,8 +193,7 @@ static void a_workspace_does_not_fit(rank_t *self) {
     CHECK(self, strstr(reason, "does not fit") != NULL);
 }
 
-static void test_workspace_that_does_not_fit(void **state) {
-    (void)state;
+TEST_WITH(test_workspace_that_does_not_fit, set_up, NULL) {
     run_ranks(&suite, N_RANKS, LONG_MS, a_workspace_does_not_fit, NULL);
 }
 
@@ -227,8 +215,7 @@ static void sums_of_nccl(rank_t *self) {
         CHECK(self, sums[i] == 3 * (3 * (float)((4 * self->rank + i) * 10) + 3));
 }
 
-static void test_sums_of_nccl(void **state) {
-    (void)state;
+TEST_WITH(test_sums_of_nccl, set_up, NULL) {
     changes.sums = ZR_SUM_ANY;
     run_ranks(&suite, N_RANKS, LONG_MS, sums_of_nccl, NULL);
 }
@@ -264,8 +251,7 @@ static void hang(rank_t *self) {
     CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
 }
 
-static void test_hanging_collectives(void **state) {
-    (void)state;
+TEST_WITH(test_hanging_collectives, set_up, NULL) {
     for (ending_t ending = BY_TIME; ending <= BY_ABORT; ending++) {
         size_t n_aborted = emu_nccl_n_aborted();
         emu_nccl_lose_launch(1, 1);
@@ -290,8 +276,7 @@ static void hang_before_many(rank_t *self) {
     CHECK(self, strstr(self->log, "has waited 60000 ms for ") != NULL);
 }
 
-static void test_hanging_before_many(void **state) {
-    (void)state;
+TEST_WITH(test_hanging_before_many, set_up, NULL) {
     emu_nccl_lose_launch(1, 1);
     run_in_haste(N_RANKS, hang_before_many, NULL);
 }
@@ -324,8 +309,7 @@ static void come_late(rank_t *self) {
     CHECK(self, zr_comm_check(self->comm) == ZR_OK);
 }
 
-static void test_time_behind_other_work(void **state) {
-    (void)state;
+TEST_WITH(test_time_behind_other_work, set_up, NULL) {
     run_ranks(&suite, N_RANKS, LONG_MS, come_late, NULL);
 }
 
@@ -351,8 +335,7 @@ static void leave_early(rank_t *self) {
     CHECK(self, zr_comm_barrier(self->comm, "after") == ZR_ERR_COMM);
 }
 
-static void test_rank_that_leaves(void **state) {
-    (void)state;
+TEST_WITH(test_rank_that_leaves, set_up, NULL) {
     size_t n_aborted = emu_nccl_n_aborted();
     for (int i = 0; i < 3; i++)
         run_ranks(&suite, N_RANKS, LONG_MS, leave_early, NULL);
@@ -389,8 +372,7 @@ static void look_for_room(rank_t *self) {
     CHECK(self, zr_comm_check(self->comm) == ZR_OK);
 }
 
-static void test_many_in_flight(void **state) {
-    (void)state;
+TEST_WITH(test_many_in_flight, set_up, NULL) {
     run_ranks(&suite, N_RANKS, LONG_MS, look_for_room, NULL);
     run_ranks(&suite, N_RANKS, LONG_MS, run_ahead, NULL);
 }
@@ -406,8 +388,7 @@ static void connect_in_vain(rank_t *self) {
     CHECK(self, zr_comm_barrier(self->comm, "dead") == ZR_ERR_COMM);
 }
 
-static void test_beginnings_that_fail(void **state) {
-    (void)state;
+TEST_WITH(test_beginnings_that_fail, set_up, NULL) {
     const char *words = "to connect its ranks through NCCL";
     emu_nccl_stall(true);
     run_in_haste(0, connect_in_vain, &words);
@@ -451,8 +432,7 @@ static void try_everything(rank_t *self) {
     zr_comm_destroy(&group);
 }
 
-static void test_each_call_failing(void **state) {
-    (void)state;
+TEST_WITH(test_each_call_failing, set_up, NULL) {
     static const char *const calls[] = {
         "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclGroupStart",
         "ncclGroupEnd",    "ncclAllGather",          "ncclBroadcast",         "ncclSend",
@@ -471,8 +451,7 @@ static void test_each_call_failing(void **state) {
 
 /* ---- another device ---- */
 
-static void test_host_device(void **state) {
-    (void)state;
+TEST_WITH(test_host_device, set_up, NULL) {
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
     zr_comm_t *comm = NULL;
@@ -492,19 +471,5 @@ int main(void) {
     emu_options_t machine = emu_options_default();
     machine.n_devices = 8;
     emu_configure(&machine);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_sums_in_pieces, set_up),
-        cmocka_unit_test_setup(test_workspace, set_up),
-        cmocka_unit_test_setup(test_workspace_that_does_not_fit, set_up),
-        cmocka_unit_test_setup(test_sums_of_nccl, set_up),
-        cmocka_unit_test_setup(test_hanging_collectives, set_up),
-        cmocka_unit_test_setup(test_hanging_before_many, set_up),
-        cmocka_unit_test_setup(test_time_behind_other_work, set_up),
-        cmocka_unit_test_setup(test_rank_that_leaves, set_up),
-        cmocka_unit_test_setup(test_many_in_flight, set_up),
-        cmocka_unit_test_setup(test_beginnings_that_fail, set_up),
-        cmocka_unit_test_setup(test_each_call_failing, set_up),
-        cmocka_unit_test_setup(test_host_device, set_up),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

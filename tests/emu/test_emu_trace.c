@@ -2,19 +2,11 @@
  * Traces of a device that works late, on the emulated CUDA device: work has the time at which it
  * ran, which its timers tell, and the place at which it was queued.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
+#include "tests/common/test.h"
 #include "tests/common/trace_file.h"
 
 #define FILE_NAME "test_emu_trace.json"

@@ -3,17 +3,9 @@
  * is recomputed or kept elsewhere, in whatever order streams run; losses are the host's, to
  * rounding. And what --device takes on machines with a GPU and without.
  */
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-
 #define ZERO_TRAIN ZERO_TRAIN_EMU
 #include "examples/train/train.h"
+#include "tests/common/test.h"
 #include "tests/examples/run_ranks.h"
 
 enum { N_STEPS = 4 };
@@ -27,7 +19,6 @@ typedef struct run {
 } run_t;
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -101,8 +92,7 @@ static void check_stages(const char *dtype, int n_ranks, double tolerance) {
     }
 }
 
-static void test_stages(void **state) {
-    (void)state;
+TEST(test_stages) {
     for (int n_ranks = 1; n_ranks <= 2; n_ranks++) {
         check_stages("fp32", n_ranks, 1e-4);
         check_stages("bf16", n_ranks, 1e-2);
@@ -110,8 +100,7 @@ static void test_stages(void **state) {
 }
 
 /* A GPU for each rank, and NCCL between them: the same weights as ranks that share one. */
-static void test_nccl(void **state) {
-    (void)state;
+TEST(test_nccl) {
     char arguments[256];
     assert_int_equal(setenv("EMU_DEVICES", "3", 1), 0);
     for (int stage = 1; stage <= 3; stage += 2) {
@@ -125,8 +114,7 @@ static void test_nccl(void **state) {
 }
 
 /* The same with processes, which are ranks of NCCL because they have GPUs. */
-static void test_nccl_processes(void **state) {
-    (void)state;
+TEST(test_nccl_processes) {
     char arguments[256];
     assert_int_equal(setenv("EMU_DEVICES", "4", 1), 0);
     for (int n_ranks = 2; n_ranks <= 4; n_ranks += 2) {
@@ -144,8 +132,7 @@ static void test_nccl_processes(void **state) {
 
 /* A device that fails as ranks are told each other's results, when all steps are done: the run has
  * failed, too. */
-static void test_results_that_are_lost(void **state) {
-    (void)state;
+TEST(test_results_that_are_lost) {
     char bytes[32];
     snprintf(bytes, sizeof(bytes), "%zu", 2 * sizeof(train_result_t));
     assert_int_equal(setenv("EMU_FAIL_COPY_BYTES", bytes, 1), 0);
@@ -155,8 +142,7 @@ static void test_results_that_are_lost(void **state) {
 }
 
 /* Started by mpirun, and so without a word of where rank 0 is: MPI tells it. */
-static void test_nccl_by_mpirun(void **state) {
-    (void)state;
+TEST(test_nccl_by_mpirun) {
     char command[2048];
     if (ZR_MPIRUN[0] == '\0') {
         print_message("this build is without MPI, or mpirun is not found\n");
@@ -177,8 +163,7 @@ static void test_nccl_by_mpirun(void **state) {
 
 /* What the victim had queued never comes: the others' devices hang in it, until their watch ends
  * them. */
-static void test_killed_process(void **state) {
-    (void)state;
+TEST(test_killed_process) {
     assert_int_equal(setenv("EMU_DEVICES", "3", 1), 0);
     kill_rank(TINY "--device cuda --threads 1 --steps 1000000 --stage 3 --dtype bf16");
     assert_not_said("a killed rank", "emulation:");
@@ -193,8 +178,7 @@ static void expect_refused(const char *arguments, const char *words) {
 }
 
 /* A process that is one rank of several, as its environment says: what is wrong is named. */
-static void test_environment(void **state) {
-    (void)state;
+TEST(test_environment) {
     expect_refused("--device host --comm nccl", "--comm nccl: NCCL is for GPUs");
     assert_int_equal(setenv("WORLD_SIZE", "2", 1), 0);
     expect_refused("--device cuda", "RANK is not set");
@@ -238,7 +222,7 @@ static void check_placements(const char *const *placements, size_t n, run_t *fir
     assert_int_equal(unsetenv("EMU_SEED"), 0);
 }
 
-static void test_placements(void **state) {
+TEST(test_placements) {
     static const char *const kept[] = {"",
                                        "--offload-optimizer cpu",
                                        "--offload-optimizer nvme --nvme-path drive",
@@ -248,7 +232,6 @@ static void test_placements(void **state) {
     static const char *const again[] = {
         "--recompute unit", "--recompute unit --offload-activations cpu",
         "--recompute unit --stage 3 --offload-activations nvme --nvme-path drive"};
-    (void)state;
     run_t runs[2];
     check_placements(kept, sizeof(kept) / sizeof(kept[0]), &runs[0]);
     check_placements(again, sizeof(again) / sizeof(again[0]), &runs[1]);
@@ -264,11 +247,10 @@ static void test_placements(void **state) {
 
 /* Heads of 64: attention on matrix units. Accumulation adds to gradients. No epilogues: kernels
  * behind the products. */
-static void test_variants(void **state) {
+TEST(test_variants) {
     static const char *const variants[] = {
         "--model layers=1,channels=64,heads=1,seq=16,vocab=256 --micro-batch 1 --dtype bf16",
         "--grad-accum 2 --dtype bf16", "--stage 3 --grad-accum 2 --dtype fp32"};
-    (void)state;
     for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
         double tolerance = strstr(variants[i], "bf16") != NULL ? 1e-2 : 1e-4;
         run_t host = train("host", variants[i]), cuda = train("cuda", variants[i]);
@@ -284,8 +266,7 @@ static void test_variants(void **state) {
 
 /* auto is the GPU where there is one. Where there is none, it is the host, with the reason, and
  * cuda is refused. */
-static void test_device(void **state) {
-    (void)state;
+TEST(test_device) {
     assert_ran(TINY "--steps 1", 0);
     assert_said("auto", "device: cuda:0 (auto)");
     assert_ran(TINY "--steps 1 --device cuda:1 --json", 0);
@@ -306,12 +287,5 @@ static void test_device(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages),         cmocka_unit_test(test_placements),
-        cmocka_unit_test(test_variants),       cmocka_unit_test(test_device),
-        cmocka_unit_test(test_nccl),           cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_nccl_processes), cmocka_unit_test(test_nccl_by_mpirun),
-        cmocka_unit_test(test_killed_process), cmocka_unit_test(test_results_that_are_lost),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
+    return run_all_tests(prepare, clean);
 }

@@ -126,7 +126,6 @@ static inline int make_folder(void) {
 
 static inline int clean(void **state) {
     char command[256];
-    (void)state;
     snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     return chdir("/") | system(command);
 }

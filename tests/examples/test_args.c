@@ -2,13 +2,8 @@
  * Options and values: what is accepted, and that a message names key, value and the nearest
  * valid one.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "examples/common/args.h"
+#include "tests/common/test.h"
 #include "tests/examples/captured_log.h"
 
 static captured_log_t captured;
@@ -18,7 +13,7 @@ static void assert_said(const char *part) {
         fail_msg("\"%s\" is not in: %s", part, captured.text);
 }
 
-static void sizes_with_units(void **state) {
+TEST(sizes_with_units) {
     static const struct {
         const char *text;
         size_t bytes;
@@ -36,7 +31,6 @@ static void sizes_with_units(void **state) {
         {"18446744073709551614", SIZE_MAX - 1},
     };
     zr_log_t log = captured_log(&captured);
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t bytes = 1;
         assert_int_equal(args_size("--device-memory", cases[i].text, &log, &bytes), ZR_OK);
@@ -44,7 +38,7 @@ static void sizes_with_units(void **state) {
     }
 }
 
-static void wrong_sizes(void **state) {
+TEST(wrong_sizes) {
     static const struct {
         const char *text;
         const char *said;
@@ -63,7 +57,6 @@ static void wrong_sizes(void **state) {
         {"99999999999999999999999", "overflows"},
         {"18446744073709551616B", "overflows"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t bytes = 77;
         zr_log_t log = captured_log(&captured);
@@ -76,12 +69,11 @@ static void wrong_sizes(void **state) {
     }
 }
 
-static void counts_and_numbers(void **state) {
+TEST(counts_and_numbers) {
     size_t count = 0;
     double number = 0;
     uint64_t value = 0;
     zr_log_t log = captured_log(&captured);
-    (void)state;
     assert_int_equal(args_count("--ranks", "8", 1, 1024, &log, &count), ZR_OK);
     assert_int_equal(count, 8);
     assert_int_equal(args_number("--lr", "3e-4", 0, 1, &log, &number), ZR_OK);
@@ -113,12 +105,11 @@ static void counts_and_numbers(void **state) {
     assert_said("--seed 99999999999999999999: too large");
 }
 
-static void choices(void **state) {
+TEST(choices) {
     static const char *const stages[] = {"0", "1", "2", "3", "auto"};
     static const char *const dtypes[] = {"fp32", "bf16"};
     size_t choice = 9;
     zr_log_t log = captured_log(&captured);
-    (void)state;
     assert_int_equal(args_choice("--stage", "2", stages, 5, &log, &choice), ZR_OK);
     assert_int_equal(choice, 2);
     assert_int_equal(args_choice("--stage", "4", stages, 5, &log, &choice), ZR_ERR_ARGUMENT);
@@ -129,9 +120,8 @@ static void choices(void **state) {
     assert_said("--dtype float: allowed are fp32, bf16\n");
 }
 
-static void nearest_name(void **state) {
+TEST(nearest_name) {
     static const char *const names[] = {"steps", "stage", "seed"};
-    (void)state;
     assert_string_equal(args_nearest("sage", names, 3), "stage");
     assert_string_equal(args_nearest("step", names, 3), "steps");
     assert_string_equal(args_nearest("eed", names, 3), "seed");
@@ -154,7 +144,6 @@ static char seen[256];
 
 static error_t see(int key, char *argument, struct argp_state *state) {
     size_t used = strlen(seen);
-    (void)state;
     if ((key >= 1 && key <= 4) || key == 'o')
         snprintf(seen + used, sizeof(seen) - used, "%d=%s ", key, argument ? argument : "");
     else if (key == ARGP_KEY_ARG)
@@ -176,7 +165,7 @@ static zr_status_t parse(const char *line) {
     return args_parse(&argp, n, words, &log, NULL);
 }
 
-static void command_lines(void **state) {
+TEST(command_lines) {
     static const struct {
         const char *line;
         const char *seen; /* NULL: refused, and this was said: */
@@ -205,7 +194,6 @@ static void command_lines(void **state) {
          "unknown option -stage: options begin with two dashes; the nearest is "
          "--stage"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         zr_status_t status = parse(cases[i].line);
         assert_int_equal(status, cases[i].seen != NULL ? ZR_OK : ZR_ERR_ARGUMENT);
@@ -231,7 +219,7 @@ static const struct argp_option documented[] = {
 };
 
 /* In the order of the table, and no line beyond the width. */
-static void help_in_order(void **state) {
+TEST(help_in_order) {
     static const struct argp argp = {
         .options = documented, .parser = see, .args_doc = "FILE", .doc = "What it is.\vThe end."};
     static const char expected[] = "Usage: program [OPTION...] FILE\n"
@@ -251,21 +239,10 @@ static void help_in_order(void **state) {
                                    "The end.\n";
     char text[2048];
     FILE *file = tmpfile();
-    (void)state;
     assert_non_null(file);
     args_help(&argp, "program", file);
     rewind(file);
     text[fread(text, 1, sizeof(text) - 1, file)] = '\0';
     fclose(file);
     assert_string_equal(text, expected);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_with_units),   cmocka_unit_test(wrong_sizes),
-        cmocka_unit_test(counts_and_numbers), cmocka_unit_test(choices),
-        cmocka_unit_test(nearest_name),       cmocka_unit_test(command_lines),
-        cmocka_unit_test(help_in_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,21 +1,12 @@
 /*
  * The data: what is read, in which order, and what is refused with which message.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "examples/data/data.h"
+#include "tests/common/test.h"
 #include "tests/examples/captured_log.h"
 
 static captured_log_t captured;
@@ -94,7 +85,6 @@ static void write_counting(const char *name, size_t first, size_t n) {
 
 static int prepare(void **state) {
     uint16_t tokens[600];
-    (void)state;
     if (mkdtemp(folder) == NULL)
         return -1;
     for (size_t i = 0; i < 600; i++)
@@ -132,7 +122,6 @@ static int prepare(void **state) {
 
 static int clean(void **state) {
     char command[256];
-    (void)state;
     snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     return system(command);
 }
@@ -187,15 +176,13 @@ static void check_epochs(const char *name, size_t seq, size_t n_tokens) {
     data_close(&data);
 }
 
-static void every_window_once(void **state) {
+TEST(every_window_once) {
     static const size_t seqs[] = {1, 2, 3, 7, 10, 64, 111, 333, 500, 998, 999};
-    (void)state;
     for (size_t i = 0; i < sizeof(seqs) / sizeof(seqs[0]); i++)
         check_epochs("text", seqs[i], 1000);
 }
 
-static void folders_are_one_row(void **state) {
-    (void)state;
+TEST(folders_are_one_row) {
     check_epochs("tree", 9, 400);
     data_t *data = open_one("tree", 9, 256, 1);
     assert_int_equal(data_n_files(data), 5);
@@ -204,9 +191,8 @@ static void folders_are_one_row(void **state) {
     data_close(&data);
 }
 
-static void token_files(void **state) {
+TEST(token_files) {
     static const char *const names[] = {"train.bin", "no-suffix"};
-    (void)state;
     for (size_t k = 0; k < 2; k++) {
         data_t *data = open_one(names[k], 50, 50257, 1);
         assert_string_equal(data_kind(data), "tokens");
@@ -225,10 +211,9 @@ static void token_files(void **state) {
 }
 
 /* Several paths are one row in the order they are given. */
-static void several_paths(void **state) {
+TEST(several_paths) {
     const char *paths[] = {path_of("tree/c"), path_of("tree/a"), path_of("tree/c")};
     data_t *data = NULL;
-    (void)state;
     assert_int_equal(open_paths(paths, 3, 1, 256, 1, &data), ZR_OK);
     assert_int_equal(data_n_tokens(data), 167);
     assert_int_equal(data_n_duplicates(data), 1);
@@ -266,7 +251,7 @@ static void steps_of(const data_t *data, int n_ranks, size_t micro_batch, size_t
     }
 }
 
-static void order_is_independent_of_ranks(void **state) {
+TEST(order_is_independent_of_ranks) {
     static const struct {
         int n_ranks;
         size_t micro_batch, grad_accum;
@@ -274,7 +259,6 @@ static void order_is_independent_of_ranks(void **state) {
     enum { STEPS = 20, BATCH = 24 }; /* 480 sequences: more than an epoch of 333 */
     int32_t expected[STEPS * BATCH], firsts[STEPS * BATCH];
     data_t *data = open_one("text", 3, 256, 42);
-    (void)state;
     steps_of(data, 1, 24, 1, STEPS, expected);
     for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++) {
         steps_of(data, splits[i].n_ranks, splits[i].micro_batch, splits[i].grad_accum, STEPS,
@@ -290,11 +274,10 @@ static void order_is_independent_of_ranks(void **state) {
 }
 
 /* A run that goes on later, with other ranks, sees what it would have seen. */
-static void order_goes_on(void **state) {
+TEST(order_goes_on) {
     int32_t whole[48], tokens[48], targets[48];
     data_t *data = open_one("text", 1, 256, 7);
     data_part_t part = {.n_ranks = 1, .micro_batch = 6, .grad_accum = 1, .n_micro_batches = 8};
-    (void)state;
     read_all(data, &part, 1, whole, targets);
     for (int rank = 0; rank < 3; rank++) {
         data_part_t rest = {.rank = rank,
@@ -327,13 +310,12 @@ static data_t *open_varying(size_t seq_min, size_t seq, uint64_t seed) {
 }
 
 /* Each length equally often, within four deviations; steps and micro-batches have their own. */
-static void lengths_are_uniform(void **state) {
+TEST(lengths_are_uniform) {
     enum { LEAST = 3, MOST = 12, STEPS = 4000, MICRO_BATCHES = 4 };
     size_t count[MOST + 1] = {0}, n_like_last_step = 0, n_like_first = 0;
     size_t each = STEPS * MICRO_BATCHES / (MOST - LEAST + 1);
     data_t *data = open_varying(LEAST, MOST, 9), *other = open_varying(LEAST, MOST, 10);
     size_t n_like_other_seed = 0;
-    (void)state;
     for (size_t step = 0; step < STEPS; step++)
         for (size_t i = 0; i < MICRO_BATCHES; i++) {
             size_t length = data_length(data, step, i);
@@ -358,10 +340,9 @@ static void lengths_are_uniform(void **state) {
 }
 
 /* Every rank cuts its windows to the length of the step and micro-batch, and none other. */
-static void sequences_are_cut(void **state) {
+TEST(sequences_are_cut) {
     enum { MICRO_BATCH = 2, ACCUM = 3, STEPS = 5, SEQ = 8 };
     data_t *data = open_varying(2, SEQ, 4);
-    (void)state;
     for (size_t n_ranks = 1; n_ranks <= 3; n_ranks++)
         for (size_t rank = 0; rank < n_ranks; rank++) {
             data_reader_t *reader = NULL;
@@ -409,10 +390,9 @@ static void change_byte(const char *name, off_t offset, char value) {
 }
 
 /* Of a little data every token counts, and nothing else; of much, some all over it. */
-static void hash_tells_data_apart(void **state) {
+TEST(hash_tells_data_apart) {
     enum { SMALL = 200000, LARGE = 40 << 20 };
     static char bytes[SMALL];
-    (void)state;
     for (size_t i = 0; i < SMALL; i++)
         bytes[i] = (char)(i * i % 127);
     write_file("compared", bytes, SMALL);
@@ -445,13 +425,12 @@ static void hash_tells_data_apart(void **state) {
 
 /* ---- the reader ------------------------------------------------------------------------- */
 
-static void reader_ends(void **state) {
+TEST(reader_ends) {
     data_t *data = open_one("text", 10, 256, 1);
     data_part_t part = {.n_ranks = 1, .micro_batch = 2, .grad_accum = 1, .n_micro_batches = 3};
     data_reader_t *reader = NULL;
     const int32_t *tokens = NULL, *targets = NULL;
     size_t length = 0;
-    (void)state;
     assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(data_reader_next(reader, &length, &tokens, &targets), ZR_OK);
@@ -493,13 +472,12 @@ int __wrap_pthread_join(pthread_t thread, void **result_p) {
 
 /* A run that fails does not wait until a long micro-batch has been read that nobody asks for: when
  * the thread is waited for, it ends with the sequence that it is at. */
-static void reader_ends_within_a_micro_batch(void **state) {
+TEST(reader_ends_within_a_micro_batch) {
     const char *paths[] = {path_of("small.txt")};
     data_part_t part = {
         .n_ranks = 1, .micro_batch = (size_t)1 << 24, .grad_accum = 1, .n_micro_batches = 1};
     data_reader_t *reader = NULL;
     data_t *data = NULL;
-    (void)state;
     write_file("small.txt", "two of these", 12);
     assert_int_equal(open_paths(paths, 1, 1, 256, 1, &data), ZR_OK);
     is_joined = false;
@@ -515,8 +493,7 @@ static void reader_ends_within_a_micro_batch(void **state) {
 
 /* ---- what is refused -------------------------------------------------------------------- */
 
-static void refused_files(void **state) {
-    (void)state;
+TEST(refused_files) {
     assert_refused("absent", 8, 256, ZR_ERR_IO, "No such file");
     assert_refused("empty", 8, 256, ZR_ERR_FORMAT, "is empty");
     assert_refused("bare", 8, 256, ZR_ERR_FORMAT, "holds no files");
@@ -540,8 +517,7 @@ static void refused_files(void **state) {
     }
 }
 
-static void refused_tokens(void **state) {
-    (void)state;
+TEST(refused_tokens) {
     assert_refused("text", 8, 100, ZR_ERR_ARGUMENT,
                    "token 100 is 100, outside the vocabulary of "
                    "100 (0 to 99)");
@@ -549,10 +525,9 @@ static void refused_tokens(void **state) {
     assert_refused("tree", 8, 240, ZR_ERR_ARGUMENT, "tree/b/deep/x: token 140 is 240, outside");
 }
 
-static void refused_lengths(void **state) {
+TEST(refused_lengths) {
     const char *path = path_of("text");
     data_t *data = NULL;
-    (void)state;
     assert_int_equal(open_paths(&path, 1, 1000, 256, 1, &data), ZR_ERR_ARGUMENT);
     assert_said("1000 tokens, but a sequence of 1000 and its last target need 1001");
     assert_int_equal(open_paths(&path, 1, 0, 256, 1, &data), ZR_ERR_ARGUMENT);
@@ -578,7 +553,7 @@ static void refused_lengths(void **state) {
 }
 
 /* A file that changes under the run ends it; nobody waits for ever, and nothing is made up. */
-static void truncated_meanwhile(void **state) {
+TEST(truncated_meanwhile) {
     write_counting("shrinking", 0, 1000);
     data_t *data = open_one("shrinking", 100, 256, 1);
     data_part_t part = {.n_ranks = 1, .micro_batch = 1, .grad_accum = 1, .n_micro_batches = 9};
@@ -586,7 +561,6 @@ static void truncated_meanwhile(void **state) {
     const int32_t *tokens = NULL, *targets = NULL;
     zr_status_t status = ZR_OK;
     size_t length = 0;
-    (void)state;
     assert_int_equal(truncate(path_of("shrinking"), 10), 0);
     assert_int_equal(data_reader_create(data, &part, &reader), ZR_OK);
     for (size_t i = 0; i < 9 && status == ZR_OK; i++)
@@ -598,23 +572,4 @@ static void truncated_meanwhile(void **state) {
     assert_said("truncated meanwhile");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_window_once),
-        cmocka_unit_test(folders_are_one_row),
-        cmocka_unit_test(token_files),
-        cmocka_unit_test(several_paths),
-        cmocka_unit_test(order_is_independent_of_ranks),
-        cmocka_unit_test(order_goes_on),
-        cmocka_unit_test(lengths_are_uniform),
-        cmocka_unit_test(sequences_are_cut),
-        cmocka_unit_test(hash_tells_data_apart),
-        cmocka_unit_test(reader_ends),
-        cmocka_unit_test(reader_ends_within_a_micro_batch),
-        cmocka_unit_test(refused_files),
-        cmocka_unit_test(refused_tokens),
-        cmocka_unit_test(refused_lengths),
-        cmocka_unit_test(truncated_meanwhile),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -3,16 +3,10 @@
  * of ranks, in fp32 and bf16, with and without clipping, recomputation, frozen parameters and
  * accumulation; its embedding is tied. Recomputation changes no bit.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
 #include "allocator/replay.h"
 #include "examples/models/gpt2/gpt.h"
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 
 enum { BATCH = 2, SEQ = 13, VOCAB = 61, N_STEPS = 3 };
 
@@ -98,8 +92,7 @@ static void expect_same(gpt_run_t *run, int n_ranks, int first, int last) {
                      zr_dtype_name(run->config.dtype), run->config.stage, first);
 }
 
-static void all_stages_agree(void **state) {
-    (void)state;
+TEST(all_stages_agree) {
     const int rank_counts[] = {1, 2, 3, 4, 8};
     for (int i = 0; i < 5; i++)
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
@@ -111,8 +104,7 @@ static void all_stages_agree(void **state) {
             }
 }
 
-static void accumulation_agrees_in_pairs(void **state) {
-    (void)state;
+TEST(accumulation_agrees_in_pairs) {
     for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
         for (int n_ranks = 1; n_ranks <= 4; n_ranks++) {
             gpt_run_t run = variant((zr_dtype_t)dtype, 1);
@@ -121,8 +113,7 @@ static void accumulation_agrees_in_pairs(void **state) {
         }
 }
 
-static void recomputation_changes_no_bit(void **state) {
-    (void)state;
+TEST(recomputation_changes_no_bit) {
     for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
         for (int stage = 0; stage <= 3; stage++) {
             gpt_run_t kept = variant((zr_dtype_t)dtype, 2), recomputed = variant(dtype, 6);
@@ -132,8 +123,7 @@ static void recomputation_changes_no_bit(void **state) {
 }
 
 /* Allocating by plan changes no bit, and the last steps follow their plan. */
-static void plans_change_no_bit(void **state) {
-    (void)state;
+TEST(plans_change_no_bit) {
     for (int stage = 0; stage <= 3; stage++)
         for (unsigned flags = 0; flags < 8; flags++) {
             gpt_run_t planned = variant(ZR_DTYPE_BF16, flags), plain = planned;
@@ -147,8 +137,7 @@ static void plans_change_no_bit(void **state) {
         }
 }
 
-static void what_should_matter_matters(void **state) {
-    (void)state;
+TEST(what_should_matter_matters) {
     gpt_run_t plain = variant(ZR_DTYPE_F32, 0), clipped = variant(ZR_DTYPE_F32, 2);
     gpt_run_t frozen = variant(ZR_DTYPE_F32, 8), seeded = variant(ZR_DTYPE_F32, 0);
     seeded.options.seed = 6;
@@ -157,15 +146,4 @@ static void what_should_matter_matters(void **state) {
     assert_true(hash_of(&frozen, 2) != reference);
     assert_true(hash_of(&seeded, 2) != reference);
     assert_true(hash_of(&plain, 1) != reference);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_stages_agree),
-        cmocka_unit_test(accumulation_agrees_in_pairs),
-        cmocka_unit_test(recomputation_changes_no_bit),
-        cmocka_unit_test(plans_change_no_bit),
-        cmocka_unit_test(what_should_matter_matters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,21 +2,13 @@
  * The table of a GPT's parameters: each is found by its name, and nothing else is. That the model
  * has just these is seen in tests/ref/, which knows their names and shapes from elsewhere.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <string.h>
-
 #include "examples/models/gpt2/tensors.h"
+#include "tests/common/test.h"
 
 static const gpt_shape_t shape = {
     .n_layers = 12, .channels = 64, .heads = 4, .seq = 32, .vocab = 100};
 
-static void test_each_is_found_by_its_name(void **state) {
-    (void)state;
+TEST(test_each_is_found_by_its_name) {
     size_t n_elems = 0;
     for (size_t i = 0; i < gpt_n_tensors(&shape); i++) {
         gpt_tensor_t tensor = gpt_tensor_at(&shape, i), found;
@@ -35,8 +27,7 @@ static void expect(size_t index, const char *name, size_t rows, size_t columns) 
     assert_int_equal(tensor.dims[1], columns);
 }
 
-static void test_order_and_shapes(void **state) {
-    (void)state;
+TEST(test_order_and_shapes) {
     assert_int_equal(gpt_n_tensors(&shape), 148);
     expect(0, "wte.weight", 100, 64);
     expect(1, "wpe.weight", 32, 64);
@@ -52,8 +43,7 @@ static void test_order_and_shapes(void **state) {
     expect(147, "ln_f.bias", 64, 0);
 }
 
-static void test_other_names_are_none(void **state) {
-    (void)state;
+TEST(test_other_names_are_none) {
     static const char *const names[] = {"",
                                         "wte",
                                         "wte.weight ",
@@ -72,13 +62,4 @@ static void test_other_names_are_none(void **state) {
         if (gpt_tensor_find(&shape, names[i], &tensor))
             fail_msg("\"%s\" is taken for %s", names[i], tensor.name);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_is_found_by_its_name),
-        cmocka_unit_test(test_order_and_shapes),
-        cmocka_unit_test(test_other_names_are_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

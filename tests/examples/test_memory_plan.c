@@ -4,25 +4,16 @@
  * as low as it can be, and the whole run, its first steps included, reserves hardly more than
  * was ever live at once.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
+
+#include "tests/common/test.h"
 
 #define SHAPE "layers=4,channels=128,heads=4,seq=64,vocab=256"
 
 static char folder[] = "/tmp/zr-test-memory-plan-XXXXXX";
 
 static int prepare(void **state) {
-    (void)state;
     if (mkdtemp(folder) == NULL || chdir(folder) != 0)
         return -1;
     FILE *file = fopen("text", "wb");
@@ -34,7 +25,6 @@ static int prepare(void **state) {
 }
 
 static int clean(void **state) {
-    (void)state;
     return unlink("text") != 0 || unlink("out") != 0 || chdir("/") != 0 || rmdir(folder) != 0;
 }
 
@@ -100,28 +90,24 @@ static void check_all(const char *more, const expectation_t *expected) {
     }
 }
 
-static void equal_lengths(void **state) {
-    (void)state;
+TEST(equal_lengths) {
     check_all("--steps 5", &(expectation_t){.most_reserved = 1.01, .least_followed = 2});
 }
 
-static void varying_lengths(void **state) {
-    (void)state;
+TEST(varying_lengths) {
     check_all("--steps 16 --seq-min 16",
               &(expectation_t){.most_reserved = 1.05, .least_followed = 4});
 }
 
 /* In fp32 the host's products of up to 192 rows need a workspace of their own. */
-static void lengths_around_a_workspace(void **state) {
-    (void)state;
+TEST(lengths_around_a_workspace) {
     const expectation_t expected = {.most_reserved = 1.05, .least_followed = 8};
     check("--steps 16 --seq-min 16 --micro-batch 4 --stage 1 --grad-accum 4", &expected);
     check("--steps 16 --seq-min 16 --micro-batch 4 --stage 2 --grad-accum 2", &expected);
 }
 
 /* The weights do not depend on where anything lies. */
-static void same_weights_without(void **state) {
-    (void)state;
+TEST(same_weights_without) {
     char options[256], with[17];
     for (int stage = 0; stage <= 3; stage++) {
         for (int on = 1; on >= 0; on--) {
@@ -142,12 +128,4 @@ static void same_weights_without(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_lengths),
-        cmocka_unit_test(varying_lengths),
-        cmocka_unit_test(lengths_around_a_workspace),
-        cmocka_unit_test(same_weights_without),
-    };
-    return cmocka_run_group_tests_name("memory plan", tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -3,20 +3,13 @@
  * links, what is recommended is the simplest of what is about as fast as anything that fits; what
  * does not fit lacks what it says, and to the granule.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_plan.h"
 
 static const char *const tiers[] = {"device", "host", "nvme"};
 static const char *const memory_keys[] = {"device_memory_bytes", "host_memory_bytes", "disk_bytes"};
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -121,8 +114,7 @@ static double speed(json_t *object, int stage, const char *optimizer) {
 }
 
 /* One GPU: nothing is shared, so plain training where it fits; else what least has to move. */
-static void one_gpu(void **state) {
-    (void)state;
+TEST(one_gpu) {
     expect_choice(advise(describe("h200", 0), "--model gpt2 --micro-batch 4"), 0, "none", "none");
     expect_choice(advise(describe("h200", 0), "--model gpt2-xl --micro-batch 4"), 0, "none",
                   "none");
@@ -138,8 +130,7 @@ static void one_gpu(void **state) {
 
 /* Over fast links a shard of the update is a gain; with no time in the update it is none, and plain
  * data parallelism is the simplest. */
-static void several_gpus(void **state) {
-    (void)state;
+TEST(several_gpus) {
     json_t *object =
         advise(describe("8x-a100-80g", 0), "--model gpt2-xl --ranks 8 --micro-batch 2");
     assert_true(number(recommended_plan(object), "stage", NULL) >= 1);
@@ -154,13 +145,12 @@ static void several_gpus(void **state) {
 /* Two nodes. What is sharded further saves memory on the device, and sends no more where a step is
  * one micro-batch; over slow links that is all that counts, and then with more of them what is sent
  * once per step. */
-static void slow_links_between_nodes(void **state) {
+TEST(slow_links_between_nodes) {
     static const char options[] = "--model gpt3-6.7b --ranks 16 --micro-batch 2 --recompute unit "
                                   "--device-memory 30GiB --shard-group-size all";
     static const double links[] = {100e9, 1.25e9};
     char arguments[512];
     double gain[2];
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         json_t *hardware = describe("8x-a100-80g", links[i]);
         json_object_set_new(hardware, "device_memory_bytes", json_integer((json_int_t)30 << 30));
@@ -177,11 +167,10 @@ static void slow_links_between_nodes(void **state) {
 /* What groups of a node's ranks gain where nodes wait for each other, and memory holds a copy per
  * node: whatever else is chosen, all stages are faster in them, and over fast links they are not
  * worth naming. */
-static void groups_over_slow_links(void **state) {
+TEST(groups_over_slow_links) {
     static const char options[] = "--model gpt3-6.7b --ranks 16 --micro-batch 8 --recompute unit "
                                   "--offload-optimizer none --offload-params none";
     static const double links[] = {400e9, 1.25e9};
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         json_t *object = advise(describe("8x-a100-80g", links[i]), options);
         int size = (int)number(recommended_plan(object), "shard_group_size", NULL);
@@ -191,9 +180,8 @@ static void groups_over_slow_links(void **state) {
 }
 
 /* As much memory as a plan needs is enough, and a granule less is not. */
-static void to_the_granule(void **state) {
+TEST(to_the_granule) {
     char arguments[512];
-    (void)state;
     json_decref(describe("8x-a100-80g", 0));
     const char *options = "--hardware ./hardware.json --model gpt2 --ranks 8 --dtype bf16 --quiet "
                           "--micro-batch 1 --recompute none --stage 1 --offload-optimizer none";
@@ -207,13 +195,4 @@ static void to_the_granule(void **state) {
     }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_gpu),
-        cmocka_unit_test(several_gpus),
-        cmocka_unit_test(slow_links_between_nodes),
-        cmocka_unit_test(groups_over_slow_links),
-        cmocka_unit_test(to_the_granule),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -3,18 +3,13 @@
  * so many pieces of simulated work and of searching that it takes seconds. They are counted: how
  * long anything takes says nothing here.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <inttypes.h>
 #include <sys/resource.h>
 
 #include "allocator/planner.h"
 #include "examples/plan/search.h"
 #include "kernels/simulation.h"
+#include "tests/common/test.h"
 
 /* ---- what is counted (--wrap) ----------------------------------------------------------------
  */
@@ -55,14 +50,13 @@ zr_status_t __wrap_zr_plan_offsets(const zr_plan_buffer_t *buffers, size_t n_buf
 /* It took 18.7 million and 3.3 million when this was written. */
 enum { MOST_WORKS = 25000000, MOST_STEPS = 5000000, MOST_KIB = 200 * 1024 };
 
-static void test_planning_is_cheap(void **state) {
+TEST(test_planning_is_cheap) {
     char *words[] = {"zero-plan",    "--model=gpt3-175b", "--hardware=8x-a100-80g",
                      "--ranks=1024", "--dtype=bf16",      NULL};
     zr_log_t log = zr_log_default();
     plan_options_t options;
     plan_rows_t rows = {0};
     struct rusage usage;
-    (void)state;
     assert_int_equal(plan_options_parse(5, words, &log, &options), ZR_OK);
     assert_int_equal(plan_search(&options, &log, NULL, &rows), ZR_OK);
     print_message("%zu plans of %zu tried, %zu pieces of work, %" PRIu64 " steps of searches\n",
@@ -72,9 +66,4 @@ static void test_planning_is_cheap(void **state) {
     assert_in_range(n_steps, 1, MOST_STEPS);
     assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
     assert_in_range(usage.ru_maxrss, 1, MOST_KIB);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_planning_is_cheap)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

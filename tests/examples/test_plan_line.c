@@ -2,17 +2,8 @@
  * The time line of a step: what is drawn of it is the work that the virtual clock told of, in the
  * lanes of the parts that did it, where and as long as they did.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "examples/plan/plot_time.h"
+#include "tests/common/test.h"
 
 static void expect_near(double value, double expected) {
     if (fabs(value - expected) > 1e-3 * (fabs(expected) + 1e-9))
@@ -27,7 +18,7 @@ static double sum(const float *share) {
 }
 
 /* Pieces by hand, in a step from 2 to 4 seconds. */
-static void pieces_are_where_they_were(void **state) {
+TEST(pieces_are_where_they_were) {
     static zr_sim_span_t all[] = {{ZR_SIM_COMPUTE, "matmul", 2.0, 3.0},
                                   {ZR_SIM_COMPUTE, "attention_forward", 3.0, 3.5},
                                   {ZR_SIM_COMPUTE, "adamw", 3.5, 4.0},
@@ -39,7 +30,6 @@ static void pieces_are_where_they_were(void **state) {
                                   {ZR_SIM_HOST, "checksum", 2.5, 2.75}};
     gpt_plan_spans_t spans = {.all = all, .n = sizeof(all) / sizeof(all[0]), .begin = 2, .end = 4};
     plan_line_t *line = malloc(sizeof(*line));
-    (void)state;
     assert_non_null(line);
     plan_line_make(&spans, line);
     assert_int_equal(plan_line_n_lanes(line), 6); /* all but to the device, and reads */
@@ -59,7 +49,7 @@ static void pieces_are_where_they_were(void **state) {
 }
 
 /* A plan's: each part is as busy as its times say, and no more than all the time. */
-static void a_plan_is_all_there(void **state) {
+TEST(a_plan_is_all_there) {
     gpt_plan_spans_t spans = {0};
     gpt_plan_t plan;
     gpt_plan_request_t request = {
@@ -73,7 +63,6 @@ static void a_plan_is_all_there(void **state) {
         .spans = &spans,
         .log = zr_log_default()};
     plan_line_t *line = malloc(sizeof(*line));
-    (void)state;
     assert_non_null(line);
     request.hardware.kind = ZR_HARDWARE_CUDA;
     request.config.stage = 3;
@@ -97,10 +86,4 @@ static void a_plan_is_all_there(void **state) {
     expect_near(drawn * line->seconds, line->busy[0]);
     gpt_plan_spans_free(&spans);
     free(line);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(pieces_are_where_they_were),
-                                       cmocka_unit_test(a_plan_is_all_there)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

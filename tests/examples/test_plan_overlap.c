@@ -2,14 +2,8 @@
  * Plans of collectives beside compute on described hosts: on where ranks are on several machines or
  * it is asked for, and then the network works while the processors do, in the same memory.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "examples/train/plan.h"
+#include "tests/common/test.h"
 
 enum { N_RANKS = 4 };
 
@@ -52,16 +46,14 @@ static gpt_plan_t plan(int ranks_per_node, int stage, train_overlap_t overlap) {
     return plan;
 }
 
-static void test_when_it_is_on(void **state) {
-    (void)state;
+TEST(test_when_it_is_on) {
     assert_false(request_of(N_RANKS, 3, TRAIN_OVERLAP_AUTO).beside);
     assert_true(request_of(N_RANKS / 2, 3, TRAIN_OVERLAP_AUTO).beside);
     assert_true(request_of(N_RANKS, 3, TRAIN_OVERLAP_ON).beside);
     assert_false(request_of(1, 3, TRAIN_OVERLAP_OFF).beside);
 }
 
-static void test_steps_are_shorter_in_the_same_memory(void **state) {
-    (void)state;
+TEST(test_steps_are_shorter_in_the_same_memory) {
     for (int stage = 0; stage <= 3; stage++) {
         gpt_plan_t off = plan(1, stage, TRAIN_OVERLAP_OFF), on = plan(1, stage, TRAIN_OVERLAP_AUTO);
         assert_true(on.step_seconds < 0.95 * off.step_seconds);
@@ -71,12 +63,4 @@ static void test_steps_are_shorter_in_the_same_memory(void **state) {
         for (int tier = 0; tier < 2; tier++)
             assert_int_equal(on.tiers[tier].live.peak, off.tiers[tier].live.peak);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_when_it_is_on),
-        cmocka_unit_test(test_steps_are_shorter_in_the_same_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,13 +3,7 @@
  * weights; what stays up is as much as fits, which runs with less offloaded show by failing; and
  * where nothing fits, that is said before anything is begun.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_ranks.h"
 #include "zero/zero.h"
 
@@ -21,7 +15,6 @@
 #define AUTO_PARAMS "--stage 3 --ranks 2 --offload-params auto "
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -57,13 +50,12 @@ static void write_arguments(const char *rest, const budgets_t *b, char *text, si
         snprintf(text + n, size - (size_t)n, " --param-buffer 20000 --param-buffers 2");
 }
 
-static void every_budget_is_kept(void **state) {
+TEST(every_budget_is_kept) {
     static const budgets_t cases[] = {{0, 0, false},     {16e6, 0, false},  {9e6, 0, false},
                                       {7e6, 12e6, true}, {5e6, 6e6, true},  {4e6, 0, false},
                                       {4e6, 8e6, true},  {4e6, 3.5e6, true}};
     char arguments[512], hash[2][17] = {"", ""};
     bool nvme = has_nvme();
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         for (int with_params = 0; with_params < 2; with_params++) {
             if (cases[i].has_drive && !nvme)
@@ -83,9 +75,8 @@ static void every_budget_is_kept(void **state) {
 }
 
 /* What was chosen fits; a 256th less offloaded does not. */
-static void as_much_as_fits_stays_up(void **state) {
+TEST(as_much_as_fits_stays_up) {
     char arguments[512];
-    (void)state;
     for (double device = 8e6; device < 16e6; device += 1.7e6) {
         budgets_t budgets = {.device = device};
         write_arguments(AUTO "--stage 2", &budgets, arguments, sizeof(arguments));
@@ -132,7 +123,7 @@ static json_t *expect_choice(const char *arguments, int stage) {
 }
 
 /* Less and less memory, more and more sharded; what the lower stages lack is said. */
-static void the_stage_that_fits(void **state) {
+TEST(the_stage_that_fits) {
     static const struct {
         const char *options;
         int stage;
@@ -148,7 +139,6 @@ static void the_stage_that_fits(void **state) {
          "stage 3 with parameters in host memory, layers computed again in backward, fits"},
         {"--offload-optimizer cpu --offload-gradients none", 2, "optimizer state in host"}};
     char arguments[1024];
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         snprintf(arguments, sizeof(arguments), MODEL TWO "%s", cases[i].options);
         json_t *object = expect_choice(arguments, cases[i].stage);
@@ -160,8 +150,7 @@ static void the_stage_that_fits(void **state) {
 }
 
 /* With room for all, no slower one is taken for a lower number, nor a higher one for nothing. */
-static void the_fastest_of_those_that_fit(void **state) {
-    (void)state;
+TEST(the_fastest_of_those_that_fit) {
     json_t *object = train(MODEL "--stage auto"); /* one rank: all stages are alike */
     assert_int_equal((int)number(object, "stage", NULL), 0);
     assert_said("one rank", "auto: plain data parallelism (stage 0)");
@@ -169,8 +158,7 @@ static void the_fastest_of_those_that_fit(void **state) {
     json_decref(object);
 }
 
-static void no_stage_fits(void **state) {
-    (void)state;
+TEST(no_stage_fits) {
     assert_ran(MODEL TWO "--device-memory 5MB", 1);
     assert_said("5 MB", "auto: nothing fits; the nearest to it, stage 3, layers computed again in "
                         "backward, needs ");
@@ -180,8 +168,7 @@ static void no_stage_fits(void **state) {
     assert_said("2 MB", "the nearest to it, stage 3 with optimizer state in host memory, layers");
 }
 
-static void what_cannot_be_is_said(void **state) {
-    (void)state;
+TEST(what_cannot_be_is_said) {
     assert_ran(MODEL AUTO "--stage 2 --device-memory 3MB", 1);
     assert_said("3 MB", "auto: nothing fits");
     assert_said("3 MB", "device memory");
@@ -234,10 +221,9 @@ static void write_rates(const char *path, zr_hardware_kind_t kind, bool has_slow
 }
 
 /* What is fastest goes by the rates of a file; what fits is looked up all the same. */
-static void rates_of_a_file(void **state) {
+TEST(rates_of_a_file) {
     static const char arguments[] = MODEL "--ranks 2 --threads 1 --stage auto --grad-accum 2 ";
     char with_file[512];
-    (void)state;
     for (int stage = 0; stage < 2; stage++) {
         write_rates("slow.json", ZR_HARDWARE_HOST, stage == 1);
         snprintf(with_file, sizeof(with_file), "%s --hardware slow.json", arguments);
@@ -278,7 +264,7 @@ static json_t *train_on_machines(const char *n_local, const char *options) {
 
 /* Between machines everything is slow by default, and groups send less there; on one there is
  * nothing to be gained, which is said where nothing else was asked. What is given is kept. */
-static void groups_of_machines(void **state) {
+TEST(groups_of_machines) {
     static const struct {
         const char *n_local, *options, *chosen; /* a part of it; NULL: no groups are said */
         int size;
@@ -288,7 +274,6 @@ static void groups_of_machines(void **state) {
                  {"4", "--stage 3 --shard-group-size auto", "--shard-group-size all", 4},
                  {"2", "--stage auto --shard-group-size all", NULL, 4},
                  {"2", "--stage auto --shard-group-size 1", NULL, 1}};
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         json_t *object = train_on_machines(cases[i].n_local, cases[i].options);
         const char *options = text(json_object_get(object, "chosen"), "options");
@@ -307,8 +292,7 @@ static void groups_of_machines(void **state) {
 }
 
 /* Rates are a share of a machine: of as many ranks as are on it, and not of all. */
-static void rates_are_of_one_machine(void **state) {
-    (void)state;
+TEST(rates_are_of_one_machine) {
     write_rates("two.json", ZR_HARDWARE_HOST, false);
     json_decref(train_on_machines("2", "--stage auto --hardware two.json"));
     assert_null(strstr(err, "times are rough"));
@@ -317,17 +301,4 @@ static void rates_are_of_one_machine(void **state) {
                         "this machine: times are rough");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_budget_is_kept),
-        cmocka_unit_test(as_much_as_fits_stays_up),
-        cmocka_unit_test(the_stage_that_fits),
-        cmocka_unit_test(the_fastest_of_those_that_fit),
-        cmocka_unit_test(no_stage_fits),
-        cmocka_unit_test(what_cannot_be_is_said),
-        cmocka_unit_test(rates_of_a_file),
-        cmocka_unit_test(groups_of_machines),
-        cmocka_unit_test(rates_are_of_one_machine),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

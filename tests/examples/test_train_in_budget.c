@@ -3,13 +3,7 @@
  * m and v) are 20 times the device's budget and 4 times the host's: with everything offloaded it
  * trains within both, and the process has no more memory than that; without, it is refused.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 /* 75.8 million parameters, states of 1.21 GB, 1.06 GB of them in the file. Each thread would have
@@ -23,7 +17,6 @@
 #define STATE_BYTES_PER_PARAMETER 16
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -31,8 +24,7 @@ static double peak(json_t *object, const char *tier) {
     return number(json_object_get(object, "peak_bytes"), tier, "reserved");
 }
 
-static void everything_offloaded_trains(void **state) {
-    (void)state;
+TEST(everything_offloaded_trains) {
     if (!has_nvme())
         skip();
     assert_ran(MODEL BUDGETS "--offload-optimizer nvme --offload-params nvme --nvme-path drive", 0);
@@ -52,18 +44,11 @@ static void everything_offloaded_trains(void **state) {
     json_decref(object);
 }
 
-static void less_offloaded_is_refused(void **state) {
-    (void)state;
+TEST(less_offloaded_is_refused) {
     assert_ran(MODEL BUDGETS, 1);
     assert_non_null(strstr(err, "--offload-optimizer"));
     assert_ran(MODEL BUDGETS "--offload-optimizer cpu --offload-params cpu", 1);
     assert_non_null(strstr(err, "--offload-optimizer nvme"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(less_offloaded_is_refused),
-        cmocka_unit_test(everything_offloaded_trains),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

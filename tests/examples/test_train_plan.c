@@ -2,24 +2,14 @@
  * A run that the machine has no memory for is warned of before it begins, and one that its budget
  * refuses is not, since the run itself says so. However long a run is, its plan is not.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <string.h>
-
 #include "examples/train/plan.h"
+#include "tests/common/test.h"
 
 #define GIB ((size_t)1 << 30)
 
 static char said[1024];
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *text) {
-    (void)context;
-    (void)rank;
     assert_int_equal(level, ZR_LOG_WARNING);
     snprintf(said, sizeof(said), "%s", text);
 }
@@ -38,18 +28,16 @@ static const char *warn(zr_tier_t tier, size_t there_bytes, size_t budget_bytes,
     return said;
 }
 
-static void the_machine_is_warned_of(void **state) {
+TEST(the_machine_is_warned_of) {
     train_plan_t plan = {.is_made = true};
-    (void)state;
     assert_non_null(strstr(warn(ZR_TIER_DEVICE, 3 * GIB, ZR_CONFIG_NO_BUDGET, plan),
                            "needs 4.0 GiB of device memory, and its part of this machine is 3.0 "
                            "GiB"));
     assert_non_null(strstr(warn(ZR_TIER_HOST, 3 * GIB, 5 * GIB, plan), "of host memory"));
 }
 
-static void what_is_refused_is_not(void **state) {
+TEST(what_is_refused_is_not) {
     train_plan_t plan = {.is_made = true};
-    (void)state;
     assert_string_equal(warn(ZR_TIER_DEVICE, 3 * GIB, 3 * GIB, plan), "");
     assert_string_equal(warn(ZR_TIER_HOST, 2 * GIB, 2 * GIB, plan), "");
     assert_string_equal(warn(ZR_TIER_NVME, 3 * GIB, ZR_CONFIG_NO_BUDGET, plan), "");
@@ -62,7 +50,7 @@ static void what_is_refused_is_not(void **state) {
 }
 
 /* Its steps are more than anybody can go through: the plan would not end. */
-static void the_longest_run_is_planned(void **state) {
+TEST(the_longest_run_is_planned) {
     char *argv[] = {"zero-train", "--model", "layers=1,channels=32,heads=2,seq=16,vocab=256",
                     "--data",     "none",    "--device",
                     "host",       "--steps", "1000000000000",
@@ -70,17 +58,9 @@ static void the_longest_run_is_planned(void **state) {
     zr_log_t log = zr_log_default();
     train_options_t options;
     train_plan_t plan;
-    (void)state;
     assert_int_equal(train_options_parse(11, argv, &log, &options), ZR_OK);
     train_plan_make(&options, 0, &plan);
     assert_true(plan.is_made);
     assert_true(plan.on_host.fits);
     train_options_free(&options);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_machine_is_warned_of),
-                                       cmocka_unit_test(what_is_refused_is_not),
-                                       cmocka_unit_test(the_longest_run_is_planned)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,13 +5,7 @@
  *
  *   test_train_planned [N [FIRST]]   N configurations, from number FIRST
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 static size_t n_cases = 24, first_case = 1;
@@ -137,9 +131,8 @@ static bool check(uint64_t seed) {
     return fits;
 }
 
-static void planned_is_measured(void **state) {
+TEST(planned_is_measured) {
     size_t n_fitted = 0;
-    (void)state;
     for (size_t i = 0; i < n_cases; i++)
         n_fitted += check(first_case + i);
     print_message("%zu of %zu configurations fitted\n", n_fitted, n_cases);
@@ -150,7 +143,7 @@ static void planned_is_measured(void **state) {
 }
 
 /* The first steps, in which a rank does not know yet which unit is next, need less. */
-static void first_steps_are_their_own(void **state) {
+TEST(first_steps_are_their_own) {
     static const char *const cases[] = {"--steps 1",
                                         "--steps 2",
                                         "--steps 20 --seq-min 2 --seed 2",
@@ -160,7 +153,6 @@ static void first_steps_are_their_own(void **state) {
                                         "--steps 4 --grad-accum 30 --seq-min 7",
                                         "--steps 2 --grad-accum 17 --seq-min 3 --seed 9"};
     char arguments[512];
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         snprintf(arguments, sizeof(arguments),
                  TINY "--stage 3 --ranks 2 --micro-batch 2 --memory-plan off --json --quiet %s",
@@ -173,7 +165,7 @@ static void first_steps_are_their_own(void **state) {
 
 /* Each step that is longer than all before finds what those have left. All plans of memory are as
  * low as any can be, so that no better one is looked for. */
-static void lengths_are_followed(void **state) {
+TEST(lengths_are_followed) {
     static const char *const cases[] = {
         "layers=2,channels=32,vocab=256 --stage 3 --ranks 2 --micro-batch 2 --steps 12 --seed 11",
         "layers=2,channels=32,vocab=256 --stage 2 --ranks 2 --offload-optimizer cpu --grad-accum 3 "
@@ -189,7 +181,6 @@ static void lengths_are_followed(void **state) {
         /* Logits do not all exist at once: of fewer rows, more words did. */
         "layers=1,channels=8,vocab=5000 --stage 0 --micro-batch 64 --steps 12 --seed 1"};
     char arguments[512];
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t n = strcspn(cases[i], " ");
         snprintf(arguments, sizeof(arguments),
@@ -202,10 +193,9 @@ static void lengths_are_followed(void **state) {
 }
 
 /* A run that goes on has the lengths that are left, and need not have been through the longest. */
-static void goes_on_where_it_was(void **state) {
+TEST(goes_on_where_it_was) {
     static const char *const cases[] = {"--steps 14", "--steps 24 --resume", "--steps 26 --resume"};
     char arguments[512];
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         snprintf(arguments, sizeof(arguments),
                  TINY "--stage 3 --ranks 2 --seq-min 2 --seed 4 --checkpoint-dir gone-on --json "
@@ -218,8 +208,7 @@ static void goes_on_where_it_was(void **state) {
 }
 
 /* Of a run that does not fit: what it takes without the budget. */
-static void what_it_would_take(void **state) {
-    (void)state;
+TEST(what_it_would_take) {
     json_t *within = run_json(TINY "--json --steps 3 --ranks 2 --device-memory 64KiB", 1);
     json_t *without = run_json(TINY "--json --steps 3 --ranks 2", 0);
     assert_true(json_is_false(json_object_get(within, "planned_fits")));
@@ -230,10 +219,9 @@ static void what_it_would_take(void **state) {
 }
 
 /* For people, each peak has what was foretold beside it: two columns, the same here. */
-static void people_are_told(void **state) {
+TEST(people_are_told) {
     char copy[sizeof(err)], first[32], second[32], *rest = NULL;
     size_t n_lines = 0;
-    (void)state;
     assert_ran(TINY "--steps 3 --ranks 2 --stage 3 --offload-optimizer cpu", 0);
     snprintf(copy, sizeof(copy), "%s", strstr(out, "  tag                        live    planned"));
     *strstr(copy, "  plan of a step") = '\0';
@@ -247,7 +235,6 @@ static void people_are_told(void **state) {
 }
 
 static int prepare(void **state) {
-    (void)state;
     if (make_folder() != 0)
         return -1;
     nvme = has_nvme();
@@ -259,9 +246,5 @@ int main(int argc, char **argv) {
         n_cases = strtoul(argv[1], NULL, 10);
     if (argc > 2)
         first_case = strtoul(argv[2], NULL, 10);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(planned_is_measured),  cmocka_unit_test(first_steps_are_their_own),
-        cmocka_unit_test(lengths_are_followed), cmocka_unit_test(goes_on_where_it_was),
-        cmocka_unit_test(what_it_would_take),   cmocka_unit_test(people_are_told)};
-    return cmocka_run_group_tests(tests, prepare, clean);
+    return run_all_tests(prepare, clean);
 }

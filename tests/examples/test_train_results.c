@@ -2,18 +2,10 @@
  * Results of ranks that are processes, which tell each other at the end: where that fails, the run
  * has failed, and what is reported of it is the rank's own.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
-#include <cmocka.h>
 
 #include "examples/train/train.h"
+#include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
 
 static char folder[] = "/tmp/zr-test-train-results-XXXXXX";
@@ -67,8 +59,7 @@ static train_result_t train(int failing, zr_status_t of_other) {
     return result;
 }
 
-static void failed_runs_have_their_own(void **state) {
-    (void)state;
+TEST(failed_runs_have_their_own) {
     train_result_t all = train(-1, ZR_OK);
     assert_int_equal(all.status, ZR_OK);
     assert_true(all.peak[ZR_TIER_DEVICE].live > 0);
@@ -83,7 +74,6 @@ static void failed_runs_have_their_own(void **state) {
 /* ---- a folder with data ---------------------------------------------------------------------- */
 
 static int prepare(void **state) {
-    (void)state;
     if (mkdtemp(folder) == NULL || chdir(folder) != 0)
         return 1;
     FILE *file = fopen("data", "w");
@@ -93,11 +83,7 @@ static int prepare(void **state) {
 }
 
 static int clean(void **state) {
-    (void)state;
     return unlink("data") == 0 && chdir("/") == 0 && rmdir(folder) == 0 ? 0 : 1;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(failed_runs_have_their_own)};
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -5,22 +5,13 @@
  * is as nothing beside that.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
-#include <cmocka.h>
-
 #include <jansson.h>
 
 #include "examples/data/data.h"
 #include "examples/train/train.h"
+#include "tests/common/test.h"
 #include "zero/comm/roll.h"
 
 #define WHILE_SECONDS 1000000
@@ -137,12 +128,11 @@ static void check_lines(int n_ranks) {
     fclose(file);
 }
 
-static void test_runs(void **state) {
+TEST(test_runs) {
     static const struct {
         const char *n_ranks, *stage;
         int slow;
     } runs[] = {{"3", "2", 1}, {"2", "3", 0}, {"2", "0", 1}, {"4", "1", 3}, {"1", "0", 0}};
-    (void)state;
     for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
         train_result_t result = {0};
         int n_ranks = atoi(runs[i].n_ranks);
@@ -170,8 +160,7 @@ static void check_slowest(const double *own_seconds, int n_ranks, int rank, doub
     assert_true(slowest.excess_seconds == excess);
 }
 
-static void test_excess_is_over_the_others_median(void **state) {
-    (void)state;
+TEST(test_excess_is_over_the_others_median) {
     check_slowest((const double[]){3, 5}, 2, 1, 2);
     check_slowest((const double[]){5, 3}, 2, 0, 2);
     check_slowest((const double[]){1, 9, 2}, 3, 1, 7.5);
@@ -180,23 +169,17 @@ static void test_excess_is_over_the_others_median(void **state) {
     check_slowest((const double[]){4, 4, 4}, 3, 0, 0);
 }
 
-static void test_slowest_of_all_steps(void **state) {
+TEST(test_slowest_of_all_steps) {
     const train_delays_t delays[] = {{.n_steps = 5, .excess_seconds = 1},
                                      {.n_steps = 1, .excess_seconds = 3},
                                      {.n_steps = 0},
                                      {.n_steps = 2, .excess_seconds = 3}};
-    (void)state;
     assert_int_equal(train_slowest_of_all(delays, 4), 1);
     assert_int_equal(train_slowest_of_all(delays, 1), 0);
     assert_int_equal(train_slowest_of_all(delays + 2, 2), 1);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_runs),
-        cmocka_unit_test(test_excess_is_over_the_others_median),
-        cmocka_unit_test(test_slowest_of_all_steps),
-    };
     if (mkdtemp(folder) == NULL || chdir(folder) != 0)
         return 1;
     FILE *file = fopen("data", "w");
@@ -204,7 +187,7 @@ int main(void) {
         fputc("the quick brown fox "[i % 20], file);
     if (file == NULL || fclose(file) != 0)
         return 1;
-    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = run_all_tests(NULL, NULL);
     unlink("data");
     unlink("log");
     return n_failed | (rmdir(folder) != 0);

@@ -3,17 +3,11 @@
  * trains, within its budgets and with the peaks of its plan, and the next is refused. What budgets
  * were used for adds up to them. A sweep that was stopped ends in what it would have ended in.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "examples/capacity/run.h"
 #include "examples/capacity/search.h"
 #include "examples/capacity/verify.h"
 #include "examples/plan/hardware.h"
+#include "tests/common/test.h"
 #include "tests/examples/captured_log.h"
 #include "tests/examples/run_train.h"
 
@@ -43,7 +37,6 @@ static json_t *capacity_json(const char *arguments, int expected) {
 }
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -56,14 +49,13 @@ static json_t *at(json_t *object, const char *name, const char *inner) {
 
 /* ---- the family ------------------------------------------------------------------------------ */
 
-static void sizes_grow(void **state) {
+TEST(sizes_grow) {
     capacity_family_t families[] = {
         {.head_size = 64, .aspect = 12, .seq = 64, .vocab = 256},
         {.head_size = 16, .aspect = 128, .seq = 1, .vocab = 50257},
         {.head_size = 128, .aspect = 1, .seq = 2048, .vocab = 2},
         {.head_size = 64, .aspect = 12, .seq = 64, .vocab = 256, .layers = 7},
         {.head_size = 64, .aspect = 12, .seq = 64, .vocab = 256, .channels = 192}};
-    (void)state;
     for (size_t k = 0; k < sizeof(families) / sizeof(families[0]); k++) {
         const capacity_family_t *family = &families[k];
         size_t before = 0;
@@ -137,7 +129,7 @@ static capacity_search_t search_of(const asked_t *asked, const capacity_place_t 
     return search;
 }
 
-static void no_larger_size_fits(void **state) {
+TEST(no_larger_size_fits) {
     static const char *const budgets[] = {
         "--device-memory 1MiB --host-memory 1MiB --nvme-capacity 1MiB",
         "--device-memory 2MiB --host-memory 8MiB --nvme-capacity 32MiB",
@@ -149,7 +141,6 @@ static void no_larger_size_fits(void **state) {
                                               {3, CAPACITY_NVME, CAPACITY_NVME}};
     zr_log_t log = zr_log_default();
     size_t n_found = 0;
-    (void)state;
     if (!has_nvme())
         skip();
     for (size_t i = 0; i < 4; i++) {
@@ -170,12 +161,11 @@ static void no_larger_size_fits(void **state) {
     assert_true(n_found >= 8);
 }
 
-static void a_search_can_be_stopped(void **state) {
+TEST(a_search_can_be_stopped) {
     zr_log_t log = zr_log_default();
     atomic_bool stop = true;
     capacity_results_t results;
     asked_t asked;
-    (void)state;
     ask(&asked, &log, SMALL BUDGETS "--ranks 2 --verify off");
     assert_int_equal(capacity_run(&asked.options, &log, NULL, &stop, &results), ZR_OK);
     assert_false(results.is_whole);
@@ -216,8 +206,7 @@ static void expect_bytes_add_up(json_t *point, double n_ranks) {
 }
 
 /* Everything at once: all stages and placements, trained; with drives where there are any. */
-static void capacities_are_trained(void **state) {
-    (void)state;
+TEST(capacities_are_trained) {
     if (!has_nvme())
         skip();
     json_t *object = capacity_json(SMALL BUDGETS "--ranks 2 --verify steps=3 --nvme-path drive "
@@ -248,12 +237,11 @@ static void capacities_are_trained(void **state) {
 }
 
 /* A proof of what is not so. */
-static void proofs_can_fail(void **state) {
+TEST(proofs_can_fail) {
     static const capacity_place_t place = {1, CAPACITY_CPU, CAPACITY_NONE};
     zr_log_t log = zr_log_default();
     capacity_proof_t proof;
     asked_t asked;
-    (void)state;
     ask(&asked, &log, SMALL BUDGETS "--ranks 2 --verify steps=2");
     capacity_search_t search = search_of(&asked, &place, &log), other = search;
     assert_int_equal(capacity_verify(&search, &proof), ZR_OK);
@@ -280,8 +268,7 @@ static void proofs_can_fail(void **state) {
 
 /* At stage 3 the second step is the first that gathers ahead: what is refused only there is so,
  * too, where one step is asked for, and that step's peaks are those of one step's plan. */
-static void few_steps_are_proof_enough(void **state) {
-    (void)state;
+TEST(few_steps_are_proof_enough) {
     json_t *object = capacity_json(
         SMALL "--device-memory 2200kB --host-memory 8MiB --ranks 2 --verify steps=1 --stage 3 "
               "--offload-params none --offload-optimizer cpu --offload-gradients cpu "
@@ -309,7 +296,7 @@ static double largest(const char *arguments) {
 
 /* Host memory is short of gradients: a part of them waits on the device. What is trained of it in
  * other tests is enough for AddressSanitizer, under which this takes long. */
-static void parts_fit_more(void **state) {
+TEST(parts_fit_more) {
 #if defined(__SANITIZE_ADDRESS__)
     const char *proof = "off";
 #else
@@ -320,7 +307,6 @@ static void parts_fit_more(void **state) {
         "--offload-optimizer nvme --offload-params nvme",
         "--offload-optimizer auto --offload-params auto"};
     double found[3];
-    (void)state;
     if (!has_nvme())
         skip();
     for (size_t i = 0; i < 3; i++) {
@@ -337,8 +323,7 @@ static void parts_fit_more(void **state) {
 }
 
 /* What is left open by a word is as open as what is not said. */
-static void open_stages_are_all_tried(void **state) {
-    (void)state;
+TEST(open_stages_are_all_tried) {
     json_t *object = capacity_json(SMALL BUDGETS "--offload-optimizer none --offload-params none "
                                                  "--offload-activations none --verify off "
                                                  "--stage 2 --stage auto --shard-group-size all",
@@ -351,9 +336,8 @@ static void open_stages_are_all_tried(void **state) {
 }
 
 /* What is printed runs in zero-train, and one layer more does not. */
-static void options_are_zero_trains(void **state) {
+TEST(options_are_zero_trains) {
     char arguments[2048], larger[64];
-    (void)state;
     json_t *object = capacity_json(
         SMALL BUDGETS "--ranks 2 --stage 3 --offload-optimizer cpu --offload-params cpu "
                       "--channels 64 --verify steps=2",
@@ -377,8 +361,7 @@ static void options_are_zero_trains(void **state) {
     json_decref(object);
 }
 
-static void too_small_budgets_have_none(void **state) {
-    (void)state;
+TEST(too_small_budgets_have_none) {
     json_t *object = capacity_json(SMALL "--device-memory 64KiB --stage 0 --ranks 2", 1);
     json_t *point = json_array_get(json_object_get(object, "points"), 0);
     assert_string_equal(text(point, "result"), "none_fits");
@@ -424,9 +407,8 @@ static bool has_state(void) {
 }
 
 /* Stopped after at least one capacity, wherever it was then, as often as it takes. */
-static void stopped_sweeps_go_on(void **state) {
+TEST(stopped_sweeps_go_on) {
     int status;
-    (void)state;
     assert_int_equal(capacity(SWEEP), 0);
     assert_int_equal(rename("got.csv", "undisturbed.csv"), 0);
     pid_t child = start_sweep(), ended = 0;
@@ -453,8 +435,7 @@ static void stopped_sweeps_go_on(void **state) {
 }
 
 /* What the state has is not found again; what it does not have is. */
-static void states_are_gone_on_from(void **state) {
-    (void)state;
+TEST(states_are_gone_on_from) {
     unlink("state.json");
     assert_int_equal(capacity(SWEEP "--state state.json --resume"), 0); /* as each time after */
     assert_said("the first time", "warning: --resume: state.json is not there yet: begins anew");
@@ -478,8 +459,7 @@ static void states_are_gone_on_from(void **state) {
 }
 
 /* What is there stays, where what replaces it cannot be written. */
-static void states_are_whole(void **state) {
-    (void)state;
+TEST(states_are_whole) {
     assert_int_equal(capacity(SWEEP "--state state.json"), 0);
     assert_int_equal(rename("state.json", "whole.json"), 0);
     assert_int_equal(capacity(SWEEP "--state state.json"), 0);
@@ -490,8 +470,7 @@ static void states_are_whole(void **state) {
     expect_same_files("state.json", "whole.json");
 }
 
-static void other_questions_are_refused(void **state) {
-    (void)state;
+TEST(other_questions_are_refused) {
     struct {
         const char *arguments, *said;
     } const cases[] = {{SWEEP "--micro-batch 2", "--micro-batch was not given there and is 2 now"},
@@ -524,9 +503,8 @@ static void other_questions_are_refused(void **state) {
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 
-static void pictures_are_drawn(void **state) {
+TEST(pictures_are_drawn) {
     static char file[1 << 20];
-    (void)state;
     if (system("gnuplot --version >/dev/null 2>&1") != 0)
         skip();
     assert_int_equal(capacity(SMALL BUDGETS "--verify off --plot \"it's.svg\""), 0);
@@ -542,8 +520,7 @@ static void pictures_are_drawn(void **state) {
 }
 
 /* gnuplot has no axes for it, and would say so at length. */
-static void without_capacities_nothing_is_drawn(void **state) {
-    (void)state;
+TEST(without_capacities_nothing_is_drawn) {
     remove("none.svg");
     assert_int_equal(capacity(SMALL "--verify off --device-memory 100kB --host-memory 1MiB "
                                     "--sweep ranks=1,2 --plot none.svg"),
@@ -553,8 +530,7 @@ static void without_capacities_nothing_is_drawn(void **state) {
     assert_int_not_equal(access("none.svg", F_OK), 0);
 }
 
-static void described_hardware_is_planned_for(void **state) {
-    (void)state;
+TEST(described_hardware_is_planned_for) {
     json_t *object = capacity_json("--hardware h200 --seq 1024 --vocab 50257 --stage 0 "
                                    "--offload-optimizer none --aspect 64",
                                    0);
@@ -572,7 +548,7 @@ static void described_hardware_is_planned_for(void **state) {
     json_decref(object);
 }
 
-static void bad_input_is_refused(void **state) {
+TEST(bad_input_is_refused) {
     struct {
         const char *arguments, *part;
     } const refused[] = {{"--shard-group-size 8", "allowed is all; what groups of N"},
@@ -618,7 +594,6 @@ static void bad_input_is_refused(void **state) {
                          {"--stge 1", "--stage"},
                          {"--stage every", "--stage every: allowed are 0, 1, 2, 3, auto"},
                          {"word", "word"}};
-    (void)state;
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         if (capacity(refused[i].arguments) != 2)
             fail_msg("%s: not refused\n%s", refused[i].arguments, err);
@@ -668,11 +643,10 @@ static void assert_fields_documented(json_t *value) {
 }
 
 /* More than there is room for is no less of a question. */
-static void no_option_is_left_out(void **state) {
+TEST(no_option_is_left_out) {
     static shared_givens_t givens;
     captured_log_t captured;
     zr_log_t log = captured_log(&captured);
-    (void)state;
     for (size_t i = 0; i < SHARED_OPTIONS_MOST_GIVEN; i++) {
         assert_int_equal(shared_givens_note(&givens, "sweep", "ranks=1", true, &log), ZR_OK);
         assert_int_equal(givens.n, i + 1);
@@ -683,9 +657,8 @@ static void no_option_is_left_out(void **state) {
     assert_string_equal(captured.text, "--seed 7: allowed are 128 options at most\n");
 }
 
-static void everything_is_documented(void **state) {
+TEST(everything_is_documented) {
     size_t n = 0;
-    (void)state;
     read_file(CAPACITY_DOC, document, sizeof(document));
     assert_int_equal(capacity("--help"), 0);
     for (const char *at = out; (at = strstr(at, "\n      --")) != NULL; n++) {
@@ -706,28 +679,4 @@ static void everything_is_documented(void **state) {
         assert_documented("`", name, "`");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_grow),
-        cmocka_unit_test(no_larger_size_fits),
-        cmocka_unit_test(a_search_can_be_stopped),
-        cmocka_unit_test(capacities_are_trained),
-        cmocka_unit_test(proofs_can_fail),
-        cmocka_unit_test(few_steps_are_proof_enough),
-        cmocka_unit_test(parts_fit_more),
-        cmocka_unit_test(open_stages_are_all_tried),
-        cmocka_unit_test(options_are_zero_trains),
-        cmocka_unit_test(too_small_budgets_have_none),
-        cmocka_unit_test(stopped_sweeps_go_on),
-        cmocka_unit_test(states_are_gone_on_from),
-        cmocka_unit_test(states_are_whole),
-        cmocka_unit_test(other_questions_are_refused),
-        cmocka_unit_test(pictures_are_drawn),
-        cmocka_unit_test(without_capacities_nothing_is_drawn),
-        cmocka_unit_test(described_hardware_is_planned_for),
-        cmocka_unit_test(bad_input_is_refused),
-        cmocka_unit_test(no_option_is_left_out),
-        cmocka_unit_test(everything_is_documented),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -2,19 +2,10 @@
  * zero-checkpoint list and verify as their users meet them: exit status, standard output and
  * standard error, on checkpoints that are whole, damaged, half made, and on what is none.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
+#include "tests/common/test.h"
 #include "zero/zero.h"
 
 static char root[] = "/tmp/zr-test-zero-checkpoint-XXXXXX";
@@ -58,7 +49,6 @@ static json_t *json_of_out(void) {
 }
 
 static void fill(void *context, size_t first, size_t n_elems, float *values) {
-    (void)context;
     for (size_t i = 0; i < n_elems; i++)
         values[i] = (float)(first + i);
 }
@@ -66,7 +56,6 @@ static void fill(void *context, size_t first, size_t n_elems, float *values) {
 /* Folder c has step 0, whole, of 800000 bytes and 4; step 3, a copy without a file; and 7, which
  * was never finished. */
 static int enter(void **state) {
-    (void)state;
     zr_checkpoint_writer_t *writer = NULL;
     zr_save_options_t options = {.folder = "c"};
     zr_param_desc_t large = {.name = "large", .n_dims = 2, .dims = {200, 1000}, .fill = fill};
@@ -84,13 +73,11 @@ static int enter(void **state) {
 
 static int leave(void **state) {
     char command[256];
-    (void)state;
     snprintf(command, sizeof(command), "rm -rf '%s'", root);
     return chdir("/") | system(command);
 }
 
-static void test_list(void **state) {
-    (void)state;
+TEST(test_list) {
     expect("list c", 0);
     assert_string_equal(err, "");
     const char *unfinished = strstr(out, "\n.step-00000007.partial "), *broken = NULL;
@@ -122,8 +109,7 @@ static void test_list(void **state) {
     expect_in(err, "cannot open nowhere: No such file or directory");
 }
 
-static void test_verify(void **state) {
-    (void)state;
+TEST(test_verify) {
     expect("verify c/step-00000000", 0);
     assert_string_equal(out, "c/step-00000000 is whole: step 0, 2 tensors, 781.3 KiB\n");
     assert_string_equal(err, "");
@@ -143,8 +129,7 @@ static void test_verify(void **state) {
 }
 
 /* The file in a folder that names its newest leads there, and no other file of that name does. */
-static void test_latest(void **state) {
-    (void)state;
+TEST(test_latest) {
     expect("verify c/latest", 0);
     assert_string_equal(out, "c/step-00000000 is whole: step 0, 2 tensors, 781.3 KiB\n");
     expect("list c/latest", 0);
@@ -160,10 +145,9 @@ static void test_latest(void **state) {
 }
 
 /* Whoever meets damage ends with 1: the path is right, and what is there is not what was saved. */
-static void test_damage_is_no_bad_input(void **state) {
+TEST(test_damage_is_no_bad_input) {
     static const char *const damages[] = {"rm e/step-00000000/rank-00000.data",
                                           "truncate -s 100 e/step-00000000/manifest.json"};
-    (void)state;
     for (size_t i = 0; i < sizeof(damages) / sizeof(damages[0]); i++) {
         shell("rm -rf e && mkdir e && cp -r c/step-00000000 e");
         shell(damages[i]);
@@ -178,8 +162,7 @@ static void test_damage_is_no_bad_input(void **state) {
     expect("export nowhere -o x", 2);
 }
 
-static void test_damage(void **state) {
-    (void)state;
+TEST(test_damage) {
     shell("rm -rf d && cp -r c/step-00000000 d && printf x | dd of=d/rank-00000.data bs=1 "
           "seek=300000 conv=notrunc status=none");
     expect("verify d", 1);
@@ -204,8 +187,7 @@ static void test_damage(void **state) {
     json_decref(object);
 }
 
-static void test_usage(void **state) {
-    (void)state;
+TEST(test_usage) {
     expect("", 2);
     expect_in(err, "a command is missing");
     expect("--help", 0);
@@ -227,11 +209,4 @@ static void test_usage(void **state) {
     expect("list c --json >/dev/full; exit $?;", 1);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list),   cmocka_unit_test(test_verify),
-        cmocka_unit_test(test_latest), cmocka_unit_test(test_damage_is_no_bad_input),
-        cmocka_unit_test(test_damage), cmocka_unit_test(test_usage),
-    };
-    return cmocka_run_group_tests(tests, enter, leave);
-}
+const test_group_t test_group = {enter, leave};

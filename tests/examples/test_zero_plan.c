@@ -3,20 +3,13 @@
  * zero-plan foretells of each tier and tag is what zero-train has needed, to the byte; where it
  * says that nothing fits, the run ends for lack of memory; and the options that it recommends run.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_plan.h"
 #include "zero/zero.h"
 
 #define MODEL "--model layers=2,channels=64,heads=2,seq=16,vocab=256 --sub-group 4096 "
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -60,10 +53,9 @@ static const char *const runs[] = {
     "--micro-batch 1 --ranks 2 --dtype bf16 --param-buffer 4096 --offload-activations nvme",
 };
 
-static void peaks_are_those_of_the_run(void **state) {
+TEST(peaks_are_those_of_the_run) {
     char arguments[1024];
     bool nvme = has_nvme();
-    (void)state;
     for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
         if (strstr(runs[i], "nvme") != NULL && !nvme)
             continue;
@@ -81,14 +73,13 @@ static void peaks_are_those_of_the_run(void **state) {
 }
 
 /* The same budgets, above and below what is needed, and what the refusal says. */
-static void what_does_not_fit_is_agreed_on(void **state) {
+TEST(what_does_not_fit_is_agreed_on) {
     static const char *const cases[] = {"--stage 0 --offload-optimizer none",
                                         "--stage 2 --offload-optimizer cpu --ranks 2",
                                         "--stage 3 --offload-optimizer none --offload-params none "
                                         "--ranks 2"};
     static const char *const tiers[] = {"device", "host", "device"};
     char arguments[1024];
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         bool has_fit = false, has_failed = false;
         for (size_t budget = 50000; budget < 4000000; budget = budget * 3 / 2) {
@@ -119,9 +110,8 @@ static void what_does_not_fit_is_agreed_on(void **state) {
 }
 
 /* Of everything that is open. */
-static void what_is_recommended_runs(void **state) {
+TEST(what_is_recommended_runs) {
     char arguments[2048];
-    (void)state;
     json_t *planned =
         plan_json(MODEL "--ranks 2 --grad-accum 2 --seq 8 --offload-gradients cpu", 0);
     json_t *plans = json_object_get(planned, "plans");
@@ -156,9 +146,8 @@ static void what_is_recommended_runs(void **state) {
 }
 
 /* Partial placements: as far up as fits, at each stage. */
-static void parts_are_planned(void **state) {
+TEST(parts_are_planned) {
     char arguments[2048];
-    (void)state;
     json_t *planned =
         plan_json(MODEL "--ranks 2 --recompute none --micro-batch 1 --stage auto "
                         "--offload-optimizer auto --offload-params none --device-memory 1300000",
@@ -193,7 +182,7 @@ static void assert_in(const char *file, const char *part) {
 }
 
 /* Both forms; what is drawn is what was planned, for all tiers, and the parts of a step. */
-static void pictures_are_drawn(void **state) {
+TEST(pictures_are_drawn) {
     static const char *const parts[] = {"<svg",
                                         "parameters",
                                         "optimizer_state",
@@ -211,7 +200,6 @@ static void pictures_are_drawn(void **state) {
                                         "drive, read",
                                         "one step of the recommended plan"};
     static char file[1 << 20];
-    (void)state;
     if (system("gnuplot --version >/dev/null 2>&1") != 0)
         skip();
     assert_int_equal(plan(PICTURED BUDGET "--offload-optimizer nvme --stage 2 --plot \"it's.svg\""),
@@ -246,8 +234,7 @@ static void pictures_are_drawn(void **state) {
     assert_in(file, "3, 8");
 }
 
-static void a_picture_needs_gnuplot(void **state) {
-    (void)state;
+TEST(a_picture_needs_gnuplot) {
     assert_int_equal(setenv("PATH", "/nowhere", 1), 0);
     int code = plan(PICTURED BUDGET "--plot it.svg");
     assert_int_equal(setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 1), 0);
@@ -327,7 +314,7 @@ static void expect_file_runs(const char *asked) {
     json_decref(planned);
 }
 
-static void the_recommended_file_runs(void **state) {
+TEST(the_recommended_file_runs) {
     static const char *const asked[] = {
         MODEL "--ranks 2 --grad-accum 2 --seq 8 --dtype bf16 --clip 1",
         MODEL
@@ -340,7 +327,6 @@ static void the_recommended_file_runs(void **state) {
               "--nvme-buffers 2 --nvme-verify off --nvme-capacity 1GiB --state-in-host 9000 "
               "--offload-gradients none --check-overflow off"};
     bool nvme = has_nvme();
-    (void)state;
     for (size_t i = 0; i < sizeof(asked) / sizeof(asked[0]); i++)
         if (nvme || strstr(asked[i], "nvme") == NULL)
             expect_file_runs(asked[i]);
@@ -362,14 +348,13 @@ static size_t n_plans_of(const char *file, const char *options, const char *fiel
 }
 
 /* What a file gives is not tried in all ways; "auto" and an option leave it open. */
-static void files_keep_plans_to_what_they_give(void **state) {
+TEST(files_keep_plans_to_what_they_give) {
     static const char stage[] = "{\"zero_optimization\": {\"stage\": 2}}";
     static const char left_open[] = "{\"zero_optimization\": {\"stage\": \"auto\"}}";
     static const char offload[] =
         "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"none\"},"
         "\"offload_param\": {\"device\": \"cpu\", \"ratio\": 0.5}}, \"train_batch_size\": 6,"
         "\"gradient_accumulation_steps\": 2}";
-    (void)state;
     assert_int_equal(n_plans_of(stage, "--micro-batch 1", "stage", 2), 2); /* none, cpu */
     assert_int_equal(n_plans_of(stage, "--micro-batch 1 --stage 1", "stage", 1), 2);
     assert_int_equal(n_plans_of(stage, "--micro-batch 1 --stage auto", NULL, 0), 10);
@@ -382,11 +367,10 @@ static void files_keep_plans_to_what_they_give(void **state) {
 }
 
 /* A schedule of a file stays, with what it leaves to the run's steps. */
-static void schedules_stay(void **state) {
+TEST(schedules_stay) {
     static const char file[] = "{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\":"
                                "{\"cos_min_ratio\": 0.25}}, \"optimizer\": {\"params\":"
                                "{\"lr\": 0.01, \"weight_decay\": 0.1}}}";
-    (void)state;
     write_file("schedule.json", file, strlen(file));
     expect_file_runs(MODEL "--ranks 2 --micro-batch 1 --config schedule.json");
 }
@@ -402,8 +386,7 @@ static void replace_in(const char *path, const char *before, const char *after) 
 }
 
 /* One plan is not one of several. */
-static void one_plan_that_does_not_fit(void **state) {
-    (void)state;
+TEST(one_plan_that_does_not_fit) {
     assert_int_equal(plan(MODEL "--stage 0 --offload-optimizer none --offload-params none "
                                 "--recompute none --micro-batch 1 --device-memory 64KiB"),
                      1);
@@ -415,11 +398,10 @@ static void one_plan_that_does_not_fit(void **state) {
 }
 
 /* What comes to nothing is warned of once, and is not in the command that runs the plan. */
-static void what_has_no_effect(void **state) {
+TEST(what_has_no_effect) {
     static const char config[] = "{\"zero_optimization\": {\"stage\": 1, "
                                  "\"stage3_prefetch_bucket_size\": 7, "
                                  "\"stage3_max_reuse_distance\": \"auto\"}}";
-    (void)state;
     write_file("stage1.json", config, sizeof(config) - 1);
     assert_int_equal(plan(MODEL "--micro-batch 1 --ranks 2 --stage 1 --prefetch 9 --max-live 8 "
                                 "--sums any"),
@@ -439,11 +421,10 @@ static void what_has_no_effect(void **state) {
 }
 
 /* Descriptions that come with the program, and what is refused. */
-static void hardware_is_found(void **state) {
+TEST(hardware_is_found) {
     static const char *const names[] = {"8x-a100-80g", "8x-a100-40g-400gb", "8x-h100",
                                         "h200",        "4x-rtx4090",        "24g-64g"};
     char arguments[512];
-    (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         snprintf(arguments, sizeof(arguments),
                  "--model gpt2 --dtype bf16 --recompute none --micro-batch 4 --hardware %s",
@@ -530,8 +511,7 @@ static double n_ranks_of(const char *arguments) {
 }
 
 /* As many as a description has, unless it is said; and what nobody has measured is. */
-static void ranks_of_descriptions(void **state) {
-    (void)state;
+TEST(ranks_of_descriptions) {
     write_measured("two.json");
     assert_true(n_ranks_of("") == 1);
     assert_true(n_ranks_of("--hardware 8x-a100-80g") == 8);
@@ -570,8 +550,7 @@ static double both(json_t *plan) {
 }
 
 /* Where device and host are one memory, the sum has to fit, and the host relieves no device. */
-static void one_memory_is_counted_once(void **state) {
-    (void)state;
+TEST(one_memory_is_counted_once) {
     write_host((size_t)1 << 30);
     json_t *planned = plan_json(ONE_MEMORY "--offload-optimizer auto --offload-params auto", 0);
     json_t *one = only_plan(planned);
@@ -629,9 +608,8 @@ static double step_ms_of(const char *arguments, double *exposed_p) {
 }
 
 /* What sums in rank order cost between nodes, and that gathering ahead hides gathering. */
-static void collectives_are_as_asked_for(void **state) {
+TEST(collectives_are_as_asked_for) {
     double exposed, in_order_exposed, ahead_exposed, none_ahead_exposed;
-    (void)state;
     double any = step_ms_of("--sums any", &exposed);
     double in_order = step_ms_of("--sums rank-order", &in_order_exposed);
     /* Gradients of 25.7 GB, of which each of 8 ranks sends 504 of 512 parts to other nodes. */
@@ -665,9 +643,8 @@ static json_t *sizes_of(const char *arguments, size_t n_of[1025]) {
 }
 
 /* Groups of a node where nodes are several and wait for each other; of what was given otherwise. */
-static void groups_are_tried(void **state) {
+TEST(groups_are_tried) {
     static size_t n_of[1025];
-    (void)state;
     json_t *planned = sizes_of("--ranks 32", n_of), *best = recommended_plan(planned);
     json_t *recommended = json_object_get(planned, "recommended");
     assert_true(n_of[32] == 4 && n_of[8] > 0);
@@ -700,12 +677,11 @@ static void groups_are_tried(void **state) {
 }
 
 /* A file keeps plans to its groups, and options override it. */
-static void groups_of_a_file(void **state) {
+TEST(groups_of_a_file) {
     static size_t n_of[1025];
     static const char file[] =
         "{\"train_micro_batch_size_per_gpu\": 4, \"bf16\": {\"enabled\": true},"
         " \"zero_optimization\": {\"mics_shard_size\": 16}}";
-    (void)state;
     write_file("groups.json", file, strlen(file));
     json_decref(sizes_of("--ranks 32 --config groups.json", n_of));
     assert_int_equal(n_of[16], 4);
@@ -720,14 +696,13 @@ static void groups_of_a_file(void **state) {
 
 /* Where a node has no room for a copy, as few nodes as have, at the micro-batch that is best with
  * all ranks; what has no room with all ranks has none in groups, and is not planned. */
-static void groups_that_fit(void **state) {
+TEST(groups_that_fit) {
     static const char options[] = "--model gpt3-13b --hardware 8x-h100-100gb --ranks 64 --dtype "
                                   "bf16 --stage 3 --offload-optimizer none --offload-params none "
                                   "--recompute unit --micro-batch 2 --device-memory 20GiB";
     int last = 0;
     size_t i;
     json_t *one, *planned = plan_json(options, 0);
-    (void)state;
     assert_int_equal(json_array_size(json_object_get(planned, "plans")), 3);
     json_array_foreach(json_object_get(planned, "plans"), i, one) {
         int size = (int)number(one, "shard_group_size", NULL);
@@ -746,13 +721,12 @@ static void groups_that_fit(void **state) {
 }
 
 /* What is recommended trains, by options and by the file, with the groups and in the memory. */
-static void groups_that_are_recommended_run(void **state) {
+TEST(groups_that_are_recommended_run) {
     static const char options[] = MODEL "--ranks 4 --recompute none --micro-batch 2 --stage 3 "
                                         "--offload-optimizer none --offload-params none "
                                         "--hardware slow.json";
     char arguments[2048];
     json_t *hardware = NULL;
-    (void)state;
     write_measured("slow.json");
     hardware = json_load_file("slow.json", 0, NULL);
     json_object_set_new(json_object_get(hardware, "between_nodes"), "bytes_per_s", json_real(1e6));
@@ -776,27 +750,4 @@ static void groups_that_are_recommended_run(void **state) {
     json_decref(planned);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(peaks_are_those_of_the_run),
-        cmocka_unit_test(what_does_not_fit_is_agreed_on),
-        cmocka_unit_test(what_is_recommended_runs),
-        cmocka_unit_test(parts_are_planned),
-        cmocka_unit_test(the_recommended_file_runs),
-        cmocka_unit_test(files_keep_plans_to_what_they_give),
-        cmocka_unit_test(schedules_stay),
-        cmocka_unit_test(pictures_are_drawn),
-        cmocka_unit_test(a_picture_needs_gnuplot),
-        cmocka_unit_test(hardware_is_found),
-        cmocka_unit_test(one_plan_that_does_not_fit),
-        cmocka_unit_test(what_has_no_effect),
-        cmocka_unit_test(ranks_of_descriptions),
-        cmocka_unit_test(one_memory_is_counted_once),
-        cmocka_unit_test(collectives_are_as_asked_for),
-        cmocka_unit_test(groups_are_tried),
-        cmocka_unit_test(groups_of_a_file),
-        cmocka_unit_test(groups_that_fit),
-        cmocka_unit_test(groups_that_are_recommended_run),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

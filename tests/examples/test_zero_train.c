@@ -2,13 +2,7 @@
  * zero-train as its users meet it: a process with a command line, an exit status, standard
  * output and standard error.
  */
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 #define NVME "--offload-optimizer nvme --nvme-path drive "
@@ -17,7 +11,6 @@
 
 static int prepare(void **state) {
     int32_t header[256] = {20240520, 1, 1000};
-    (void)state;
     if (make_folder() != 0)
         return -1;
     write_file("empty", "", 0);
@@ -44,7 +37,7 @@ static int prepare(void **state) {
 /* ---- what is refused -------------------------------------------------------------------- */
 
 /* Each ends with exit 2, nothing on standard output, and a message that has all the parts. */
-static void bad_usage_and_input(void **state) {
+TEST(bad_usage_and_input) {
     static const struct {
         const char *arguments;
         const char *said[3];
@@ -193,7 +186,6 @@ static void bad_usage_and_input(void **state) {
         {TINY "--memory-snapshot /absent/x.csv", {"/absent/x.csv", "No such file"}},
         {TINY "--memory-snapshot folder.json", {"folder.json", "Is a directory"}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_ran(cases[i].arguments, 2);
         assert_string_equal(out, "");
@@ -206,9 +198,8 @@ static void bad_usage_and_input(void **state) {
 
 /* What went within groups and what between them is all that was sent; weights do not depend on the
  * stage. */
-static void groups_of_ranks(void **state) {
+TEST(groups_of_ranks) {
     char weights[17] = "";
-    (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         char arguments[256];
         snprintf(arguments, sizeof(arguments),
@@ -227,9 +218,8 @@ static void groups_of_ranks(void **state) {
     }
 }
 
-static void promised_fields(void **state) {
+TEST(promised_fields) {
     json_t *object = run_json(TINY "--steps 5 --stage 3 --ranks 2 --lr 1e-2 --json", 0);
-    (void)state;
     assert_string_equal(text(object, "result"), "trained");
     assert_in_range((long)(number(object, "loss", "first") * 10), 54, 60); /* ln 256 = 5.55 */
     assert_true(number(object, "loss", "last") < number(object, "loss", "first"));
@@ -288,10 +278,9 @@ static void promised_fields(void **state) {
 }
 
 /* Nothing that is not built is reported. */
-static void no_other_fields(void **state) {
+TEST(no_other_fields) {
     static const char *const later[] = {"nvme_bytes", "offload"};
     json_t *object = run_json(TINY "--steps 1 --json", 0);
-    (void)state;
     for (size_t i = 0; i < 2; i++)
         assert_null(json_object_get(object, later[i]));
     assert_null(json_object_get(json_object_get(object, "time"), "io"));
@@ -300,9 +289,8 @@ static void no_other_fields(void **state) {
     json_decref(object);
 }
 
-static void same_weights_at_every_stage(void **state) {
+TEST(same_weights_at_every_stage) {
     char hash[17] = "", arguments[512];
-    (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         snprintf(arguments, sizeof(arguments),
                  TINY "--steps 3 --stage %d --ranks 3 --clip 0.5 --json --recompute %s --prefetch "
@@ -330,7 +318,7 @@ static double number_at(const json_t *object, const char *a, const char *b, cons
     return json_number_value(value);
 }
 
-static void same_weights_at_every_placement(void **state) {
+TEST(same_weights_at_every_placement) {
     static const char *const placements[] = {
         "",
         "--offload-optimizer cpu",
@@ -348,7 +336,6 @@ static void same_weights_at_every_placement(void **state) {
         NVME_PARAMS "--offload-optimizer cpu --recompute unit --prefetch 0"};
     char hash[17] = "", arguments[512];
     bool nvme = has_nvme();
-    (void)state;
     size_t n_placements = nvme ? 7 : 3, n_of_params = nvme ? 6 : 3;
     for (size_t i = 0; i < n_placements; i++) {
         snprintf(arguments, sizeof(arguments), TINY "--steps 3 --stage %zu --ranks 2 --json %s",
@@ -369,8 +356,7 @@ static void same_weights_at_every_placement(void **state) {
 }
 
 /* Parameters are read forward and backward, and written once. */
-static void what_is_moved_of_parameters_is_reported(void **state) {
-    (void)state;
+TEST(what_is_moved_of_parameters_is_reported) {
     if (!has_nvme())
         skip();
     json_t *object = run_json(TINY NVME_PARAMS "--steps 4 --stage 3 --ranks 2 --freeze h.0 --json "
@@ -404,8 +390,7 @@ static void what_is_moved_of_parameters_is_reported(void **state) {
 
 /* 12 bytes per parameter and step in each direction; at the start 12 written, at the end the
  * masters read. */
-static void what_is_moved_is_reported(void **state) {
-    (void)state;
+TEST(what_is_moved_is_reported) {
     if (!has_nvme())
         skip();
     json_t *object = run_json(TINY NVME "--steps 4 --stage 2 --ranks 2 --json --sub-group 1024 "
@@ -440,8 +425,7 @@ static void what_is_moved_is_reported(void **state) {
     assert_int_equal(mkdir("drive", 0777), 0);
 }
 
-static void a_drive_too_small_fails_the_run(void **state) {
-    (void)state;
+TEST(a_drive_too_small_fails_the_run) {
     if (!has_nvme())
         skip();
     json_t *object = run_json(TINY NVME "--json --nvme-capacity 10kB", 1);
@@ -465,12 +449,11 @@ enum { EVERY_PLACEMENT = 3 };
 enum { EVERY_PLACEMENT = 1 };
 #endif
 
-static void same_weights_wherever_activations_wait(void **state) {
+TEST(same_weights_wherever_activations_wait) {
     static const char *const placements[] = {
         "none", "cpu", "nvme --nvme-path drive",
         "nvme --nvme-path drive,drive --nvme-buffers 1 --nvme-verify off",
         "nvme --offload-optimizer nvme --nvme-path drive --nvme-buffers 2 --sub-group 1024"};
-    (void)state;
     size_t n_placements = has_nvme() ? 5 : 2;
     for (int n_ranks = 1; n_ranks <= 2; n_ranks++) {
         char hash[17] = "", arguments[512];
@@ -496,8 +479,7 @@ static double activations_peak(const json_t *object, const char *tier) {
 }
 
 /* On the device are the input in use and the next one, of six; the rest is where it was put. */
-static void activations_leave_the_device(void **state) {
-    (void)state;
+TEST(activations_leave_the_device) {
     bool nvme = has_nvme();
     json_t *kept = run_json(DEEP "--steps 4 --ranks 2 --recompute unit", 0);
     for (int i = 0; i < 1 + nvme; i++) {
@@ -524,8 +506,7 @@ static void activations_leave_the_device(void **state) {
     json_decref(kept);
 }
 
-static void activations_within_budgets(void **state) {
-    (void)state;
+TEST(activations_within_budgets) {
     json_t *object = run_json(DEEP KEEP "cpu --host-memory 4096", 1);
     assert_string_equal(text(object, "error"), "ZR_ERR_BUDGET");
     json_decref(object);
@@ -583,8 +564,7 @@ static int by_rate(const void *a, const void *b) {
 }
 
 /* One micro-batch of 3 sequences on each of 2 ranks: a step has 6 times its length. */
-static void lengths_vary(void **state) {
-    (void)state;
+TEST(lengths_vary) {
     json_t *object = run_json(
         TINY "--steps 41 --ranks 2 --micro-batch 3 --seq-min 5 --log lengths.jsonl --json", 0);
     lengths_t lengths = read_lengths("lengths.jsonl");
@@ -618,8 +598,7 @@ static double host_bytes(const char *more) {
 }
 
 /* Tokens wait for their copy in room for the longest: a place that no plan has may not vary. */
-static void tokens_have_room_for_the_longest(void **state) {
-    (void)state;
+TEST(tokens_have_room_for_the_longest) {
     assert_true(host_bytes("--seq-min 1 --seed 2") == host_bytes(""));
 }
 
@@ -647,8 +626,7 @@ static void assert_other_hash(const char *arguments, const char *expected) {
     free(hash);
 }
 
-static void varying_lengths_at_every_stage(void **state) {
-    (void)state;
+TEST(varying_lengths_at_every_stage) {
     char *all = hash_with("--seq-min 3 --reduce every-micro-batch", 0);
     for (int stage = 1; stage <= 3; stage++)
         assert_same_hash("--seq-min 3 --reduce every-micro-batch", stage, all);
@@ -662,8 +640,7 @@ static void varying_lengths_at_every_stage(void **state) {
     free(all);
 }
 
-static void equal_lengths_as_without(void **state) {
-    (void)state;
+TEST(equal_lengths_as_without) {
     char *hash = hash_with("", 0), *shorter = hash_with("--seq 9", 0);
     assert_same_hash("--seq-min 16", 0, hash);
     assert_same_hash("--seq-min 9 --seq 9", 0, shorter);
@@ -696,9 +673,8 @@ static void assert_reached(json_t *object, bool had_device, bool was_made) {
     }
 }
 
-static void out_of_budget(void **state) {
+TEST(out_of_budget) {
     json_t *object = run_json(TINY "--steps 3 --ranks 2 --device-memory 64KiB --json", 1);
-    (void)state;
     assert_string_equal(text(object, "result"), "failed");
     assert_string_equal(text(object, "error"), "ZR_ERR_BUDGET");
     assert_non_null(strstr(text(object, "message"), "--stage"));
@@ -709,13 +685,12 @@ static void out_of_budget(void **state) {
 }
 
 /* It fails before its ranks begin, as they make the model, or in a step. */
-static void what_was_not_reached(void **state) {
+TEST(what_was_not_reached) {
     static const struct {
         const char *budget;
         bool had_device, was_made;
     } cases[] = {
         {"20KiB --stage auto", false, false}, {"64KiB", true, false}, {"170KiB", true, true}};
-    (void)state;
     json_decref(run_json(TINY "--steps 2 --ranks 2 --checkpoint-dir reached --json", 0));
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char arguments[512];
@@ -732,12 +707,11 @@ static void what_was_not_reached(void **state) {
     }
 }
 
-static void log_lines(void **state) {
+TEST(log_lines) {
     static const char *const fields[] = {"step", "loss",   "lr",      "norm",
                                          "clip", "tokens", "step_ms", "tokens_per_s"};
     char lines[8192], *rest = lines;
     size_t n_lines = 0;
-    (void)state;
     assert_ran(TINY "--steps 6 --clip 0.1 --log steps.jsonl --quiet", 0);
     assert_string_equal(out, "");
     assert_string_equal(err, "");
@@ -759,8 +733,7 @@ static void log_lines(void **state) {
 }
 
 /* The file counts, and options count more, wherever they stand. */
-static void options_override_config(void **state) {
-    (void)state;
+TEST(options_override_config) {
     json_t *object = run_json("--stage 1 --config good.json " TINY "--steps 2 --json", 0);
     assert_int_equal(number(object, "stage", NULL), 1);
     assert_int_equal(number(object, "micro_batch", NULL), 3);
@@ -776,8 +749,7 @@ static void options_override_config(void **state) {
 }
 
 /* Output that cannot be written is a failed run, and not a quiet one. */
-static void full_disk(void **state) {
-    (void)state;
+TEST(full_disk) {
     if (access("/dev/full", W_OK) != 0)
         skip();
     assert_ran(TINY "--steps 2 --log /dev/full", 1);
@@ -835,9 +807,8 @@ static double max_live(const char *path, unsigned step, size_t *n_lives) {
 
 /* The step that is recorded, the first that follows its plan, has the run's peak. At stage 3 the
  * first step gathers without foresight, and the second is planned by it. */
-static void memory_snapshot_csv(void **state) {
+TEST(memory_snapshot_csv) {
     char arguments[512];
-    (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         size_t n = 0, n_other = 0;
         snprintf(arguments, sizeof(arguments),
@@ -870,10 +841,9 @@ static double counter_peak(json_t *trace, const char *name) {
     return peak;
 }
 
-static void memory_snapshot_chrome(void **state) {
+TEST(memory_snapshot_chrome) {
     static const char *const tags[] = {"parameters", "optimizer_state", "gradient_buckets",
                                        "activations"};
-    (void)state;
     json_t *object =
         run_json(TINY "--steps 3 --stage 3 --ranks 2 --json --memory-snapshot t.json", 0);
     json_t *device = json_object_get(json_object_get(object, "peak_bytes"), "device");
@@ -886,9 +856,8 @@ static void memory_snapshot_chrome(void **state) {
     json_decref(object);
 }
 
-static void memory_snapshot_pickle(void **state) {
+TEST(memory_snapshot_pickle) {
     char command[512];
-    (void)state;
     if (system("python3 -c 'import pickle' 2>/dev/null") != 0) {
         print_message("skipped: there is no python3 to read a pickle with\n");
         skip();
@@ -904,9 +873,8 @@ static void memory_snapshot_pickle(void **state) {
 }
 
 /* Of a single step, and of one that fails, there is what there is. */
-static void memory_snapshot_of_short_runs(void **state) {
+TEST(memory_snapshot_of_short_runs) {
     char text_of[4096];
-    (void)state;
     assert_ran(TINY "--steps 1 --memory-snapshot one.csv --quiet", 0);
     assert_string_equal(out, "");
     assert_string_equal(err, "");
@@ -918,8 +886,7 @@ static void memory_snapshot_of_short_runs(void **state) {
     assert_non_null(strstr(text_of, "optimizer_state,persistent,"));
 }
 
-static void memory_snapshot_on_full_disk(void **state) {
-    (void)state;
+TEST(memory_snapshot_on_full_disk) {
     if (access("/dev/full", W_OK) != 0)
         skip();
     assert_int_equal(symlink("/dev/full", "full.pickle"), 0);
@@ -929,12 +896,11 @@ static void memory_snapshot_on_full_disk(void **state) {
 }
 
 /* What a run writes never takes the place of what it reads. */
-static void output_over_data(void **state) {
+TEST(output_over_data) {
     static const char *const outputs[] = {"--log own.csv", "--log ./link.csv",
                                           "--memory-snapshot own.csv",
                                           "--ranks 2 --memory-snapshot base.csv"};
     char before[8192], after[8192], arguments[512];
-    (void)state;
     read_file("text", before, sizeof(before));
     write_file("own.csv", before, strlen(before));
     write_file("base.rank1.csv", before, strlen(before));
@@ -952,8 +918,7 @@ static void output_over_data(void **state) {
 }
 
 /* JSON is UTF-8; the names of files need not be. */
-static void message_with_odd_bytes(void **state) {
-    (void)state;
+TEST(message_with_odd_bytes) {
     if (access("/dev/full", W_OK) != 0)
         skip();
     assert_int_equal(symlink("/dev/full", "log\xff"), 0);
@@ -963,12 +928,11 @@ static void message_with_odd_bytes(void **state) {
 }
 
 /* What is printed does not get into a file that took the place of a closed standard file. */
-static void closed_standard_files(void **state) {
+TEST(closed_standard_files) {
     static const struct {
         const char *closed;
         int expected;
     } cases[] = {{"2>&-", 0}, {">&-", 1}, {"<&- >&- 2>&-", 1}};
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char command[1024], lines[4096];
         int n_lines = 0;
@@ -984,8 +948,7 @@ static void closed_standard_files(void **state) {
     }
 }
 
-static void help_version_summary(void **state) {
-    (void)state;
+TEST(help_version_summary) {
     assert_ran("--help", 0);
     assert_non_null(strstr(out, "--device-memory"));
     assert_non_null(strstr(out, "--checkpoint-dir"));
@@ -1001,38 +964,4 @@ static void help_version_summary(void **state) {
     assert_non_null(strstr(out, " on host in 1 sub-group\n"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_usage_and_input),
-        cmocka_unit_test(promised_fields),
-        cmocka_unit_test(groups_of_ranks),
-        cmocka_unit_test(no_other_fields),
-        cmocka_unit_test(same_weights_at_every_stage),
-        cmocka_unit_test(same_weights_at_every_placement),
-        cmocka_unit_test(what_is_moved_is_reported),
-        cmocka_unit_test(what_is_moved_of_parameters_is_reported),
-        cmocka_unit_test(a_drive_too_small_fails_the_run),
-        cmocka_unit_test(same_weights_wherever_activations_wait),
-        cmocka_unit_test(activations_leave_the_device),
-        cmocka_unit_test(activations_within_budgets),
-        cmocka_unit_test(lengths_vary),
-        cmocka_unit_test(tokens_have_room_for_the_longest),
-        cmocka_unit_test(varying_lengths_at_every_stage),
-        cmocka_unit_test(equal_lengths_as_without),
-        cmocka_unit_test(out_of_budget),
-        cmocka_unit_test(what_was_not_reached),
-        cmocka_unit_test(log_lines),
-        cmocka_unit_test(options_override_config),
-        cmocka_unit_test(full_disk),
-        cmocka_unit_test(output_over_data),
-        cmocka_unit_test(message_with_odd_bytes),
-        cmocka_unit_test(closed_standard_files),
-        cmocka_unit_test(help_version_summary),
-        cmocka_unit_test(memory_snapshot_csv),
-        cmocka_unit_test(memory_snapshot_chrome),
-        cmocka_unit_test(memory_snapshot_pickle),
-        cmocka_unit_test(memory_snapshot_of_short_runs),
-        cmocka_unit_test(memory_snapshot_on_full_disk),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -2,19 +2,9 @@
  * zero-train on a drive that changes a bit while it trains: that is a run that failed, with a
  * report, and not bad input. And on a system that forbids io_uring: it trains, and saves.
  */
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <cmocka.h>
-
 #include "examples/train/train.h"
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "tests/offload/fault_ring.h"
 #include "tests/offload/store_fixture.h"
 
@@ -22,7 +12,6 @@ static char folder[] = "test-zero-train-bits-XXXXXX";
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
-    (void)rank;
     if (level == ZR_LOG_ERROR)
         snprintf(context, 512, "%s", message);
 }
@@ -46,10 +35,9 @@ static zr_status_t train(const char *data, char *said, train_result_t *result) {
     return status;
 }
 
-static void a_flipped_bit_is_no_bad_input(void **state) {
+TEST(a_flipped_bit_is_no_bad_input) {
     char said[512] = "";
     train_result_t result = {0};
-    (void)state;
     fault_arm(FAULT_FLIP, 0, 1, 1);
     assert_int_equal(train("data", said, &result), ZR_ERR_FORMAT);
     assert_int_equal(fault.n_hits, 1);
@@ -58,10 +46,9 @@ static void a_flipped_bit_is_no_bad_input(void **state) {
     assert_false(result.bad_input);
 }
 
-static void without_io_uring_it_trains_and_saves(void **state) {
+TEST(without_io_uring_it_trains_and_saves) {
     char said[512] = "";
     train_result_t with = {0}, without = {0};
-    (void)state;
     fault_arm(FAULT_NONE, 0, 1, 0);
     assert_int_equal(train("data", said, &with), ZR_OK);
     assert_int_equal(system("rm -rf ckpt"), 0);
@@ -74,8 +61,6 @@ static void without_io_uring_it_trains_and_saves(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_flipped_bit_is_no_bad_input),
-                                       cmocka_unit_test(without_io_uring_it_trains_and_saves)};
     if (fixture_probe() != 0)
         return FIXTURE_SKIPPED;
     if (mkdtemp(folder) == NULL || chdir(folder) != 0)
@@ -86,7 +71,7 @@ int main(void) {
     if (file == NULL || fclose(file) != 0)
         return 1;
     snprintf(folder, sizeof(folder), ".");
-    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = run_all_tests(NULL, NULL);
     char path[4096];
     unlink("data");
     return n_failed | (getcwd(path, sizeof(path)) == NULL || rmdir(path) != 0);

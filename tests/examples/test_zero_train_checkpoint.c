@@ -5,22 +5,15 @@
  *
  * ZR_TEST_KILLS=200 in the environment kills as often, instead of 10 times.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <time.h>
 
+#include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 #define LONG "--steps 1000000 --schedule constant "
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -53,11 +46,10 @@ static void assert_logged(size_t n_steps) {
 }
 
 /* In two runs what is else done in one. */
-static void a_run_in_two_parts_is_the_run(void **state) {
+TEST(a_run_in_two_parts_is_the_run) {
     static const char *const ways[] = {
         "--stage 0 --ranks 2", "--stage 1 --ranks 3 --grad-accum 2 --clip 1",
         "--stage 3 --ranks 2 --dtype bf16 --recompute unit --seq-min 4", "--freeze wte,h.0"};
-    (void)state;
     for (size_t i = 0; i < 4; i++) {
         char arguments[512], whole[20], parts[20];
         snprintf(arguments, sizeof(arguments), TINY "--json --steps 6 --lr 0.01 %s", ways[i]);
@@ -83,11 +75,10 @@ static void a_run_in_two_parts_is_the_run(void **state) {
 
 /* Lines of steps that are done stay as they are; those of steps that are done again, and what a
  * kill has left of one, are cut; a run that does not go on begins its log. */
-static void the_log_goes_on(void **state) {
+TEST(the_log_goes_on) {
     static const char going_on[] =
         TINY "--steps 6 --checkpoint-dir ckpt --checkpoint-every 2 --log log --resume";
     static char first[8192], then[8192];
-    (void)state;
     write_file("log", "of another run\n", 15);
     assert_ran(going_on, 0);
     assert_not_said("nothing to go on from", "cut");
@@ -116,10 +107,9 @@ static void the_log_goes_on(void **state) {
 }
 
 /* A run of which no step is left leaves the snapshot of those that were done. */
-static void the_snapshot_stays(void **state) {
+TEST(the_snapshot_stays) {
     static const char command[] =
         TINY "--steps 3 --ranks 2 --checkpoint-dir ckpt --memory-snapshot s.csv --resume";
-    (void)state;
     for (int i = 0; i < 2; i++) {
         assert_ran(command, 0);
         if (i == 0)
@@ -132,9 +122,8 @@ static void the_snapshot_stays(void **state) {
     empty("ckpt");
 }
 
-static void a_run_that_is_done_does_nothing(void **state) {
+TEST(a_run_that_is_done_does_nothing) {
     char done[20], again[20];
-    (void)state;
     copy_hash(done, run_json(TINY "--json --steps 3 --checkpoint-dir ckpt --resume", 0));
     assert_said("first", "begins at the first step");
     json_t *object = run_json(TINY "--json --steps 3 --checkpoint-dir ckpt --resume", 0);
@@ -150,8 +139,7 @@ static void a_run_that_is_done_does_nothing(void **state) {
 }
 
 /* Other ranks, another micro-batch: the data go on where they were left. */
-static void other_ranks_go_on(void **state) {
-    (void)state;
+TEST(other_ranks_go_on) {
     json_t *object = run_json(TINY "--json --steps 8 --ranks 4 --stage 3 --schedule constant", 0);
     double expected = number(object, "loss", "last");
     json_decref(object);
@@ -172,7 +160,7 @@ static void other_ranks_go_on(void **state) {
 }
 
 /* What saving needs is in the plan, and held from the start. */
-static void peaks_are_those_planned(void **state) {
+TEST(peaks_are_those_planned) {
     static const char *const ways[] = {
         "--ranks 2 --stage 2 --checkpoint-every 2",
         "--ranks 3 --stage 0 --checkpoint-every 1 --checkpoint-async",
@@ -180,7 +168,6 @@ static void peaks_are_those_planned(void **state) {
         "--checkpoint-async",
         "--ranks 2 --stage 3 --offload-optimizer nvme --offload-params nvme --nvme-path drive"};
     size_t n_ways = has_nvme() ? 4 : 3;
-    (void)state;
     for (size_t i = 0; i < n_ways; i++) {
         char arguments[512];
         snprintf(arguments, sizeof(arguments), TINY "--json --steps 5 --checkpoint-dir ckpt %s",
@@ -204,8 +191,7 @@ static size_t count_checkpoints(void) {
     return n;
 }
 
-static void the_newest_are_kept(void **state) {
-    (void)state;
+TEST(the_newest_are_kept) {
     assert_ran(TINY "--steps 7 --checkpoint-dir ckpt --checkpoint-every 1 --checkpoint-keep 2", 0);
     assert_int_equal(count_checkpoints(), 2);
     assert_int_equal(access("ckpt/step-00000006", F_OK), 0);
@@ -225,9 +211,8 @@ static size_t count_names(const char *name) {
 }
 
 /* The files of one that goes are written over by the next; those that nobody writes over go. */
-static void files_of_old_ones_are_written_over(void **state) {
+TEST(files_of_old_ones_are_written_over) {
     struct stat first, second;
-    (void)state;
     assert_ran(TINY "--steps 3 --ranks 4 --stage 1 --checkpoint-dir ckpt --checkpoint-every 1 "
                     "--checkpoint-keep 1",
                0);
@@ -248,9 +233,8 @@ static void files_of_old_ones_are_written_over(void **state) {
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-static void a_signal_saves(void **state) {
+TEST(a_signal_saves) {
     static const int numbers[] = {SIGTERM, SIGUSR1, SIGINT};
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         char arguments[512], whole[20], parts[20];
         pid_t child = start(TINY LONG "--json --ranks 2 --stage 2 --checkpoint-dir ckpt");
@@ -324,7 +308,7 @@ static void expect_survived(const char *way, size_t n_kills, uint64_t *random) {
     empty("ckpt");
 }
 
-static void killed_runs_end_as_others(void **state) {
+TEST(killed_runs_end_as_others) {
     static const char *const ways[] = {
         "--stage 0 --ranks 2", "--stage 1 --ranks 2", "--stage 2 --ranks 2 --dtype bf16",
         "--stage 3 --ranks 2",
@@ -333,7 +317,6 @@ static void killed_runs_end_as_others(void **state) {
     size_t n_kills = asked != NULL ? strtoul(asked, NULL, 10) : 10;
     size_t n_ways = has_nvme() ? 5 : 4;
     uint64_t random = 12345;
-    (void)state;
     for (size_t i = 0; i < n_ways; i++)
         expect_survived(ways[i], (n_kills + i) / n_ways, &random);
 }
@@ -347,8 +330,7 @@ static void assert_refused(const char *arguments, int code, const char *part) {
 
 #define SAVED TINY "--steps 4 --ranks 2 --checkpoint-dir ckpt "
 
-static void what_does_not_fit_is_refused(void **state) {
-    (void)state;
+TEST(what_does_not_fit_is_refused) {
     assert_refused(TINY "--resume", 2, "--resume: of which folder? add --checkpoint-dir DIR");
     assert_refused(TINY "--checkpoint-every 3", 2, "add --checkpoint-dir DIR");
     assert_refused(TINY "--checkpoint-dir ckpt --resume-data restart", 2, "add --resume");
@@ -380,8 +362,7 @@ static void what_does_not_fit_is_refused(void **state) {
 }
 
 /* What is damaged is passed over, with the reason; when nothing is left, that is an error. */
-static void damage_is_found(void **state) {
-    (void)state;
+TEST(damage_is_found) {
     assert_ran(SAVED "--checkpoint-every 2", 0);
     assert_int_equal(truncate("ckpt/step-00000004/rank-00001.data", 4096), 0);
     assert_ran(SAVED "--resume", 0);
@@ -405,8 +386,7 @@ static void damage_is_found(void **state) {
 }
 
 /* No room: the run ends with the reason, and what was saved before is there. */
-static void a_full_drive_ends_the_run(void **state) {
-    (void)state;
+TEST(a_full_drive_ends_the_run) {
     assert_ran(SAVED, 0);
     int code =
         run_after("ulimit -f 40;", TINY "--steps 6 --ranks 2 --checkpoint-dir ckpt --resume");
@@ -418,21 +398,4 @@ static void a_full_drive_ends_the_run(void **state) {
     empty("ckpt");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_in_two_parts_is_the_run),
-        cmocka_unit_test(the_log_goes_on),
-        cmocka_unit_test(the_snapshot_stays),
-        cmocka_unit_test(a_run_that_is_done_does_nothing),
-        cmocka_unit_test(other_ranks_go_on),
-        cmocka_unit_test(peaks_are_those_planned),
-        cmocka_unit_test(the_newest_are_kept),
-        cmocka_unit_test(files_of_old_ones_are_written_over),
-        cmocka_unit_test(a_signal_saves),
-        cmocka_unit_test(killed_runs_end_as_others),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(damage_is_found),
-        cmocka_unit_test(a_full_drive_ends_the_run),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -3,15 +3,9 @@
  * limits of the process are low, and it is killed. It goes on in the right weights or says what is
  * to be done, and leaves nothing in the folder.
  */
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 
+#include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 #define MODEL TINY "--stage 3 --recompute unit "
@@ -23,7 +17,6 @@
 static bool has_drive;
 
 static int prepare(void **state) {
-    (void)state;
     if (make_folder() != 0)
         return -1;
     has_drive = has_nvme();
@@ -53,8 +46,7 @@ static void assert_right(json_t *run) {
 }
 
 /* Files have no names, so nobody needs the folder while they are in use. */
-static void the_folder_vanishes(void **state) {
-    (void)state;
+TEST(the_folder_vanishes) {
     for (int i = 0; i < 2 && has_drive; i++) {
         pid_t child = start(MODEL DRIVE LONG "--ranks 2 --json");
         wait_for(child, "step 10/");
@@ -77,9 +69,8 @@ static void the_folder_vanishes(void **state) {
 /* ---- limits ---------------------------------------------------------------------------------- */
 
 /* Of a size that the first transfer fits, and one that it does not. */
-static void files_may_not_be_large(void **state) {
+TEST(files_may_not_be_large) {
     static const char *const limits[] = {"ulimit -f 100;", "ulimit -f 300;"};
-    (void)state;
     for (size_t i = 0; i < 2 && has_drive; i++) {
         assert_int_equal(run_after(limits[i], MODEL DRIVE "--steps 2"), 1);
         assert_said(limits[i], "rank 0's file in drive are more than the ");
@@ -89,11 +80,10 @@ static void files_may_not_be_large(void **state) {
 }
 
 /* From fewer than anything needs to enough: each run ends, and says what it could not open. */
-static void files_may_not_be_many(void **state) {
+TEST(files_may_not_be_many) {
     char limit[64];
     int code = 1;
     size_t n_of_the_store = 0;
-    (void)state;
     for (int n = 4; code != 0 && has_drive; n++) {
         snprintf(limit, sizeof(limit), "ulimit -n %d;", n);
         code = run_after(limit, MODEL DRIVE "--steps 2 --quiet --ranks 2");
@@ -114,9 +104,8 @@ static void files_may_not_be_many(void **state) {
 /* ---- the end -----------------------------------------------------------------------------------
  */
 
-static void killed_runs_leave_nothing(void **state) {
+TEST(killed_runs_leave_nothing) {
     static const char *const moments[] = {"step 10/", "step 20/"};
-    (void)state;
     for (size_t i = 0; i < 4 && has_drive; i++) {
         pid_t child = start(MODEL DRIVE LONG "--ranks 2");
         if (i < 2)
@@ -131,12 +120,4 @@ static void killed_runs_leave_nothing(void **state) {
         assert_ran(MODEL DRIVE "--steps 2 --quiet --ranks 2", 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_folder_vanishes),
-        cmocka_unit_test(files_may_not_be_large),
-        cmocka_unit_test(files_may_not_be_many),
-        cmocka_unit_test(killed_runs_leave_nothing),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -2,22 +2,14 @@
  * How runs of zero-train end that are neither a success nor an error: interrupted, or with weights
  * that are of no use. Both are said, to people and in --json.
  */
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <signal.h>
-#include <unistd.h>
 
+#include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 #define LONG "--steps 1000000 --schedule constant "
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -37,11 +29,10 @@ static json_t *interrupt(const char *arguments, int number) {
 }
 
 /* All ranks end after the same step, and what they did until then is reported. */
-static void interrupted_runs_report(void **state) {
+TEST(interrupted_runs_report) {
     static const char *const runs[] = {
         TINY LONG "--json", TINY LONG "--json --ranks 3 --stage 3",
         TINY LONG "--json --ranks 2 --stage 2 --grad-accum 2 --memory-snapshot lives.csv"};
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         json_t *object = interrupt(runs[i], i == 1 ? SIGTERM : SIGINT);
         assert_string_equal(text(object, "result"), "failed");
@@ -64,8 +55,7 @@ static const bool has_few_addresses = false;
 #endif
 
 /* Warnings are no chatter: whatever is asked to be left out, they are there, before it begins. */
-static void quiet_runs_are_warned(void **state) {
-    (void)state;
+TEST(quiet_runs_are_warned) {
     if (has_few_addresses)
         skip(); /* no plan of a run so large, and so nothing to warn of */
     pid_t child = start("--model gpt3-175b --seq 16 --data text --quiet --steps 1");
@@ -76,9 +66,8 @@ static void quiet_runs_are_warned(void **state) {
 }
 
 /* The same steps, told to be no more: nothing of the run was left half done. */
-static void an_interrupted_run_has_whole_steps(void **state) {
+TEST(an_interrupted_run_has_whole_steps) {
     char arguments[512];
-    (void)state;
     json_t *object = interrupt(TINY LONG "--json --ranks 2 --stage 3", SIGINT);
     snprintf(arguments, sizeof(arguments),
              TINY "--json --ranks 2 --stage 3 --schedule constant --steps %.0f",
@@ -102,8 +91,7 @@ static bool handles(pid_t child, int number) {
 
 /* Whoever cannot wait for the end of a step, which would never come here. Several ranks begin the
  * step also when the first signal comes before it: they learn of it in the step. */
-static void a_second_signal_ends_at_once(void **state) {
-    (void)state;
+TEST(a_second_signal_ends_at_once) {
     pid_t child = start(TINY "--ranks 2 --steps 2 --grad-accum 1000000000 --json");
     wait_for(child, "device: ");
     assert_true(handles(child, SIGINT));
@@ -120,8 +108,7 @@ static void a_second_signal_ends_at_once(void **state) {
 
 #define ASTRAY TINY "--steps 6 --lr 1000 --schedule constant --beta2 0 --epsilon 1e-37 "
 
-static void a_run_that_went_astray_says_so(void **state) {
-    (void)state;
+TEST(a_run_that_went_astray_says_so) {
     json_t *object = run_json(ASTRAY "--quiet --json --ranks 2", 0);
     assert_string_equal(text(object, "result"), "trained");
     assert_true(json_is_false(json_object_get(object, "finite")));
@@ -138,8 +125,7 @@ static void a_run_that_went_astray_says_so(void **state) {
     json_decref(object);
 }
 
-static void a_run_that_trains_nothing_says_so(void **state) {
-    (void)state;
+TEST(a_run_that_trains_nothing_says_so) {
     json_t *object = run_json(TINY "--steps 2 --json --quiet --freeze wte,wpe,h.0,h.1,ln_f", 0);
     assert_int_equal(number(object, "model", "trainable"), 0);
     assert_said("frozen", "warning: rank 0: --freeze wte,wpe,h.0,h.1,ln_f freezes every parameter");
@@ -148,14 +134,4 @@ static void a_run_that_trains_nothing_says_so(void **state) {
     assert_string_equal(err, "");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(interrupted_runs_report),
-        cmocka_unit_test(quiet_runs_are_warned),
-        cmocka_unit_test(an_interrupted_run_has_whole_steps),
-        cmocka_unit_test(a_second_signal_ends_at_once),
-        cmocka_unit_test(a_run_that_went_astray_says_so),
-        cmocka_unit_test(a_run_that_trains_nothing_says_so),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -2,13 +2,7 @@
  * What zero-train says when something is refused or goes wrong: it has to help the one who reads
  * it.
  */
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 #define NVME "--nvme-path drive "
@@ -18,7 +12,6 @@ static void write_text(const char *name, const char *text) {
 }
 
 static int prepare(void **state) {
-    (void)state;
     if (make_folder() != 0 || mkdir("other", 0777) != 0)
         return -1;
     write_text("there.csv", "");
@@ -40,7 +33,7 @@ static int prepare(void **state) {
 /* ---- what is refused -------------------------------------------------------------------- */
 
 /* Option, file, key, value and what is allowed, before anything is made. */
-static void refusals(void **state) {
+TEST(refusals) {
     static const struct {
         const char *arguments;
         const char *said[4];
@@ -88,7 +81,6 @@ static void refusals(void **state) {
         {TINY NVME "--stage 3 --offload-params nvme --param-buffer 2047 --dtype bf16",
          {"--param-buffer", "is 2047", "4096 bytes of bf16", "nearest is 2048"}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_ran(cases[i].arguments, 2);
         assert_string_equal(out, "");
@@ -100,7 +92,7 @@ static void refusals(void **state) {
 /* ---- what has no effect ------------------------------------------------------------------- */
 
 /* One line for each reason, and the run goes on. Folders that nobody goes to need not be there. */
-static void what_has_no_effect(void **state) {
+TEST(what_has_no_effect) {
     static const struct {
         const char *arguments, *said; /* NULL: nothing */
     } cases[] = {
@@ -114,7 +106,6 @@ static void what_has_no_effect(void **state) {
         {"--ranks 2 --sums rank-order", NULL},
         {"--config cpu.json", NULL},
     };
-    (void)state;
     write_text("cpu.json", "{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", "
                            "\"nvme_path\": \"absent\"}}}");
     write_text("stage1.json",
@@ -137,7 +128,7 @@ static void what_has_no_effect(void **state) {
 /* ---- options over files ------------------------------------------------------------------ */
 
 /* The folder of an option is used, whatever the file names, and it is said. */
-static void options_override_folders(void **state) {
+TEST(options_override_folders) {
     static const struct {
         const char *arguments;
         const char *said;
@@ -152,7 +143,6 @@ static void options_override_folders(void **state) {
         {TINY "--config config.json --io-settings settings.json --json --steps 1 " NVME,
          "--nvme-path: drive is used instead", "drive"},
     };
-    (void)state;
     if (!has_nvme())
         skip();
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -171,7 +161,7 @@ static void options_override_folders(void **state) {
 /* ---- budgets ---------------------------------------------------------------------------- */
 
 /* The advice is for the tier that is full, and for what fills it. */
-static void budgets(void **state) {
+TEST(budgets) {
     static const struct {
         const char *arguments;
         const char *said[4];
@@ -199,7 +189,6 @@ static void budgets(void **state) {
          {"host memory", "a larger --host-memory", "--offload-activations nvme"},
          "--stage"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_ran(cases[i].arguments, 1);
         for (size_t k = 0; k < 4 && cases[i].said[k] != NULL; k++)
@@ -210,8 +199,7 @@ static void budgets(void **state) {
 
 /* ---- the summary ------------------------------------------------------------------------- */
 
-static void numbers_and_nouns_agree(void **state) {
-    (void)state;
+TEST(numbers_and_nouns_agree) {
     assert_ran(TINY "--steps 2 --threads 1", 0);
     assert_non_null(strstr(out, " 1 file, "));
     assert_non_null(strstr(out, " 1 rank with 1 thread each"));
@@ -236,9 +224,8 @@ static void assert_documented(const char *name, const char *before, const char *
         fail_msg("docs/config.md says nothing of %s", wanted);
 }
 
-static void every_option_is_documented(void **state) {
+TEST(every_option_is_documented) {
     size_t n = 0;
-    (void)state;
     read_file(CONFIG_DOC, document, sizeof(document));
     assert_ran("--help", 0);
     for (const char *at = out; (at = strstr(at, "\n      --")) != NULL; n++) {
@@ -266,8 +253,7 @@ static void assert_keys_documented(json_t *object) {
     }
 }
 
-static void every_field_is_documented(void **state) {
-    (void)state;
+TEST(every_field_is_documented) {
     read_file(CONFIG_DOC, document, sizeof(document));
     json_t *object = run_json(TINY "--json --steps 3 --ranks 2", 0);
     assert_keys_documented(object);
@@ -285,15 +271,4 @@ static void every_field_is_documented(void **state) {
     json_decref(object);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(what_has_no_effect),
-        cmocka_unit_test(options_override_folders),
-        cmocka_unit_test(budgets),
-        cmocka_unit_test(numbers_and_nouns_agree),
-        cmocka_unit_test(every_option_is_documented),
-        cmocka_unit_test(every_field_is_documented),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -3,13 +3,7 @@
  * is one. The weights are those of as many threads, bit for bit, at every stage and with offload;
  * rank 0 alone reports; a rank that is killed ends the others, by name; exit codes come through.
  */
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_ranks.h"
 #include "tests/zero/comm/free_port.h"
 
@@ -20,7 +14,6 @@
 #define OFFLOAD "--offload-optimizer cpu --sub-group 2048 "
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -68,8 +61,7 @@ static void assert_same_hash(run_fn run_ranks, int n_ranks, const char *argument
         fail_msg("%d ranks, %s: weights %s, not %s", n_ranks, arguments, hash, expected);
 }
 
-static void by_hand_as_threads(void **state) {
-    (void)state;
+TEST(by_hand_as_threads) {
     for (int n_ranks = 2; n_ranks <= 4; n_ranks++) {
         char expected[17];
         hash_of(run_threads, n_ranks, SAME "--stage 0", expected);
@@ -135,9 +127,8 @@ static void assert_same_ranks(json_t *threads, json_t *processes) {
 }
 
 /* What is reported of all ranks is of all of them, be they threads or processes. */
-static void results_as_threads(void **state) {
+TEST(results_as_threads) {
     static const char *const fields[] = {"offload", "peak_bytes", "comm_bytes", "checkpoint"};
-    (void)state;
     assert_int_equal(run_threads(3, RUN "--stage 3 " OFFLOAD "--checkpoint-dir threads"), 0);
     json_t *threads = json_loads(out, 0, NULL);
     assert_int_equal(run_by_hand(3, RUN "--stage 3 " OFFLOAD "--checkpoint-dir processes"), 0);
@@ -154,16 +145,14 @@ static void results_as_threads(void **state) {
 }
 
 /* Groups of ranks, which have communicators of their own. */
-static void groups_as_threads(void **state) {
+TEST(groups_as_threads) {
     char expected[17];
-    (void)state;
     hash_of(run_threads, 4, SAME "--stage 0 --shard-group-size 2", expected);
     assert_same_hash(run_by_hand, 4, SAME "--stage 1 --shard-group-size 2", expected);
     assert_same_hash(run_by_hand, 4, SAME "--stage 3 --shard-group-size 2 " OFFLOAD, expected);
 }
 
-static void by_mpirun_as_threads(void **state) {
-    (void)state;
+TEST(by_mpirun_as_threads) {
     if (ZR_MPIRUN[0] == '\0') {
         print_message("this build is without MPI, or mpirun is not found\n");
         skip();
@@ -183,9 +172,8 @@ static void by_mpirun_as_threads(void **state) {
     assert_said("--device-memory", "device memory:");
 }
 
-static void by_mpich_as_threads(void **state) {
+TEST(by_mpich_as_threads) {
     char expected[17];
-    (void)state;
     if (ZR_MPICH_MPIRUN[0] == '\0') {
         print_message("this build is without MPICH\n");
         skip();
@@ -194,8 +182,7 @@ static void by_mpich_as_threads(void **state) {
     assert_same_hash(run_by_mpich, 3, SAME "--stage 3 " OFFLOAD, expected);
 }
 
-static void killed_rank(void **state) {
-    (void)state;
+TEST(killed_rank) {
     kill_rank(TINY "--device host --threads 1 --steps 1000000 --stage 3");
 }
 
@@ -220,9 +207,8 @@ static int stop_a_rank_and_wake_it(void) {
 }
 
 /* A rank that is stopped until the others have ended, and wakes, ends as they do, and knows why. */
-static void a_stopped_rank_that_wakes(void **state) {
+TEST(a_stopped_rank_that_wakes) {
     int code = HAVE_ENDED_BEFORE;
-    (void)state;
     for (int i = 0; i < 10 && code == HAVE_ENDED_BEFORE; i++)
         code = stop_a_rank_and_wake_it();
     assert_int_equal(code, 1);
@@ -253,8 +239,7 @@ static void assert_difference(const char *common, const char *usual, const char 
 }
 
 /* What ranks have to have in common, and what the message has of it. */
-static void different_options(void **state) {
-    (void)state;
+TEST(different_options) {
     assert_difference("", "--seed 7", "--seed 8",
                       "rank 1 has --seed 8, rank 0 has --seed 7; 2 of 3 ranks have the latter");
     assert_difference("", "--dtype fp32", "--dtype bf16", "rank 1 has --dtype bf16, rank 0 has");
@@ -279,8 +264,7 @@ static void different_options(void **state) {
 }
 
 /* What a rank lacks before it trains, the others hear from it at once. */
-static void rank_without_data(void **state) {
-    (void)state;
+TEST(rank_without_data) {
     char command[4096];
     snprintf(command, sizeof(command),
              "export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d; "
@@ -293,8 +277,7 @@ static void rank_without_data(void **state) {
     assert_said("no data", "nowhere");
 }
 
-static void refusals(void **state) {
-    (void)state;
+TEST(refusals) {
     assert_ran(TINY "--comm mpi --ranks 2", 2);
     assert_said("--comm mpi", "--comm mpi: ranks are processes, and this one was started alone: "
                               "start it with mpirun -n 2");
@@ -313,10 +296,9 @@ static void refusals(void **state) {
 
 /* Who asks for ranks that are processes, and has started one, is told so; who has asked for one is
  * not. */
-static void one_process_alone(void **state) {
+TEST(one_process_alone) {
     static const char remark[] = "warning: --comm mpi: this process was started alone, and is the "
                                  "only rank";
-    (void)state;
     assert_ran(TINY "--comm mpi --steps 1 --quiet", 0);
     assert_said("alone", remark);
     assert_int_equal(run_after("WORLD_SIZE=1", TINY "--comm mpi --steps 1 --quiet"), 0);
@@ -326,8 +308,7 @@ static void one_process_alone(void **state) {
 }
 
 /* A program that is not beside its modules says what is missing, and what to do. */
-static void without_module(void **state) {
-    (void)state;
+TEST(without_module) {
     char command[4096];
     snprintf(command, sizeof(command),
              "cp '%s' zero-train-copy; PMIX_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 "
@@ -338,14 +319,4 @@ static void without_module(void **state) {
     assert_said("no module", "Install Open MPI");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(results_as_threads),  cmocka_unit_test(by_hand_as_threads),
-        cmocka_unit_test(groups_as_threads),   cmocka_unit_test(by_mpirun_as_threads),
-        cmocka_unit_test(by_mpich_as_threads), cmocka_unit_test(a_stopped_rank_that_wakes),
-        cmocka_unit_test(killed_rank),         cmocka_unit_test(different_options),
-        cmocka_unit_test(rank_without_data),   cmocka_unit_test(refusals),
-        cmocka_unit_test(without_module),      cmocka_unit_test(one_process_alone),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -2,19 +2,12 @@
  * zero-train --overlap-comm: collectives beside compute change no bit of the weights and no peak of
  * memory, are on where they are asked for, and say so.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 #define RUN TINY "--steps 4 --threads 1 --json --ranks "
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -54,8 +47,7 @@ static void expect_same(const char *way) {
     json_decref(without);
 }
 
-static void test_same_weights_and_peaks(void **state) {
-    (void)state;
+TEST(test_same_weights_and_peaks) {
     expect_same("1 --stage 3");
     expect_same("2 --stage 0");
     expect_same("2 --stage 1 --grad-accum 2 --reduce every-micro-batch");
@@ -67,7 +59,7 @@ static void test_same_weights_and_peaks(void **state) {
 }
 
 /* Ranks of one machine share its cores; a file may say no, and the option is over it. */
-static void test_when_it_is_on(void **state) {
+TEST(test_when_it_is_on) {
     static const char no[] = "{\"zero_optimization\": {\"overlap_comm\": false}}";
     static const struct {
         const char *options;
@@ -77,7 +69,6 @@ static void test_when_it_is_on(void **state) {
                  {"--overlap-comm on", true},
                  {"--overlap-comm on --config no.json", true},
                  {"--config no.json", false}};
-    (void)state;
     write_file("no.json", no, sizeof(no) - 1);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char arguments[512];
@@ -91,10 +82,4 @@ static void test_when_it_is_on(void **state) {
     assert_said("--overlap-comm maybe", "auto, on, off");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_weights_and_peaks),
-        cmocka_unit_test(test_when_it_is_on),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

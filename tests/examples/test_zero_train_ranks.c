@@ -4,15 +4,7 @@
  * zero-checkpoint export says, and the losses of ten further steps are those of the run that was
  * not stopped. m and v are compared by tests/zero/test_checkpoint.c.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-
+#include "tests/common/test.h"
 #include "tests/examples/run_train.h"
 
 enum { SAVED_STEP = 3, N_MORE = 10, N_STEPS = SAVED_STEP + N_MORE };
@@ -21,7 +13,6 @@ enum { SAVED_STEP = 3, N_MORE = 10, N_STEPS = SAVED_STEP + N_MORE };
 #define RUN TINY "--schedule constant --lr 0.01 --threads 1 --checkpoint-dir ckpt "
 
 static int prepare(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -79,14 +70,13 @@ static void expect_same_losses(const char *way, const double *expected) {
                      expected[i]);
 }
 
-static void any_ranks_go_on(void **state) {
+TEST(any_ranks_go_on) {
     static const int ranks[] = {1, 2, 3, 8};
     double expected[N_STEPS];
     char way[256], arguments[512];
     const char *drive = has_nvme() ? "--offload-optimizer nvme --offload-params nvme "
                                      "--nvme-path drive"
                                    : "--offload-optimizer cpu --offload-params cpu";
-    (void)state;
     snprintf(way, sizeof(way), "--ranks 4 --micro-batch 6 --stage 3 %s", drive);
     snprintf(arguments, sizeof(arguments), RUN "%s --steps %d --log log", way, N_STEPS);
     assert_ran(arguments, 0);
@@ -105,7 +95,4 @@ static void any_ranks_go_on(void **state) {
         }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_ranks_go_on)};
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

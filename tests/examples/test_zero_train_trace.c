@@ -2,13 +2,7 @@
  * --trace of zero-train and zero-plan: the file is whole and says all that ran, its counters have
  * the peaks of --json, and a plan's is the same as the run's: the schedule is the plan.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/common/trace_file.h"
 #include "tests/examples/run_plan.h"
 #include "tests/examples/run_ranks.h"
@@ -16,7 +10,6 @@
 #define STAGE3 TINY "--ranks 2 --stage 3 --steps 3 --grad-accum 2 --threads 1 --clip 1 "
 
 static int setup(void **state) {
-    (void)state;
     return make_folder();
 }
 
@@ -101,8 +94,7 @@ static void check_peaks(json_t *file, int n_ranks, json_t *result) {
     }
 }
 
-static void two_ranks(void **state) {
-    (void)state;
+TEST(two_ranks) {
     json_t *result = run_json(STAGE3 "--trace t.json --json", 0);
     json_t *file = trace_file_load("t.json"), *said = json_object_get(result, "trace");
     for (int rank = 0; rank < 2; rank++) {
@@ -122,8 +114,7 @@ static void two_ranks(void **state) {
 }
 
 /* The same weights, the same peaks, and no field of it. */
-static void a_run_is_the_same_without(void **state) {
-    (void)state;
+TEST(a_run_is_the_same_without) {
     json_t *with = run_json(STAGE3 "--trace t.json --json", 0);
     json_t *without = run_json(STAGE3 "--json", 0);
     assert_string_equal(text(with, "weights_xxh3"), text(without, "weights_xxh3"));
@@ -136,8 +127,7 @@ static void a_run_is_the_same_without(void **state) {
     json_decref(without);
 }
 
-static void some_steps(void **state) {
-    (void)state;
+TEST(some_steps) {
     assert_ran(TINY "--steps 4 --checkpoint-dir saved --checkpoint-every 2 --trace t.json "
                     "--trace-steps 2:3",
                0);
@@ -157,10 +147,9 @@ static void some_steps(void **state) {
 }
 
 /* A command that is given again goes on, and leaves what it has traced. */
-static void steps_that_are_done(void **state) {
+TEST(steps_that_are_done) {
     static const char again[] = TINY "--steps 4 --checkpoint-dir again --checkpoint-every 2 "
                                      "--resume --trace t.json --trace-steps 1:2 --json";
-    (void)state;
     for (int i = 0; i < 3; i++) {
         json_t *result = run_json(i == 0 ? TINY "--steps 2 --checkpoint-dir again --resume "
                                                 "--trace t.json --trace-steps 1:2 --json"
@@ -182,16 +171,14 @@ static void steps_that_are_done(void **state) {
 }
 
 /* Where the time of a run that failed went is asked, too. */
-static void a_run_that_fails(void **state) {
-    (void)state;
+TEST(a_run_that_fails) {
     assert_ran(TINY "--steps 3 --device-memory 300KiB --trace failed.json", 1);
     json_t *file = trace_file_load("failed.json");
     assert_true(trace_file_count(file, 1, "compute", "fill") > 0);
     json_decref(file);
 }
 
-static void full_disk(void **state) {
-    (void)state;
+TEST(full_disk) {
     assert_ran(TINY "--steps 1 --trace /dev/full", 1);
     assert_said("--trace /dev/full", "/dev/full");
     assert_said("--trace /dev/full", "No space left");
@@ -223,8 +210,7 @@ static void check_time(json_t *first, json_t *second) {
     free(of_second);
 }
 
-static void processes(void **state) {
-    (void)state;
+TEST(processes) {
     int code = run_by_hand(2, TINY "--device host --threads 1 --stage 3 --steps 2 --trace p.json "
                                    "--json");
     if (code != 0)
@@ -309,9 +295,8 @@ static void compare(const char *options, const char *const *lanes, size_t n_lane
 
 #define LEAVE_NOTHING_OPEN "--micro-batch 2 --recompute none "
 
-static void the_schedule_is_the_plan(void **state) {
+TEST(the_schedule_is_the_plan) {
     static const char *const lanes[] = {"compute", "comm"};
-    (void)state;
     for (int stage = 0; stage < 4; stage++) {
         char options[256];
         snprintf(options, sizeof(options),
@@ -332,9 +317,8 @@ static void the_schedule_is_the_plan(void **state) {
             lanes, 2);
 }
 
-static void the_plan_of_a_drive(void **state) {
+TEST(the_plan_of_a_drive) {
     static const char *const lanes[] = {"compute", "comm", "read", "write"};
-    (void)state;
     if (!has_nvme())
         skip();
     compare(LEAVE_NOTHING_OPEN "--stage 2 --ranks 2 --offload-optimizer nvme --nvme-path drive "
@@ -342,13 +326,4 @@ static void the_plan_of_a_drive(void **state) {
             lanes, 4);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_ranks),           cmocka_unit_test(a_run_is_the_same_without),
-        cmocka_unit_test(some_steps),          cmocka_unit_test(steps_that_are_done),
-        cmocka_unit_test(a_run_that_fails),    cmocka_unit_test(full_disk),
-        cmocka_unit_test(processes),           cmocka_unit_test(the_schedule_is_the_plan),
-        cmocka_unit_test(the_plan_of_a_drive),
-    };
-    return cmocka_run_group_tests(tests, setup, clean);
-}
+const test_group_t test_group = {setup, clean};

@@ -2,22 +2,13 @@
  * A whole run of two ranks, with one of its first 1,000 allocations refused, once for each:
  * it has to end on every rank, with an error that was said, and with nothing left behind.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <jansson.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "examples/train/train.h"
 #include "examples/train/report.h"
+#include "examples/train/train.h"
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "tests/fault/fault_wrap.h"
 
 #define MOST 1000
@@ -41,7 +32,6 @@ typedef struct error_count {
 static void count_errors(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
     error_count_t *count = context;
-    (void)rank;
     if (level != ZR_LOG_ERROR)
         return;
     pthread_mutex_lock(&count->lock);
@@ -127,7 +117,6 @@ static long refuse_each(const char *const *words, int n_words) {
 
 static int prepare(void **state) {
     char text[2000];
-    (void)state;
     if (mkdtemp(folder) == NULL || chdir(folder) != 0)
         return -1;
     for (size_t i = 0; i < sizeof(text); i++)
@@ -150,7 +139,6 @@ static int prepare(void **state) {
 
 static int clean(void **state) {
     char command[256];
-    (void)state;
     json_set_alloc_funcs(malloc, free);
     snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     return chdir("/") | system(command);
@@ -160,36 +148,32 @@ static int clean(void **state) {
     "zero-train", "--model", "layers=" layers ",channels=8,heads=2,seq=8,vocab=128", "--data",     \
         ".", "--ranks", "2", "--comm-timeout", "60", "--log", ".log"
 
-static void stage_3_with_config(void **state) {
+TEST(stage_3_with_config) {
     static const char *const words[] = {TINY("10"),  "--config", "config.json", "--steps", "2",
                                         "--threads", "2",        "--recompute", "unit"};
-    (void)state;
     assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) >= MOST);
 }
 
-static void stage_0(void **state) {
+TEST(stage_0) {
     static const char *const words[] = {TINY("1"), "--steps", "1", "--threads", "1"};
-    (void)state;
     assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 100);
 }
 
-static void offload_to_host(void **state) {
+TEST(offload_to_host) {
     static const char *const words[] = {
         TINY("2"), "--steps", "1", "--threads",       "1",   "--offload-optimizer",
         "cpu",     "--stage", "2", "--offload-ratio", "0.5", "--sub-group",
         "1024"};
-    (void)state;
     assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 100);
 }
 
-static void offload_to_nvme(void **state) {
+TEST(offload_to_nvme) {
     static const char *const words[] = {
         TINY("2"), "--steps", "1", "--threads",   "1", "--offload-optimizer",
         "nvme",    "--stage", "2", "--nvme-path", ".", "--sub-group",
         "1024"};
     train_result_t result;
     zr_log_t log = {.level = ZR_LOG_WARNING, .rank = -1};
-    (void)state;
     if (run(words, sizeof(words) / sizeof(words[0]), &log, &result) == ZR_ERR_UNSUPPORTED)
         skip(); /* said why */
     assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 150);
@@ -208,7 +192,7 @@ static void put_first_checkpoint(void) {
 }
 
 /* A run that saves, while it goes on; and one that goes on from there at other ranks. */
-static void checkpoints(void **state) {
+TEST(checkpoints) {
     static const char *const saves[] = {
         TINY("1"), "--steps",           "2",     "--threads",
         "1",       "--checkpoint-dir",  ".ckpt", "--checkpoint-every",
@@ -222,7 +206,6 @@ static void checkpoints(void **state) {
         ".ckpt",      "--checkpoint-keep", "1",       "--resume"};
     train_result_t result;
     zr_log_t log = {.level = ZR_LOG_WARNING, .rank = -1};
-    (void)state;
     prepare_run = remove_checkpoints;
     assert_true(refuse_each(saves, sizeof(saves) / sizeof(saves[0])) > 250);
     remove_checkpoints();
@@ -234,15 +217,14 @@ static void checkpoints(void **state) {
 }
 
 /* A recording that fails, or cannot be saved, is not taken for anything else. */
-static void memory_snapshot(void **state) {
+TEST(memory_snapshot) {
     static const char *const words[] = {TINY("1"),           "--steps",       "2", "--threads", "1",
                                         "--memory-snapshot", ".memory.pickle"};
-    (void)state;
     assert_true(refuse_each(words, sizeof(words) / sizeof(words[0])) > 150);
 }
 
 /* A report that cannot be made is not half made. */
-static void report(void **state) {
+TEST(report) {
     static const char *const words[] = {TINY("1"), "--steps",     "1", "--offload-optimizer",
                                         "nvme",    "--nvme-path", ".", "--nvme-tbw",
                                         "1TB"};
@@ -252,7 +234,6 @@ static void report(void **state) {
     char *arguments[32];
     int n_words = sizeof(words) / sizeof(words[0]);
     bool printed = false;
-    (void)state;
     for (int i = 0; i < n_words; i++)
         arguments[i] = (char *)words[i];
     error_count_t count = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -287,10 +268,9 @@ static void report(void **state) {
 }
 
 /* What a file says is read whole or not at all, also where the parser's own buffer cannot grow. */
-static void a_file_is_read_whole(void **state) {
+TEST(a_file_is_read_whole) {
     static const char path[] = "/a/path/that/is/longer/than/the/buffer/that/the/parser/begins/with";
     char text[512];
-    (void)state;
     snprintf(text, sizeof(text),
              "{\"zero_optimization\": {\"offload_optimizer\": {\"nvme_path\": \"%s\"},"
              " \"stage3_prefetch_bucket_size\": 1234567890123456},"
@@ -323,16 +303,4 @@ static void a_file_is_read_whole(void **state) {
     json_set_alloc_funcs(fault_malloc_always, fault_free);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(stage_3_with_config),
-        cmocka_unit_test(stage_0),
-        cmocka_unit_test(offload_to_host),
-        cmocka_unit_test(offload_to_nvme),
-        cmocka_unit_test(checkpoints),
-        cmocka_unit_test(memory_snapshot),
-        cmocka_unit_test(report),
-        cmocka_unit_test(a_file_is_read_whole),
-    };
-    return cmocka_run_group_tests(tests, prepare, clean);
-}
+const test_group_t test_group = {prepare, clean};

@@ -3,20 +3,11 @@
  * turn: an error is said, nothing is left in memory, and the folder has the checkpoint that it had
  * or the new one.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "examples/checkpoint/commands.h"
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "tests/fault/fault_wrap.h"
 #include "zero/checkpoint/checkpoint.h"
 
@@ -27,12 +18,10 @@ static char folder[] = "/tmp/zr-test-checkpoint-allocations-XXXXXX";
 
 static void count_errors(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
-    (void)rank;
     *(int *)context += level == ZR_LOG_ERROR;
 }
 
 static void fill(void *context, size_t first, size_t n_elems, float *values) {
-    (void)context;
     for (size_t i = 0; i < n_elems; i++)
         values[i] = (float)(first + i);
 }
@@ -102,8 +91,7 @@ static bool refuse(zr_status_t (*run)(const zr_log_t *log), long n) {
     return was_hit;
 }
 
-static void test_each(void **state) {
-    (void)state;
+TEST(test_each) {
     long n_written = 0, n_read = 0;
     assert_int_equal(write_it(NULL), ZR_OK);
     while (refuse(write_it, ++n_written))
@@ -116,19 +104,17 @@ static void test_each(void **state) {
 
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
-    (void)rank;
     if (level == ZR_LOG_ERROR)
         snprintf(context, ERROR_BYTES, "%s", message);
 }
 
 /* Nobody knows whether it is whole then, so nobody says that it is not. */
-static void test_verify(void **state) {
+TEST(test_verify) {
     char error[ERROR_BYTES] = "";
     char *words[] = {"verify", "c", NULL};
     zr_log_t log = {.sink = keep_error, .context = error, .level = ZR_LOG_ERROR, .rank = -1};
     bool was_hit = true;
     long n = 0;
-    (void)state;
     while (was_hit) {
         long live = fault_live();
         fault_arm(++n);
@@ -146,7 +132,6 @@ static void test_verify(void **state) {
 }
 
 static int enter(void **state) {
-    (void)state;
     /* Its own allocations are counted, and none refused: see test_allocations.c. */
     json_set_alloc_funcs(fault_malloc_always, fault_free);
     return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
@@ -154,13 +139,9 @@ static int enter(void **state) {
 
 static int leave(void **state) {
     char command[256];
-    (void)state;
     json_set_alloc_funcs(malloc, free);
     snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     return chdir("/") | system(command);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each), cmocka_unit_test(test_verify)};
-    return cmocka_run_group_tests(tests, enter, leave);
-}
+const test_group_t test_group = {enter, leave};

@@ -7,23 +7,14 @@
  *
  * ZR_TEST_ALL_FAULTS=1 in the environment goes through all calls, instead of some.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <jansson.h>
 
 #include "offload/uring_ring.h"
+#include "tests/common/test.h"
 #include "tests/fault/fault_wrap.h"
 #include "tests/zero/checkpoint/folder_fixture.h"
 #include "tests/zero/toy.h"
@@ -519,25 +510,21 @@ static void fail_each_restore(kind_t of_kind, size_t stride) {
     fault_arm(0);
 }
 
-static void a_restore_may_fail(void **state) {
-    (void)state;
+TEST(a_restore_may_fail) {
     fail_each_restore(CALLS, 11);
     fail_each_restore(SHORT_TRANSFERS, 7);
     fail_each_restore(FLIPPED_READS, 7);
 }
 
-static void each_call_may_fail(void **state) {
-    (void)state;
+TEST(each_call_may_fail) {
     fail_each(CALLS, 5);
 }
 
-static void transfers_may_be_short(void **state) {
-    (void)state;
+TEST(transfers_may_be_short) {
     fail_each(SHORT_TRANSFERS, 3);
 }
 
-static void a_changed_bit_is_not_saved(void **state) {
-    (void)state;
+TEST(a_changed_bit_is_not_saved) {
     fail_each(FLIPPED_READS, 2);
 }
 
@@ -548,12 +535,4 @@ static int prepare(void **state) {
     return made;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_call_may_fail),
-        cmocka_unit_test(transfers_may_be_short),
-        cmocka_unit_test(a_changed_bit_is_not_saved),
-        cmocka_unit_test(a_restore_may_fail),
-    };
-    return cmocka_run_group_tests(tests, prepare, remove_folder);
-}
+const test_group_t test_group = {prepare, remove_folder};

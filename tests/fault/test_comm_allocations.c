@@ -7,21 +7,11 @@
  * Once they are connected they hear of each other's failures. Before, others can only wait until it
  * has been too long, so beginning is tried by a rank that nobody comes to.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "tests/fault/fault_wrap.h"
 #include "tests/zero/comm/free_port.h"
 #include "zero/zero.h"
@@ -78,7 +68,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* rank 0's process has
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
     rank_t *self = context;
-    (void)rank;
     pthread_mutex_lock(&lock);
     if (level == ZR_LOG_ERROR && self->error[0] == '\0')
         snprintf(self->error, sizeof(self->error), "%s", message);
@@ -222,13 +211,11 @@ static void refuse_each(int machine_ranks) {
         close_rank(&ranks[rank]);
 }
 
-static void of_one_machine(void **state) {
-    (void)state;
+TEST(of_one_machine) {
     refuse_each(0);
 }
 
-static void of_several_machines(void **state) {
-    (void)state;
+TEST(of_several_machines) {
     refuse_each(1);
 }
 
@@ -257,19 +244,13 @@ static void begin_alone(int rank) {
     }
 }
 
-static void beginning(void **state) {
-    (void)state;
+TEST(beginning) {
     begin_alone(0);
     begin_alone(1);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_one_machine),
-        cmocka_unit_test(of_several_machines),
-        cmocka_unit_test(beginning),
-    };
     if (pthread_barrier_init(&together, NULL, N_RANKS + 1) != 0)
         return 1;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

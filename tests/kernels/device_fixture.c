@@ -36,7 +36,6 @@ int fixture_probe(const char *device_name) {
 static void count_error(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
     fixture_t *fixture = context;
-    (void)rank;
     if (level != ZR_LOG_ERROR)
         return;
     fixture->n_errors++;

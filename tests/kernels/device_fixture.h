@@ -6,13 +6,8 @@
 #ifndef ZR_TESTS_KERNELS_DEVICE_FIXTURE_H
 #define ZR_TESTS_KERNELS_DEVICE_FIXTURE_H
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "kernels/kernels.h"
+#include "tests/common/test.h"
 
 #define FIXTURE_SKIPPED 77
 

@@ -2,10 +2,6 @@
  * Rounding to bf16 against one that measures distances: every bf16, every edge between
  * two of them, NaNs of all kinds; by the inline functions and by every instruction set.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/device_fixture.h"
 #include "ref/ref_kernels.h"
 
@@ -18,7 +14,6 @@ static float *patterns;    /* [N_PATTERNS] */
 static uint16_t *expected; /* [N_PATTERNS] */
 
 static int setup(void **state) {
-    (void)state;
     patterns = malloc(N_PATTERNS * sizeof(float));
     expected = malloc(N_PATTERNS * sizeof(uint16_t));
     for (uint32_t i = 0; i < N_PATTERNS; i++) {
@@ -30,14 +25,12 @@ static int setup(void **state) {
 }
 
 static int teardown(void **state) {
-    (void)state;
     free(patterns);
     free(expected);
     return 0;
 }
 
-static void test_inline(void **state) {
-    (void)state;
+TEST(test_inline) {
     for (size_t i = 0; i < N_PATTERNS; i++) {
         if (zr_bf16_from_f32(patterns[i]) != expected[i])
             fail_msg("%a is rounded to %04x, expected %04x", (double)patterns[i],
@@ -53,8 +46,7 @@ static void test_inline(void **state) {
     }
 }
 
-static void test_known_values(void **state) {
-    (void)state;
+TEST(test_known_values) {
     assert_int_equal(zr_bf16_from_f32(1.0f), 0x3f80);
     assert_int_equal(zr_bf16_from_f32(-2.0f), 0xc000);
     assert_int_equal(zr_bf16_from_f32(1.00390625f), 0x3f80);   /* a tie, down to even */
@@ -96,18 +88,10 @@ static void check_casts(const char *isa) {
     zr_device_close(&device);
 }
 
-static void test_casts(void **state) {
-    (void)state;
+TEST(test_casts) {
     check_casts("baseline");
     check_casts("avx2");
     check_casts("avx512");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_inline),
-        cmocka_unit_test(test_known_values),
-        cmocka_unit_test(test_casts),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+const test_group_t test_group = {setup, teardown};

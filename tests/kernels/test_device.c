@@ -2,10 +2,6 @@
  * The device conformance suite: ranges, streams, events, copies, refusals. Runs on the
  * device whose name is the first argument; host when there is none.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/device_fixture.h"
 
 static const char *device_name;
@@ -28,7 +24,7 @@ static bool has_data(const fixture_t *f) {
 
 /* ---- opening --------------------------------------------------------------------- */
 
-static void test_info(void **state) {
+TEST(test_info) {
     fixture_t *f = *state;
     const zr_device_info_t *info = zr_device_info(f->device);
     assert_string_equal(info->backend, fixture_backend(device_name));
@@ -45,7 +41,7 @@ static void test_info(void **state) {
     assert_string_equal(zr_tier_name(ZR_TIER_NVME), "nvme");
 }
 
-static void test_open_refusals(void **state) {
+TEST(test_open_refusals) {
     fixture_t *f = *state;
     zr_device_t *device = NULL;
     zr_device_options_t options = zr_device_options_default();
@@ -96,7 +92,7 @@ static void check_pattern(fixture_t *f, const void *address, size_t size_bytes,
     free(bytes);
 }
 
-static void test_map_granule_by_granule(void **state) {
+TEST(test_map_granule_by_granule) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
@@ -139,7 +135,7 @@ static void reserve_two(fixture_t *f, zr_tier_t tier, void **first_p, void **sec
 }
 
 /* What is moved can be used there, can be mapped anew here, and leaves its neighbours alone. */
-static void test_move(void **state) {
+TEST(test_move) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
     for (int i = ZR_TIER_DEVICE; i <= ZR_TIER_HOST; i++) {
@@ -174,7 +170,7 @@ static void test_move(void **state) {
 }
 
 /* Scattered one by one and collected again: what came from many places moves in one call. */
-static void test_move_what_was_moved(void **state) {
+TEST(test_move_what_was_moved) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
     void *a = NULL, *b = NULL;
@@ -195,7 +191,7 @@ static void test_move_what_was_moved(void **state) {
     zr_range_release(f->device, ZR_TIER_DEVICE, &b, 8 * granule);
 }
 
-static void test_move_refusals(void **state) {
+TEST(test_move_refusals) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
     zr_tier_t tier = ZR_TIER_DEVICE;
@@ -227,7 +223,7 @@ static void test_move_refusals(void **state) {
     zr_range_release(f->device, tier, &b, 8 * granule);
 }
 
-static void test_map_nothing(void **state) {
+TEST(test_map_nothing) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
     int n_errors = f->n_errors;
@@ -241,7 +237,7 @@ static void test_map_nothing(void **state) {
     assert_int_equal(f->n_errors, n_errors);
 }
 
-static void test_range_refusals(void **state) {
+TEST(test_range_refusals) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
     void *base = NULL;
@@ -282,7 +278,7 @@ static void test_range_refusals(void **state) {
 }
 
 /* More than the machine has: refused as budget, and what was mapped before is untouched. */
-static void test_map_too_much(void **state) {
+TEST(test_map_too_much) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
     size_t size_bytes = (size_t)1 << 45;
@@ -302,8 +298,7 @@ static void test_map_too_much(void **state) {
 }
 
 /* A device that is closed gives back the ranges that were forgotten. */
-static void test_close_releases_ranges(void **state) {
-    (void)state;
+TEST(test_close_releases_ranges) {
     for (int i = 0; i < 64; i++) {
         fixture_t other;
         fixture_open(&other, device_name, 1, NULL); /* 96 MiB mapped and partly written */
@@ -354,12 +349,12 @@ static void check_order(fixture_t *f, create_stream_fn create_second) {
     assert_null(second);
 }
 
-static void test_events_order_streams(void **state) {
+TEST(test_events_order_streams) {
     check_order(*state, zr_stream_create);
     check_order(*state, zr_stream_create_beside);
 }
 
-static void test_events(void **state) {
+TEST(test_events) {
     fixture_t *f = *state;
     zr_event_t *event = NULL;
     bool passed = false;
@@ -381,7 +376,7 @@ static void test_events(void **state) {
     zr_event_destroy(NULL);
 }
 
-static void test_stream_refusals(void **state) {
+TEST(test_stream_refusals) {
     fixture_t *f = *state;
     zr_stream_t *stream = NULL;
     assert_refused(f, ZR_ERR_ARGUMENT, zr_stream_create(f->device, NULL, &stream));
@@ -400,7 +395,7 @@ static void test_stream_refusals(void **state) {
 
 /* ---- copies ---------------------------------------------------------------------- */
 
-static void test_copies(void **state) {
+TEST(test_copies) {
     fixture_t *f = *state;
     const size_t sizes[] = {0, 1, 3, 4096, 65537, 262144, 262145, 5000011};
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
@@ -430,7 +425,7 @@ static void test_copies(void **state) {
     }
 }
 
-static void test_copy_refusals(void **state) {
+TEST(test_copy_refusals) {
     fixture_t *f = *state;
     fixture_reset(f);
     char *x = fixture_take(f, 64, 0);
@@ -453,7 +448,6 @@ static void test_copy_refusals(void **state) {
 
 static void check_cost(fixture_t *f, zr_stream_t *stream, double operations, double bytes) {
     static zr_cost_t before; /* of the one stream that the test uses */
-    (void)f;
     zr_cost_t cost;
     assert_int_equal(zr_stream_cost(stream, &cost), ZR_OK);
     assert_true(cost.operations - before.operations == operations);
@@ -461,7 +455,7 @@ static void check_cost(fixture_t *f, zr_stream_t *stream, double operations, dou
     before = cost;
 }
 
-static void test_costs(void **state) {
+TEST(test_costs) {
     fixture_t *f = *state;
     zr_stream_t *stream = NULL;
     assert_int_equal(zr_stream_create(f->device, "costs", &stream), ZR_OK);
@@ -495,23 +489,5 @@ int main(int argc, char **argv) {
     device_name = fixture_device_name(argc, argv);
     if (fixture_probe(device_name) != 0)
         return FIXTURE_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_info),
-        cmocka_unit_test(test_open_refusals),
-        cmocka_unit_test(test_map_granule_by_granule),
-        cmocka_unit_test(test_move),
-        cmocka_unit_test(test_move_what_was_moved),
-        cmocka_unit_test(test_move_refusals),
-        cmocka_unit_test(test_map_nothing),
-        cmocka_unit_test(test_range_refusals),
-        cmocka_unit_test(test_map_too_much),
-        cmocka_unit_test(test_close_releases_ranges),
-        cmocka_unit_test(test_events_order_streams),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_stream_refusals),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_copy_refusals),
-        cmocka_unit_test(test_costs),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return run_all_tests(setup, teardown);
 }

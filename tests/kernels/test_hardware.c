@@ -2,19 +2,10 @@
  * Descriptions of hardware: the default is possible, and every figure that is not is refused with
  * its name.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "kernels/device.h"
 #include "kernels/base/hardware.h"
+#include "kernels/device.h"
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 
 typedef struct kept {
     int n_errors;
@@ -34,8 +25,7 @@ static zr_log_t log_to(kept_t *kept) {
     return (zr_log_t){.sink = keep, .context = kept, .level = ZR_LOG_WARNING, .rank = -1};
 }
 
-static void test_default(void **state) {
-    (void)state;
+TEST(test_default) {
     zr_hardware_t hardware = zr_hardware_default();
     assert_int_equal(zr_hardware_check(&hardware, NULL), ZR_OK);
     hardware.kind = ZR_HARDWARE_CUDA;
@@ -45,8 +35,7 @@ static void test_default(void **state) {
 }
 
 /* Every figure is in the table once, and what is set there is what is read. */
-static void test_figures(void **state) {
-    (void)state;
+TEST(test_figures) {
     size_t n = 0;
     const zr_figure_t *figures = zr_hardware_figures(&n);
     for (size_t i = 0; i < n; i++) {
@@ -85,8 +74,7 @@ static void refuse(zr_hardware_kind_t kind, const zr_figure_t *figure, double va
     zr_device_close(&device);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+TEST(test_refusals) {
     size_t n = 0;
     const zr_figure_t *figures = zr_hardware_figures(&n);
     for (size_t i = 0; i < n; i++) {
@@ -117,13 +105,4 @@ static void test_refusals(void **state) {
     log = log_to(&kept);
     assert_int_equal(zr_hardware_check(&hardware, &log), ZR_ERR_ARGUMENT);
     assert_int_equal(kept.n_errors, 2); /* all that is wrong */
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_default),
-        cmocka_unit_test(test_figures),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

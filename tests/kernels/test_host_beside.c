@@ -4,16 +4,11 @@
  * would not run beside the caller would not end.
  */
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
 
 #include "kernels/host/host_beside.h"
 #include "kernels/kernels.h"
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 
 enum { N_ELEMS = 300000 };
 
@@ -61,7 +56,6 @@ static int teardown(void **state) {
 
 static void wait_for_caller(void *context, zr_stream_t *stream) {
     setting_t *s = context;
-    (void)stream;
     sem_wait(&s->may_go);
     sem_post(&s->has_gone);
 }
@@ -94,7 +88,7 @@ static bool is_filled(const setting_t *s, float value) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void test_kinds(void **state) {
+TEST_WITH(test_kinds, setup, teardown) {
     setting_t *s = *state;
     assert_false(zr_device_info(s->device)->synchronous);
     assert_true(zr_stream_is_synchronous(s->plain));
@@ -115,7 +109,7 @@ static void test_kinds(void **state) {
     zr_device_close(&device);
 }
 
-static void test_caller_goes_on(void **state) {
+TEST_WITH(test_caller_goes_on, setup, teardown) {
     setting_t *s = *state;
     hold(s, s->beside);
     assert_int_equal(zr_event_record(s->event, s->beside), ZR_OK);
@@ -127,7 +121,7 @@ static void test_caller_goes_on(void **state) {
     assert_true(has_passed(s));
 }
 
-static void test_work_keeps_its_order(void **state) {
+TEST_WITH(test_work_keeps_its_order, setup, teardown) {
     setting_t *s = *state;
     fill(s, s->plain, 1.0f);
     hold(s, s->beside);
@@ -142,7 +136,7 @@ static void test_work_keeps_its_order(void **state) {
 }
 
 /* One stream beside waits for another, while the caller waits for neither. */
-static void test_streams_wait_for_each_other(void **state) {
+TEST_WITH(test_streams_wait_for_each_other, setup, teardown) {
     setting_t *s = *state;
     fill(s, s->plain, 1.0f);
     hold(s, s->beside);
@@ -207,7 +201,7 @@ static void take_arrays(float **x) {
     }
 }
 
-static void test_every_kernel_is_queued(void **state) {
+TEST_WITH(test_every_kernel_is_queued, setup, teardown) {
     setting_t *s = *state;
     float *here[N_ARRAYS], *beside[N_ARRAYS];
     take_arrays(here);
@@ -245,7 +239,7 @@ static void wait_for_tasks_beside(void *context, size_t index) {
 }
 
 /* The device's threads are at the caller's work: the stream's thread works alone, and waits not. */
-static void test_threads_are_shared(void **state) {
+TEST_WITH(test_threads_are_shared, setup, teardown) {
     setting_t *s = *state;
     assert_int_equal(zr_stream_call(s->beside, run_tasks, s), ZR_OK);
     zr_host_parallel_for(s->device, 2, wait_for_tasks_beside, s);
@@ -256,17 +250,11 @@ static void test_threads_are_shared(void **state) {
 }
 
 static zr_status_t fail_work(zr_stream_t *stream, const zr_host_work_t *work) {
-    (void)stream;
-    (void)work;
     return ZR_ERR_DEVICE;
 }
 
 static void say(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
-    (void)context;
-    (void)level;
-    (void)rank;
-    (void)message;
 }
 
 /* In the stream's thread, on what it knows of the device. */
@@ -276,12 +264,11 @@ static void fail_and_ask(void *context, zr_stream_t *stream) {
     zr_device_last_error(device, context);
 }
 
-static void test_words_of_a_failure(void **state) {
+TEST_WITH(test_words_of_a_failure, setup, teardown) {
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
     char words[2][ZR_DEVICE_WORDS_BYTES] = {"?", "?"};
-    (void)state;
     options.beside = true;
     options.log.sink = say;
     assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
@@ -298,7 +285,7 @@ static void test_words_of_a_failure(void **state) {
 }
 
 /* The first failure is told by whoever waits, and what is behind it runs. */
-static void test_failure_is_told_by_waits(void **state) {
+TEST_WITH(test_failure_is_told_by_waits, setup, teardown) {
     setting_t *s = *state;
     const zr_host_work_t work = {.run = fail_work};
     zr_event_t *before = NULL;
@@ -318,7 +305,7 @@ static void test_failure_is_told_by_waits(void **state) {
     zr_event_destroy(&before);
 }
 
-static void test_destroying_does_what_is_queued(void **state) {
+TEST_WITH(test_destroying_does_what_is_queued, setup, teardown) {
     setting_t *s = *state;
     fill(s, s->plain, 1.0f);
     hold(s, s->beside);
@@ -332,7 +319,7 @@ static void test_destroying_does_what_is_queued(void **state) {
     assert_int_equal(zr_stream_synchronize(s->other), ZR_OK);
 }
 
-static void test_what_has_passed_holds_nobody(void **state) {
+TEST_WITH(test_what_has_passed_holds_nobody, setup, teardown) {
     setting_t *s = *state;
     assert_true(zr_device_wait_seconds(s->device) == 0);
     assert_int_equal(zr_event_record(s->event, s->plain), ZR_OK);
@@ -349,21 +336,4 @@ static void test_what_has_passed_holds_nobody(void **state) {
     assert_int_equal(zr_event_synchronize(s->event), ZR_OK);
     sem_wait(&s->has_gone);
     assert_true(zr_device_wait_seconds(s->device) >= 0);
-}
-
-int main(void) {
-#define test(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-    const struct CMUnitTest tests[] = {
-        test(test_kinds),
-        test(test_caller_goes_on),
-        test(test_work_keeps_its_order),
-        test(test_streams_wait_for_each_other),
-        test(test_every_kernel_is_queued),
-        test(test_threads_are_shared),
-        test(test_words_of_a_failure),
-        test(test_failure_is_told_by_waits),
-        test(test_destroying_does_what_is_queued),
-        test(test_what_has_passed_holds_nobody),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,21 +5,12 @@
  *
  * The linker sends mremap, mmap and mprotect of the library here (--wrap).
  */
-#include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "kernels/device.h"
+#include "tests/common/test.h"
 
 #define N_GRANULES 16
 #define MAX_KEPT 20000
@@ -137,7 +128,7 @@ static bool system_can_move(const fixture_t *f) {
     return there != MAP_FAILED;
 }
 
-static void test_the_pages_go_along(void **state) {
+TEST_WITH(test_the_pages_go_along, setup, teardown) {
     fixture_t *f = *state;
     if (!system_can_move(f))
         skip();
@@ -178,7 +169,7 @@ static int is_advised(const char *address) {
     return result;
 }
 
-static void test_the_advice_holds(void **state) {
+TEST_WITH(test_the_advice_holds, setup, teardown) {
     fixture_t *f = *state;
     if (is_advised(f->from) != 1)
         skip(); /* a system without huge pages */
@@ -225,7 +216,7 @@ static void *take_pages(void *context) {
     return NULL;
 }
 
-static void test_nobody_gets_the_addresses(void **state) {
+TEST_WITH(test_nobody_gets_the_addresses, setup, teardown) {
     fixture_t *f = *state;
     other_t other = {.f = f};
     pthread_t thread;
@@ -244,7 +235,7 @@ static void test_nobody_gets_the_addresses(void **state) {
 
 /* ---- a system that refuses -------------------------------------------------------------- */
 
-static void test_without_moving_memory_is_mapped_anew(void **state) {
+TEST_WITH(test_without_moving_memory_is_mapped_anew, setup, teardown) {
     fixture_t *f = *state;
     memset(f->from, 7, N_GRANULES * f->granule);
     system_calls.no_mremap = true;
@@ -257,7 +248,7 @@ static void test_without_moving_memory_is_mapped_anew(void **state) {
         assert_true(f->from[i] == 7 && f->from[12 * f->granule + i] == 7);
 }
 
-static void test_memory_that_the_machine_keeps(void **state) {
+TEST_WITH(test_memory_that_the_machine_keeps, setup, teardown) {
     fixture_t *f = *state;
     system_calls.no_mremap = system_calls.no_mprotect = true;
     system_calls.error = ENOMEM;
@@ -307,7 +298,7 @@ static bool move_with_fault(fixture_t *f, long n) {
     return has_failed;
 }
 
-static void test_any_call_may_fail(void **state) {
+TEST_WITH(test_any_call_may_fail, setup, teardown) {
     fixture_t *f = *state;
     static const int errors[] = {ENOMEM, EFAULT, EINVAL};
     size_t n_failed = 0;
@@ -324,16 +315,4 @@ static void test_any_call_may_fail(void **state) {
         }
     }
     assert_true(n_failed >= 18);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_the_pages_go_along, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_advice_holds, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_nobody_gets_the_addresses, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_without_moving_memory_is_mapped_anew, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_memory_that_the_machine_keeps, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_any_call_may_fail, setup, teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

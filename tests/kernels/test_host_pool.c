@@ -6,9 +6,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "kernels/device_fixture.h"
 #include "kernels/host/host_pool.h"
@@ -53,8 +50,7 @@ static void hammer(zr_device_t *device, unsigned n_rounds) {
     free(work);
 }
 
-static void test_every_task_once(void **state) {
-    (void)state;
+TEST(test_every_task_once) {
     for (int n_threads = 1; n_threads <= 8; n_threads++) {
         zr_device_t *device = open_host(n_threads);
         hammer(device, 300);
@@ -70,7 +66,6 @@ typedef struct pair {
 
 static void outlast_the_caller(void *context, size_t index) {
     pair_t *pair = context;
-    (void)index;
     if (pthread_equal(pthread_self(), pair->caller)) {
         while (!atomic_load(&pair->other_began))
             sched_yield();
@@ -81,8 +76,7 @@ static void outlast_the_caller(void *context, size_t index) {
     atomic_store(&pair->other_ended, true);
 }
 
-static void test_returns_when_all_are_done(void **state) {
-    (void)state;
+TEST(test_returns_when_all_are_done) {
     zr_device_t *device = open_host(2);
     for (int i = 0; i < 20; i++) {
         pair_t pair = {.caller = pthread_self()};
@@ -93,8 +87,7 @@ static void test_returns_when_all_are_done(void **state) {
 }
 
 /* Short jobs with pauses: threads that wake after a job's end must not meet the next one. */
-static void test_pauses(void **state) {
-    (void)state;
+TEST(test_pauses) {
     zr_device_t *device = open_host(4);
     work_t *work = calloc(1, sizeof(*work));
     work->round = 1;
@@ -117,8 +110,7 @@ static void *own_device(void *argument) {
 }
 
 /* As ranks do: several devices in one process, each with its own threads. */
-static void test_devices_side_by_side(void **state) {
-    (void)state;
+TEST(test_devices_side_by_side) {
     pthread_t ranks[4];
     unsigned n_rounds = 100;
     for (int i = 0; i < 4; i++)
@@ -128,8 +120,7 @@ static void test_devices_side_by_side(void **state) {
 }
 
 /* A device that is closed at once, while its threads may not even have started. */
-static void test_open_and_close(void **state) {
-    (void)state;
+TEST(test_open_and_close) {
     for (int i = 0; i < 200; i++) {
         zr_device_t *device = open_host(4);
         work_t work = {.round = 1};
@@ -139,13 +130,4 @@ static void test_open_and_close(void **state) {
         assert_null(device);
         assert_int_equal(work.runs[0] + work.runs[1], i % 2 == 0 ? 2 : 0);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_task_once), cmocka_unit_test(test_returns_when_all_are_done),
-        cmocka_unit_test(test_pauses),          cmocka_unit_test(test_devices_side_by_side),
-        cmocka_unit_test(test_open_and_close),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

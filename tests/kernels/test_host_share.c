@@ -2,14 +2,9 @@
  * Memory of the host that other processes map: what they see, what stays of it where granules have
  * moved, and that what is unmapped is given back although they have a view of it.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/device_fixture.h"
 #include "kernels/host/host_share.h"
@@ -64,7 +59,7 @@ static size_t bytes_in_file(fixture_t *f) {
     return (size_t)status.st_blocks * 512;
 }
 
-static void test_both_sides_see_what_is_written(void **state) {
+TEST(test_both_sides_see_what_is_written) {
     fixture_t *f = *state;
     size_t view_bytes, n = 3 * HUGE_BYTES + 12345;
     char *tensor = f->arena + 77, *view = open_view(f, &view_bytes);
@@ -78,7 +73,7 @@ static void test_both_sides_see_what_is_written(void **state) {
 }
 
 /* Another process writes, and a child of fork's has nothing of it. */
-static void test_processes(void **state) {
+TEST(test_processes) {
     fixture_t *f = *state;
     zr_host_file_t file = zr_host_shared_file(f->device);
     uint64_t place = place_of(f, f->arena, 1);
@@ -101,7 +96,7 @@ static void test_processes(void **state) {
     assert_int_equal(f->arena[0], 2);
 }
 
-static void test_what_is_not_there(void **state) {
+TEST(test_what_is_not_there) {
     fixture_t *f = *state;
     uint64_t place = 0;
     int other = 0;
@@ -124,7 +119,7 @@ static void test_what_is_not_there(void **state) {
 }
 
 /* Memory that is unmapped or released is the machine's again, and not more than that is. */
-static void test_memory_is_given_back(void **state) {
+TEST(test_memory_is_given_back) {
     fixture_t *f = *state;
     size_t view_bytes, n = 8 * HUGE_BYTES, before = bytes_in_file(f);
     void *base = NULL;
@@ -147,7 +142,7 @@ static void test_memory_is_given_back(void **state) {
 }
 
 /* A system that promises everything would let one map it. */
-static void test_no_more_than_the_machine_has(void **state) {
+TEST(test_no_more_than_the_machine_has) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
     size_t most = zr_device_info(f->device)->memory_bytes / granule * granule;
@@ -196,7 +191,7 @@ static int run_of(const int *values, int begin, bool is_mapped, int most) {
     return n;
 }
 
-static void test_random_moves(void **state) {
+TEST(test_random_moves) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes, view_bytes;
     size_t range_bytes = N_GRANULES * granule, before = bytes_in_file(f);
@@ -257,7 +252,7 @@ static void test_random_moves(void **state) {
 }
 
 /* What was moved apart is in one piece no more: a communicator is told so. */
-static void test_pieces(void **state) {
+TEST(test_pieces) {
     fixture_t *f = *state;
     size_t granule = zr_device_info(f->device)->granule_bytes;
     uint64_t place = 0;
@@ -275,8 +270,7 @@ static void test_pieces(void **state) {
     zr_range_release(f->device, ZR_TIER_DEVICE, &base, 8 * granule);
 }
 
-static void test_private_by_default(void **state) {
-    (void)state;
+TEST(test_private_by_default) {
     fixture_t f;
     uint64_t place = 0;
     fixture_open(&f, "host", 1, NULL);
@@ -288,15 +282,5 @@ static void test_private_by_default(void **state) {
 int main(void) {
     if (fixture_probe("shared") != 0)
         return FIXTURE_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_both_sides_see_what_is_written),
-        cmocka_unit_test(test_processes),
-        cmocka_unit_test(test_what_is_not_there),
-        cmocka_unit_test(test_memory_is_given_back),
-        cmocka_unit_test(test_no_more_than_the_machine_has),
-        cmocka_unit_test(test_random_moves),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_private_by_default),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return run_all_tests(setup, teardown);
 }

@@ -3,10 +3,6 @@
  * run on the same random bits, many of them no usual numbers, and the results compared.
  * Of a NaN only that it is one has to be the same.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/device_fixture.h"
 
 #define N_ELEMS 70001 /* four full pieces and one that fits nothing */
@@ -139,8 +135,7 @@ static bool run_all(const char *isa, int n_threads, const inputs_t *inputs, resu
     return true;
 }
 
-static void test_same_bits(void **state) {
-    (void)state;
+TEST(test_same_bits) {
     const char *isas[] = {"baseline", "avx2", "avx512"};
     inputs_t *inputs = malloc(sizeof(*inputs));
     results_t *first = malloc(sizeof(*first)), *other = malloc(sizeof(*other));
@@ -164,8 +159,7 @@ static void test_same_bits(void **state) {
 }
 
 /* What is too large for caches is written past them, in a way of each instruction set. */
-static void test_large_sums(void **state) {
-    (void)state;
+TEST(test_large_sums) {
     const char *isas[] = {"baseline", "avx2", "avx512"};
     const size_t n_elems = ((size_t)3 << 20) / sizeof(float) + 19; /* 9 MiB, or more, of a call */
     float *a = NULL, *b = NULL, *sums[2] = {NULL};
@@ -207,8 +201,7 @@ static void test_large_sums(void **state) {
 }
 
 /* Of the choices, the default is the best: the last that opens. */
-static void test_default_is_the_best(void **state) {
-    (void)state;
+TEST(test_default_is_the_best) {
     const char *isas[] = {"baseline", "avx2", "avx512"};
     const char *best = NULL;
     for (size_t i = 0; i < 3; i++) {
@@ -223,13 +216,4 @@ static void test_default_is_the_best(void **state) {
     assert_int_equal(zr_device_open("host", NULL, &device), ZR_OK);
     assert_non_null(strstr(zr_device_info(device)->description, best));
     zr_device_close(&device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_large_sums),
-        cmocka_unit_test(test_default_is_the_best),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

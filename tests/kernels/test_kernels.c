@@ -4,10 +4,6 @@
  * sizes and offsets that fit nothing. Device memory is reached by copies only.
  */
 #include <float.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/device_fixture.h"
 #include "ref/ref_kernels.h"
@@ -179,7 +175,7 @@ static void check_adamw(fixture_t *f, const adamw_case_t *c) {
         free_array(&arrays[k]);
 }
 
-static void test_adamw_sizes(void **state) {
+TEST(test_adamw_sizes) {
     for (size_t s = 0; s < N_SIZES; s++)
         for (size_t mix = 0; mix < 4; mix++) {
             adamw_case_t c = {.n_elems = sizes[s],
@@ -196,7 +192,7 @@ static void test_adamw_sizes(void **state) {
         }
 }
 
-static void test_adamw_factors(void **state) {
+TEST(test_adamw_factors) {
     const adamw_case_t cases[] = {
         /* n, skip, grad, param, scale, epsilon, decay, magnitude, step */
         {3001, 0, 0, 0, 1.0f, 1e-8f, 0.0f, 1.0f, 1},       /* the first step */
@@ -213,7 +209,7 @@ static void test_adamw_factors(void **state) {
 }
 
 /* A NaN or infinite gradient shows in what it updates, and nowhere else. */
-static void test_adamw_not_finite(void **state) {
+TEST(test_adamw_not_finite) {
     fixture_t *f = *state;
     fixture_reset(f);
     enum { n_elems = 1000 };
@@ -242,7 +238,7 @@ static void test_adamw_not_finite(void **state) {
     }
 }
 
-static void test_adamw_refusals(void **state) {
+TEST(test_adamw_refusals) {
     fixture_t *f = *state;
     fixture_reset(f);
     float *x = fixture_take(f, 64, 0);
@@ -306,7 +302,7 @@ static double device_sum_of_squares(fixture_t *f, const array_t *x) {
     return value;
 }
 
-static void test_sum_of_squares(void **state) {
+TEST(test_sum_of_squares) {
     fixture_t *f = *state;
     for (size_t s = 0; s < N_SIZES; s++)
         for (size_t d = 0; d < 2; d++)
@@ -324,7 +320,7 @@ static void test_sum_of_squares(void **state) {
             }
 }
 
-static void test_sum_of_squares_extremes(void **state) {
+TEST(test_sum_of_squares_extremes) {
     fixture_t *f = *state;
     const float odd[] = {NAN, INFINITY, -INFINITY, FLT_MAX, FLT_MIN, 0x1p-149f, -0.0f};
     for (size_t k = 0; k < sizeof(odd) / sizeof(odd[0]); k++)
@@ -340,7 +336,7 @@ static void test_sum_of_squares_extremes(void **state) {
         }
 }
 
-static void test_sum_of_squares_refusals(void **state) {
+TEST(test_sum_of_squares_refusals) {
     fixture_t *f = *state;
     fixture_reset(f);
     void *x = fixture_take(f, 80000, 0);
@@ -365,7 +361,7 @@ static void test_sum_of_squares_refusals(void **state) {
 
 /* ---- add, scale, cast, fill ------------------------------------------------------------ */
 
-static void test_add(void **state) {
+TEST(test_add) {
     fixture_t *f = *state;
     float *expected = malloc(MAX_ELEMS * sizeof(float));
     for (size_t s = 0; s < N_SIZES; s++)
@@ -386,7 +382,7 @@ static void test_add(void **state) {
     free(expected);
 }
 
-static void test_scale(void **state) {
+TEST(test_scale) {
     fixture_t *f = *state;
     float *expected = malloc(MAX_ELEMS * sizeof(float));
     const float factors[] = {0.3333333f, -2.5e-40f, 0.0f, 1e38f};
@@ -405,7 +401,7 @@ static void test_scale(void **state) {
     free(expected);
 }
 
-static void test_cast_and_fill(void **state) {
+TEST(test_cast_and_fill) {
     fixture_t *f = *state;
     float *expected = malloc(MAX_ELEMS * sizeof(float));
     for (size_t s = 0; s < N_SIZES; s++)
@@ -428,7 +424,7 @@ static void test_cast_and_fill(void **state) {
     free(expected);
 }
 
-static void test_element_refusals(void **state) {
+TEST(test_element_refusals) {
     fixture_t *f = *state;
     fixture_reset(f);
     char *x = fixture_take(f, 256, 0);
@@ -484,7 +480,7 @@ static void check_sum(fixture_t *f, zr_dtype_t dtype, size_t n_elems, int n_sour
     free(arrays);
 }
 
-static void test_sum(void **state) {
+TEST(test_sum) {
     const int counts[] = {1, 2, 3, 4, 5, 6, 8, 9, 13};
     for (size_t d = 0; d < 2; d++)
         for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++)
@@ -495,19 +491,19 @@ static void test_sum(void **state) {
             }
 }
 
-static void test_sum_into_a_source(void **state) {
+TEST(test_sum_into_a_source) {
     for (size_t d = 0; d < 2; d++)
         for (int dst = 0; dst < 6; dst++)
             check_sum(*state, dtypes[d], 33333, 6, dst);
 }
 
-static void test_sum_of_most_sources(void **state) {
+TEST(test_sum_of_most_sources) {
     check_sum(*state, ZR_DTYPE_F32, 1009, ZR_MAX_SUM_SOURCES, -1);
     check_sum(*state, ZR_DTYPE_BF16, 1009, ZR_MAX_SUM_SOURCES, 500);
 }
 
 /* 2^24 + 1 + 1 is 2^24 in fp32 from the left, and more from the right. */
-static void test_sum_keeps_the_order(void **state) {
+TEST(test_sum_keeps_the_order) {
     fixture_t *f = *state;
     fixture_reset(f);
     float big = 0x1p24f, one = 1.0f, result = 0.0f;
@@ -522,7 +518,7 @@ static void test_sum_keeps_the_order(void **state) {
     assert_true(result == 0x1p24f + 2.0f);
 }
 
-static void test_sum_refusals(void **state) {
+TEST(test_sum_refusals) {
     fixture_t *f = *state;
     fixture_reset(f);
     float *x = fixture_take(f, 64, 0);
@@ -575,7 +571,7 @@ static void check_spread(fixture_t *f, zr_dtype_t dtype, size_t n_elems, int n_s
     free(expected);
 }
 
-static void test_spread(void **state) {
+TEST(test_spread) {
     const int counts[][3] = {{1, 1, -1}, {1, 3, -1}, {1, 2, 0},   {2, 1, -1},
                              {2, 2, 1},  {3, 3, -1}, {4, 4, 2},   {5, 5, -1},
                              {8, 8, 7},  {13, 2, 0}, {14, 12, 3}, {1, 26, -1}};
@@ -589,7 +585,7 @@ static void test_spread(void **state) {
 
 /* What is too large for caches may be written in another way: on the host. A GPU has one way for
  * these, too, but an emulated one would take seconds. */
-static void test_spread_of_large_arrays(void **state) {
+TEST(test_spread_of_large_arrays) {
 #if defined(ZR_TESTS_EMULATED)
     skip();
 #endif
@@ -605,7 +601,7 @@ static void test_spread_of_large_arrays(void **state) {
 }
 
 /* All bits of a single source arrive, those of no number too, and of any dtype. */
-static void test_spread_copies_bits(void **state) {
+TEST(test_spread_copies_bits) {
     enum { N = 1 << 16 };
     fixture_t *f = *state;
     const zr_dtype_t all[] = {ZR_DTYPE_U8, ZR_DTYPE_BF16, ZR_DTYPE_F32, ZR_DTYPE_I32, ZR_DTYPE_F64};
@@ -626,7 +622,7 @@ static void test_spread_copies_bits(void **state) {
     }
 }
 
-static void test_spread_refusals(void **state) {
+TEST(test_spread_refusals) {
     fixture_t *f = *state;
     fixture_reset(f);
     zr_stream_t *s = f->stream;
@@ -654,27 +650,5 @@ int main(int argc, char **argv) {
     device_name = fixture_device_name(argc, argv);
     if (fixture_probe(device_name) != 0)
         return FIXTURE_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adamw_sizes),
-        cmocka_unit_test(test_adamw_factors),
-        cmocka_unit_test(test_adamw_not_finite),
-        cmocka_unit_test(test_adamw_refusals),
-        cmocka_unit_test(test_sum_of_squares),
-        cmocka_unit_test(test_sum_of_squares_extremes),
-        cmocka_unit_test(test_sum_of_squares_refusals),
-        cmocka_unit_test(test_add),
-        cmocka_unit_test(test_scale),
-        cmocka_unit_test(test_cast_and_fill),
-        cmocka_unit_test(test_element_refusals),
-        cmocka_unit_test(test_sum),
-        cmocka_unit_test(test_sum_into_a_source),
-        cmocka_unit_test(test_sum_of_most_sources),
-        cmocka_unit_test(test_sum_keeps_the_order),
-        cmocka_unit_test(test_sum_refusals),
-        cmocka_unit_test(test_spread),
-        cmocka_unit_test(test_spread_of_large_arrays),
-        cmocka_unit_test(test_spread_copies_bits),
-        cmocka_unit_test(test_spread_refusals),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return run_all_tests(setup, teardown);
 }

@@ -2,20 +2,12 @@
  * Moving memory on the late device, which every test of schedules runs on: what is queued when
  * memory moves elsewhere runs later and finds its own.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "tests/common/late_device.h"
+#include "tests/common/test.h"
 
 #define N_GRANULES 8
 
-static void test_move_beside_queued_work(void **state) {
-    (void)state;
+TEST(test_move_beside_queued_work) {
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
     void *from = NULL, *to = NULL;
@@ -50,9 +42,4 @@ static void test_move_beside_queued_work(void **state) {
     free(result);
     zr_stream_destroy(&stream);
     late_device_close(&device);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_move_beside_queued_work)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

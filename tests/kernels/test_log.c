@@ -1,14 +1,6 @@
 /* The log: levels, ranks, sinks, messages that are too long, and the lines on standard error. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include "kernels/base/log.h"
+#include "tests/common/test.h"
 
 typedef struct record {
     int n_messages;
@@ -25,8 +17,7 @@ static void keep(void *context, zr_log_level_t level, int rank, const char *mess
     snprintf(record->message, sizeof(record->message), "%s", message);
 }
 
-static void test_sink(void **state) {
-    (void)state;
+TEST(test_sink) {
     record_t record = {0};
     zr_log_t log = {.sink = keep, .context = &record, .level = ZR_LOG_INFO, .rank = -1};
     zr_log_write(&log, ZR_LOG_INFO, "%d of %s", 7, "nine");
@@ -42,8 +33,7 @@ static void test_sink(void **state) {
     assert_int_equal(log.rank, -1);
 }
 
-static void test_level(void **state) {
-    (void)state;
+TEST(test_level) {
     record_t record = {0};
     zr_log_t log = {.sink = keep, .context = &record, .level = ZR_LOG_WARNING, .rank = 0};
     zr_log_write(&log, ZR_LOG_DEBUG, "no");
@@ -57,8 +47,7 @@ static void test_level(void **state) {
     assert_null(zr_log_default().sink);
 }
 
-static void test_fail(void **state) {
-    (void)state;
+TEST(test_fail) {
     record_t record = {0};
     zr_log_t log = {.sink = keep, .context = &record, .level = ZR_LOG_ERROR, .rank = 5};
     assert_int_equal(zr_fail(&log, ZR_ERR_IO, "%s: %d bytes", "file", 12), ZR_ERR_IO);
@@ -67,8 +56,7 @@ static void test_fail(void **state) {
     assert_string_equal(record.message, "file: 12 bytes");
 }
 
-static void test_long_message(void **state) {
-    (void)state;
+TEST(test_long_message) {
     record_t record = {0};
     zr_log_t log = {.sink = keep, .context = &record, .level = ZR_LOG_ERROR, .rank = -1};
     char text[6001];
@@ -86,8 +74,7 @@ static void test_long_message(void **state) {
     assert_string_equal(strstr(record.message, "... ("), "... (cut: 6000 bytes in all)");
 }
 
-static void test_level_names(void **state) {
-    (void)state;
+TEST(test_level_names) {
     assert_string_equal(zr_log_level_name(ZR_LOG_ERROR), "error");
     assert_string_equal(zr_log_level_name(ZR_LOG_WARNING), "warning");
     assert_string_equal(zr_log_level_name(ZR_LOG_INFO), "info");
@@ -95,8 +82,7 @@ static void test_level_names(void **state) {
 }
 
 /* No size that is something is shown as nothing, nor as 1024 of a unit. */
-static void test_sizes(void **state) {
-    (void)state;
+TEST(test_sizes) {
     static const struct {
         uint64_t size_bytes;
         const char *text;
@@ -114,8 +100,7 @@ static void test_sizes(void **state) {
 }
 
 /* What the default sink writes, read back through a file in the place of standard error. */
-static void test_standard_error(void **state) {
-    (void)state;
+TEST(test_standard_error) {
     FILE *file = tmpfile();
     assert_non_null(file);
     fflush(stderr);
@@ -144,7 +129,7 @@ static void test_standard_error(void **state) {
                               "rank 0: warning: rank of none\n");
 }
 
-static void test_counts(void **state) {
+TEST(test_counts) {
     static const struct {
         uint64_t n;
         const char *noun, *text;
@@ -163,17 +148,6 @@ static void test_counts(void **state) {
                  {2, "life", "2 lives"},
                  {2, "more message", "2 more messages"},
                  {UINT64_MAX, "byte", "18446744073709551615 bytes"}};
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_string_equal(zr_count_text(cases[i].n, cases[i].noun).text, cases[i].text);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sink),        cmocka_unit_test(test_level),
-        cmocka_unit_test(test_fail),        cmocka_unit_test(test_long_message),
-        cmocka_unit_test(test_level_names), cmocka_unit_test(test_standard_error),
-        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_counts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,6 @@
  * A kernel of a caller's own on a stream of the library: it runs in the order of the stream, its
  * cost is in the stream's accounts, and what is no cost is refused.
  */
-#include <math.h>
-#include <string.h>
-
 #include "kernels/device_fixture.h"
 #include "tests/kernels/native_kernel.h"
 
@@ -23,15 +20,13 @@ static void launch(float *x) {
     assert_int_equal(zr_stream_launched(fixture.stream, &charge), ZR_OK);
 }
 
-static void test_handle(void **state) {
-    (void)state;
+TEST(test_handle) {
     bool is_synchronous = zr_device_info(fixture.device)->synchronous;
     assert_int_equal(zr_stream_native(fixture.stream) == NULL, is_synchronous);
 }
 
 /* Between kernels of the library, which it waits for and which wait for it. */
-static void test_order(void **state) {
-    (void)state;
+TEST(test_order) {
     float values[N];
     float *x = fixture_take(&fixture, sizeof(values), 0),
           *y = fixture_take(&fixture, sizeof(values), 0);
@@ -46,8 +41,7 @@ static void test_order(void **state) {
         assert_true(values[i] == 0.5f + 1.0f + 3.0f + 5.0f);
 }
 
-static void test_cost(void **state) {
-    (void)state;
+TEST(test_cost) {
     zr_cost_t before, after;
     float *x = fixture_take(&fixture, N * sizeof(float), 0);
     assert_int_equal(zr_stream_cost(fixture.stream, &before), ZR_OK);
@@ -69,17 +63,12 @@ static void test_cost(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_handle),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_cost),
-    };
     device_name = fixture_device_name(argc, argv);
     int status = fixture_probe(device_name);
     if (status != 0)
         return status;
     fixture_open(&fixture, device_name, 1, NULL);
-    status = cmocka_run_group_tests(tests, NULL, NULL);
+    status = run_all_tests(NULL, NULL);
     fixture_close(&fixture);
     return status;
 }

@@ -3,10 +3,7 @@
  * each other, over links and parts that do one thing at a time; and addresses that are nothing.
  */
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "kernels/device_fixture.h"
 #include "kernels/nn/nn.h"
@@ -105,8 +102,7 @@ static double synchronize(const machine_t *m, zr_stream_t *stream) {
     return zr_sim_clock_now(m->clock);
 }
 
-static void test_streams_overlap(void **state) {
-    (void)state;
+TEST(test_streams_overlap) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     compute(&m, m.a, 0.25);
     copy_up(&m, m.b, 0.375);
@@ -122,8 +118,7 @@ static void test_streams_overlap(void **state) {
     close_machine(&m);
 }
 
-static void test_events(void **state) {
-    (void)state;
+TEST(test_events) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     bool passed = true;
     copy_up(&m, m.b, 0.25);
@@ -143,8 +138,7 @@ static void test_events(void **state) {
 }
 
 /* Two streams share a link; and what was queued first, but waits, leaves its time to others. */
-static void test_parts_do_one_thing_at_a_time(void **state) {
-    (void)state;
+TEST(test_parts_do_one_thing_at_a_time) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     copy_up(&m, m.a, 0.25);
     copy_up(&m, m.b, 0.25);
@@ -161,8 +155,7 @@ static void test_parts_do_one_thing_at_a_time(void **state) {
     close_machine(&m);
 }
 
-static void test_host_kind_is_synchronous(void **state) {
-    (void)state;
+TEST(test_host_kind_is_synchronous) {
     machine_t m = open_machine(ZR_HARDWARE_HOST);
     const zr_device_info_t *info = zr_device_info(m.device);
     assert_true(info->synchronous && info->host_addressable && info->computes_on_host);
@@ -178,8 +171,7 @@ static void test_host_kind_is_synchronous(void **state) {
 
 /* On a host whose streams beside the thread do not hold it, all others do, and what waits on them
  * for one beside holds it as long. */
-static void test_host_with_streams_beside(void **state) {
-    (void)state;
+TEST(test_host_with_streams_beside) {
     zr_hardware_t hardware = round_hardware(ZR_HARDWARE_HOST);
     machine_t m = open_with(&hardware, true);
     const zr_device_info_t *info = zr_device_info(m.device);
@@ -219,8 +211,7 @@ static void run_matmul(const machine_t *m, zr_dtype_t a, zr_dtype_t b, size_t si
 }
 
 /* Operations or bytes, whichever take longer; products at the rate of their dtypes. */
-static void test_kernels_cost(void **state) {
-    (void)state;
+TEST(test_kernels_cost) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     run_matmul(&m, ZR_DTYPE_F32, ZR_DTYPE_F32, 512); /* 2^28 operations */
     assert_seconds(synchronize(&m, m.a), 0x1p28 / 1e9);
@@ -247,8 +238,7 @@ static void test_kernels_cost(void **state) {
 }
 
 /* Bytes of products that operations do not hide come on top, at the rate of the dtype. */
-static void test_products_take_operations_and_bytes(void **state) {
-    (void)state;
+TEST(test_products_take_operations_and_bytes) {
     zr_hardware_t hardware = round_hardware(ZR_HARDWARE_CUDA);
     hardware.device.matrix_fp32_bytes_per_s = 1e8;
     hardware.device.matrix_bf16_bytes_per_s = 2e7;
@@ -262,8 +252,7 @@ static void test_products_take_operations_and_bytes(void **state) {
 }
 
 /* The head's products have a rate of their own, and so have the bytes of the update. */
-static void test_rates_of_their_own(void **state) {
-    (void)state;
+TEST(test_rates_of_their_own) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     double *loss = (double *)m.memory;
     const zr_nn_lm_head_t head = {.n_rows = 512,
@@ -297,8 +286,7 @@ static void test_rates_of_their_own(void **state) {
 }
 
 /* The processors beside a device: their own rates, the same clock, the device's memory. */
-static void test_host_beside(void **state) {
-    (void)state;
+TEST(test_host_beside) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     zr_device_t *host = NULL;
     zr_stream_t *stream = NULL;
@@ -338,8 +326,7 @@ static int touch(const char *address) {
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-static void test_addresses_are_nothing(void **state) {
-    (void)state;
+TEST(test_addresses_are_nothing) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     void *host = NULL;
     double loss = 5.0;
@@ -388,8 +375,7 @@ static void check_tier(zr_hardware_kind_t kind, zr_tier_t tier, size_t expected_
     zr_device_close(&device);
 }
 
-static void test_memory_is_limited(void **state) {
-    (void)state;
+TEST(test_memory_is_limited) {
     check_tier(ZR_HARDWARE_CUDA, ZR_TIER_DEVICE, (size_t)3 << 30);
     check_tier(ZR_HARDWARE_CUDA, ZR_TIER_HOST, (size_t)5 << 30);
     check_tier(ZR_HARDWARE_HOST, ZR_TIER_DEVICE, (size_t)5 << 30);
@@ -440,8 +426,7 @@ static void check_workspaces(int n_threads, size_t rows, zr_dtype_t param) {
     zr_device_close(&devices[1]);
 }
 
-static void test_workspaces(void **state) {
-    (void)state;
+TEST(test_workspaces) {
     for (int n_threads = 1; n_threads <= 3; n_threads++) {
         for (size_t rows = 10; rows <= 1000; rows *= 10) {
             check_workspaces(n_threads, rows, ZR_DTYPE_F32);
@@ -509,8 +494,7 @@ static void check_growth(zr_hardware_kind_t kind, zr_dtype_t param, int most_tel
     zr_device_close(&device);
 }
 
-static void test_workspaces_grow(void **state) {
-    (void)state;
+TEST(test_workspaces_grow) {
     check_growth(ZR_HARDWARE_CUDA, ZR_DTYPE_BF16, 1);
     check_growth(ZR_HARDWARE_HOST, ZR_DTYPE_F32, 6);
     check_growth(ZR_HARDWARE_HOST, ZR_DTYPE_BF16, 6);
@@ -532,8 +516,7 @@ static void see(void *context, const zr_sim_span_t *span) {
 
 /* Whatever is asked for in any order, no two pieces of work of a part overlap, none begins too
  * early, and none could have begun earlier. Every second time much of it has soon passed. */
-static void test_random_work(void **state) {
-    (void)state;
+TEST(test_random_work) {
     for (uint64_t seed = 1; seed <= 20; seed++) {
         zr_sim_clock_t *clock = NULL;
         seen_t seen = {.n = 0};
@@ -563,24 +546,4 @@ static void test_random_work(void **state) {
         }
         zr_sim_clock_destroy(&clock);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_streams_overlap),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_parts_do_one_thing_at_a_time),
-        cmocka_unit_test(test_host_kind_is_synchronous),
-        cmocka_unit_test(test_host_with_streams_beside),
-        cmocka_unit_test(test_kernels_cost),
-        cmocka_unit_test(test_products_take_operations_and_bytes),
-        cmocka_unit_test(test_rates_of_their_own),
-        cmocka_unit_test(test_host_beside),
-        cmocka_unit_test(test_addresses_are_nothing),
-        cmocka_unit_test(test_memory_is_limited),
-        cmocka_unit_test(test_workspaces),
-        cmocka_unit_test(test_workspaces_grow),
-        cmocka_unit_test(test_random_work),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* Every status has its name, and ZR_TRY hands failures on. */
 #include <limits.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "kernels/base/status.h"
+#include "tests/common/test.h"
 
-static void test_names(void **state) {
-    (void)state;
+TEST(test_names) {
     assert_string_equal(zr_status_name(ZR_OK), "ZR_OK");
     assert_string_equal(zr_status_name(ZR_ERR_ARGUMENT), "ZR_ERR_ARGUMENT");
     assert_string_equal(zr_status_name(ZR_ERR_STATE), "ZR_ERR_STATE");
@@ -30,14 +25,8 @@ static zr_status_t try_twice(zr_status_t first, zr_status_t second) {
     return ZR_OK;
 }
 
-static void test_try(void **state) {
-    (void)state;
+TEST(test_try) {
     assert_int_equal(try_twice(ZR_OK, ZR_OK), ZR_OK);
     assert_int_equal(try_twice(ZR_ERR_IO, ZR_ERR_COMM), ZR_ERR_IO);
     assert_int_equal(try_twice(ZR_OK, ZR_ERR_COMM), ZR_ERR_COMM);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names), cmocka_unit_test(test_try)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

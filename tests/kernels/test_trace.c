@@ -3,23 +3,14 @@
  * happens to a file that cannot be written; and that nothing is allocated without one.
  */
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
+#include "kernels/base/trace.h"
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
 #include "kernels/simulation.h"
-#include "kernels/base/trace.h"
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "tests/common/trace_file.h"
 
 #define FILE_NAME "test_trace.json"
@@ -114,12 +105,11 @@ static void check_names(json_t *file, const char *lane, const char *const *names
 
 /* ---- tests ---- */
 
-static void places_enclose_work(void **state) {
+TEST(places_enclose_work) {
     static const char *const schedule[] = {"step 1", "micro-batch 1", "forward h.0", "backward h.0",
                                            "norm"};
     static const char *const compute[] = {"step 1", "micro-batch 1", "forward h.0",  "matmul",
                                           "gelu",   "backward h.0",  "gelu_backward"};
-    (void)state;
     zr_trace_t *trace = make(1, SIZE_MAX, true);
     at(trace, 1, 1, 1, NULL, NULL);
     at(trace, 2, 1, 1, "forward", "h.0");
@@ -142,11 +132,10 @@ static void places_enclose_work(void **state) {
 }
 
 /* A viewer shows what overlaps in one thread as nonsense. */
-static void overlapping_work_is_spread(void **state) {
+TEST(overlapping_work_is_spread) {
     static const char *const names[] = {"a", "b", "c", "d"};
     size_t n_threads = 0, i;
     json_t *event;
-    (void)state;
     zr_trace_t *trace = make(1, SIZE_MAX, true);
     work(trace, "read", "a", 1, 3);
     work(trace, "read", "c", 2.5, 5);
@@ -164,9 +153,8 @@ static void overlapping_work_is_spread(void **state) {
     zr_trace_destroy(&trace);
 }
 
-static void names_cannot_break_the_file(void **state) {
+TEST(names_cannot_break_the_file) {
     static const char *const names[] = {"\"quoted\\ \xc3\xa9 ??", "a\"}]"};
-    (void)state;
     zr_trace_t *trace = make(1, SIZE_MAX, true);
     work(trace, "compute\n", "\"quoted\\ \xc3\xa9 \x01\xff", 1, 2);
     work(trace, "compute\n", "a\"}]", 2, 3);
@@ -177,9 +165,8 @@ static void names_cannot_break_the_file(void **state) {
 }
 
 /* Of three steps the second; counters have their values from its beginning. */
-static void steps_that_are_wanted(void **state) {
+TEST(steps_that_are_wanted) {
     zr_trace_info_t info;
-    (void)state;
     zr_trace_t *trace = make(2, 2, false);
     zr_trace_count(trace, 0.5, "device memory", "parameters", 70);
     work(trace, "compute", "before", 0.5, 0.75);
@@ -208,11 +195,10 @@ static void steps_that_are_wanted(void **state) {
 }
 
 /* Bounded memory: what comes later is counted, said once, and the file is whole. */
-static void full(void **state) {
+TEST(full) {
     zr_trace_options_t options = zr_trace_options_default();
     zr_trace_t *trace = NULL;
     zr_trace_info_t info;
-    (void)state;
     options.log = log_here();
     options.most_bytes = ZR_TRACE_LEAST_BYTES;
     assert_int_equal(zr_trace_create(&options, &trace), ZR_OK);
@@ -234,10 +220,9 @@ static void full(void **state) {
 }
 
 /* The system's memory may end as well. */
-static void no_memory(void **state) {
+TEST(no_memory) {
     zr_trace_info_t info;
     zr_trace_t *none = NULL;
-    (void)state;
     zr_trace_t *trace = make(1, SIZE_MAX, true);
     work(trace, "compute", "a", 1, 2);
     has_no_memory = true;
@@ -267,8 +252,7 @@ static void assert_file_is(const char *text) {
 }
 
 /* What is there stays until all of the new one is written, and nothing is left beside it. */
-static void a_file_that_cannot_be_written(void **state) {
-    (void)state;
+TEST(a_file_that_cannot_be_written) {
     zr_trace_t *trace = make(1, SIZE_MAX, true);
     const zr_log_t log = log_here();
     work(trace, "compute", "a", 1, 2);
@@ -293,10 +277,9 @@ static void a_file_that_cannot_be_written(void **state) {
     zr_trace_destroy(&trace);
 }
 
-static void bad_options(void **state) {
+TEST(bad_options) {
     zr_trace_options_t options = zr_trace_options_default();
     zr_trace_t *trace = NULL;
-    (void)state;
     options.log = log_here();
     options.first_step = 3;
     options.last_step = 2;
@@ -358,24 +341,21 @@ static void on_device(const char *name, const char *times) {
     zr_trace_destroy(&trace);
 }
 
-static void on_host(void **state) {
-    (void)state;
+TEST(on_host) {
     on_device("host", "measured");
 }
 
-static void on_simulated_device(void **state) {
-    (void)state;
+TEST(on_simulated_device) {
     on_device("sim", "virtual");
 }
 
 static void wait_for_go(void *context, zr_stream_t *stream) {
-    (void)stream;
     sem_wait(context);
 }
 
 /* What is queued on a stream with a thread of its own has the time and the place of its own: it
  * runs when the caller is in the next step, which is not recorded. */
-static void on_stream_beside(void **state) {
+TEST(on_stream_beside) {
     static const char *const names[] = {"step 1", "norm", "copy", "all_gather h.0 parameters"};
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
@@ -383,7 +363,6 @@ static void on_stream_beside(void **state) {
     float memory[16] = {0};
     char tensor[] = "h.0 parameters";
     sem_t may_go;
-    (void)state;
     zr_trace_t *trace = make(1, 1, true);
     options.trace = trace;
     options.n_threads = 1;
@@ -426,12 +405,11 @@ static void on_stream_beside(void **state) {
 }
 
 /* The branch that is there when nothing is recorded leads nowhere. */
-static void off_is_not_one_allocation(void **state) {
+TEST(off_is_not_one_allocation) {
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
     float *memory = calloc(2000, sizeof(*memory));
-    (void)state;
     options.n_threads = 1;
     assert_non_null(memory);
     assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
@@ -450,25 +428,8 @@ static void off_is_not_one_allocation(void **state) {
 }
 
 static int clean(void **state) {
-    (void)state;
     remove(FILE_NAME);
     return 0;
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places_enclose_work),
-        cmocka_unit_test(overlapping_work_is_spread),
-        cmocka_unit_test(names_cannot_break_the_file),
-        cmocka_unit_test(steps_that_are_wanted),
-        cmocka_unit_test(full),
-        cmocka_unit_test(no_memory),
-        cmocka_unit_test(a_file_that_cannot_be_written),
-        cmocka_unit_test(bad_options),
-        cmocka_unit_test(on_host),
-        cmocka_unit_test(on_simulated_device),
-        cmocka_unit_test(on_stream_beside),
-        cmocka_unit_test(off_is_not_one_allocation),
-    };
-    return cmocka_run_group_tests(tests, NULL, clean);
-}
+const test_group_t test_group = {NULL, clean};

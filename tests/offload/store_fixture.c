@@ -12,7 +12,6 @@ static void keep(void *context, zr_log_level_t level, int rank, const char *mess
     expect_one_thing(message);
     fixture_t *f = context;
     size_t used = strlen(f->text);
-    (void)rank;
     f->n_logged[level]++;
     snprintf(f->text + used, sizeof(f->text) - used, "%s: %s\n", zr_log_level_name(level), message);
 }

@@ -5,14 +5,8 @@
 #ifndef ZR_TESTS_OFFLOAD_STORE_FIXTURE_H
 #define ZR_TESTS_OFFLOAD_STORE_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "offload/store.h"
+#include "tests/common/test.h"
 
 #define FIXTURE_SKIPPED 77
 #define FIXTURE_MAX_PATHS 3

@@ -1,16 +1,11 @@
 /*
  * Every checksum of this build gives what the system's library gives, for any length and place.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 #include <xxhash.h>
 
 #include "offload/checksum.h"
 #include "offload/store.h"
+#include "tests/common/test.h"
 
 #define MOST_BYTES ((size_t)70000)
 
@@ -21,10 +16,9 @@ static void compare(const unsigned char *bytes, zr_checksum_t checksum) {
         assert_true(checksum(bytes + size % 64, size) == XXH3_64bits(bytes + size % 64, size));
 }
 
-static void test_all_are_the_same(void **state) {
+TEST(test_all_are_the_same) {
     static const char *const names[] = {"baseline", "avx2", NULL};
     unsigned char *bytes = malloc(MOST_BYTES);
-    (void)state;
     assert_non_null(bytes);
     for (size_t i = 0; i < MOST_BYTES; i++)
         bytes[i] = (unsigned char)(i * 2654435761u >> 13);
@@ -39,17 +33,8 @@ static void test_all_are_the_same(void **state) {
     free(bytes);
 }
 
-static void test_what_there_is(void **state) {
-    (void)state;
+TEST(test_what_there_is) {
     assert_non_null(zr_checksum_find("baseline"));
     assert_non_null(zr_checksum_find(NULL));
     assert_null(zr_checksum_find("sse9"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_are_the_same),
-        cmocka_unit_test(test_what_there_is),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

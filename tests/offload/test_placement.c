@@ -1,12 +1,6 @@
 /* Placement: pieces cover every tensor once, and the fraction is kept in whole pieces. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "offload/placement.h"
+#include "tests/common/test.h"
 
 static const size_t tensor_elems[] = {100, 0, 1, 32, 1000, 7};
 #define N_TENSORS 6
@@ -58,9 +52,8 @@ static void expect_whole(const zr_placement_t *p, size_t group_elems) {
     assert_memory_equal(largest, p->largest_bytes, sizeof(largest));
 }
 
-static void pieces_cover_all(void **state) {
+TEST(pieces_cover_all) {
     static const size_t groups[] = {1, 7, 32, 64, 1000, SIZE_MAX};
-    (void)state;
     for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++)
         for (int tenths = 0; tenths <= 10; tenths++) {
             zr_placement_t p = make(groups[g], tenths / 10.0);
@@ -70,9 +63,8 @@ static void pieces_cover_all(void **state) {
 }
 
 /* At least the fraction goes down, and less than a piece more. */
-static void the_fraction_is_kept(void **state) {
+TEST(the_fraction_is_kept) {
     static const size_t groups[] = {1, 7, 32, 1000};
-    (void)state;
     for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++)
         for (int percent = 0; percent <= 100; percent += 3) {
             zr_placement_t p = make(groups[g], percent / 100.0);
@@ -91,9 +83,8 @@ static void the_fraction_is_kept(void **state) {
 
 /* Between two lower tiers: no more than is allowed goes to the upper one of them, and no less than
  * that but for a piece, and one for each tensor's end. */
-static void two_tiers_share_what_goes_down(void **state) {
+TEST(two_tiers_share_what_goes_down) {
     static const size_t groups[] = {1, 7, 32};
-    (void)state;
     for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++)
         for (int percent = 0; percent <= 100; percent += 20)
             for (size_t most = 0; most <= ALL_ELEMS + 200; most += 60) {
@@ -114,8 +105,7 @@ static void two_tiers_share_what_goes_down(void **state) {
 }
 
 /* Those that go down are spread: in every stretch of the order there is about the fraction. */
-static void what_goes_down_is_spread(void **state) {
-    (void)state;
+TEST(what_goes_down_is_spread) {
     zr_placement_t p = make(10, 0.25);
     size_t first = p.first_piece[4], n = p.first_piece[5] - first, longest = 0, stretch = 0;
     for (size_t i = 0; i < n; i++) {
@@ -126,8 +116,7 @@ static void what_goes_down_is_spread(void **state) {
     zr_placement_clear(&p);
 }
 
-static void wrong_arguments_are_refused(void **state) {
-    (void)state;
+TEST(wrong_arguments_are_refused) {
     static const size_t large[] = {SIZE_MAX / 12, 1};
     zr_placement_t p;
     zr_placement_options_t options = options_of(10, 0.5);
@@ -139,15 +128,4 @@ static void wrong_arguments_are_refused(void **state) {
     options = options_of(10, 0.5);
     options.elem_bytes = 0;
     assert_int_equal(zr_placement_make(&options, tensor_elems, N_TENSORS, &p), ZR_ERR_ARGUMENT);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_cover_all),
-        cmocka_unit_test(the_fraction_is_kept),
-        cmocka_unit_test(two_tiers_share_what_goes_down),
-        cmocka_unit_test(what_goes_down_is_spread),
-        cmocka_unit_test(wrong_arguments_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,10 +2,6 @@
  * The stash against arrays in memory: puts and gets in any order and of any size, in every tier,
  * on a device whose streams run late; what is moved, to the byte; and drives that fail.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "offload/stash.h"
 #include "tests/common/late_device.h"
 #include "tests/offload/fault_ring.h"
@@ -203,9 +199,8 @@ static void operate(stash_fixture_t *f) {
 
 /* ---- what comes back ------------------------------------------------------------------------ */
 
-static void any_order(void **state) {
+TEST(any_order) {
     stash_fixture_t f;
-    (void)state;
     for (size_t place = 0; place < N_PLACES; place++) {
         for (int is_late = 0; is_late < 2; is_late++) {
             for (size_t n_buffers = 1; n_buffers <= (place == 0 ? 1 : 5); n_buffers += 2) {
@@ -224,10 +219,9 @@ static void any_order(void **state) {
 }
 
 /* Memory that others have after a clear is theirs: nothing that was under way comes to it. */
-static void what_is_cleared_is_at_rest(void **state) {
+TEST(what_is_cleared_is_at_rest) {
     enum { N_TAKEN = 4 }; /* no less than was given back */
     static const unsigned char own[SLOT_BYTES] = {1, 2, 3};
-    (void)state;
     for (size_t i = 0; i < 16; i++) {
         stash_fixture_t f;
         set_up(&f, NULL, true);
@@ -276,9 +270,8 @@ static zr_status_t pass(stash_fixture_t *f, size_t size_bytes, size_t *n_differe
     return ZR_OK;
 }
 
-static void last_in_first_out(void **state) {
+TEST(last_in_first_out) {
     stash_fixture_t f;
-    (void)state;
     for (size_t place = 0; place < N_PLACES; place++) {
         for (size_t n_buffers = 1; n_buffers <= 12; n_buffers += place == 0 ? 12 : 1) {
             zr_stash_statistics_t s;
@@ -307,10 +300,9 @@ static void last_in_first_out(void **state) {
 }
 
 /* What is in a buffer is got without reading, and then the next is read ahead. */
-static void reads_ahead(void **state) {
+TEST(reads_ahead) {
     stash_fixture_t f;
     zr_stash_statistics_t s;
-    (void)state;
     set_up(&f, "memory", false);
     create(&f);
     for (size_t i = 0; i < N_SLOTS; i++)
@@ -324,10 +316,9 @@ static void reads_ahead(void **state) {
 }
 
 /* Everything is queued, in both directions, before anything is waited for. */
-static void much_under_way(void **state) {
+TEST(much_under_way) {
     stash_fixture_t f;
     void *tensor = NULL;
-    (void)state;
     for (size_t i = 0; i < 30; i++) {
         set_up(&f, places[i % N_PLACES], true);
         f.options.n_buffers = 1 + i / N_PLACES;
@@ -364,9 +355,8 @@ static void much_under_way(void **state) {
 
 /* Another stash, and somebody else's transfers in flight, in the same store: nobody gives back what
  * is not his, and each is counted by itself. */
-static void a_store_that_is_shared(void **state) {
+TEST(a_store_that_is_shared) {
     stash_fixture_t f;
-    (void)state;
     for (size_t place = 1; place < N_PLACES; place++) {
         zr_store_extent_t extents[1 + 2 * N_SLOTS];
         zr_stash_t *other = NULL;
@@ -412,10 +402,9 @@ static void a_store_that_is_shared(void **state) {
 }
 
 /* The test sees what a schedule without events would do. */
-static void without_events_content_is_lost(void **state) {
+TEST(without_events_content_is_lost) {
     stash_fixture_t f;
     size_t n_different = 0;
-    (void)state;
     set_up(&f, NULL, true);
     create(&f);
     late_device_ignore_waits(true);
@@ -427,10 +416,9 @@ static void without_events_content_is_lost(void **state) {
 }
 
 /* Host memory: all that was put, or the buffers whatever was put; the device's is free. */
-static void memory_that_it_takes(void **state) {
+TEST(memory_that_it_takes) {
     stash_fixture_t f;
     zr_tier_statistics_t host, device;
-    (void)state;
     for (size_t place = 0; place < N_PLACES; place++) {
         set_up(&f, places[place], false);
         create(&f);
@@ -452,7 +440,7 @@ static void memory_that_it_takes(void **state) {
 /* ---- what goes wrong ------------------------------------------------------------------------ */
 
 /* Every request of two passes fails once: an error with its cause, or right content; then again. */
-static void drives_that_fail(void **state) {
+TEST(drives_that_fail) {
     static const struct {
         fault_kind_t kind;
         long result;
@@ -462,7 +450,6 @@ static void drives_that_fail(void **state) {
                  {FAULT_RESULT, -ENOSPC, ZR_ERR_IO, "errno 28"},
                  {FAULT_FLIP, 0, ZR_ERR_FORMAT, "not those that were put"}};
     stash_fixture_t f;
-    (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t n_failed = 0;
         bool was_hit = true;
@@ -494,9 +481,8 @@ static void drives_that_fail(void **state) {
     }
 }
 
-static void a_budget_that_is_too_small(void **state) {
+TEST(a_budget_that_is_too_small) {
     stash_fixture_t f;
-    (void)state;
     set_up(&f, NULL, false);
     zr_allocator_destroy(&f.allocator);
     zr_allocator_options_t options = zr_allocator_options_default();
@@ -524,10 +510,9 @@ static void a_budget_that_is_too_small(void **state) {
     tear_down(&f);
 }
 
-static void what_is_refused(void **state) {
+TEST(what_is_refused) {
     stash_fixture_t f;
     void *tensor = NULL;
-    (void)state;
     set_up(&f, "memory", false);
     assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_create(&f.options, &f.stash), "a store");
     create_store(&f);
@@ -563,19 +548,6 @@ static void what_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_order),
-        cmocka_unit_test(what_is_cleared_is_at_rest),
-        cmocka_unit_test(last_in_first_out),
-        cmocka_unit_test(reads_ahead),
-        cmocka_unit_test(much_under_way),
-        cmocka_unit_test(a_store_that_is_shared),
-        cmocka_unit_test(without_events_content_is_lost),
-        cmocka_unit_test(memory_that_it_takes),
-        cmocka_unit_test(drives_that_fail),
-        cmocka_unit_test(a_budget_that_is_too_small),
-        cmocka_unit_test(what_is_refused),
-    };
     int skipped = fixture_probe();
-    return skipped != 0 ? skipped : cmocka_run_group_tests(tests, NULL, NULL);
+    return skipped != 0 ? skipped : run_all_tests(NULL, NULL);
 }

@@ -3,9 +3,6 @@
  * forms of each.
  */
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "tests/offload/store_fixture.h"
@@ -124,7 +121,7 @@ static void check_bounces(const fixture_t *f) {
     assert_int_equal(statistics(f).count[ZR_STORE_PUT].bounced_bytes, ragged_bytes);
 }
 
-static void test_sizes(void **state) {
+TEST_WITH(test_sizes, setup, teardown) {
     fixture_t *f = *state;
     uint64_t total = 0;
     assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
@@ -149,7 +146,7 @@ static void test_sizes(void **state) {
 }
 
 /* An extent's size as declared can be asked for; there is none beyond the last. */
-static void test_facts(void **state) {
+TEST_WITH(test_facts, setup, teardown) {
     fixture_t *f = *state;
     assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
     const zr_store_info_t *info = zr_store_info(f->store);
@@ -169,7 +166,7 @@ static void test_facts(void **state) {
 }
 
 /* Nothing at all, and extents that are all empty, are fine. */
-static void test_empty(void **state) {
+TEST_WITH(test_empty, setup, teardown) {
     fixture_t *f = *state;
     static const size_t nothing[3] = {0};
     assert_int_equal(fixture_create(f, NULL, 0), ZR_OK);
@@ -181,7 +178,7 @@ static void test_empty(void **state) {
 
 /* ---- sub-ranges, order ----------------------------------------------------------------------- */
 
-static void test_sub_ranges(void **state) {
+TEST_WITH(test_sub_ranges, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 9 * CHUNK + 77;
     assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
@@ -206,7 +203,7 @@ static void test_sub_ranges(void **state) {
 }
 
 /* Transfers on the same bytes take effect in the order of the calls. */
-static void test_order_on_the_same_bytes(void **state) {
+TEST_WITH(test_order_on_the_same_bytes, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 5 * REQUEST + 13;
     assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
@@ -236,7 +233,7 @@ static void test_order_on_the_same_bytes(void **state) {
 
 #define MANY 32 /* the fixture's max_transfers */
 
-static void test_many_in_flight(void **state) {
+TEST_WITH(test_many_in_flight, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = MANY * 3 * CHUNK, part = 3 * CHUNK;
     assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
@@ -270,7 +267,7 @@ static void test_many_in_flight(void **state) {
 }
 
 /* Polling alone brings every transfer to its end. */
-static void test_poll(void **state) {
+TEST_WITH(test_poll, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 12 * REQUEST;
     assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
@@ -298,7 +295,7 @@ static void test_poll(void **state) {
 }
 
 /* The end of the store is the end of its transfers: the buffers are the caller's again. */
-static void test_destroy_waits(void **state) {
+TEST_WITH(test_destroy_waits, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 12 * REQUEST;
     assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
@@ -315,7 +312,7 @@ static void test_destroy_waits(void **state) {
     free_buffer(from);
 }
 
-static void test_random(void **state) {
+TEST_WITH(test_random, setup, teardown) {
     fixture_t *f = *state;
     for (uint64_t seed = 0; seed < 3; seed++) {
         oracle_result_t result;
@@ -352,7 +349,7 @@ static void ignore(void *context, zr_log_level_t level, int rank, const char *me
     (void)context, (void)level, (void)rank, (void)message;
 }
 
-static void test_ranks_in_threads(void **state) {
+TEST_WITH(test_ranks_in_threads, setup, teardown) {
     fixture_t *f = *state;
     pthread_t ranks[4];
     zr_store_options_t options[4];
@@ -378,7 +375,7 @@ static zr_store_statistics_t of_account(const fixture_t *f, size_t account) {
 }
 
 /* What is moved, waited for and verified is counted where the extent belongs, and in total. */
-static void test_accounts(void **state) {
+TEST_WITH(test_accounts, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 2 * REQUEST;
     const zr_store_extent_t extents[] = {{"a", size, 0}, {"b", CHUNK, 7}, {"c", size, 0}};
@@ -415,7 +412,7 @@ static void test_accounts(void **state) {
 
 /* ---- registered buffers ---------------------------------------------------------------------- */
 
-static void test_register(void **state) {
+TEST_WITH(test_register, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 4 * REQUEST;
     assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
@@ -457,7 +454,7 @@ static unsigned char *map_pages(void *at, size_t size) {
 }
 
 /* The system has nothing of what was taken back: other memory at its address is what is used. */
-static void test_unregister(void **state) {
+TEST_WITH(test_unregister, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 4 * REQUEST;
     assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
@@ -489,7 +486,7 @@ static void test_unregister(void **state) {
 /* ---- refusals ----------------------------------------------------------------------------------
  */
 
-static void test_refused_transfers(void **state) {
+TEST_WITH(test_refused_transfers, setup, teardown) {
     fixture_t *f = *state;
     static const size_t two[] = {3 * CHUNK + 5, 10};
     assert_int_equal(fixture_create(f, two, 2), ZR_OK);
@@ -551,7 +548,7 @@ static void flip_each_chunk(fixture_t *f, unsigned char *buffer) {
     }
 }
 
-static void test_checksums_at_another_time(void **state) {
+TEST_WITH(test_checksums_at_another_time, setup, teardown) {
     fixture_t *f = *state;
     uint64_t sums[N_CHUNKS];
     zr_store_ticket_t ticket;
@@ -577,7 +574,7 @@ static void test_checksums_at_another_time(void **state) {
 }
 
 /* What was hashed and has changed before it was put is not what comes back. */
-static void test_a_change_after_hashing(void **state) {
+TEST_WITH(test_a_change_after_hashing, setup, teardown) {
     fixture_t *f = *state;
     uint64_t sums[N_CHUNKS] = {0};
     zr_store_ticket_t ticket = 0;
@@ -598,7 +595,7 @@ static void test_a_change_after_hashing(void **state) {
     free_buffer(buffer);
 }
 
-static void test_refused_checksums(void **state) {
+TEST_WITH(test_refused_checksums, setup, teardown) {
     fixture_t *f = *state;
     uint64_t sums[N_CHUNKS];
     zr_store_ticket_t ticket = 0;
@@ -631,7 +628,7 @@ static void refuse_option(fixture_t *f, size_t *option, size_t value, const char
     *option = before;
 }
 
-static void test_refused_stores(void **state) {
+TEST_WITH(test_refused_stores, setup, teardown) {
     fixture_t *f = *state;
     zr_store_options_t *o = &f->options;
     refuse_option(f, &o->chunk_bytes, 0, "chunk_bytes is 0; 4096 to");
@@ -668,7 +665,7 @@ static void test_refused_stores(void **state) {
  * -------------------------------------------------------------------------------------- */
 
 /* Buffers come out of the host tier's budget, and go back to it. */
-static void test_budget(void **state) {
+TEST_WITH(test_budget, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 8 * REQUEST;
     zr_device_t *device = NULL;
@@ -698,27 +695,6 @@ static void test_budget(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_sizes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_facts, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_empty, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_sub_ranges, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_order_on_the_same_bytes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_many_in_flight, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_poll, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_destroy_waits, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_random, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_ranks_in_threads, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_accounts, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_register, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_unregister, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refused_transfers, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_checksums_at_another_time, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_change_after_hashing, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refused_checksums, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refused_stores, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_budget, setup, teardown),
-    };
     bool has_uring = fixture_probe() == 0;
     int n_failed = 0;
     for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++) {
@@ -726,7 +702,7 @@ int main(void) {
         if (!has_uring && strcmp(variant->backend, "uring") == 0)
             continue;
         printf("---- %s\n", variant->name);
-        n_failed += cmocka_run_group_tests(tests, NULL, NULL);
+        n_failed += run_all_tests(NULL, NULL);
     }
     return n_failed;
 }

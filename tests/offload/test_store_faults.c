@@ -3,11 +3,6 @@
  * asked for is either there and right, or refused with the precise error. Nothing hangs, nothing
  * is left behind, and what has not failed goes on.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/offload/fault_ring.h"
 #include "tests/offload/store_fixture.h"
 #include "tests/offload/store_oracle.h"
@@ -73,7 +68,7 @@ static size_t run_with_faults(fixture_t *f, fault_kind_t kind, long result, size
     return n_hits;
 }
 
-static void test_the_drive_fails(void **state) {
+TEST_WITH(test_the_drive_fails, setup, teardown) {
     fixture_t *f = *state;
     static const int errors[] = {EIO, ENOSPC};
     static const size_t n_runs[] = {N_RUNS, 60};
@@ -87,7 +82,7 @@ static void test_the_drive_fails(void **state) {
 }
 
 /* What is not an error to anybody: all goes on. */
-static void test_what_goes_on(void **state) {
+TEST_WITH(test_what_goes_on, setup, teardown) {
     fixture_t *f = *state;
     static const struct {
         fault_kind_t kind;
@@ -106,7 +101,7 @@ static void test_what_goes_on(void **state) {
 }
 
 /* The drive says that all is well, and it is not. Some of these are written over unseen. */
-static void test_the_drive_lies(void **state) {
+TEST_WITH(test_the_drive_lies, setup, teardown) {
     fixture_t *f = *state;
     static const fault_kind_t kinds[] = {FAULT_LOST, FAULT_MISPLACED, FAULT_FLIP};
     static const size_t n_runs[] = {N_RUNS, 60, N_RUNS};
@@ -137,7 +132,7 @@ static unsigned char *put_one(fixture_t *f) {
     return buffer;
 }
 
-static void test_messages(void **state) {
+TEST_WITH(test_messages, setup, teardown) {
     fixture_t *f = *state;
     unsigned char *buffer = put_one(f);
     f->options.n_paths = 1;
@@ -160,7 +155,7 @@ static void test_messages(void **state) {
 }
 
 /* A request that never moves anything ends, too. */
-static void test_patience_ends(void **state) {
+TEST_WITH(test_patience_ends, setup, teardown) {
     fixture_t *f = *state;
     unsigned char *buffer = put_one(f);
     fault_arm(FAULT_RESULT, -EAGAIN, 1, SIZE_MAX / 2);
@@ -191,7 +186,7 @@ static void test_patience_ends(void **state) {
 /* How many requests are handed over at once depends on when others end; but each chunk that is got
  * in the end is a submission of its own, and after so many transfers there are as many as it takes.
  */
-static void test_submissions_that_pass(void **state) {
+TEST_WITH(test_submissions_that_pass, setup, teardown) {
     fixture_t *f = *state;
     static const int results[] = {-EAGAIN, -EBUSY, -EINTR, 0};
     for (size_t i = 0; i < 4; i++) {
@@ -208,7 +203,7 @@ static void test_submissions_that_pass(void **state) {
 }
 
 /* The ring is of no use any more: all ends with an error, once, and the store takes no more. */
-static void test_the_ring_fails(void **state) {
+TEST_WITH(test_the_ring_fails, setup, teardown) {
     fixture_t *f = *state;
     static const fault_kind_t kinds[] = {FAULT_SUBMIT, FAULT_NEXT};
     for (size_t i = 0; i < 2; i++) {
@@ -234,7 +229,7 @@ static void test_the_ring_fails(void **state) {
 }
 
 /* Not even what the system has can be waited for: no hang. Puts only read the buffer. */
-static void test_the_ring_fails_twice(void **state) {
+TEST_WITH(test_the_ring_fails_twice, setup, teardown) {
     fixture_t *f = *state;
     unsigned char *buffer = put_one(f);
     fault_arm(FAULT_NEXT, -EBADF, 1, 2);
@@ -245,7 +240,7 @@ static void test_the_ring_fails_twice(void **state) {
 }
 
 /* A drive that does not answer for long is waited for, and named. */
-static void test_a_silent_drive(void **state) {
+TEST_WITH(test_a_silent_drive, setup, teardown) {
     fixture_t *f = *state;
     unsigned char *buffer = put_one(f);
     fault_arm(FAULT_NEXT, 0, 1, 2);
@@ -266,7 +261,7 @@ typedef struct creation {
     const char *text;
 } creation_t;
 
-static void test_refused_creations(void **state) {
+TEST_WITH(test_refused_creations, setup, teardown) {
     fixture_t *f = *state;
     static const creation_t cases[] = {
         {FAULT_OPEN_RING, -ENOSYS, 1, ZR_ERR_UNSUPPORTED, "this kernel has no io_uring"},
@@ -294,7 +289,7 @@ static void test_refused_creations(void **state) {
 
 /* Where io_uring is forbidden there is another way, and it is said; what can be raised is no reason
  * for it. */
-static void test_forbidden(void **state) {
+TEST_WITH(test_forbidden, setup, teardown) {
     fixture_t *f = *state;
     static const struct {
         int error;
@@ -329,7 +324,7 @@ static void use(fixture_t *f, const char *warning) {
         assert_int_equal(result.n_ended[status], 0);
 }
 
-static void test_lesser_creations(void **state) {
+TEST_WITH(test_lesser_creations, setup, teardown) {
     fixture_t *f = *state;
     fault_arm(FAULT_OPEN, EOPNOTSUPP, 1, 2); /* no files without names */
     use(f, NULL);
@@ -371,7 +366,7 @@ static void move_registered(fixture_t *f, unsigned char *base, size_t size_bytes
     }
 }
 
-static void test_registered_memory(void **state) {
+TEST_WITH(test_registered_memory, setup, teardown) {
     fixture_t *f = *state;
     const size_t huge = (size_t)2 << 20, extent = 2 * REQUEST;
     static const size_t begins[] = {0, CHUNK, ((size_t)1 << 20) + 4096, ((size_t)2 << 20) - 4096};
@@ -392,22 +387,7 @@ static void test_registered_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_the_drive_fails, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_what_goes_on, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_drive_lies, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_messages, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_patience_ends, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_submissions_that_pass, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_ring_fails, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_the_ring_fails_twice, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_a_silent_drive, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refused_creations, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_forbidden, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lesser_creations, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_registered_memory, setup, teardown),
-    };
     if (fixture_probe() != 0)
         return FIXTURE_SKIPPED;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -2,10 +2,6 @@
  * The system has no memory for metadata: every allocation of making and using a store fails once.
  * The store is made or refused, and nothing is left behind.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/allocator/fail_malloc.h"
 #include "tests/offload/store_fixture.h"
 #include "tests/offload/store_oracle.h"
@@ -51,19 +47,12 @@ static void run_all(const char *backend, size_t least) {
     assert_true(n > least);
 }
 
-static void test_memory(void **state) {
-    (void)state;
+TEST(test_memory) {
     run_all("memory", 6);
 }
 
-static void test_uring(void **state) {
-    (void)state;
+TEST(test_uring) {
     if (fixture_probe() != 0)
         skip();
     run_all("uring", 12);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory), cmocka_unit_test(test_uring)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

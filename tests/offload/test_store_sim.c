@@ -2,9 +2,6 @@
  * The store "sim": when transfers end, what waiting for them takes, what it has room for, and that
  * it is asked for where nothing is stored, and only there.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "kernels/simulation.h"
 #include "tests/common/one_thing.h"
 #include "tests/offload/store_fixture.h"
@@ -79,8 +76,7 @@ static void get(machine_t *m, size_t chunk, zr_store_ticket_t *ticket_p) {
 }
 
 /* Transfers of one direction share its bandwidth, and their latencies pass at once. */
-static void test_times(void **state) {
-    (void)state;
+TEST(test_times) {
     machine_t m;
     zr_store_ticket_t tickets[4];
     const double write = CHUNK * 2e-6, read = CHUNK * 1e-6;
@@ -120,8 +116,7 @@ static void test_times(void **state) {
     close_machine(&m);
 }
 
-static void test_checksums_take_the_processor(void **state) {
-    (void)state;
+TEST(test_checksums_take_the_processor) {
     machine_t m;
     zr_store_ticket_t ticket;
     zr_store_statistics_t statistics;
@@ -146,8 +141,7 @@ static void test_checksums_take_the_processor(void **state) {
 }
 
 /* Where both directions together are slower than each alone adds up to, they wait for that. */
-static void test_directions_share_a_drive(void **state) {
-    (void)state;
+TEST(test_directions_share_a_drive) {
     machine_t m;
     zr_store_ticket_t tickets[2];
     open_shared(&m, false, (size_t)1 << 30, 1e20, 1e6);
@@ -172,8 +166,7 @@ static void test_directions_share_a_drive(void **state) {
 }
 
 /* So does queueing transfers, where that is said to take time. */
-static void test_transfers_take_the_processor(void **state) {
-    (void)state;
+TEST(test_transfers_take_the_processor) {
     machine_t m;
     zr_store_ticket_t ticket;
     const double core = CHUNK * 1e-7;
@@ -200,8 +193,7 @@ static void keep(void *context, zr_log_level_t level, int rank, const char *mess
 }
 
 /* Drives hold what the description says, to the block. */
-static void test_capacity(void **state) {
-    (void)state;
+TEST(test_capacity) {
     machine_t m;
     kept_t kept;
     zr_store_extent_t extents[] = {{.name = "x", .size_bytes = 3 * CHUNK},
@@ -219,8 +211,7 @@ static void test_capacity(void **state) {
     close_machine(&m);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+TEST(test_refusals) {
     machine_t m;
     kept_t kept;
     open_machine(&m, false, 1 << 20, 1e20);
@@ -237,16 +228,4 @@ static void test_refusals(void **state) {
     zr_device_close(&host);
     assert_null(m.store);
     close_machine(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_times),
-        cmocka_unit_test(test_checksums_take_the_processor),
-        cmocka_unit_test(test_transfers_take_the_processor),
-        cmocka_unit_test(test_directions_share_a_drive),
-        cmocka_unit_test(test_capacity),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,13 @@
  * and limits that are too small, a process that is killed, two stores on one path.
  */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/offload/store_fixture.h"
 #include "tests/offload/store_oracle.h"
@@ -66,7 +61,7 @@ static int open_again(const fixture_t *f) {
     return -1;
 }
 
-static void test_flipped_bit(void **state) {
+TEST_WITH(test_flipped_bit, setup, teardown) {
     fixture_t *f = *state;
     unsigned char *buffer = new_buffer(2 * REQUEST, 0), byte = 0;
     assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
@@ -91,7 +86,7 @@ static void test_flipped_bit(void **state) {
     free_buffer(buffer);
 }
 
-static void test_truncated_file(void **state) {
+TEST_WITH(test_truncated_file, setup, teardown) {
     fixture_t *f = *state;
     static const off_t lengths[] = {0, CHUNK + 5, 2 * CHUNK};
     unsigned char *buffer = new_buffer(2 * REQUEST, 0);
@@ -114,7 +109,7 @@ static void test_truncated_file(void **state) {
     free_buffer(buffer);
 }
 
-static void test_vanished_folder(void **state) {
+TEST_WITH(test_vanished_folder, setup, teardown) {
     fixture_t *f = *state;
     oracle_result_t result;
     assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
@@ -136,7 +131,7 @@ static void test_vanished_folder(void **state) {
 }
 
 /* Both have the same extents; each keeps its own. */
-static void test_two_stores_on_one_path(void **state) {
+TEST_WITH(test_two_stores_on_one_path, setup, teardown) {
     fixture_t *f = *state;
     zr_store_t *stores[2];
     unsigned char *buffers[2], *got = new_buffer(2 * REQUEST, 0);
@@ -203,7 +198,7 @@ static int fill_small_system(fixture_t *f) {
     return expect(works, f, "working on a small file system");
 }
 
-static void test_full_file_system(void **state) {
+TEST_WITH(test_full_file_system, setup, teardown) {
     fixture_t *f = *state;
     if (!run_child(fill_small_system, f))
         skip();
@@ -220,7 +215,7 @@ static int meet_file_limit(fixture_t *f) {
                   f, "refused for a limit");
 }
 
-static void test_file_limit(void **state) {
+TEST_WITH(test_file_limit, setup, teardown) {
     fixture_t *f = *state;
     if (!run_child(meet_file_limit, f))
         skip();
@@ -249,14 +244,14 @@ static int meet_memory_limit(fixture_t *f) {
     return expect(is_right, f, "going on with a warning");
 }
 
-static void test_memory_limit(void **state) {
+TEST_WITH(test_memory_limit, setup, teardown) {
     fixture_t *f = *state;
     if (!run_child(meet_memory_limit, f))
         skip();
 }
 
 /* A process that is killed leaves nothing. */
-static void test_killed(void **state) {
+TEST_WITH(test_killed, setup, teardown) {
     fixture_t *f = *state;
     fflush(NULL);
     pid_t child = fork();
@@ -277,7 +272,7 @@ static void test_killed(void **state) {
 }
 
 /* A file system in memory, which has direct transfers or has not. */
-static void test_memory_file_system(void **state) {
+TEST_WITH(test_memory_file_system, setup, teardown) {
     fixture_t *f = *state;
     const char *paths[] = {"/dev/shm"};
     oracle_result_t result;
@@ -308,7 +303,7 @@ static void assert_kept(const fixture_t *f, size_t extent, FILE *file) {
 }
 
 /* A file with a name is as long as its extents, stays, and is never one that was there. */
-static void test_named_file(void **state) {
+TEST_WITH(test_named_file, setup, teardown) {
     fixture_t *f = *state;
     unsigned char *buffer = new_buffer(2 * REQUEST, 0);
     char path[512];
@@ -332,7 +327,7 @@ static void test_named_file(void **state) {
 }
 
 /* One name, and two folders for it. */
-static void test_named_file_of_two_folders(void **state) {
+TEST_WITH(test_named_file_of_two_folders, setup, teardown) {
     fixture_t *f = *state;
     const char *paths[] = {f->folders[0], f->folders[0]};
     f->options.file_name = "kept.data";
@@ -343,20 +338,7 @@ static void test_named_file_of_two_folders(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_flipped_bit, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_truncated_file, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_vanished_folder, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_two_stores_on_one_path, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_full_file_system, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_file_limit, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_memory_limit, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_killed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_memory_file_system, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_named_file, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_named_file_of_two_folders, setup, teardown),
-    };
     if (fixture_probe() != 0)
         return FIXTURE_SKIPPED;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -2,10 +2,6 @@
  * The swap pipeline against arrays in memory: passes that change every byte, with any number of
  * buffers, over both stores; stores whose transfers end late; and one that fails at each request.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "offload/store_backend.h"
 #include "offload/swap.h"
 #include "tests/offload/store_fixture.h"
@@ -222,8 +218,7 @@ static void flip_one(swap_fixture_t *f, size_t n, size_t at, flip_t flip) {
     assert_refused(&f->store, ZR_ERR_STATE, zr_swap_done(f->swap), "no item is being worked on");
 }
 
-static void each_chunk_is_verified(void **state) {
-    (void)state;
+TEST(each_chunk_is_verified) {
     swap_fixture_t f;
     set_up(&f, "memory");
     create(&f);
@@ -254,8 +249,7 @@ static void refuse_slice(swap_fixture_t *f, size_t n_opened, size_t n_closed,
                    is_beyond ? "the item has 16384" : "not opened, or closed before");
 }
 
-static void wrong_slices_are_refused(void **state) {
-    (void)state;
+TEST(wrong_slices_are_refused) {
     swap_fixture_t f;
     set_up(&f, "memory");
     create(&f);
@@ -271,8 +265,7 @@ static void wrong_slices_are_refused(void **state) {
 }
 
 /* Closed, opened again and changed: the last value is what is there. */
-static void slices_may_be_opened_again(void **state) {
-    (void)state;
+TEST(slices_may_be_opened_again) {
     swap_fixture_t f;
     set_up(&f, "memory");
     create(&f);
@@ -295,8 +288,7 @@ static void slices_may_be_opened_again(void **state) {
 }
 
 /* Without checksums slices are what they are with them, but for what is found. */
-static void slices_without_checksums(void **state) {
-    (void)state;
+TEST(slices_without_checksums) {
     swap_fixture_t f;
     set_up(&f, "memory");
     zr_store_destroy(&f.store.store);
@@ -319,13 +311,11 @@ static void passes_over(const char *backend) {
     tear_down(&f);
 }
 
-static void passes_over_memory(void **state) {
-    (void)state;
+TEST(passes_over_memory) {
     passes_over("memory");
 }
 
-static void passes_over_uring(void **state) {
-    (void)state;
+TEST(passes_over_uring) {
     if (fixture_probe() != 0)
         skip();
     passes_over("uring");
@@ -379,21 +369,18 @@ static void reads_over(const char *backend) {
     tear_down(&f);
 }
 
-static void reads_over_memory(void **state) {
-    (void)state;
+TEST(reads_over_memory) {
     reads_over("memory");
 }
 
-static void reads_over_uring(void **state) {
-    (void)state;
+TEST(reads_over_uring) {
     if (fixture_probe() != 0)
         skip();
     reads_over("uring");
 }
 
 /* A pass that was begun and is not wanted changes nothing; one that fills has to be filled. */
-static void passes_may_be_dropped(void **state) {
-    (void)state;
+TEST(passes_may_be_dropped) {
     swap_fixture_t f;
     void *buffer = NULL;
     set_up(&f, "memory");
@@ -419,8 +406,7 @@ static void passes_may_be_dropped(void **state) {
 }
 
 /* Memory is what was asked for, whatever the store holds. */
-static void buffers_are_exactly_as_large(void **state) {
-    (void)state;
+TEST(buffers_are_exactly_as_large) {
     swap_fixture_t f;
     zr_tier_statistics_t memory;
     zr_swap_statistics_t statistics;
@@ -433,8 +419,7 @@ static void buffers_are_exactly_as_large(void **state) {
     tear_down(&f);
 }
 
-static void loads_are_kept(void **state) {
-    (void)state;
+TEST(loads_are_kept) {
     swap_fixture_t f;
     const void *buffer = NULL, *again = NULL;
     zr_swap_statistics_t statistics;
@@ -453,8 +438,7 @@ static void loads_are_kept(void **state) {
     tear_down(&f);
 }
 
-static void wrong_calls_are_refused(void **state) {
-    (void)state;
+TEST(wrong_calls_are_refused) {
     swap_fixture_t f;
     void *buffer = NULL;
     const void *loaded = NULL;
@@ -497,8 +481,7 @@ static void wrong_calls_are_refused(void **state) {
     tear_down(&f);
 }
 
-static void a_budget_holds(void **state) {
-    (void)state;
+TEST(a_budget_holds) {
     swap_fixture_t f;
     set_up(&f, "memory");
     zr_allocator_options_t options = zr_allocator_options_default();
@@ -558,8 +541,7 @@ static void make_bad(swap_fixture_t *f, size_t fail_at) {
     f->store.store->backend = &bad.backend;
 }
 
-static void late_ends_change_nothing(void **state) {
-    (void)state;
+TEST(late_ends_change_nothing) {
     for (size_t n_buffers = 1; n_buffers <= 5; n_buffers++) {
         swap_fixture_t f;
         set_up(&f, "memory");
@@ -571,8 +553,7 @@ static void late_ends_change_nothing(void **state) {
 
 /* Whatever request fails, in whatever pass: that pass ends with the error, said once, and nothing
  * that was not in the pass is harmed. Filled again, it goes on. */
-static void each_failure_ends_its_pass(void **state) {
-    (void)state;
+TEST(each_failure_ends_its_pass) {
     size_t n_failed = 0;
     for (size_t n_buffers = 1; n_buffers <= 4; n_buffers++)
         for (size_t fail_at = 1;; fail_at++) {
@@ -604,8 +585,7 @@ static void each_failure_ends_its_pass(void **state) {
     assert_int_equal(n_failed, 4 * 6 * 8);
 }
 
-static void a_failing_load_is_not_kept(void **state) {
-    (void)state;
+TEST(a_failing_load_is_not_kept) {
     swap_fixture_t f;
     const void *buffer = NULL;
     set_up(&f, "memory");
@@ -615,26 +595,4 @@ static void a_failing_load_is_not_kept(void **state) {
     assert_refused(&f.store, ZR_ERR_IO, zr_swap_load(f.swap, &f.items[0], &buffer), "is bad");
     expect_content(&f);
     tear_down(&f);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(passes_over_memory),
-        cmocka_unit_test(passes_over_uring),
-        cmocka_unit_test(reads_over_memory),
-        cmocka_unit_test(reads_over_uring),
-        cmocka_unit_test(passes_may_be_dropped),
-        cmocka_unit_test(each_chunk_is_verified),
-        cmocka_unit_test(wrong_slices_are_refused),
-        cmocka_unit_test(slices_may_be_opened_again),
-        cmocka_unit_test(slices_without_checksums),
-        cmocka_unit_test(buffers_are_exactly_as_large),
-        cmocka_unit_test(loads_are_kept),
-        cmocka_unit_test(wrong_calls_are_refused),
-        cmocka_unit_test(a_budget_holds),
-        cmocka_unit_test(late_ends_change_nothing),
-        cmocka_unit_test(each_failure_ends_its_pass),
-        cmocka_unit_test(a_failing_load_is_not_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

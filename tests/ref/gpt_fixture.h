@@ -4,13 +4,8 @@
 #ifndef ZR_TESTS_REF_GPT_FIXTURE_H
 #define ZR_TESTS_REF_GPT_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "examples/models/gpt2/internal.h"
+#include "tests/common/test.h"
 #include "tests/ref/ref_gpt.h"
 
 typedef struct fixture_options {

@@ -1,18 +1,12 @@
 /* See gpt_on_drive.h. */
-#include "tests/ref/gpt_on_drive.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-#include <cmocka.h>
 
 #include "examples/models/gpt2/gpt.h"
 #include "offload/store_backend.h"
+#include "tests/common/test.h"
 #include "tests/offload/fault_ring.h"
 #include "tests/offload/store_fixture.h"
+#include "tests/ref/gpt_on_drive.h"
 
 /* A run takes a fraction of a second; one that takes this long hangs, or leaves a thread. */
 #define WATCHDOG_SECONDS 200

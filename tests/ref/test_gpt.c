@@ -2,11 +2,6 @@
  * The model against the oracle, against finite differences of its own loss, and against itself
  * with recomputation and with frozen parameters.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/ref/gpt_fixture.h"
 
 /* ThreadSanitizer has nothing to see where there is one thread. */
@@ -87,8 +82,7 @@ static void check_against_oracle(const fixture_options_t *options, size_t b, siz
     fixture_close(&fixture);
 }
 
-static void test_oracle(void **state) {
-    (void)state;
+TEST(test_oracle) {
     int least_threads = IS_WATCHING_THREADS ? 2 : 1;
     /* layers, channels, heads, positions, words; then sequences and tokens */
     static const size_t cases[][7] = {{1, 4, 1, 3, 5, 1, 3},
@@ -111,8 +105,7 @@ static void test_oracle(void **state) {
 }
 
 /* Two micro-batches add up: the mean of both gradients is what the oracle gives for both. */
-static void test_accumulation(void **state) {
-    (void)state;
+TEST(test_accumulation) {
     static const size_t shape[] = {2, 24, 2, 9, 51};
     fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
     options.grad_accum = 3;
@@ -162,8 +155,7 @@ static double moved_loss(fixture_t *fixture, size_t index, const double *start,
 }
 
 /* Along its own normalised gradient, each parameter changes the loss by the gradient's norm. */
-static void test_finite_differences(void **state) {
-    (void)state;
+TEST(test_finite_differences) {
     static const size_t shape[] = {2, 16, 2, 8, 23};
     fixture_options_t options = options_of(shape, ZR_DTYPE_F32, 2);
     fixture_t fixture;
@@ -233,8 +225,7 @@ static void assert_same_gradients(const fixture_options_t *options,
 
 static const size_t middle_shape[] = {3, 32, 4, 16, 301};
 
-static void test_recompute(void **state) {
-    (void)state;
+TEST(test_recompute) {
     for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++) {
         for (int n_threads = 1; n_threads <= 2; n_threads++) {
             fixture_options_t options = options_of(middle_shape, (zr_dtype_t)dtype, n_threads);
@@ -245,8 +236,7 @@ static void test_recompute(void **state) {
     }
 }
 
-static void test_freeze(void **state) {
-    (void)state;
+TEST(test_freeze) {
     static const char *const lists[] = {"wte",
                                         "wpe,h.0",
                                         "wte,wpe",
@@ -266,8 +256,7 @@ static void test_freeze(void **state) {
 }
 
 /* A step changes what is trained and nothing else. */
-static void test_frozen_stay(void **state) {
-    (void)state;
+TEST(test_frozen_stay) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
     options.gpt.freeze = "wte,h.1,h.0.ln_2.bias";
     fixture_t fixture;
@@ -291,8 +280,7 @@ static void test_frozen_stay(void **state) {
 }
 
 /* Evaluation gives the loss that training gives, and changes nothing. */
-static void test_evaluate(void **state) {
-    (void)state;
+TEST(test_evaluate) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 2);
     fixture_t fixture;
     assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
@@ -343,8 +331,7 @@ static size_t peak_activations(bool recompute, size_t n_layers) {
 }
 
 /* A layer more costs its input alone with recomputation, ten times that and a little without. */
-static void test_memory(void **state) {
-    (void)state;
+TEST(test_memory) {
     size_t x_bytes = 64 * 32 * sizeof(float), log_sum_bytes = 64 * 4 * sizeof(float);
     assert_int_equal(peak_activations(true, 5) - peak_activations(true, 4), x_bytes);
     assert_int_equal(peak_activations(false, 5) - peak_activations(false, 4),
@@ -352,8 +339,7 @@ static void test_memory(void **state) {
 }
 
 /* Whatever does not fit, nothing of the micro-batch stays behind. */
-static void test_out_of_memory(void **state) {
-    (void)state;
+TEST(test_out_of_memory) {
     if (IS_WATCHING_THREADS)
         skip(); /* there is one */
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
@@ -386,8 +372,7 @@ static void test_out_of_memory(void **state) {
 /* ---- refusals
  * ------------------------------------------------------------------------------------- */
 
-static void test_refusals(void **state) {
-    (void)state;
+TEST(test_refusals) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
     fixture_t fixture;
     options.gpt.freeze = "wte,h.7,ln_f";
@@ -423,20 +408,4 @@ static void test_refusals(void **state) {
     targets[3] = 0;
     assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 4), ZR_OK);
     fixture_close(&fixture);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_oracle),
-        cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_finite_differences),
-        cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_freeze),
-        cmocka_unit_test(test_frozen_stay),
-        cmocka_unit_test(test_evaluate),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

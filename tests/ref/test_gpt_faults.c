@@ -5,18 +5,9 @@
  *
  *   test_gpt_faults [RUNS [SEED [KIND]]]    so many runs for each kind of fault, or for one
  */
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-#include <cmocka.h>
 
+#include "tests/common/test.h"
 #include "tests/offload/fault_ring.h"
 #include "tests/offload/store_fixture.h"
 #include "tests/ref/gpt_on_drive.h"
@@ -66,13 +57,11 @@ static void truncate_file(int file) {
 }
 
 static void move_folders(int file) {
-    (void)file;
     for (size_t i = 0; i < N_FOLDERS; i++)
         assert_int_equal(rename(folders[i], moved[i]), 0);
 }
 
 static void remove_folders(int file) {
-    (void)file;
     for (size_t i = 0; i < N_FOLDERS; i++)
         assert_int_equal(rmdir(folders[i]), 0);
 }
@@ -232,7 +221,6 @@ static bool check(const kind_t *kind, const gpt_run_t *run, uint64_t reference) 
  */
 
 static int setup(void **state) {
-    (void)state;
     for (size_t i = 0; i < N_FOLDERS; i++) {
         snprintf(folders[i], sizeof(folders[i]), "test-gpt-faults-XXXXXX");
         assert_non_null(mkdtemp(folders[i]));
@@ -243,7 +231,6 @@ static int setup(void **state) {
 }
 
 static int teardown(void **state) {
-    (void)state;
     fault_arm(FAULT_NONE, 0, 0, 0);
     for (size_t i = 0; i < N_FOLDERS; i++)
         assert_true(rmdir(folders[i]) == 0 || errno == ENOENT);
@@ -251,8 +238,7 @@ static int teardown(void **state) {
 }
 
 /* With everything on the drives, and nothing. */
-static void undisturbed(void **state) {
-    (void)state;
+TEST(undisturbed) {
     for (size_t i = 0; i < N_VARIANTS; i++) {
         gpt_run_t run = {.variant = variants[i]};
         gpt_run(&run);
@@ -306,19 +292,17 @@ static void fail_at_random(const kind_t *kind) {
     print_message("%s: %zu runs, ended by it %zu\n", kind->name, n_runs, n_ended);
 }
 
-static void each_fault(void **state) {
-    (void)state;
+TEST(each_fault) {
     for (size_t i = 0; i < N_KINDS; i++)
         if (only_kind == NULL || strcmp(only_kind, kinds[i].name) == 0)
             fail_at_random(&kinds[i]);
 }
 
 int main(int n_arguments, char **arguments) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(undisturbed), cmocka_unit_test(each_fault)};
     n_runs = n_arguments > 1 ? strtoul(arguments[1], NULL, 10) : n_runs;
     random_state = n_arguments > 2 ? strtoull(arguments[2], NULL, 10) : random_state;
     only_kind = n_arguments > 3 ? arguments[3] : NULL;
     if (fixture_probe() != 0)
         return FIXTURE_SKIPPED;
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return run_all_tests(setup, teardown);
 }

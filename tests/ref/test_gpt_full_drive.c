@@ -3,22 +3,13 @@
  * What does not fit is refused at the start, because it is reserved. Where a file system reserves
  * nothing and says that it does, the write that has no room is named. Either way nothing is left.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
-#include <cmocka.h>
 
+#include "tests/common/test.h"
 #include "tests/offload/fault_ring.h"
 #include "tests/offload/store_fixture.h"
 #include "tests/ref/gpt_on_drive.h"
@@ -111,20 +102,16 @@ static void fill_up(fault_kind_t kind, zr_status_t status, const char *said) {
     }
 }
 
-static void no_room_is_met_at_the_start(void **state) {
-    (void)state;
+TEST(no_room_is_met_at_the_start) {
     fill_up(FAULT_NONE, ZR_ERR_BUDGET, "No space left on device (errno 28)");
 }
 
 /* Of what has room, there is a part on the drive when the rest has none. */
-static void a_drive_that_does_not_hold_to_it(void **state) {
-    (void)state;
+TEST(a_drive_that_does_not_hold_to_it) {
     fill_up(FAULT_SPARSE, ZR_ERR_IO, "No space left on device (errno 28)");
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(no_room_is_met_at_the_start),
-                                       cmocka_unit_test(a_drive_that_does_not_hold_to_it)};
     if (fixture_probe() != 0)
         return FIXTURE_SKIPPED;
     if (mkdtemp(folder) == NULL || !enter_namespace() || !mount_drive(PAGE_KIB)) {
@@ -133,7 +120,7 @@ int main(void) {
         return FIXTURE_SKIPPED;
     }
     unmount_drive();
-    int n_failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int n_failed = run_all_tests(NULL, NULL);
     umount(folder);
     rmdir(folder);
     return n_failed;

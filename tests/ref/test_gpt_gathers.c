@@ -2,14 +2,9 @@
  * What the order of a micro-batch is for: at stage 3 each unit is gathered exactly twice, once
  * for each direction, and reduced once, whatever is recomputed or gathered ahead.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "examples/models/gpt2/gpt.h"
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 
 #define N_LAYERS 3
 #define N_UNITS (N_LAYERS + 2)
@@ -71,8 +66,7 @@ static void check(gathers_case_t c, uint64_t gathers, uint64_t reductions) {
     assert_int_equal(c.reductions, reductions);
 }
 
-static void test_twice(void **state) {
-    (void)state;
+TEST(test_twice) {
     for (int recompute = 0; recompute < 2; recompute++) {
         check((gathers_case_t){.recompute = recompute}, 2 * N_UNITS, N_UNITS);
         check((gathers_case_t){.recompute = recompute, .prefetch_elems = 1 << 20}, 2 * N_UNITS,
@@ -82,15 +76,6 @@ static void test_twice(void **state) {
 
 /* Backward ends at h.1, the first unit with something to train: embed is gathered for the head,
    h.0 not at all. */
-static void test_frozen_start(void **state) {
-    (void)state;
+TEST(test_frozen_start) {
     check((gathers_case_t){.freeze = "wte,wpe,h.0"}, 2 * N_UNITS - 1, N_UNITS - 2);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_frozen_start),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

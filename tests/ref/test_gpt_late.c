@@ -3,17 +3,10 @@
  * weights are the host's, to the bit. So nothing of a micro-batch is read before it is there,
  * given away before it was used, or borrowed for longer than the call.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <string.h>
-
 #include "examples/models/gpt2/gpt.h"
 #include "tests/common/late_device.h"
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 
 enum { N_STEPS = 3, BATCH = 2, SEQ = 7, VOCAB = 29 };
 
@@ -123,8 +116,7 @@ enum { FIRST_VARIANT = 1, VARIANT_STEP = 6 };
 enum { FIRST_VARIANT = 0, VARIANT_STEP = 1 };
 #endif
 
-static void test_late(void **state) {
-    (void)state;
+TEST(test_late) {
     for (int stage = 0; stage <= 3; stage++) {
         for (int variant = FIRST_VARIANT; variant < 8; variant += VARIANT_STEP) {
             late_case_t host = run(stage, variant, ZR_OFFLOAD_NONE, false);
@@ -163,8 +155,7 @@ static zr_status_t run_in_part(test_rank_t *rank) {
 }
 
 /* What it has is freed behind the work that uses it (late_device_check_free). */
-static void test_ends_anywhere(void **state) {
-    (void)state;
+TEST(test_ends_anywhere) {
     int nth = 0;
     test_ranks_t ranks = {
         .n_ranks = 1, .late = true, .quiet = true, .run = run_in_part, .context = &nth};
@@ -175,10 +166,4 @@ static void test_ends_anywhere(void **state) {
     if (ranks.status[0] != ZR_OK)
         fail_msg("failure %d: %s", nth, ranks.last_error[0]);
     assert_true(nth > 20);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_late),
-                                       cmocka_unit_test(test_ends_anywhere)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

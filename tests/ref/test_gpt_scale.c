@@ -2,16 +2,10 @@
  * The largest model on many ranks, planned: what that costs does not grow with the model, the same
  * plan takes the same time to the bit, and times go where the hardware sends them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
 #include <sys/resource.h>
 
 #include "examples/plan/simulate.h"
+#include "tests/common/test.h"
 
 /* Eight devices to a node, of the order of present ones. */
 static zr_hardware_t cluster(void) {
@@ -72,8 +66,7 @@ static double step_seconds(const gpt_plan_request_t *request) {
 }
 
 /* Everything that a device of 80 GB could do, and it cannot: terabytes on drives included. */
-static void test_memory_of_planning(void **state) {
-    (void)state;
+TEST(test_memory_of_planning) {
     size_t n_fitted = 0;
     for (int stage = 0; stage <= 3; stage++) {
         for (int optimizer = 0; optimizer <= 2; optimizer++) {
@@ -107,8 +100,7 @@ static void test_memory_of_planning(void **state) {
 #endif
 }
 
-static void test_times(void **state) {
-    (void)state;
+TEST(test_times) {
     gpt_plan_request_t request = request_of("gpt3-13b", 3, 64);
     double seconds = step_seconds(&request);
     assert_true(step_seconds(&request) == seconds);
@@ -148,10 +140,4 @@ static void test_times(void **state) {
     assert_true(on_host > seconds + 28.0 * elems / 30e9 / 2.0);
     assert_true(on_drives > seconds + 12.0 * elems / 1e9);
     assert_true(on_drives > on_host);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_memory_of_planning),
-                                       cmocka_unit_test(test_times)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,10 @@
 /*
  * Descriptions of models: which are read, which are refused and how, and what they amount to.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <string.h>
-
 #include "examples/models/gpt2/gpt.h"
+#include "tests/common/test.h"
 
-static void test_names(void **state) {
-    (void)state;
+TEST(test_names) {
     gpt_shape_t shape;
     char error[256];
     assert_true(gpt_shape_parse("gpt2", &shape, error, sizeof(error)));
@@ -25,8 +17,7 @@ static void test_names(void **state) {
     assert_int_equal(gpt_n_params(&shape), 1557611200);
 }
 
-static void test_pairs(void **state) {
-    (void)state;
+TEST(test_pairs) {
     gpt_shape_t shape;
     char error[256];
     assert_true(gpt_shape_parse("vocab=257,layers=3,heads=5,channels=40,seq=33", &shape, error,
@@ -46,8 +37,7 @@ static void test_pairs(void **state) {
 #define LONG16 "layers=4,heads=4"
 #define LONG LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 LONG16 /* 128 characters */
 
-static void test_refusals(void **state) {
-    (void)state;
+TEST(test_refusals) {
     static const struct {
         const char *text, *message;
     } cases[] = {
@@ -78,13 +68,4 @@ static void test_refusals(void **state) {
             fail_msg("%s: \"%s\" instead of \"%s\"", cases[i].text, error, cases[i].message);
         assert_int_equal(shape.vocab, 5); /* untouched */
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_pairs),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

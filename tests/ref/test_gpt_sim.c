@@ -7,21 +7,12 @@
  *   test_gpt_sim [cuda|beside] [N [FIRST]]   N configurations, from number FIRST; on a CUDA device,
  *                                            or on the host with collectives beside compute
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "examples/models/gpt2/gpt.h"
 #include "kernels/simulation.h"
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 
 enum { N_STEPS = 3, MOST_RANKS = 3, MOST_TOKENS = 256 };
 
@@ -368,8 +359,7 @@ static zr_status_t check(uint64_t seed) {
 
 static size_t n_cases = 60, first_case = 1;
 
-static void test_same_bytes(void **state) {
-    (void)state;
+TEST(test_same_bytes) {
     size_t n_fitted = 0, n_short = 0;
     for (size_t i = 0; i < n_cases; i++) {
         zr_status_t status = check(first_case + i);
@@ -387,9 +377,8 @@ static void test_same_bytes(void **state) {
 
 /* Configurations that have found a mistake. 1214: no memory for the buffers of a store that is
  * there, and then a report. */
-static void test_remembered(void **state) {
+TEST(test_remembered) {
     static const uint64_t seeds[] = {1214};
-    (void)state;
     for (size_t i = 0; i < sizeof(seeds) / sizeof(seeds[0]); i++)
         check(seeds[i]);
     assert_int_equal(n_different, 0);
@@ -450,8 +439,7 @@ static zr_hardware_t one_gpu(void) {
 }
 
 /* The host's kernels hold the thread that queues all else, as they do where there is a GPU. */
-static void test_updates_hold_the_host(void **state) {
-    (void)state;
+TEST(test_updates_hold_the_host) {
     zr_hardware_t hardware = one_gpu();
     updates_t seen;
     used_t used;
@@ -471,8 +459,7 @@ static void test_updates_hold_the_host(void **state) {
 
 /* Measuring which place is faster takes in all of an update, and of a copy: whichever of them is
  * slow, here a thousand times, is what the place's rate is. */
-static void test_measured_rates(void **state) {
-    (void)state;
+TEST(test_measured_rates) {
     zr_config_t config = zr_config_default();
     config.stage = 2;
     config.offload_optimizer.device = ZR_OFFLOAD_CPU;
@@ -505,8 +492,5 @@ int main(int argc, char **argv) {
         n_cases = strtoul(argv[1], NULL, 10);
     if (argc > 2)
         first_case = strtoul(argv[2], NULL, 10);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bytes), cmocka_unit_test(test_remembered),
-        cmocka_unit_test(test_updates_hold_the_host), cmocka_unit_test(test_measured_rates)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -3,8 +3,6 @@
  * and how it was made: gpt_torch_reference.json, make_gpt_torch_reference.py.
  */
 #include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
 
 #include "tests/ref/gpt_fixture.h"
 
@@ -22,7 +20,6 @@ static size_t count_at(const json_t *object, const char *key) {
 }
 
 static int set_up(void **state) {
-    (void)state;
     json_error_t error;
     reference = json_load_file(GPT_TORCH_REFERENCE, JSON_REJECT_DUPLICATES, &error);
     if (reference == NULL)
@@ -31,7 +28,6 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-    (void)state;
     json_decref(reference);
     return 0;
 }
@@ -70,8 +66,7 @@ static void make_batch(const fixture_options_t *options, size_t step, int32_t *t
 }
 
 /* The two generators of initial weights give the same bits. */
-static void test_initial_values(void **state) {
-    (void)state;
+TEST(test_initial_values) {
     fixture_options_t options = options_of_reference();
     fixture_t fixture;
     assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
@@ -120,15 +115,13 @@ static void check_losses(bool recompute, int n_threads) {
     fixture_close(&fixture);
 }
 
-static void test_losses(void **state) {
-    (void)state;
+TEST(test_losses) {
     check_losses(false, 1);
     check_losses(true, 2);
 }
 
 /* The reference itself shows learning, so that agreeing with it means something. */
-static void test_reference_learns(void **state) {
-    (void)state;
+TEST(test_reference_learns) {
     const json_t *losses = json_object_get(reference, "losses");
     double first = json_number_value(json_array_get(losses, 0));
     double last = json_number_value(json_array_get(losses, 19));
@@ -136,11 +129,4 @@ static void test_reference_learns(void **state) {
     assert_true(last < first - 0.5);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_initial_values),
-        cmocka_unit_test(test_losses),
-        cmocka_unit_test(test_reference_learns),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+const test_group_t test_group = {set_up, tear_down};

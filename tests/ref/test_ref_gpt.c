@@ -1,19 +1,10 @@
 /*
  * The oracle itself, against finite differences of its own loss: every element of a tiny model.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdlib.h>
-
+#include "tests/common/test.h"
 #include "tests/ref/ref_gpt.h"
 
-static void test_gradients(void **state) {
-    (void)state;
+TEST(test_gradients) {
     const ref_gpt_shape_t shape = {2, 6, 2, 5, 7};
     const int32_t tokens[] = {3, 1, 6, 0, 3, 3, 2, 5}, targets[] = {1, 6, 0, 4, 3, 2, 5, 1};
     size_t n_tensors = ref_gpt_n_tensors(&shape);
@@ -53,9 +44,4 @@ static void test_gradients(void **state) {
     }
     free(params);
     free(gradients);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,19 +5,10 @@
 #ifndef TESTS_ZERO_CONFIG_HELPER_H
 #define TESTS_ZERO_CONFIG_HELPER_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "zero/config_keys.h"
 
 typedef struct messages {
@@ -29,8 +20,6 @@ static inline void keep_message(void *context, zr_log_level_t level, int rank,
                                 const char *message) {
     expect_one_thing(message);
     messages_t *messages = (messages_t *)context;
-    (void)level;
-    (void)rank;
     size_t used = strlen(messages->text);
     snprintf(messages->text + used, sizeof(messages->text) - used, "%s\n", message);
     messages->n_messages++;

@@ -2,14 +2,7 @@
  * What an out-of-memory error advises: ways out that help the tier which is full, given what this
  * run keeps where, and none that helps another.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <string.h>
-
+#include "tests/common/test.h"
 #include "zero/runtime_internal.h"
 
 static const char *said(const zr_config_t *config, zr_tier_t tier, zr_tag_t tag) {
@@ -27,9 +20,8 @@ static void assert_silent(const char *text, const char *part) {
         fail_msg("\"%s\" is in: %s", part, text);
 }
 
-static void a_larger_budget_of_the_same_tier(void **state) {
+TEST(a_larger_budget_of_the_same_tier) {
     zr_config_t config = zr_config_default();
-    (void)state;
     for (config.stage = 0; config.stage <= 3; config.stage++) {
         zr_allocator_advice_t advice = zr_rt_advice(&config, 2);
         assert_string_equal(advice.budget[ZR_TIER_DEVICE], "a larger --device-memory");
@@ -40,9 +32,8 @@ static void a_larger_budget_of_the_same_tier(void **state) {
 }
 
 /* Sharding over one rank leaves it everything. */
-static void one_rank_has_nothing_to_shard(void **state) {
+TEST(one_rank_has_nothing_to_shard) {
     zr_config_t config = zr_config_default();
-    (void)state;
     for (config.stage = 0; config.stage < 3; config.stage++) {
         const char *text = zr_rt_advice(&config, 1).any[ZR_TIER_DEVICE];
         assert_says(text, "--stage 3 with --offload-params");
@@ -53,9 +44,8 @@ static void one_rank_has_nothing_to_shard(void **state) {
 }
 
 /* What is on the device may leave it, and what has left it is no longer told to. */
-static void on_the_device(void **state) {
+TEST(on_the_device) {
     zr_config_t config = zr_config_default();
-    (void)state;
     config.stage = 3;
     assert_says(said(&config, ZR_TIER_DEVICE, ZR_TAG_OPTIMIZER_STATE), "--offload-optimizer cpu");
     assert_says(said(&config, ZR_TIER_DEVICE, ZR_TAG_GRADIENTS), "--offload-optimizer cpu");
@@ -79,9 +69,8 @@ static void on_the_device(void **state) {
 }
 
 /* Nothing on the host says cpu: that is where it is full. */
-static void on_the_host(void **state) {
+TEST(on_the_host) {
     zr_config_t config = zr_config_default();
-    (void)state;
     config.stage = 3;
     assert_string_equal(said(&config, ZR_TIER_HOST, ZR_TAG_STAGING), ""); /* there are no files */
     strcpy(config.nvme.paths, "/drive");
@@ -108,14 +97,4 @@ static void on_the_host(void **state) {
     config.offload_param.device = ZR_OFFLOAD_NVME;
     assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_PARAMETERS), "--params-in-host");
     assert_says(said(&config, ZR_TIER_HOST, ZR_TAG_ACTIVATIONS), "--offload-activations nvme");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_larger_budget_of_the_same_tier),
-        cmocka_unit_test(one_rank_has_nothing_to_shard),
-        cmocka_unit_test(on_the_device),
-        cmocka_unit_test(on_the_host),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

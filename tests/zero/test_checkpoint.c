@@ -4,17 +4,10 @@
  * whose name is the argument, or on the host.
  */
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
-#include <cmocka.h>
 
+#include "tests/common/test.h"
 #include "tests/zero/checkpoint/folder_fixture.h"
 #include "tests/zero/toy.h"
 
@@ -76,7 +69,6 @@ static void expect_same_end(int stage, int n_ranks, unsigned flags) {
 static void a_run_goes_on_bitwise(void **state) {
     static const int ranks[] = {1, 2, 3, 4};
     unsigned flags = 0;
-    (void)state;
     for (int stage = 0; stage <= 3; stage++)
         for (int i = 0; i < 4; i++)
             for (int n = 0; n < 3; n++) {
@@ -88,7 +80,6 @@ static void a_run_goes_on_bitwise(void **state) {
 /* In the middle of a run nothing changes by saving, and what is saved is what there was then, also
  * when it is written while the run goes on. */
 static void saving_changes_nothing(void **state) {
-    (void)state;
     for (unsigned flags = 0; flags < 16384; flags += 1103) {
         toy_result_t without, with, from_there;
         char path[128];
@@ -172,7 +163,6 @@ static void expect_files_of_all(int n_ranks) {
 }
 
 static void all_ranks_save(void **state) {
-    (void)state;
     save_some(0, 3, 0);
     expect_files_of_all(3);
     save_some(3, 4, 0x400);
@@ -186,7 +176,6 @@ static void any_ranks_load_what_any_have_saved(void **state) {
         unsigned flags;
     } savers[] = {
         {3, 4, 0x20}, {3, 4, 0x420}, {0, 3, 2}, {2, 2, 0x80 | 0x10 | 0x40}, {1, 1, 2 | 4}};
-    (void)state;
     for (size_t s = 0; s < 5; s++) {
         size_t n_elems = 0;
         unsigned of_model = savers[s].flags & 6; /* frozen, tied */
@@ -206,7 +195,6 @@ static void any_ranks_load_what_any_have_saved(void **state) {
 /* fp32 masters are what a run in another dtype begins with. */
 static void another_dtype_has_the_same_states(void **state) {
     size_t n_elems = 0;
-    (void)state;
     save_some(3, 2, 1);
     float *expected = read_all(saved, &n_elems);
     toy_options_t options = variant(2, 3, 0);
@@ -219,7 +207,6 @@ static void another_dtype_has_the_same_states(void **state) {
 
 static void another_model_is_refused(void **state) {
     toy_result_t result;
-    (void)state;
     save_some(1, 2, 0);
     toy_options_t options = variant(1, 2, 0);
     options.restore_from = saved;
@@ -235,7 +222,6 @@ static void another_model_is_refused(void **state) {
 
 /* What is frozen, or no longer is, still loads. */
 static void freezing_may_change(void **state) {
-    (void)state;
     for (unsigned frozen = 0; frozen <= 2; frozen += 2) {
         toy_result_t result;
         save_some(2, 2, frozen);
@@ -250,7 +236,6 @@ static void freezing_may_change(void **state) {
 static void a_save_that_fails_leaves_everything(void **state) {
     toy_result_t with, without;
     char blocked[96];
-    (void)state;
     save_some(2, 2, 0x20);
     snprintf(blocked, sizeof(blocked), "%s/blocked", folder);
     FILE *file = fopen(blocked, "w");
@@ -280,7 +265,6 @@ static void a_folder_is_of_one_run_at_a_time(void **state) {
     char theirs[128];
     toy_result_t result;
     toy_options_t options = variant(2, 2, 0);
-    (void)state;
     assert_int_equal(mkdir(saved, 0777), 0);
     snprintf(theirs, sizeof(theirs), "%s/.step-%08d.partial", saved, SAVED_STEP);
     assert_int_equal(mkdir(theirs, 0777), 0);
@@ -316,7 +300,6 @@ static size_t peak_of_host(bool goes_on, size_t budget) {
 
 /* A copy is within the budget; where there is no room for it, the run waits, and is saved. */
 static void a_copy_is_made_where_there_is_room(void **state) {
-    (void)state;
     size_t without = peak_of_host(false, ZR_CONFIG_NO_BUDGET);
     size_t with = peak_of_host(true, ZR_CONFIG_NO_BUDGET);
     assert_true(with > without);

@@ -2,16 +2,9 @@
  * A checkpoint that is written while the run goes on has what there was when it was begun: here
  * nothing is written before the run has made another step.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <cmocka.h>
 
+#include "tests/common/test.h"
 #include "tests/zero/checkpoint/folder_fixture.h"
 #include "tests/zero/toy.h"
 #include "zero/checkpoint/save_internal.h"
@@ -118,8 +111,7 @@ static toy_options_t variant(int stage, unsigned flags) {
 }
 
 /* What is written is that of SAVED_STEP, though a step more was made before. */
-static void what_is_saved_is_of_its_step(void **state) {
-    (void)state;
+TEST(what_is_saved_is_of_its_step) {
     for (unsigned flags = 0; flags < 6; flags++)
         for (int stage = 0; stage <= 3; stage++) {
             char path[128];
@@ -145,8 +137,7 @@ static void what_is_saved_is_of_its_step(void **state) {
 
 /* A save that is expected takes no memory and gives none back: what is live, and what is mapped,
  * does not depend on how long it takes. */
-static void what_is_held_is_all_that_it_takes(void **state) {
-    (void)state;
+TEST(what_is_held_is_all_that_it_takes) {
     has_memory = true;
     n_wanted = 0;
     for (unsigned flags = 0; flags < 6; flags++)
@@ -166,10 +157,9 @@ static void what_is_held_is_all_that_it_takes(void **state) {
 }
 
 /* What one rank could not write is told of by its step, though the run has come further. */
-static void what_fails_is_named_by_its_step(void **state) {
+TEST(what_fails_is_named_by_its_step) {
     toy_result_t result;
     toy_options_t options = variant(1, 0);
-    (void)state;
     options.save_to = saved;
     options.save_step = SAVED_STEP;
     options.save_goes_on = options.quiet = true;
@@ -187,9 +177,8 @@ static void what_fails_is_named_by_its_step(void **state) {
 }
 
 /* A run that ends while one is written leaves it unfinished, and waits for its thread. */
-static void a_run_may_end_meanwhile(void **state) {
+TEST(a_run_may_end_meanwhile) {
     toy_options_t options = variant(2, 2);
-    (void)state;
     options.save_to = saved;
     options.save_goes_on = true;
     options.abandon_save = true;
@@ -204,12 +193,4 @@ static void a_run_may_end_meanwhile(void **state) {
     empty(saved);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_saved_is_of_its_step),
-        cmocka_unit_test(what_is_held_is_all_that_it_takes),
-        cmocka_unit_test(what_fails_is_named_by_its_step),
-        cmocka_unit_test(a_run_may_end_meanwhile),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+const test_group_t test_group = {make_folder, remove_folder};

@@ -2,15 +2,8 @@
  * Checkpoints of models at the edges: without any element, with frozen parameters alone, with fewer
  * elements than ranks. What any ranks save at any stage, others load at another.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-#include <cmocka.h>
-
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 #include "tests/zero/checkpoint/folder_fixture.h"
 
 #define MOST_PARAMS 3
@@ -149,10 +142,9 @@ static void verify(void) {
     zr_checkpoint_close(&checkpoint);
 }
 
-static void all_are_saved_and_loaded(void **state) {
+TEST(all_are_saved_and_loaded) {
     static const int ranks[] = {1, 3, 8};
     static const zr_offload_device_t places[] = {ZR_OFFLOAD_NONE, ZR_OFFLOAD_NVME, ZR_OFFLOAD_CPU};
-    (void)state;
     for (size_t m = 0; m < N_MODELS; m++)
         for (int stage = 0; stage <= 3; stage++)
             for (int i = 0; i < 3; i++) {
@@ -165,7 +157,4 @@ static void all_are_saved_and_loaded(void **state) {
             }
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_are_saved_and_loaded)};
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+const test_group_t test_group = {make_folder, remove_folder};

@@ -1,11 +1,9 @@
 /* Checks of a configuration, and the batch size that two others give. */
 #include <limits.h>
-#include <math.h>
 
 #include "tests/zero/config_helper.h"
 
-static void test_default_is_valid(void **state) {
-    (void)state;
+TEST(test_default_is_valid) {
     messages_t messages;
     zr_log_t log = keep_messages(&messages);
     zr_config_t config = zr_config_default();
@@ -48,8 +46,7 @@ static const batch_case_t batch_cases[] = {
     {8, SIZE_MAX / 2 + 1, 2, 4, 0, 0, 0, "overflows"},
 };
 
-static void test_two_batch_sizes_give_the_third(void **state) {
-    (void)state;
+TEST(test_two_batch_sizes_give_the_third) {
     for (size_t i = 0; i < sizeof(batch_cases) / sizeof(batch_cases[0]); i++) {
         const batch_case_t *c = &batch_cases[i];
         messages_t messages;
@@ -248,8 +245,7 @@ static const wrong_case_t wrong_cases[] = {
     {threads_negative, "host_threads is -1"},
 };
 
-static void test_wrong_fields_are_named(void **state) {
-    (void)state;
+TEST(test_wrong_fields_are_named) {
     for (size_t i = 0; i < sizeof(wrong_cases) / sizeof(wrong_cases[0]); i++) {
         messages_t messages;
         zr_log_t log = keep_messages(&messages);
@@ -263,8 +259,7 @@ static void test_wrong_fields_are_named(void **state) {
     }
 }
 
-static void test_all_wrong_fields_are_reported(void **state) {
-    (void)state;
+TEST(test_all_wrong_fields_are_reported) {
     messages_t messages;
     zr_log_t log = keep_messages(&messages);
     zr_config_t config = zr_config_default();
@@ -276,8 +271,7 @@ static void test_all_wrong_fields_are_reported(void **state) {
     assert_non_null(strstr(messages.text, "0 ranks, has to be at least 1"));
 }
 
-static void test_zero_ranks_and_null(void **state) {
-    (void)state;
+TEST(test_zero_ranks_and_null) {
     messages_t messages;
     zr_log_t log = keep_messages(&messages);
     zr_config_t config = zr_config_default();
@@ -285,15 +279,4 @@ static void test_zero_ranks_and_null(void **state) {
     assert_int_equal(zr_config_resolve(&config, -3, &log), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_config_resolve(NULL, 1, &log), ZR_ERR_ARGUMENT);
     assert_int_equal(messages.n_messages, 3);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_default_is_valid),
-        cmocka_unit_test(test_two_batch_sizes_give_the_third),
-        cmocka_unit_test(test_wrong_fields_are_named),
-        cmocka_unit_test(test_all_wrong_fields_are_reported),
-        cmocka_unit_test(test_zero_ranks_and_null),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,16 +3,7 @@
  * document cannot say anything else than the program does. Without arguments this compares;
  * `test_config_doc --write` writes the tables into the document.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "zero/config_keys.h"
 
 static const char doc_path[] = ZR_SOURCE_DIR "/docs/config.md";
@@ -171,7 +162,6 @@ static void find_tables(char *document, char **begin_p, char **end_p) {
 }
 
 static void test_document_has_the_tables_of_the_program(void **state) {
-    (void)state;
     char *document = read_document();
     char *begin, *end;
     find_tables(document, &begin, &end);
@@ -189,7 +179,6 @@ static void test_document_has_the_tables_of_the_program(void **state) {
 }
 
 static void write_document(void **state) {
-    (void)state;
     char *document = read_document();
     char *begin, *end;
     find_tables(document, &begin, &end);

@@ -24,8 +24,7 @@ static const char good_file[] =
     "                \"offload_param\": null}\n"
     "}\n";
 
-static void test_good_file(void **state) {
-    (void)state;
+TEST(test_good_file) {
     messages_t messages;
     zr_config_t config = zr_config_default(), expected = config;
     expected.train_batch = 64;
@@ -50,8 +49,7 @@ static void test_good_file(void **state) {
     assert_int_equal(config.micro_batch, 4);
 }
 
-static void test_empty_object_changes_nothing(void **state) {
-    (void)state;
+TEST(test_empty_object_changes_nothing) {
     messages_t messages;
     zr_config_t config = zr_config_default(), before = config;
     assert_int_equal(read_text("{}", &config, &messages), ZR_OK);
@@ -59,8 +57,7 @@ static void test_empty_object_changes_nothing(void **state) {
 }
 
 /** A file over another configuration: what it does not say stays. */
-static void test_file_goes_over_what_is_there(void **state) {
-    (void)state;
+TEST(test_file_goes_over_what_is_there) {
     messages_t messages;
     zr_config_t config = zr_config_default();
     config.dtype = ZR_DTYPE_BF16;
@@ -155,8 +152,7 @@ static const wrong_file_t wrong_files[] = {
     {"{\"scheduler\": {\"type\": \"OneCycle\"}}", ZR_ERR_UNSUPPORTED, "\"WarmupDecayLR\""},
 };
 
-static void test_wrong_files_are_named(void **state) {
-    (void)state;
+TEST(test_wrong_files_are_named) {
     for (size_t i = 0; i < sizeof(wrong_files) / sizeof(wrong_files[0]); i++) {
         const wrong_file_t *file = &wrong_files[i];
         messages_t messages;
@@ -171,8 +167,7 @@ static void test_wrong_files_are_named(void **state) {
     }
 }
 
-static void test_all_wrong_keys_are_reported(void **state) {
-    (void)state;
+TEST(test_all_wrong_keys_are_reported) {
     messages_t messages;
     zr_config_t config = zr_config_default(), before = config;
     zr_status_t status = read_text("{\"train_batch_size\": 8, \"stag\": 1, "
@@ -194,8 +189,7 @@ static void test_all_wrong_keys_are_reported(void **state) {
 }
 
 /** Messages stay one short line whatever the file holds. */
-static void test_messages_are_printable(void **state) {
-    (void)state;
+TEST(test_messages_are_printable) {
     char *text = (char *)malloc(200000);
     assert_non_null(text);
     size_t n = (size_t)sprintf(text, "{\"");
@@ -219,8 +213,7 @@ static void test_messages_are_printable(void **state) {
     free(text);
 }
 
-static void test_deep_nesting(void **state) {
-    (void)state;
+TEST(test_deep_nesting) {
     enum { DEPTH = 200000 };
     char *text = (char *)malloc(6 * DEPTH + 1);
     assert_non_null(text);
@@ -244,8 +237,7 @@ static void test_deep_nesting(void **state) {
 }
 
 /* jansson passes over one between tokens; what it made of the text was taken for a part of it. */
-static void test_zero_byte(void **state) {
-    (void)state;
+TEST(test_zero_byte) {
     static const char text[] = "{\"train_batch_size\": 8\0}";
     messages_t messages;
     zr_config_t config = zr_config_default();
@@ -266,8 +258,7 @@ static void check_path(const char *path, zr_status_t expected, const char *messa
     assert_true(configs_equal(&config, &before));
 }
 
-static void test_unreadable_files(void **state) {
-    (void)state;
+TEST(test_unreadable_files) {
     check_path("/nonexistent/ds_config.json", ZR_ERR_IO,
                "/nonexistent/ds_config.json: cannot open it: No such file or directory");
     check_path("/", ZR_ERR_IO, "/: is a directory");
@@ -283,8 +274,7 @@ static void test_unreadable_files(void **state) {
     assert_int_equal(zr_config_read_json("/dev/null", &log, NULL), ZR_ERR_ARGUMENT);
 }
 
-static void test_truncated_file(void **state) {
-    (void)state;
+TEST(test_truncated_file) {
     messages_t messages;
     size_t n_bytes = strlen(good_file);
     for (size_t n = 0; n < n_bytes - 2; n++) { /* the last two bytes are "}\n" */
@@ -334,8 +324,7 @@ static size_t damage(char *bytes, size_t n_bytes, uint64_t *state) {
     return n_bytes;
 }
 
-static void test_damaged_files(void **state) {
-    (void)state;
+TEST(test_damaged_files) {
     uint64_t seed = 20240520;
     char bytes[sizeof(good_file)];
     size_t n_ok = 0, n_wrong_keys = 0, n_no_json = 0;
@@ -359,10 +348,9 @@ static void test_damaged_files(void **state) {
 }
 
 /* Paths that were set before decide between two that differ, and are all that stays. */
-static void test_paths_that_differ(void **state) {
+TEST(test_paths_that_differ) {
     messages_t messages;
     zr_config_t config = zr_config_default();
-    (void)state;
     strcpy(config.nvme.paths, "/c");
     assert_int_equal(read_text("{\"zero_optimization\": {\"offload_param\": {\"nvme_path\": "
                                "\"/a\"}, \"offload_optimizer\": {\"nvme_path\": \"/b\"}}, "
@@ -378,8 +366,7 @@ static void test_paths_that_differ(void **state) {
     assert_string_equal(config.nvme.paths, "/a");
 }
 
-static void test_a_path_has_to_fit(void **state) {
-    (void)state;
+TEST(test_a_path_has_to_fit) {
     char text[2 * ZR_CONFIG_PATHS_BYTES], path[ZR_CONFIG_PATHS_BYTES + 1];
     for (size_t n = ZR_CONFIG_PATHS_BYTES - 1; n <= ZR_CONFIG_PATHS_BYTES; n++) {
         messages_t messages;
@@ -395,23 +382,4 @@ static void test_a_path_has_to_fit(void **state) {
         else
             assert_non_null(strstr(messages.text, "has 1024 bytes, has to have less than 1024"));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good_file),
-        cmocka_unit_test(test_empty_object_changes_nothing),
-        cmocka_unit_test(test_file_goes_over_what_is_there),
-        cmocka_unit_test(test_wrong_files_are_named),
-        cmocka_unit_test(test_paths_that_differ),
-        cmocka_unit_test(test_a_path_has_to_fit),
-        cmocka_unit_test(test_all_wrong_keys_are_reported),
-        cmocka_unit_test(test_messages_are_printable),
-        cmocka_unit_test(test_deep_nesting),
-        cmocka_unit_test(test_zero_byte),
-        cmocka_unit_test(test_unreadable_files),
-        cmocka_unit_test(test_truncated_file),
-        cmocka_unit_test(test_damaged_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -123,8 +123,7 @@ static const zr_config_key_t *all_keys(size_t *n_keys_p) {
 
 /* ---- the table itself -------------------------------------------------------- */
 
-static void test_table_is_whole(void **state) {
-    (void)state;
+TEST(test_table_is_whole) {
     size_t n_keys;
     const zr_config_key_t *keys = all_keys(&n_keys);
     assert_true(n_keys > 400);
@@ -177,7 +176,6 @@ static void set_breakdown(zr_config_t *c) {
     c->wall_clock_breakdown = true;
 }
 static void set_nothing(zr_config_t *c) {
-    (void)c;
 }
 static void set_lr(zr_config_t *c) {
     c->adamw.lr = 1e-5;
@@ -338,8 +336,7 @@ static const change_t *change_of(const zr_config_key_t *key) {
     return NULL;
 }
 
-static void test_supported_keys_change_their_field(void **state) {
-    (void)state;
+TEST(test_supported_keys_change_their_field) {
     size_t n_keys, n_changes = 0;
     const zr_config_key_t *keys = all_keys(&n_keys);
     for (size_t i = 0; i < n_keys; i++) {
@@ -360,8 +357,7 @@ static void test_supported_keys_change_their_field(void **state) {
     assert_int_equal(n_changes, sizeof(changes) / sizeof(changes[0]));
 }
 
-static void test_supported_keys_have_their_range(void **state) {
-    (void)state;
+TEST(test_supported_keys_have_their_range) {
     size_t n_keys;
     const zr_config_key_t *keys = all_keys(&n_keys);
     for (size_t i = 0; i < n_keys; i++) {
@@ -389,8 +385,7 @@ static void test_supported_keys_have_their_range(void **state) {
     }
 }
 
-static void test_choices(void **state) {
-    (void)state;
+TEST(test_choices) {
     size_t n_keys;
     const zr_config_key_t *keys = all_keys(&n_keys);
     for (size_t i = 0; i < n_keys; i++) {
@@ -410,8 +405,7 @@ static void test_choices(void **state) {
 
 /* ---- the others ------------------------------------------------------------------ */
 
-static void test_fixed_keys_have_one_value(void **state) {
-    (void)state;
+TEST(test_fixed_keys_have_one_value) {
     size_t n_keys, n_fixed = 0;
     const zr_config_key_t *keys = all_keys(&n_keys);
     for (size_t i = 0; i < n_keys; i++) {
@@ -424,8 +418,7 @@ static void test_fixed_keys_have_one_value(void **state) {
     assert_true(n_fixed > 50);
 }
 
-static void test_refused_keys_are_refused_by_name(void **state) {
-    (void)state;
+TEST(test_refused_keys_are_refused_by_name) {
     size_t n_keys, n_refused = 0;
     const zr_config_key_t *keys = all_keys(&n_keys);
     for (size_t i = 0; i < n_keys; i++) {
@@ -439,8 +432,7 @@ static void test_refused_keys_are_refused_by_name(void **state) {
     assert_true(n_refused > 50);
 }
 
-static void test_inert_keys_change_nothing(void **state) {
-    (void)state;
+TEST(test_inert_keys_change_nothing) {
     size_t n_keys, n_inert = 0;
     const zr_config_key_t *keys = all_keys(&n_keys);
     for (size_t i = 0; i < n_keys; i++) {
@@ -454,8 +446,7 @@ static void test_inert_keys_change_nothing(void **state) {
     assert_true(n_inert > 150);
 }
 
-static void test_types_are_checked(void **state) {
-    (void)state;
+TEST(test_types_are_checked) {
     static const struct {
         zr_key_type_t type;
         const char *wrong[4];
@@ -481,8 +472,7 @@ static void test_types_are_checked(void **state) {
             }
 }
 
-static void test_auto_and_null_leave_the_field(void **state) {
-    (void)state;
+TEST(test_auto_and_null_leave_the_field) {
     size_t n_keys;
     const zr_config_key_t *keys = all_keys(&n_keys);
     for (size_t i = 0; i < n_keys; i++) {
@@ -523,8 +513,7 @@ static void check_slip(const zr_config_key_t *key, const char *slip) {
         fail_msg("%s instead of %s: %s", slip, name, messages.text);
 }
 
-static void test_slips_are_answered_with_the_name(void **state) {
-    (void)state;
+TEST(test_slips_are_answered_with_the_name) {
     size_t n_keys;
     const zr_config_key_t *keys = all_keys(&n_keys);
     for (size_t i = 0; i < n_keys; i++) {
@@ -548,20 +537,4 @@ static void test_slips_are_answered_with_the_name(void **state) {
         slip[0] = (char)toupper((unsigned char)slip[0]); /* case */
         check_slip(&keys[i], slip);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table_is_whole),
-        cmocka_unit_test(test_supported_keys_change_their_field),
-        cmocka_unit_test(test_supported_keys_have_their_range),
-        cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_fixed_keys_have_one_value),
-        cmocka_unit_test(test_refused_keys_are_refused_by_name),
-        cmocka_unit_test(test_inert_keys_change_nothing),
-        cmocka_unit_test(test_types_are_checked),
-        cmocka_unit_test(test_auto_and_null_leave_the_field),
-        cmocka_unit_test(test_slips_are_answered_with_the_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,6 @@
  * Learning rates against numbers that DeepSpeed 0.19.8's own lr_schedules.py gave for these
  * parameters and values of last_batch_iteration.
  */
-#include <math.h>
-
 #include "tests/zero/config_helper.h"
 
 typedef struct rate {
@@ -26,15 +24,13 @@ static void check_rates(const zr_schedule_t *schedule, double lr, const rate_t *
 #define CHECK(schedule, lr, rates)                                                                 \
     check_rates(&(schedule), lr, rates, sizeof(rates) / sizeof(rates[0]))
 
-static void test_constant(void **state) {
-    (void)state;
+TEST(test_constant) {
     static const rate_t rates[] = {{0, 2e-4}, {1, 2e-4}, {1000000, 2e-4}};
     zr_schedule_t schedule = {.kind = ZR_SCHEDULE_CONSTANT, .warmup_steps = 10, .total_steps = 20};
     CHECK(schedule, 2e-4, rates);
 }
 
-static void test_warmup(void **state) {
-    (void)state;
+TEST(test_warmup) {
     static const rate_t log_rates[] = {
         {0, 1e-06},
         {1, 0.0004523944784981397},
@@ -58,15 +54,13 @@ static void test_warmup(void **state) {
 }
 
 /** warmup_num_steps 1 counts as 2; no warmup_max_lr means the optimizer's lr. */
-static void test_warmup_defaults(void **state) {
-    (void)state;
+TEST(test_warmup_defaults) {
     static const rate_t rates[] = {{0, 0.0}, {1, 0.0002}, {2, 0.0002}};
     zr_schedule_t schedule = {.kind = ZR_SCHEDULE_WARMUP, .warmup_log = true, .warmup_steps = 1};
     CHECK(schedule, 2e-4, rates);
 }
 
-static void test_warmup_decay(void **state) {
-    (void)state;
+TEST(test_warmup_decay) {
     static const rate_t log_rates[] = {
         {0, 1e-05},
         {1, 0.0003080196957073414},
@@ -98,8 +92,7 @@ static void test_warmup_decay(void **state) {
     CHECK(schedule, 2e-4, no_decay_rates);
 }
 
-static void test_warmup_cosine(void **state) {
-    (void)state;
+TEST(test_warmup_cosine) {
     static const rate_t linear_rates[] = {
         {0, 3e-05},
         {1, 5.85e-05},
@@ -140,8 +133,7 @@ static void test_warmup_cosine(void **state) {
 }
 
 /** What DeepSpeed does not have: no warm-up at all. */
-static void test_no_warmup(void **state) {
-    (void)state;
+TEST(test_no_warmup) {
     static const rate_t decay_rates[] = {{0, 1e-3}, {1, 0.75e-3}, {3, 0.25e-3}, {4, 0}, {9, 0}};
     zr_schedule_t schedule = {
         .kind = ZR_SCHEDULE_WARMUP_DECAY, .warmup_log = true, .total_steps = 4};
@@ -149,13 +141,4 @@ static void test_no_warmup(void **state) {
     static const rate_t warmup_rates[] = {{0, 1e-3}, {5, 1e-3}};
     schedule.kind = ZR_SCHEDULE_WARMUP;
     CHECK(schedule, 1e-3, warmup_rates);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_constant),        cmocka_unit_test(test_warmup),
-        cmocka_unit_test(test_warmup_defaults), cmocka_unit_test(test_warmup_decay),
-        cmocka_unit_test(test_warmup_cosine),   cmocka_unit_test(test_no_warmup),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

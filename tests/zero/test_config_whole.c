@@ -2,14 +2,7 @@
  * Telling whether a parser has dropped something: every text is what was made of it, and no text is
  * what was made of another.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <string.h>
-
+#include "tests/common/test.h"
 #include "zero/config_whole.h"
 
 static const char *const texts[] = {
@@ -37,8 +30,7 @@ static const char *const texts[] = {
 };
 #define N_TEXTS (sizeof(texts) / sizeof(texts[0]))
 
-static void each_is_itself_alone(void **state) {
-    (void)state;
+TEST(each_is_itself_alone) {
     for (size_t i = 0; i < N_TEXTS; i++) {
         json_t *root = json_loads(texts[i], JSON_DECODE_ANY, NULL);
         assert_non_null(root);
@@ -52,9 +44,8 @@ static void each_is_itself_alone(void **state) {
 }
 
 /* Longer than is compared: taken as it is. */
-static void long_numbers(void **state) {
+TEST(long_numbers) {
     char text[1000];
-    (void)state;
     memset(text, '0', sizeof(text));
     memcpy(text, "[0.", 3);
     memcpy(text + sizeof(text) - 3, "1]", 3);
@@ -62,12 +53,4 @@ static void long_numbers(void **state) {
     assert_non_null(root);
     assert_true(zr_config_is_whole(text, root));
     json_decref(root);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_is_itself_alone),
-        cmocka_unit_test(long_numbers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

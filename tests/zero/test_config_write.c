@@ -2,9 +2,9 @@
  * A configuration that is written and read back is the same, in every field that has a key and
  * says something; and nothing is written that neither DeepSpeed nor libzero needs to be told.
  */
-#include "tests/zero/config_helper.h"
-
 #include <jansson.h>
+
+#include "tests/zero/config_helper.h"
 
 static size_t throw(uint64_t * dice, size_t n) {
     *dice += 0x9e3779b97f4a7c15u;
@@ -104,9 +104,8 @@ static void expect_same(uint64_t seed, const zr_config_t *written, const zr_conf
     assert_string_equal(written->nvme.paths, read->nvme.paths);
 }
 
-static void what_is_written_is_read_back(void **state) {
+TEST(what_is_written_is_read_back) {
     messages_t messages;
-    (void)state;
     for (uint64_t seed = 1; seed <= 500; seed++) {
         zr_config_t config = choose(seed), read = zr_config_default();
         char *text = NULL;
@@ -120,10 +119,9 @@ static void what_is_written_is_read_back(void **state) {
 }
 
 /* The least there is to say: where the two differ in what they take for absent. */
-static void defaults_are_said_once(void **state) {
+TEST(defaults_are_said_once) {
     zr_config_t config = zr_config_default();
     char *text = NULL;
-    (void)state;
     assert_int_equal(zr_config_write_json(&config, NULL, &text), ZR_OK);
     json_t *object = json_loads(text, 0, NULL), *optimizer = json_object_get(object, "optimizer");
     json_t *zero = json_object_get(object, "zero_optimization");
@@ -143,10 +141,4 @@ static void defaults_are_said_once(void **state) {
     assert_int_equal(zr_config_write_json(&config, NULL, &text), ZR_OK);
     assert_non_null(strstr(text, "\"stage3_param_persistence_threshold\": 0"));
     free(text);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_written_is_read_back),
-                                       cmocka_unit_test(defaults_are_said_once)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,12 +2,7 @@
  * The design's two tables as tests: model states in memory per stage, and elements sent per
  * collective and step. Both are computed here from the sizes of the model, not from the runtime.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
 /* Sum of all parameters in toy.c, so that the report of the runtime is checked too. */
@@ -46,8 +41,7 @@ static void expect_states(const toy_options_t *options) {
         assert_int_equal(tag[ZR_TAG_GRADIENT_BUCKETS].peak, 0);
 }
 
-static void states_follow_the_table(void **state) {
-    (void)state;
+TEST(states_follow_the_table) {
     const int rank_counts[] = {1, 2, 3, 4, 8};
     for (int i = 0; i < 5; i++)
         for (int stage = 0; stage <= 3; stage++)
@@ -131,8 +125,7 @@ static void expect_traffic(const toy_options_t *options) {
     expect_replicas(options, &result, steps);
 }
 
-static void traffic_follows_the_formulas(void **state) {
-    (void)state;
+TEST(traffic_follows_the_formulas) {
     const int rank_counts[] = {1, 2, 3, 4, 8};
     for (int i = 0; i < 5; i++)
         for (int stage = 0; stage <= 3; stage++)
@@ -147,8 +140,7 @@ static void traffic_follows_the_formulas(void **state) {
             }
 }
 
-static void traffic_of_groups_follows_them_too(void **state) {
-    (void)state;
+TEST(traffic_of_groups_follows_them_too) {
     const int shapes[][2] = {{2, 1}, {4, 1}, {4, 2}, {4, 4}, {8, 2}, {8, 4}};
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
         for (int stage = 0; stage <= 3; stage++)
@@ -163,8 +155,7 @@ static void traffic_of_groups_follows_them_too(void **state) {
             }
 }
 
-static void reuse_saves_a_gather_and_costs_memory(void **state) {
-    (void)state;
+TEST(reuse_saves_a_gather_and_costs_memory) {
     toy_options_t options = toy_options_default(3, 4);
     toy_result_t result;
     options.config.reuse_elems = 1000000000;
@@ -186,8 +177,7 @@ static void reuse_saves_a_gather_and_costs_memory(void **state) {
     assert_true(gathered->peak <= 4 * (result.size.largest_unit_padded_elems + 2000));
 }
 
-static void a_budget_is_hard(void **state) {
-    (void)state;
+TEST(a_budget_is_hard) {
     toy_options_t options = toy_options_default(0, 4);
     options.config.prefetch_elems = 0;
     options.quiet = 1;
@@ -201,15 +191,4 @@ static void a_budget_is_hard(void **state) {
     options.config.stage = 3;
     toy_train_well(&options, &result);
     assert_true(result.device_memory.reserved.peak <= options.config.device_memory_bytes);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(states_follow_the_table),
-        cmocka_unit_test(traffic_follows_the_formulas),
-        cmocka_unit_test(traffic_of_groups_follows_them_too),
-        cmocka_unit_test(reuse_saves_a_gather_and_costs_memory),
-        cmocka_unit_test(a_budget_is_hard),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

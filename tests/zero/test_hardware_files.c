@@ -3,18 +3,10 @@
  * from, is of a name of its own, has rates that are possible beside each other, and is in the
  * document's table.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <jansson.h>
 
+#include "tests/common/test.h"
 #include "zero/hardware_json.h"
 
 #define FOLDER ZR_SOURCE_DIR "/hardware/"
@@ -69,11 +61,10 @@ static char *read_document(void) {
     return text;
 }
 
-static void descriptions_are_good(void **state) {
+TEST(descriptions_are_good) {
     struct dirent **entries = NULL;
     char names[MOST_FILES][64], path[512], row[512], *document = read_document();
     int n = scandir(FOLDER, &entries, is_description, alphasort);
-    (void)state;
     assert_true(n >= 5 && n <= MOST_FILES);
     for (int i = 0; i < n; i++) {
         zr_hardware_t hardware;
@@ -92,9 +83,4 @@ static void descriptions_are_good(void **state) {
     }
     free(entries);
     free(document);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(descriptions_are_good)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

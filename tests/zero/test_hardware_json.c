@@ -2,18 +2,8 @@
  * Hardware descriptions as files: what is written is read back as it was, and whatever is wrong in
  * a file is named, all of it, with the nearest figure there is.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "zero/hardware_json.h"
 
 static const char *const path = "test_hardware_json.tmp";
@@ -84,8 +74,7 @@ static void expect_same(const zr_hardware_t *a, const zr_hardware_t *b) {
         assert_true(zr_hardware_figure(a, &figures[i]) == zr_hardware_figure(b, &figures[i]));
 }
 
-static void test_round_trip(void **state) {
-    (void)state;
+TEST(test_round_trip) {
     for (int kind = ZR_HARDWARE_HOST; kind <= ZR_HARDWARE_CUDA; kind++) {
         zr_hardware_t written = unusual((zr_hardware_kind_t)kind), hardware;
         const char *sources[64] = {"a source", NULL, "another"};
@@ -106,8 +95,7 @@ static void test_round_trip(void **state) {
 }
 
 /* What is said of a file's figures begins with the file. */
-static void test_impossible(void **state) {
-    (void)state;
+TEST(test_impossible) {
     zr_hardware_t written = zr_hardware_default(), hardware;
     char expected[512];
     kept_t kept;
@@ -124,8 +112,7 @@ static void test_impossible(void **state) {
 }
 
 /* A figure that is left out is missed by its name, one by one. */
-static void test_missing(void **state) {
-    (void)state;
+TEST(test_missing) {
     size_t n = 0;
     const zr_figure_t *figures = zr_hardware_figures(&n);
     zr_hardware_t written = unusual(ZR_HARDWARE_CUDA), hardware;
@@ -178,8 +165,7 @@ static void refuse(const char *text, zr_status_t status, const char *message) {
     assert_memory_equal(&hardware, &before, sizeof(hardware));
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+TEST(test_refusals) {
     refuse("", ZR_ERR_FORMAT, "line 1");
     refuse("[1]", ZR_ERR_FORMAT, "an object");
     refuse("{\"name\": 1,}", ZR_ERR_FORMAT, "line 1, column");
@@ -215,14 +201,4 @@ static void test_refusals(void **state) {
     hardware.launch_s = -1.0;
     assert_int_equal(zr_hardware_write_json(&hardware, NULL, path, &log), ZR_ERR_ARGUMENT);
     assert_int_not_equal(access(path, F_OK), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_impossible),
-        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,16 +5,10 @@
  * the code once, not with every mixture of numbers, it meets fewer of the mixtures. With "beside",
  * on the host device, with collectives on a stream that has a thread.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <sys/wait.h>
-#include <unistd.h>
-#include <cmocka.h>
 
 #include "tests/common/late_device.h"
+#include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
 /* The smallest there is. */
@@ -77,8 +71,7 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
     return options;
 }
 
-static void late_streams_change_nothing(void **state) {
-    (void)state;
+TEST(late_streams_change_nothing) {
     toy_mixtures_t mixtures = mixtures_of();
     for (int stage = 0; stage <= 3; stage++)
         for (int n_ranks = least_ranks(); n_ranks <= 4; n_ranks++)
@@ -95,8 +88,7 @@ static void late_streams_change_nothing(void **state) {
 }
 
 /* Gradients come down and parameters go up on streams of their own. */
-static void late_streams_with_offload(void **state) {
-    (void)state;
+TEST(late_streams_with_offload) {
     toy_mixtures_t mixtures = mixtures_of();
     unsigned flags = 0;
     for (int stage = 0; stage <= 3; stage++)
@@ -134,8 +126,7 @@ static void late_streams_with_offload(void **state) {
 }
 
 /* Shards go up through buffers, which are read into again, and new parameters come down. */
-static void late_streams_with_offloaded_params(void **state) {
-    (void)state;
+TEST(late_streams_with_offloaded_params) {
     toy_mixtures_t mixtures = mixtures_of();
     unsigned flags = 0;
     for (int n_ranks = least_ranks(); n_ranks <= 3; n_ranks++)
@@ -175,8 +166,7 @@ static void skip_without_copies(void) {
 }
 
 /* New parameters come down from what is updated on the device, and from nothing else. */
-static void copies_of_params_are_exact(void **state) {
-    (void)state;
+TEST(copies_of_params_are_exact) {
     skip_without_copies();
     for (int optimizer = ZR_OFFLOAD_NONE; optimizer <= ZR_OFFLOAD_CPU; optimizer++) {
         toy_options_t options = variant(3, 2, 1);
@@ -234,8 +224,7 @@ static void expect_exact_copies(int stage, zr_offload_device_t gradients, size_t
                      (is_in_host ? 2 : 4) * 1024 * sizeof(zr_bf16_t) + 16384 * sizeof(float));
 }
 
-static void copies_are_exact(void **state) {
-    (void)state;
+TEST(copies_are_exact) {
     toy_mixtures_t mixtures = mixtures_of();
     skip_without_copies();
     for (int stage = 0; stage <= 3; stage++)
@@ -246,8 +235,7 @@ static void copies_are_exact(void **state) {
 }
 
 /* What is updated on the device goes up and back; no host buffers are needed for it. */
-static void copies_for_updates_on_the_device_are_exact(void **state) {
-    (void)state;
+TEST(copies_for_updates_on_the_device_are_exact) {
     skip_without_copies();
     for (int stage = 0; stage <= 3; stage++)
         for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++) {
@@ -276,8 +264,7 @@ static void copies_for_updates_on_the_device_are_exact(void **state) {
 }
 
 /* Without a norm to wait for, the host updates units while backward of others is under way. */
-static void early_updates_change_nothing(void **state) {
-    (void)state;
+TEST(early_updates_change_nothing) {
     skip_without_copies();
     toy_mixtures_t mixtures = mixtures_of();
     uint64_t n_early = 0;
@@ -317,8 +304,7 @@ static void early_updates_change_nothing(void **state) {
 }
 
 /* A norm that is not finite is then an error at every stage, with early updates or without. */
-static void overflow_that_is_not_checked_for_ends_the_run(void **state) {
-    (void)state;
+TEST(overflow_that_is_not_checked_for_ends_the_run) {
     for (int stage = 0; stage <= 3; stage++)
         for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_CPU; device++) {
             toy_options_t options = variant(stage, 2, 0);
@@ -337,8 +323,7 @@ static void overflow_that_is_not_checked_for_ends_the_run(void **state) {
 }
 
 /* A measurement decides, says what it found, and leaves nothing behind. */
-static void the_faster_place_is_chosen(void **state) {
-    (void)state;
+TEST(the_faster_place_is_chosen) {
     skip_without_copies();
     toy_options_t options = variant(2, 1, 0);
     toy_result_t result;
@@ -353,8 +338,7 @@ static void the_faster_place_is_chosen(void **state) {
                      report->device_elems_per_s > report->host_elems_per_s);
 }
 
-static void a_new_order_is_dropped_late_too(void **state) {
-    (void)state;
+TEST(a_new_order_is_dropped_late_too) {
     for (unsigned flags = 0; flags < 64; flags += stride(5, 13)) {
         toy_options_t options = variant(3, 2, flags);
         uint64_t reference = toy_hash(&options);
@@ -365,8 +349,7 @@ static void a_new_order_is_dropped_late_too(void **state) {
 }
 
 /* What was gathered ahead and is dropped may still be on its way when its memory is free. */
-static void what_is_gathered_ahead_may_be_dropped(void **state) {
-    (void)state;
+TEST(what_is_gathered_ahead_may_be_dropped) {
     for (int n_ranks = least_ranks(); n_ranks <= 3; n_ranks++)
         for (unsigned flags = 8; flags < 64; flags += stride(5, 29)) {
             toy_options_t options = variant(3, n_ranks, flags | 8);
@@ -389,8 +372,7 @@ static void what_is_gathered_ahead_may_be_dropped(void **state) {
 
 /* A run that ends somewhere, with work queued on all streams, gives nothing back that it uses: late
  * devices look at what is freed. */
-static void runs_end_anywhere(void **state) {
-    (void)state;
+TEST(runs_end_anywhere) {
     if (device_name != NULL)
         skip(); /* only late devices fail so */
     for (int stage = 2; stage <= 3; stage++)
@@ -437,8 +419,7 @@ static bool goes_wrong_without_waits(const toy_options_t *options, uint64_t refe
 }
 
 /* The control: late streams that do not wait are noticed. */
-static void without_waits_it_goes_wrong(void **state) {
-    (void)state;
+TEST(without_waits_it_goes_wrong) {
     if (device_name != NULL)
         skip(); /* only late devices can be told to */
     toy_options_t options = variant(3, 2, 0);
@@ -455,20 +436,5 @@ int main(int argc, char **argv) {
     is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
     if (argc > 1)
         device_name = is_beside ? "host" : argv[1];
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(late_streams_change_nothing),
-        cmocka_unit_test(late_streams_with_offload),
-        cmocka_unit_test(late_streams_with_offloaded_params),
-        cmocka_unit_test(copies_of_params_are_exact),
-        cmocka_unit_test(copies_are_exact),
-        cmocka_unit_test(copies_for_updates_on_the_device_are_exact),
-        cmocka_unit_test(the_faster_place_is_chosen),
-        cmocka_unit_test(early_updates_change_nothing),
-        cmocka_unit_test(overflow_that_is_not_checked_for_ends_the_run),
-        cmocka_unit_test(a_new_order_is_dropped_late_too),
-        cmocka_unit_test(what_is_gathered_ahead_may_be_dropped),
-        cmocka_unit_test(runs_end_anywhere),
-        cmocka_unit_test(without_waits_it_goes_wrong),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

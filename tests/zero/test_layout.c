@@ -1,10 +1,5 @@
 /* The layout of flat buffers, against its stated rules, for random parameters. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "zero/layout.h"
 
 #define MAX_PARAMS 12
@@ -58,8 +53,7 @@ static void check_flat(zr_layout_param_t *const *params, size_t n_params, bool f
     free(owner);
 }
 
-static void random_layouts_keep_the_rules(void **state) {
-    (void)state;
+TEST(random_layouts_keep_the_rules) {
     uint64_t seed = 7;
     for (int round = 0; round < 500; round++) {
         zr_layout_param_t storage[MAX_PARAMS], *params[MAX_PARAMS];
@@ -77,20 +71,11 @@ static void random_layouts_keep_the_rules(void **state) {
     }
 }
 
-static void sizes_that_overflow_are_refused(void **state) {
-    (void)state;
+TEST(sizes_that_overflow_are_refused) {
     zr_layout_param_t first = {.n_elems = SIZE_MAX / 2}, second = {.n_elems = 64};
     zr_layout_param_t *params[] = {&second, &first};
     zr_flat_t flat;
     assert_int_equal(zr_flat_build(params, 2, false, 3, &flat), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_flat_build(params, 1, false, 3, &flat), ZR_OK);
     zr_flat_clear(&flat);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_layouts_keep_the_rules),
-        cmocka_unit_test(sizes_that_overflow_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

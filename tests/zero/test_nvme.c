@@ -3,15 +3,9 @@
  * counted for whom, and the one message about room on the drives, which names what is there and
  * advises what helps that.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "tests/common/one_thing.h"
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 
 #define N_ELEMS 20000
 #define UNIT_BYTES ((size_t)8192)
@@ -40,7 +34,6 @@ static nvme_case_t a_case(zr_offload_device_t state, zr_offload_device_t params,
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
     nvme_case_t *c = context;
-    (void)rank;
     if (level == ZR_LOG_ERROR)
         snprintf(c->said, sizeof(c->said), "%s", message);
 }
@@ -133,8 +126,7 @@ static zr_status_t use_own(nvme_case_t *c, zr_runtime_t *runtime, const zr_exten
     return ZR_OK;
 }
 
-static void all_share_one_store(void **state) {
-    (void)state;
+TEST(all_share_one_store) {
     for (int optimizer = ZR_OFFLOAD_NONE; optimizer <= ZR_OFFLOAD_NVME; optimizer++)
         for (int params = ZR_OFFLOAD_NONE; params <= ZR_OFFLOAD_NVME; params++) {
             nvme_case_t c =
@@ -153,8 +145,7 @@ static zr_status_t expect_none(nvme_case_t *c, zr_runtime_t *runtime, const zr_e
 }
 
 /* Not even a ring, where nobody needs one; "floppy" cannot be opened. */
-static void there_is_none_without_need(void **state) {
-    (void)state;
+TEST(there_is_none_without_need) {
     nvme_case_t c = a_case(ZR_OFFLOAD_CPU, ZR_OFFLOAD_CPU, false);
     c.config.nvme.store = "floppy";
     c.use = expect_none;
@@ -163,12 +154,10 @@ static void there_is_none_without_need(void **state) {
 
 static zr_status_t add_more(nvme_case_t *c, zr_runtime_t *runtime, const zr_extents_t *own) {
     zr_extents_t more;
-    (void)own;
     return add_own(c, runtime, &more);
 }
 
-static void what_cannot_be_is_said(void **state) {
-    (void)state;
+TEST(what_cannot_be_is_said) {
     nvme_case_t c = a_case(ZR_OFFLOAD_CPU, ZR_OFFLOAD_CPU, true);
     c.use = add_more;
     assert_int_equal(run(&c), ZR_ERR_STATE);
@@ -191,8 +180,7 @@ static size_t blocks(size_t size_bytes) {
 }
 
 /* What fits to the byte is taken; a byte less is refused, with what needs how much. */
-static void one_message_about_room(void **state) {
-    (void)state;
+TEST(one_message_about_room) {
     for (unsigned parts = 1; parts < 8; parts++) {
         bool has_state = parts & 1, has_params = parts & 2, has_own = parts & 4;
         nvme_case_t c = a_case(has_state ? ZR_OFFLOAD_NVME : ZR_OFFLOAD_CPU,
@@ -221,14 +209,4 @@ static void one_message_about_room(void **state) {
         const char *once = strstr(c.said, "more --ranks");
         assert_true(once != NULL && strstr(once + 1, "more --ranks") == NULL);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_share_one_store),
-        cmocka_unit_test(there_is_none_without_need),
-        cmocka_unit_test(what_cannot_be_is_said),
-        cmocka_unit_test(one_message_about_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,15 +5,7 @@
  * the device whose name is the first argument; on another one than the host, what is offloaded has
  * to end in the bits that the host ends in.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
 #define STATE_BYTES 12
@@ -95,7 +87,6 @@ static void expect_same_bits(const toy_options_t *options, uint64_t reference) {
 static void every_placement_ends_in_the_same_bits(void **state) {
     static const int rank_counts[] = {1, 2, 4};
     unsigned flags = 0;
-    (void)state;
     for (int i = 0; i < 3; i += is_host ? 1 : 2)
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
             for (int stage = 0; stage <= 3; stage++) {
@@ -108,7 +99,6 @@ static void every_placement_ends_in_the_same_bits(void **state) {
 static void files_end_in_the_same_bits(void **state) {
     static const int rank_counts[] = {1, 2, 4};
     unsigned flags = 0;
-    (void)state;
     if (folders[0][0] == '\0')
         skip();
     for (int i = 0; i < 3; i++)
@@ -128,7 +118,6 @@ static void files_end_in_the_same_bits(void **state) {
 }
 
 static void how_it_is_moved_changes_nothing(void **state) {
-    (void)state;
     toy_options_t options = variant(2, 2, ZR_DTYPE_BF16, 7);
     uint64_t reference = toy_hash(&options);
     offload(&options, ZR_OFFLOAD_NVME, 1);
@@ -174,7 +163,6 @@ static void expect_traffic(const toy_options_t *options, uint64_t n_updates, uin
 }
 
 static void traffic_is_exact(void **state) {
-    (void)state;
     for (int stage = 0; stage <= 3; stage++)
         for (size_t i = 0; i < 3; i++)
             for (int is_small = 0; is_small < 2; is_small++) {
@@ -191,7 +179,6 @@ static void traffic_is_exact(void **state) {
 }
 
 static void a_skipped_step_writes_nothing(void **state) {
-    (void)state;
     toy_options_t options = variant(1, 2, ZR_DTYPE_F32, 0);
     offload(&options, ZR_OFFLOAD_NVME, 1);
     options.quiet = true;
@@ -207,7 +194,6 @@ static void a_skipped_step_writes_nothing(void **state) {
  */
 
 static void what_is_offloaded_is_not_on_the_device(void **state) {
-    (void)state;
     for (int device = ZR_OFFLOAD_NONE; device <= ZR_OFFLOAD_NVME; device++)
         for (size_t i = 0; i < 3; i++) {
             toy_options_t options = variant(3, 2, ZR_DTYPE_F32, 0);
@@ -234,7 +220,6 @@ static void what_is_offloaded_is_not_on_the_device(void **state) {
 
 /* What may stay in host memory does, as far as sub-groups fit. */
 static void nvme_is_shared_with_the_host(void **state) {
-    (void)state;
     for (size_t most = 0; most < 30000; most += 3000)
         for (int stage = 0; stage <= 3; stage++) {
             toy_options_t options = variant(stage, 2, ZR_DTYPE_BF16, 16);
@@ -258,7 +243,6 @@ static void nvme_is_shared_with_the_host(void **state) {
 /* Of gradients, as of state: at least the fraction waits in host memory, and by a sub-group more at
  * most; all of a shard's are somewhere. */
 static void a_fraction_of_gradients_waits_in_host_memory(void **state) {
-    (void)state;
     for (int stage = 2; stage <= 3; stage++)
         for (int percent = 0; percent <= 100; percent += 20) {
             toy_options_t options = variant(stage, 2, ZR_DTYPE_F32, 16);
@@ -280,7 +264,6 @@ static void a_fraction_of_gradients_waits_in_host_memory(void **state) {
 
 /* Buffers are what NVMe needs of the host, as few and as large as was said. */
 static void host_memory_does_not_grow_with_the_model(void **state) {
-    (void)state;
     toy_options_t options = variant(1, 1, ZR_DTYPE_F32, 0);
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, 1);
@@ -306,7 +289,6 @@ static void host_memory_does_not_grow_with_the_model(void **state) {
 
 /* There are never more buffers than sub-groups, nor larger ones. */
 static void few_groups_need_few_buffers(void **state) {
-    (void)state;
     toy_options_t options = variant(1, 1, ZR_DTYPE_F32, 0);
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, 1);
@@ -320,7 +302,6 @@ static void few_groups_need_few_buffers(void **state) {
 
 /* What the store itself takes of the host is in the budget, too. */
 static void the_store_is_counted(void **state) {
-    (void)state;
     if (folders[0][0] == '\0')
         skip();
     toy_options_t options = variant(1, 1, ZR_DTYPE_F32, 0);
@@ -335,7 +316,6 @@ static void the_store_is_counted(void **state) {
 
 /* Device memory that holds the model without its states is enough. */
 static void a_device_budget_without_states_is_enough(void **state) {
-    (void)state;
     toy_options_t options = variant(2, 2, ZR_DTYPE_F32, 0);
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, 1);
@@ -353,7 +333,6 @@ static void a_device_budget_without_states_is_enough(void **state) {
  * ------------------------------------------------------------------------------------- */
 
 static void what_cannot_be_is_said(void **state) {
-    (void)state;
     toy_options_t options = variant(1, 2, ZR_DTYPE_F32, 0);
     offload(&options, ZR_OFFLOAD_NVME, 1);
     options.config.nvme.capacity_bytes = 100000;
@@ -374,7 +353,6 @@ static void what_cannot_be_is_said(void **state) {
 
 static int find_folders(void **state) {
     const char *base = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
-    (void)state;
     for (int i = 0; i < 2; i++) {
         snprintf(folders[i], sizeof(folders[i]), "%.30s/zr-test-offload-XXXXXX", base);
         if (mkdtemp(folders[i]) == NULL)
@@ -399,7 +377,6 @@ static int find_folders(void **state) {
 
 /* Nothing is left in them. */
 static int leave_folders(void **state) {
-    (void)state;
     return folders[0][0] == '\0' ? 0 : rmdir(folders[0]) | rmdir(folders[1]);
 }
 

@@ -3,14 +3,8 @@
  * error, said where it was met, and the other rank does not wait; or it goes on and ends in the
  * same weights. Never in others.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <unistd.h>
-#include <cmocka.h>
-
 #include "offload/store_backend.h"
+#include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
 /* A run takes milliseconds; one that takes this long hangs. */
@@ -159,8 +153,7 @@ static void train(const placement_t *placement, fault_t fault, size_t fault_at,
     alarm(0);
 }
 
-static void late_ends_change_nothing(void **state) {
-    (void)state;
+TEST(late_ends_change_nothing) {
     for (size_t i = 0; i < N_PLACEMENTS; i++) {
         toy_result_t result;
         toy_options_t options = options_of(&placements[i]);
@@ -185,8 +178,7 @@ static void expect_end(const toy_result_t *result, zr_status_t status, const cha
         assert_int_equal(result->status[0], ZR_ERR_COMM);
 }
 
-static void each_request_may_fail(void **state) {
-    (void)state;
+TEST(each_request_may_fail) {
     for (size_t i = 0; i < N_PLACEMENTS; i++) {
         toy_result_t result;
         size_t n_requests;
@@ -204,8 +196,7 @@ static void each_request_may_fail(void **state) {
 }
 
 /* A flipped bit is found when the piece is read again; in what is not read again it is nothing. */
-static void each_bit_may_flip(void **state) {
-    (void)state;
+TEST(each_bit_may_flip) {
     for (size_t i = 0; i < N_PLACEMENTS; i++) {
         toy_result_t result;
         size_t n_found = 0, n_requests, n_puts;
@@ -228,8 +219,7 @@ static void each_bit_may_flip(void **state) {
 
 /* A bit of any chunk that changes after it was read, and before it is updated, is found: no weight
  * is made of it. */
-static void each_chunk_may_change_before_use(void **state) {
-    (void)state;
+TEST(each_chunk_may_change_before_use) {
     for (size_t i = 0; i < N_PLACEMENTS; i++) {
         toy_result_t result;
         train(&placements[i], NO_FAULT, 0, &result);
@@ -241,14 +231,4 @@ static void each_chunk_may_change_before_use(void **state) {
             expect_end(&result, ZR_ERR_FORMAT, "are not those that were put", reference);
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(late_ends_change_nothing),
-        cmocka_unit_test(each_request_may_fail),
-        cmocka_unit_test(each_bit_may_flip),
-        cmocka_unit_test(each_chunk_may_change_before_use),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,13 +2,7 @@
  * The runtime against an oracle: the same training as a few loops in double precision, without
  * shards, flat buffers or collectives.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
 #define N_STEPS 4
@@ -97,8 +91,7 @@ static void check(const toy_options_t *options) {
         free(params[p]);
 }
 
-static void training_agrees_with_the_oracle(void **state) {
-    (void)state;
+TEST(training_agrees_with_the_oracle) {
     for (int stage = 0; stage <= 3; stage++)
         for (int clip = 0; clip < 2; clip++) {
             toy_options_t options = toy_options_default(stage, 3);
@@ -107,11 +100,4 @@ static void training_agrees_with_the_oracle(void **state) {
             options.config.clip = clip ? 1.0 : 0;
             check(&options);
         }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_agrees_with_the_oracle),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

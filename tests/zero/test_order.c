@@ -2,14 +2,8 @@
  * The recorded order of units, ranks that leave it, and calls that do not fit the state. With
  * "beside", collectives are on streams that have a thread.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <cmocka.h>
-
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
 static bool is_beside;
@@ -20,8 +14,7 @@ static toy_options_t options_of(int stage, int n_ranks) {
     return options;
 }
 
-static void a_common_new_order_is_recorded_again(void **state) {
-    (void)state;
+TEST(a_common_new_order_is_recorded_again) {
     for (int n_ranks = 1; n_ranks <= 3; n_ranks++) {
         toy_options_t options = options_of(3, n_ranks);
         toy_result_t result;
@@ -36,8 +29,7 @@ static void a_common_new_order_is_recorded_again(void **state) {
     }
 }
 
-static void a_stray_rank_ends_all_with_names(void **state) {
-    (void)state;
+TEST(a_stray_rank_ends_all_with_names) {
     for (int stage = 1; stage <= 3; stage++)
         for (int prefetch = 0; prefetch < 2; prefetch++) {
             toy_options_t options = options_of(stage, 3);
@@ -56,8 +48,7 @@ static void a_stray_rank_ends_all_with_names(void **state) {
         }
 }
 
-static void a_rank_with_another_configuration_is_refused(void **state) {
-    (void)state;
+TEST(a_rank_with_another_configuration_is_refused) {
     toy_options_t options = options_of(2, 3);
     options.other_rank = 2;
     options.quiet = 1;
@@ -89,8 +80,7 @@ static bool alone_fails(toy_options_t *options) {
     return failed;
 }
 
-static void a_rank_that_fails_alone_ends_all(void **state) {
-    (void)state;
+TEST(a_rank_that_fails_alone_ends_all) {
     for (int stage = 0; stage <= 3; stage++)
         for (int every = 0; every < 2; every++) {
             toy_options_t options = options_of(stage, 3);
@@ -120,8 +110,6 @@ typedef struct fixture {
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
-    (void)level;
-    (void)rank;
     snprintf(((fixture_t *)context)->message, sizeof(((fixture_t *)context)->message), "%s",
              message);
 }
@@ -160,8 +148,7 @@ static void expect_message(const fixture_t *f, const char *part) {
         fail_msg("the message is \"%s\", without \"%s\"", f->message, part);
 }
 
-static void calls_that_do_not_fit_are_refused(void **state) {
-    (void)state;
+TEST(calls_that_do_not_fit_are_refused) {
     for (int stage = 0; stage <= 3; stage++) {
         fixture_t f;
         void *grad;
@@ -203,8 +190,7 @@ static void reduce_by_hand(zr_unit_t *unit) {
 }
 
 /* A micro-batch that is refused because a unit is missing begins once that unit has come. */
-static void a_refused_micro_batch_changes_nothing(void **state) {
-    (void)state;
+TEST(a_refused_micro_batch_changes_nothing) {
     for (int stage = 0; stage <= 3; stage++) {
         fixture_t f;
         zr_unit_t *second;
@@ -231,8 +217,7 @@ static void a_refused_micro_batch_changes_nothing(void **state) {
 }
 
 /* Each name is one's own, among as many as a large model has. */
-static void names_differ(void **state) {
-    (void)state;
+TEST(names_differ) {
     fixture_t f;
     char name[32];
     open_fixture(&f, 1);
@@ -259,8 +244,7 @@ static void names_differ(void **state) {
     close_fixture(&f);
 }
 
-static void wrong_declarations_are_refused(void **state) {
-    (void)state;
+TEST(wrong_declarations_are_refused) {
     fixture_t f;
     zr_unit_t *unit;
     zr_param_t *param;
@@ -294,8 +278,7 @@ static void wrong_declarations_are_refused(void **state) {
 }
 
 /* What the update could not work with is refused where it is said, not in the first step. */
-static void groups_have_factors_of_fp32(void **state) {
-    (void)state;
+TEST(groups_have_factors_of_fp32) {
     static const zr_group_t wrong[] = {{"g", -1, 1},   {"g", NAN, 1},     {"g", INFINITY, 1},
                                        {"g", 1e39, 1}, {"g", 0, -0.5},    {"g", 0, NAN},
                                        {"g", 0, 1e39}, {"g", 0, INFINITY}};
@@ -316,8 +299,7 @@ static void groups_have_factors_of_fp32(void **state) {
 }
 
 /* A refused call leaves a runtime that goes on. */
-static void places_that_are_missing_change_nothing(void **state) {
-    (void)state;
+TEST(places_that_are_missing_change_nothing) {
     fixture_t f;
     void *grad;
     bool ended;
@@ -343,8 +325,7 @@ static void places_that_are_missing_change_nothing(void **state) {
     close_fixture(&f);
 }
 
-static void parameters_can_be_read(void **state) {
-    (void)state;
+TEST(parameters_can_be_read) {
     fixture_t f;
     float values[15];
     open_fixture(&f, 2);
@@ -359,18 +340,5 @@ static void parameters_can_be_read(void **state) {
 
 int main(int argc, char **argv) {
     is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_common_new_order_is_recorded_again),
-        cmocka_unit_test(a_stray_rank_ends_all_with_names),
-        cmocka_unit_test(a_rank_with_another_configuration_is_refused),
-        cmocka_unit_test(a_rank_that_fails_alone_ends_all),
-        cmocka_unit_test(calls_that_do_not_fit_are_refused),
-        cmocka_unit_test(a_refused_micro_batch_changes_nothing),
-        cmocka_unit_test(names_differ),
-        cmocka_unit_test(wrong_declarations_are_refused),
-        cmocka_unit_test(groups_have_factors_of_fp32),
-        cmocka_unit_test(places_that_are_missing_change_nothing),
-        cmocka_unit_test(parameters_can_be_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

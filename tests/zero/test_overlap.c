@@ -5,14 +5,9 @@
  * communicator, and the run would fail.
  */
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <cmocka.h>
 
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 #include "zero/runtime_internal.h"
 
 enum { N_UNITS = 3, N_ELEMS = 5000, N_STEPS = 5, HOLDER = 1 };
@@ -36,7 +31,6 @@ typedef struct model {
 
 static void wait_for_other(void *context, zr_stream_t *stream) {
     shared_t *shared = context;
-    (void)stream;
     sem_wait(&shared->has_computed);
 }
 
@@ -152,21 +146,11 @@ static void expect_overlap(bool plan_memory, int first_held) {
 }
 
 /* The first step learns the order of units, which the others gather along. */
-static void collectives_run_beside_compute(void **state) {
-    (void)state;
+TEST(collectives_run_beside_compute) {
     expect_overlap(false, 1);
 }
 
 /* The second step is another one than the first, so that the third has the first plan that fits. */
-static void with_planned_memory_too(void **state) {
-    (void)state;
+TEST(with_planned_memory_too) {
     expect_overlap(true, 2);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_run_beside_compute),
-        cmocka_unit_test(with_planned_memory_too),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

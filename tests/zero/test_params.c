@@ -4,14 +4,7 @@
  * what is being computed with, and no more. The store "memory" stands for a drive; "uring" is used
  * in a folder below $TMPDIR or /tmp.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
 #define SMALL_BUFFER 0    /* the smallest: 4096 bytes, and the toy's largest parameter is split */
@@ -73,9 +66,8 @@ static void expect_same_bits(toy_options_t options, uint64_t reference) {
             }
 }
 
-static void every_placement_ends_in_the_same_bits(void **state) {
+TEST(every_placement_ends_in_the_same_bits) {
     unsigned flags = 0;
-    (void)state;
     for (int i = 0; i < 3; i++)
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
             for (int variants = 0; variants < 2; variants++) {
@@ -85,8 +77,7 @@ static void every_placement_ends_in_the_same_bits(void **state) {
             }
 }
 
-static void how_it_is_moved_changes_nothing(void **state) {
-    (void)state;
+TEST(how_it_is_moved_changes_nothing) {
     for (unsigned flags = 0; flags < 256; flags += 5) {
         toy_options_t options = variant(2, (zr_dtype_t)(flags % 2), flags);
         uint64_t reference = toy_hash(&options);
@@ -124,10 +115,9 @@ static void expect_fraction(const toy_options_t *options, const toy_result_t *re
         assert_int_equal(result->device_memory.by_tag[ZR_TAG_GATHERED_PARAMETERS].peak, 0);
 }
 
-static void a_fraction_may_stay_on_the_device(void **state) {
+TEST(a_fraction_may_stay_on_the_device) {
     static const double ratios[] = {0, 0.3, 0.7};
     unsigned flags = 0;
-    (void)state;
     for (unsigned i = 0; i < 54; i++) {
         flags = (flags + 93) % 64;
         toy_options_t options =
@@ -147,8 +137,7 @@ static void a_fraction_may_stay_on_the_device(void **state) {
     }
 }
 
-static void files_end_in_the_same_bits(void **state) {
-    (void)state;
+TEST(files_end_in_the_same_bits) {
     if (folder[0] == '\0')
         skip();
     for (unsigned i = 0; i < 12; i++) {
@@ -186,8 +175,7 @@ static void expect_traffic(const toy_options_t *options, uint64_t n_updates) {
     }
 }
 
-static void traffic_is_exact(void **state) {
-    (void)state;
+TEST(traffic_is_exact) {
     for (unsigned i = 0; i < 24; i++) {
         unsigned flags = (i & 1 ? 4u : 0u) | (i & 2 ? 16u : 0u) | (i & 4 ? 32u : 0u);
         toy_options_t options = variant(1 + (int)(i % 3), (zr_dtype_t)(i & 1), flags);
@@ -201,8 +189,7 @@ static void traffic_is_exact(void **state) {
 }
 
 /* All micro-batches but the first, which is recorded, are read ahead of. */
-static void reads_are_foreseen(void **state) {
-    (void)state;
+TEST(reads_are_foreseen) {
     for (unsigned flags = 0; flags < 64; flags++) {
         toy_options_t options = variant(2, ZR_DTYPE_BF16, flags & ~8u);
         toy_result_t result;
@@ -219,8 +206,7 @@ static void reads_are_foreseen(void **state) {
 
 /* A step's end begins to read for the next, into all buffers: an evaluation in between drops that,
  * and what the step reads is as without one. */
-static void the_end_of_a_step_reads_ahead(void **state) {
-    (void)state;
+TEST(the_end_of_a_step_reads_ahead) {
     for (unsigned flags = 0; flags < 64; flags++) {
         toy_options_t options = variant(2, ZR_DTYPE_BF16, flags & ~8u);
         toy_result_t result;
@@ -245,8 +231,7 @@ static void the_end_of_a_step_reads_ahead(void **state) {
 
 /* The micro-batch that changes the order is recorded from there on; where a unit was gathered in
  * vain, the next one again. After that it is foreseen. */
-static void a_new_order_is_foreseen_again(void **state) {
-    (void)state;
+TEST(a_new_order_is_foreseen_again) {
     for (unsigned is_prefetching = 0; is_prefetching < 2; is_prefetching++) {
         toy_options_t options = variant(2, ZR_DTYPE_F32, is_prefetching ? 0 : 32);
         toy_result_t result;
@@ -261,8 +246,7 @@ static void a_new_order_is_foreseen_again(void **state) {
     }
 }
 
-static void a_skipped_step_writes_nothing(void **state) {
-    (void)state;
+TEST(a_skipped_step_writes_nothing) {
     toy_options_t options = variant(2, ZR_DTYPE_F32, 0);
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
     options.quiet = true;
@@ -277,8 +261,7 @@ static void a_skipped_step_writes_nothing(void **state) {
 /* ---- memory ------------------------------------------------------------------------------------
  */
 
-static void shards_are_where_they_should_be(void **state) {
-    (void)state;
+TEST(shards_are_where_they_should_be) {
     for (int i = 0; i < 3; i++)
         for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++) {
             toy_options_t options = variant(rank_counts[i], ZR_DTYPE_F32, 4);
@@ -303,8 +286,7 @@ static void shards_are_where_they_should_be(void **state) {
 }
 
 /* A buffer is no larger than the largest shard, and there are no more than there are parts. */
-static void buffers_are_as_large_as_needed(void **state) {
-    (void)state;
+TEST(buffers_are_as_large_as_needed) {
     toy_options_t options = variant(2, ZR_DTYPE_F32, 0);
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, 1000000);
@@ -318,8 +300,7 @@ static void buffers_are_as_large_as_needed(void **state) {
     assert_true(result.offload[0].params.n_buffers < 7);
 }
 
-static void some_may_stay_in_host_memory(void **state) {
-    (void)state;
+TEST(some_may_stay_in_host_memory) {
     toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
@@ -339,8 +320,7 @@ static void some_may_stay_in_host_memory(void **state) {
 }
 
 /* Device memory that does not hold the parameters is enough. */
-static void a_device_budget_without_parameters_is_enough(void **state) {
-    (void)state;
+TEST(a_device_budget_without_parameters_is_enough) {
     for (int device = ZR_OFFLOAD_CPU; device <= ZR_OFFLOAD_NVME; device++) {
         toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
         toy_result_t result;
@@ -362,8 +342,7 @@ static void a_device_budget_without_parameters_is_enough(void **state) {
 /* ---- refusals ----------------------------------------------------------------------------------
  */
 
-static void what_cannot_be_is_said(void **state) {
-    (void)state;
+TEST(what_cannot_be_is_said) {
     for (int stage = 0; stage < 3; stage++) {
         toy_options_t options = toy_options_default(stage, 2);
         offload(&options, ZR_OFFLOAD_CPU, SMALL_BUFFER);
@@ -386,8 +365,7 @@ static void what_cannot_be_is_said(void **state) {
 }
 
 /* State and parameters share the capacity. */
-static void the_capacity_is_for_all_together(void **state) {
-    (void)state;
+TEST(the_capacity_is_for_all_together) {
     toy_options_t options = variant(1, ZR_DTYPE_F32, 0);
     toy_result_t result;
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
@@ -409,7 +387,6 @@ static void the_capacity_is_for_all_together(void **state) {
 
 static int find_folder(void **state) {
     const char *base = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
-    (void)state;
     snprintf(folder, sizeof(folder), "%.30s/zr-test-params-XXXXXX", base);
     if (mkdtemp(folder) == NULL)
         return -1;
@@ -430,27 +407,7 @@ static int find_folder(void **state) {
 
 /* Nothing is left in it. */
 static int leave_folder(void **state) {
-    (void)state;
     return folder[0] == '\0' ? 0 : rmdir(folder);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_placement_ends_in_the_same_bits),
-        cmocka_unit_test(how_it_is_moved_changes_nothing),
-        cmocka_unit_test(a_fraction_may_stay_on_the_device),
-        cmocka_unit_test(files_end_in_the_same_bits),
-        cmocka_unit_test(traffic_is_exact),
-        cmocka_unit_test(reads_are_foreseen),
-        cmocka_unit_test(the_end_of_a_step_reads_ahead),
-        cmocka_unit_test(a_new_order_is_foreseen_again),
-        cmocka_unit_test(a_skipped_step_writes_nothing),
-        cmocka_unit_test(shards_are_where_they_should_be),
-        cmocka_unit_test(buffers_are_as_large_as_needed),
-        cmocka_unit_test(some_may_stay_in_host_memory),
-        cmocka_unit_test(a_device_budget_without_parameters_is_enough),
-        cmocka_unit_test(what_cannot_be_is_said),
-        cmocka_unit_test(the_capacity_is_for_all_together),
-    };
-    return cmocka_run_group_tests(tests, find_folder, leave_folder);
-}
+const test_group_t test_group = {find_folder, leave_folder};

@@ -4,13 +4,7 @@
  * name is the first argument; another one than the host has to end in the host's bits, and meets
  * fewer of the mixtures; fewer still where it is emulated.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
 static const int rank_counts[] = {1, 2, 3, 4, 8};
@@ -69,9 +63,8 @@ static toy_options_t variant(int n_ranks, zr_dtype_t dtype, unsigned flags) {
     return options;
 }
 
-static void all_stages_agree(void **state) {
+TEST(all_stages_agree) {
     toy_mixtures_t mixtures = {.every = mixtures_step};
-    (void)state;
     for (int i = 0; i < N_RANK_COUNTS; i += ranks_step)
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
             for (unsigned flags = 0; flags < 16; flags += flags_step) {
@@ -83,9 +76,8 @@ static void all_stages_agree(void **state) {
             }
 }
 
-static void accumulation_agrees_in_pairs(void **state) {
+TEST(accumulation_agrees_in_pairs) {
     toy_mixtures_t mixtures = {.every = mixtures_step};
-    (void)state;
     for (int i = 0; i < N_RANK_COUNTS; i += ranks_step)
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
             for (unsigned flags = 0; flags < 16; flags += 2 + flags_step) {
@@ -101,10 +93,9 @@ static void accumulation_agrees_in_pairs(void **state) {
 }
 
 /* Groups of ranks: the stages agree, and of one rank each, or of all, with one group. */
-static void groups_agree(void **state) {
+TEST(groups_agree) {
     toy_mixtures_t mixtures = {.every = mixtures_step};
     static const int shapes[][2] = {{2, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 4}};
-    (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i += (size_t)ranks_step)
         for (int dtype = ZR_DTYPE_F32; dtype <= ZR_DTYPE_BF16; dtype++)
             for (unsigned flags = 0; flags < 16; flags += 4 + flags_step) {
@@ -124,8 +115,7 @@ static void groups_agree(void **state) {
 
 /* Sums of one rank each, or of all ranks, are sums in rank order. What a norm adds up does depend
  * on the shards, so nothing is clipped. */
-static void the_two_ends_of_grouping_are_one_group(void **state) {
-    (void)state;
+TEST(the_two_ends_of_grouping_are_one_group) {
     for (int stage = 0; stage <= 3; stage++)
         for (unsigned flags = 0; flags < 16; flags += 4 * flags_step) {
             toy_options_t options = variant(4, flags & 4 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32, flags);
@@ -141,8 +131,7 @@ static void the_two_ends_of_grouping_are_one_group(void **state) {
 }
 
 /* Rounding apart, a model trained in groups is the one trained in one. */
-static void groups_train_the_same_model(void **state) {
-    (void)state;
+TEST(groups_train_the_same_model) {
     for (int stage = 0; stage <= 3; stage++) {
         toy_options_t options = variant(8, ZR_DTYPE_F32, 1);
         toy_result_t whole, grouped;
@@ -159,8 +148,7 @@ static void groups_train_the_same_model(void **state) {
     }
 }
 
-static void how_it_is_done_changes_nothing(void **state) {
-    (void)state;
+TEST(how_it_is_done_changes_nothing) {
     toy_options_t options = variant(3, ZR_DTYPE_BF16, 7);
     options.config.stage = 3;
     uint64_t reference = hash_of(&options);
@@ -176,8 +164,7 @@ static void how_it_is_done_changes_nothing(void **state) {
     assert_true(hash_of(&options) == reference);
 }
 
-static void one_ulp_is_noticed(void **state) {
-    (void)state;
+TEST(one_ulp_is_noticed) {
     for (int stage = 0; stage <= 3; stage++) {
         toy_options_t options = toy_options_default(stage, 3);
         uint64_t reference = hash_of(&options);
@@ -186,8 +173,7 @@ static void one_ulp_is_noticed(void **state) {
     }
 }
 
-static void options_matter(void **state) {
-    (void)state;
+TEST(options_matter) {
     uint64_t seen[16];
     for (unsigned flags = 0; flags < 16; flags++) {
         toy_options_t options = variant(2, ZR_DTYPE_F32, flags);
@@ -197,8 +183,7 @@ static void options_matter(void **state) {
     }
 }
 
-static void a_step_that_is_not_finite_is_skipped(void **state) {
-    (void)state;
+TEST(a_step_that_is_not_finite_is_skipped) {
     for (int stage = 0; stage <= 3; stage++) {
         toy_options_t options = toy_options_default(stage, 2);
         options.quiet = 1;
@@ -226,16 +211,5 @@ int main(int argc, char **argv) {
     if (zr_device_open(opened, NULL, &device) == ZR_ERR_UNSUPPORTED)
         return 77; /* said by the log */
     zr_device_close(&device);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_stages_agree),
-        cmocka_unit_test(accumulation_agrees_in_pairs),
-        cmocka_unit_test(groups_agree),
-        cmocka_unit_test(the_two_ends_of_grouping_are_one_group),
-        cmocka_unit_test(groups_train_the_same_model),
-        cmocka_unit_test(how_it_is_done_changes_nothing),
-        cmocka_unit_test(one_ulp_is_noticed),
-        cmocka_unit_test(options_matter),
-        cmocka_unit_test(a_step_that_is_not_finite_is_skipped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -3,13 +3,7 @@
  * once and on late ones, it ends in the bits of one without plans, and once the order of the units
  * is known, its steps follow their plan.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
 /* The first step is learnt, and the second where units are prefetched in the order of the first. */
@@ -52,8 +46,7 @@ static toy_options_t variant(int stage, unsigned flags) {
     return options;
 }
 
-static void plans_change_no_bit(void **state) {
-    (void)state;
+TEST(plans_change_no_bit) {
     for (int stage = 0; stage <= 3; stage++)
         for (unsigned flags = 0; flags < 64; flags += 64 / 8 - 1) {
             toy_options_t options = variant(stage, flags);
@@ -66,20 +59,11 @@ static void plans_change_no_bit(void **state) {
         }
 }
 
-static void another_order_is_learnt(void **state) {
-    (void)state;
+TEST(another_order_is_learnt) {
     for (unsigned flags = 0; flags < 4; flags++) {
         toy_options_t options = variant(3, flags);
         options.n_steps = 12;
         options.reorder_step = 5;
         check(&options, 5);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_change_no_bit),
-        cmocka_unit_test(another_order_is_learnt),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

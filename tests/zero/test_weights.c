@@ -2,15 +2,8 @@
  * Looking at all parameters: the hash is the one of zr_runtime_weights_xxh3, and what is not finite
  * is counted, trainable and frozen, wherever it is in a tensor, once for all ranks.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 
 #define N_ELEMS 20000 /* more than are looked at at a time */
 
@@ -70,9 +63,8 @@ static void run(job_t *job, int n_ranks) {
     }
 }
 
-static void what_is_not_finite_is_counted(void **state) {
+TEST(what_is_not_finite_is_counted) {
     static const float values[] = {NAN, -NAN, INFINITY, -INFINITY};
-    (void)state;
     for (int i = 0; i < 8; i++) {
         job_t job = {.stage = i % 4, .bad = {0, N_ELEMS - 1}, .value = values[i % 4]};
         run(&job, 1 + i % 3);
@@ -80,17 +72,8 @@ static void what_is_not_finite_is_counted(void **state) {
     }
 }
 
-static void large_numbers_are_finite(void **state) {
+TEST(large_numbers_are_finite) {
     job_t job = {.stage = 3, .bad = {77, 16384}, .value = -3.4e38f};
-    (void)state;
     run(&job, 2);
     assert_int_equal(job.weights[0].n_non_finite, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_not_finite_is_counted),
-        cmocka_unit_test(large_numbers_are_finite),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

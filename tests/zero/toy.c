@@ -1,19 +1,9 @@
 /* The toy model: see toy.h. */
-#include "tests/zero/toy.h"
-
 #include <assert.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/common/late_device.h"
+#include "tests/common/test.h"
+#include "tests/zero/toy.h"
 #include "zero/runtime_internal.h"
 
 /* Sizes 0, 1, 7, primes, and one larger than the staging buffer; -1 ends a unit. */

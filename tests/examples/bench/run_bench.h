@@ -4,16 +4,10 @@
 #ifndef ZR_TESTS_EXAMPLES_BENCH_RUN_BENCH_H
 #define ZR_TESTS_EXAMPLES_BENCH_RUN_BENCH_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <jansson.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
+
+#include "tests/common/test.h"
 
 /* Run zero-bench with these arguments (of a shell); its output, and what it exited with. */
 static inline int run(const char *arguments, char *output, size_t output_bytes) {

@@ -1,13 +1,6 @@
 /* The sequences of calls that allocators are timed with are what they are said to be. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <string.h>
-
 #include "examples/bench/alloc_calls.h"
+#include "tests/common/test.h"
 
 static zr_log_t quiet;
 
@@ -53,8 +46,7 @@ static counts_t check_calls(const calls_t *calls) {
     return counts;
 }
 
-static void test_step(void **state) {
-    (void)state;
+TEST(test_step) {
     calls_t calls;
     assert_int_equal(calls_make_step(&quiet, &calls), ZR_OK);
     counts_t counts = check_calls(&calls);
@@ -73,8 +65,7 @@ static void test_step(void **state) {
     calls_free(&calls);
 }
 
-static void test_irregular(void **state) {
-    (void)state;
+TEST(test_irregular) {
     calls_t calls;
     assert_int_equal(calls_make_irregular(20000, &quiet, &calls), ZR_OK);
     counts_t counts = check_calls(&calls);
@@ -87,8 +78,7 @@ static void test_irregular(void **state) {
     calls_free(&calls);
 }
 
-static void test_same_size(void **state) {
-    (void)state;
+TEST(test_same_size) {
     calls_t calls;
     assert_int_equal(calls_make_same_size(100, &quiet, &calls), ZR_OK);
     counts_t counts = check_calls(&calls);
@@ -96,13 +86,4 @@ static void test_same_size(void **state) {
     assert_int_equal(counts.n_most, 1);
     assert_int_equal(counts.least_size, counts.most_size);
     calls_free(&calls);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_step),
-        cmocka_unit_test(test_irregular),
-        cmocka_unit_test(test_same_size),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

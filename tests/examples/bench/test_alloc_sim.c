@@ -2,13 +2,8 @@
  * The simulated allocators: cases counted by hand, a naive best fit, and numbers that PyTorch's
  * own allocator gave.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "examples/bench/alloc_sim.h"
+#include "tests/common/test.h"
 
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
@@ -22,8 +17,7 @@ static void reserve_for(const zr_plan_buffer_t *buffers, size_t n, size_t reserv
     assert_int_equal(sim_run(&trace, &quiet, reserved), ZR_OK);
 }
 
-static void test_kinds(void **state) {
-    (void)state;
+TEST(test_kinds) {
     assert_ptr_equal(sim_kinds[BEST_FIT], &sim_best_fit);
     assert_ptr_equal(sim_kinds[PYTORCH], &sim_pytorch);
     assert_ptr_equal(sim_kinds[EXPANDABLE], &sim_pytorch_expandable);
@@ -32,8 +26,7 @@ static void test_kinds(void **state) {
 /* ---- what is reserved, by hand --------------------------------------------------------------- */
 
 /* All alive at once: what the first request of some size reserves, and what others still fit in. */
-static void test_segments(void **state) {
-    (void)state;
+TEST(test_segments) {
     static const struct {
         size_t size_bytes, n, pytorch, expandable; /* the last two in MiB */
     } cases[] = {
@@ -66,8 +59,7 @@ static void test_segments(void **state) {
 }
 
 /* What ends at a time is free for what begins then, wherever it stands in the trace. */
-static void test_ends_come_first(void **state) {
-    (void)state;
+TEST(test_ends_come_first) {
     static const zr_plan_buffer_t buffers[] = {{5, 9, 30 * MIB, 0}, {-3, 5, 30 * MIB, 0}};
     size_t reserved[SIM_N_KINDS];
     reserve_for(buffers, 2, reserved);
@@ -77,8 +69,7 @@ static void test_ends_come_first(void **state) {
 }
 
 /* Two neighbours are one hole within a segment, but not across two. */
-static void test_merging(void **state) {
-    (void)state;
+TEST(test_merging) {
     static const zr_plan_buffer_t across[] = {
         {0, 1, 12 * MIB, 0}, {0, 1, 12 * MIB, 0}, {1, 2, 24 * MIB, 0}};
     static const zr_plan_buffer_t within[] = {{0, 1, 6 * MIB, 0},
@@ -98,8 +89,7 @@ static void test_merging(void **state) {
 }
 
 /* Small and large requests never share what is free. */
-static void test_pools(void **state) {
-    (void)state;
+TEST(test_pools) {
     static const zr_plan_buffer_t buffers[] = {
         {0, 1, 15 * MIB, 0}, {1, 2, MIB, 0}, {1, 2, MIB, 0}, {1, 2, MIB, 0}};
     size_t reserved[SIM_N_KINDS];
@@ -111,8 +101,7 @@ static void test_pools(void **state) {
 
 /* ---- which block, by hand -------------------------------------------------------------------- */
 
-static void test_splits(void **state) {
-    (void)state;
+TEST(test_splits) {
     sim_t sim;
     /* Large: a rest of 1 MiB stays, one of 512 bytes more is split off. */
     assert_true(sim_init(&sim, 8));
@@ -142,8 +131,7 @@ static void test_splits(void **state) {
 }
 
 /* Of the free blocks the smallest that fits, and of equal ones the lowest. */
-static void test_best_fit(void **state) {
-    (void)state;
+TEST(test_best_fit) {
     static const size_t sizes[] = {16, 2, 14, 2, 16, 2, 14, 2, 12, 2}; /* MiB */
     for (int kind = 0; kind < SIM_N_KINDS; kind++) {
         sim_t sim;
@@ -161,8 +149,7 @@ static void test_best_fit(void **state) {
 }
 
 /* The end of an expandable segment comes last, unless nothing else fits. */
-static void test_expandable_end(void **state) {
-    (void)state;
+TEST(test_expandable_end) {
     sim_t sim;
     assert_true(sim_init(&sim, 16));
     sim_block_t *hole = sim_pytorch_expandable.allocate(&sim, 30 * MIB);
@@ -220,8 +207,7 @@ static void make_random(uint64_t seed, zr_plan_buffer_t *buffers) {
  * allocator (libc10_cuda), over a CUDA runtime that did nothing but count addresses up, given these
  * traces with raw_alloc and raw_delete.
  */
-static void test_pytorch_numbers(void **state) {
-    (void)state;
+TEST(test_pytorch_numbers) {
     static const size_t expected[][2] = {{1262485504, 1218445312},
                                          {1428160512, 1262485504},
                                          {1302331392, 1243611136},
@@ -283,8 +269,7 @@ static void naive_free_ended(naive_t *naive, int64_t time) {
     naive->n_live = n;
 }
 
-static void test_naive_best_fit(void **state) {
-    (void)state;
+TEST(test_naive_best_fit) {
     static zr_plan_buffer_t buffers[N_RANDOM];
     static naive_t naive;
     for (uint64_t seed = 0; seed < 4; seed++) {
@@ -301,15 +286,4 @@ static void test_naive_best_fit(void **state) {
         assert_int_equal(reserved[BEST_FIT], naive.end);
         assert_true(naive.end > zr_plan_max_live(buffers, N_RANDOM));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),           cmocka_unit_test(test_segments),
-        cmocka_unit_test(test_ends_come_first), cmocka_unit_test(test_merging),
-        cmocka_unit_test(test_pools),           cmocka_unit_test(test_splits),
-        cmocka_unit_test(test_best_fit),        cmocka_unit_test(test_expandable_end),
-        cmocka_unit_test(test_pytorch_numbers), cmocka_unit_test(test_naive_best_fit),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,7 @@
 /* zero-bench as a user runs it: its exit statuses, its messages, and the object of --json. */
-#include <math.h>
-#include <stdbool.h>
-
 #include "tests/examples/bench/run_bench.h"
 
-static void test_adam_json(void **state) {
-    (void)state;
+TEST(test_adam_json) {
     const char *const dtypes[] = {"fp32", "bf16"};
     for (int i = 0; i < 2; i++) {
         char arguments[128], output[4096];
@@ -52,8 +48,7 @@ static void expect_offload(const char *arguments, const char *place) {
     json_decref(object);
 }
 
-static void test_adam_offload(void **state) {
-    (void)state;
+TEST(test_adam_offload) {
     const char *arguments =
         "adam --json --elems 20000 --threads 1 --seconds 0 --sub-group 1024 --offload ";
     char with_place[256], output[4096];
@@ -72,8 +67,7 @@ static void test_adam_offload(void **state) {
 }
 
 /* What is written for people leaves standard output alone. */
-static void test_adam_for_people(void **state) {
-    (void)state;
+TEST(test_adam_for_people) {
     char output[4096];
     const char *arguments = "adam --elems 1000 --threads 1 --seconds 0";
     char with_errors[256];
@@ -85,8 +79,7 @@ static void test_adam_for_people(void **state) {
     assert_non_null(strstr(output, "1000 elements"));
 }
 
-static void test_help_and_version(void **state) {
-    (void)state;
+TEST(test_help_and_version) {
     char output[8192];
     assert_int_equal(run("--help", output, sizeof(output)), 0);
     assert_non_null(strstr(output, "adam"));
@@ -98,8 +91,7 @@ static void test_help_and_version(void **state) {
     assert_ptr_equal(strstr(output, "zero-bench "), output);
 }
 
-static void test_bad_usage(void **state) {
-    (void)state;
+TEST(test_bad_usage) {
     assert_bad_usage("", "command is missing");
     assert_bad_usage("adma", "unknown command adma; the nearest is adam");
     assert_bad_usage("--versoin", "unknown option --versoin; the nearest is --version");
@@ -121,8 +113,7 @@ static void test_bad_usage(void **state) {
 }
 
 /* 16 MiB of state are 12 bytes of each parameter, and each byte of it is saved. */
-static void test_checkpoint(void **state) {
-    (void)state;
+TEST(test_checkpoint) {
     const char *const places[] = {"none", "nvme"};
     for (int i = 0; i < 2; i++) {
         char arguments[128], output[4096];
@@ -144,19 +135,8 @@ static void test_checkpoint(void **state) {
 }
 
 /* What no machine has ends with 1 and says what was asked for. */
-static void test_too_large(void **state) {
-    (void)state;
+TEST(test_too_large) {
     char output[4096];
     assert_int_equal(run("adam --elems 60000000000 2>&1", output, sizeof(output)), 1);
     assert_non_null(strstr(output, "1200"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adam_json),       cmocka_unit_test(test_adam_offload),
-        cmocka_unit_test(test_adam_for_people), cmocka_unit_test(test_help_and_version),
-        cmocka_unit_test(test_bad_usage),       cmocka_unit_test(test_checkpoint),
-        cmocka_unit_test(test_too_large),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,4 @@
 /* zero-bench alloc as a user runs it: traces, plans, and what it says of bad ones. */
-#include <math.h>
-#include <stdbool.h>
-
 #include "tests/examples/bench/run_bench.h"
 
 /* A trace of this text, in a file of the current folder. */
@@ -45,8 +42,7 @@ static const json_t *compared(const json_t *object, const char *name) {
 }
 
 /* 24 MiB in two pieces that PyTorch cannot merge. */
-static void test_compare(void **state) {
-    (void)state;
+TEST(test_compare) {
     static const char text[] = "id,lower,upper,size\na,0,1,12582912\nb,0,1,12582912\n"
                                "c,1,2,25165824\n";
     static const struct {
@@ -77,8 +73,7 @@ static void test_compare(void **state) {
     assert_non_null(strstr(output, "pytorch_expandable         41943040   1.6667  within"));
 }
 
-static void test_alloc(void **state) {
-    (void)state;
+TEST(test_alloc) {
     write_trace(trace, sizeof(trace) - 1);
     json_t *object = plan_trace("--plan test_zero_bench_alloc_plan.csv", 0);
     assert_null(json_object_get(object, "capacity"));
@@ -102,8 +97,7 @@ static void test_alloc(void **state) {
 }
 
 /* Names that planners do not look at may hold anything; so may ids, which a plan repeats. */
-static void test_quoted_fields(void **state) {
-    (void)state;
+TEST(test_quoted_fields) {
     static const char quoted[] = "\"name\",\"id\",lower,upper,\"size\"\r\n"
                                  "\"a,\"\"b\"\"\r\n\n c\", \"x,\"\"y\" ,0,3,\"8\"\r\n"
                                  "\"\",\"\",1,2,4\r\n"
@@ -130,8 +124,7 @@ static void test_quoted_fields(void **state) {
 }
 
 /* The bound and the plan are of the rounded sizes. */
-static void test_align(void **state) {
-    (void)state;
+TEST(test_align) {
     static const char text[] = "id,lower,upper,size,alignment\na,0,2,1,1\nb,1,3,257,1\n"
                                "c,1,3,0,1\nd,1,2,5,512\n";
     static const unsigned sizes[] = {256, 512, 0, 256};
@@ -190,8 +183,7 @@ static json_t *run_for_object(const char *arguments) {
 
 /* Without a trace it plans and times a step of its own; pairs are timed where they are asked for.
  * It fails unless the plan has served all that is timed as planned. */
-static void test_pairs(void **state) {
-    (void)state;
+TEST(test_pairs) {
     json_t *object = run_for_object("alloc --json --pairs 1000");
     assert_true(json_is_null(json_object_get(object, "trace")));
     assert_true(number_at(object, "ratio") == 1.0);
@@ -216,8 +208,7 @@ static void assert_bad_trace(const char *text, size_t length, const char *expect
     assert_bad_usage("alloc --trace test_zero_bench_alloc.csv", expected);
 }
 
-static void test_bad_traces(void **state) {
-    (void)state;
+TEST(test_bad_traces) {
     static const struct {
         const char *text, *expected;
     } cases[] = {
@@ -273,13 +264,4 @@ static void test_bad_traces(void **state) {
     assert_bad_usage("alloc --align 2TiB", "the nearest is 1099511627776");
     assert_bad_usage("alloc --align -8", "--align -8");
     assert_bad_usage("alloc --seconds never", "--seconds never");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alloc), cmocka_unit_test(test_compare),
-        cmocka_unit_test(test_pairs), cmocka_unit_test(test_quoted_fields),
-        cmocka_unit_test(test_align), cmocka_unit_test(test_bad_traces),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

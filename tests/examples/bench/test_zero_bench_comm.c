@@ -2,7 +2,6 @@
  * zero-bench comm: the object of --json fits the formulas of docs/bench.md, bad usage is refused,
  * and wrong results are found. How fast it is says nothing here.
  */
-#include <math.h>
 #include <pthread.h>
 
 #include "examples/bench/comm_run.h"
@@ -73,8 +72,7 @@ static void check_run(const char *extra, double n_ranks, double elem_bytes, size
     json_decref(object);
 }
 
-static void test_json(void **state) {
-    (void)state;
+TEST(test_json) {
     check_run("", 2, 4, 18);
     check_run("--ranks 3 --dtype bf16 --in-place off", 3, 2, 12);
     check_run("--ranks 5 --threads 2 --in-place on", 5, 4, 12);
@@ -82,8 +80,7 @@ static void test_json(void **state) {
     check_run("--collective broadcast --in-place off", 2, 4, 3);
 }
 
-static void test_for_people(void **state) {
-    (void)state;
+TEST(test_for_people) {
     char output[8192];
     assert_int_equal(run("comm --max 1KiB --seconds 0 2>/dev/null", output, sizeof(output)), 0);
     assert_string_equal(output, "");
@@ -94,8 +91,7 @@ static void test_for_people(void **state) {
     assert_non_null(strstr(output, "--in-place"));
 }
 
-static void test_bad_usage(void **state) {
-    (void)state;
+TEST(test_bad_usage) {
     assert_bad_usage("comm --comm thread", "the nearest is threads");
     assert_bad_usage("comm --ranks 1", "--ranks 1");
     assert_bad_usage("comm --ranks 1025", "--ranks 1025");
@@ -109,8 +105,7 @@ static void test_bad_usage(void **state) {
 }
 
 /* Ranks that are processes: all of them measure, and rank 0 reports. */
-static void test_processes(void **state) {
-    (void)state;
+TEST(test_processes) {
     const char *const arguments = "comm --comm mpi --json --min 1KiB --max 1KiB --seconds 0";
     char output[65536], other[256], port[16], command[512];
     snprintf(port, sizeof(port), "%d", free_port());
@@ -158,15 +153,12 @@ typedef struct latest {
 static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
     latest_t *latest = context;
-    (void)level;
-    (void)rank;
     pthread_mutex_lock(&latest->mutex);
     snprintf(latest->message, sizeof(latest->message), "%s", message);
     pthread_mutex_unlock(&latest->mutex);
 }
 
-static void test_wrong_results_are_found(void **state) {
-    (void)state;
+TEST(test_wrong_results_are_found) {
     const comm_choice_t alike = {.name = "alike", .device = "host", .create = create_alike};
     const zr_collective_t collectives[] = {ZR_ALL_GATHER, ZR_REDUCE_SCATTER, ZR_ALL_REDUCE,
                                            ZR_BROADCAST};
@@ -185,15 +177,4 @@ static void test_wrong_results_are_found(void **state) {
             assert_non_null(strstr(latest.message, zr_collective_name(collectives[i])));
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_for_people),
-        cmocka_unit_test(test_bad_usage),
-        cmocka_unit_test(test_processes),
-        cmocka_unit_test(test_wrong_results_are_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,9 +4,6 @@
  */
 #include "tests/examples/bench/run_bench.h"
 
-#include <math.h>
-#include <stdbool.h>
-
 static const char *text_at(const json_t *object, const char *key) {
     const char *text = json_string_value(json_object_get(object, key));
     if (text == NULL)
@@ -76,19 +73,16 @@ static void check_run(const char *mpirun, const char *library) {
     json_decref(object);
 }
 
-static void test_open_mpi(void **state) {
-    (void)state;
+TEST(test_open_mpi) {
     check_run(ZR_MPIRUN, "Open MPI");
 }
 
-static void test_mpich(void **state) {
-    (void)state;
+TEST(test_mpich) {
     check_run(ZR_MPICH_MPIRUN, "MPICH");
 }
 
 /* MPI knows no bf16: what is only moved is measured, and what is summed is not. */
-static void test_bf16(void **state) {
-    (void)state;
+TEST(test_bf16) {
     if (ZR_MPIRUN[0] == '\0')
         skip();
     json_t *object = measure(ZR_MPIRUN, "--dtype bf16");
@@ -102,13 +96,4 @@ static void test_bf16(void **state) {
     }
     assert_null(json_object_get(object, "mpi_reduce_scatter_ratio"));
     json_decref(object);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open_mpi),
-        cmocka_unit_test(test_mpich),
-        cmocka_unit_test(test_bf16),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

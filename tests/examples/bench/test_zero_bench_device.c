@@ -2,10 +2,6 @@
  * zero-bench on devices, with the emulated GPU: every command that has --device runs on the host
  * and there, and the fields of its object fit each other. How fast it is says nothing here.
  */
-#include <math.h>
-#include <stdbool.h>
-#include <stdlib.h>
-
 #include "tests/examples/bench/run_bench.h"
 
 static const char *const devices[] = {"host", "cuda"};
@@ -149,32 +145,27 @@ static void on_all(void (*check)(const char *device, const char *dtype)) {
     check("cuda:1", "bf16");
 }
 
-static void test_adam(void **state) {
-    (void)state;
+TEST(test_adam) {
     on_all(check_adam);
 }
 
-static void test_kernels(void **state) {
-    (void)state;
+TEST(test_kernels) {
     on_all(check_kernels);
 }
 
-static void test_matmul(void **state) {
-    (void)state;
+TEST(test_matmul) {
     on_all(check_matmul);
 }
 
-static void test_step(void **state) {
-    (void)state;
+TEST(test_step) {
     on_all(check_step);
 }
 
 /* Of a GPU also the link to it and the processors beside it. */
-static void test_hardware(void **state) {
+TEST(test_hardware) {
     static const char *const of_cuda[] = {"to_device.bytes_per_s", "to_host.latency_s",
                                           "host.update_bytes_per_s", "device.kernel_latency_s",
                                           "device.matrix_bf16_ops_per_s"};
-    (void)state;
     for (int device = 0; device < 2; device++) {
         char arguments[128], output[32768];
         snprintf(arguments, sizeof(arguments), "hardware --quick --json --device %s 2>/dev/null",
@@ -195,8 +186,7 @@ static void test_hardware(void **state) {
 }
 
 /* What is no device, what a device has not, and what cannot be measured on it. */
-static void test_refused(void **state) {
-    (void)state;
+TEST(test_refused) {
     assert_bad_usage("adam --device gpu", "--device gpu");
     assert_bad_usage("kernels --device cuda:x", "--device cuda: index");
     assert_bad_usage("adam --device cuda --isa avx2", "--isa is for --device host");
@@ -206,8 +196,7 @@ static void test_refused(void **state) {
 }
 
 /* Without a GPU all say what zero-train says. */
-static void test_without_gpu(void **state) {
-    (void)state;
+TEST(test_without_gpu) {
     const char *const commands[] = {"adam", "kernels", "matmul", "step"};
     char arguments[128];
     assert_int_equal(setenv("EMU_DEVICES", "0", 1), 0);
@@ -217,14 +206,4 @@ static void test_without_gpu(void **state) {
         assert_bad_usage(arguments, "not available here");
     }
     assert_int_equal(unsetenv("EMU_DEVICES"), 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adam),        cmocka_unit_test(test_kernels),
-        cmocka_unit_test(test_matmul),      cmocka_unit_test(test_step),
-        cmocka_unit_test(test_hardware),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_without_gpu),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

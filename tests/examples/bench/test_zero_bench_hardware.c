@@ -3,11 +3,6 @@
  * source of every figure; and a table of planned and measured steps whose parts add up. How fast
  * anything is, and how right plans are, is not a matter of tests.
  */
-#include <math.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "tests/examples/bench/run_bench.h"
 #include "zero/zero.h"
 
@@ -15,13 +10,11 @@ static char folder[] = "test-bench-hardware-XXXXXX";
 static char output[65536];
 
 static int setup(void **state) {
-    (void)state;
     return mkdtemp(folder) == NULL;
 }
 
 static int teardown(void **state) {
     char path[256];
-    (void)state;
     snprintf(path, sizeof(path), "%s/this.json", folder);
     unlink(path);
     return rmdir(folder); /* it is empty */
@@ -67,10 +60,9 @@ static void assert_near(double value, double wanted) {
         fail_msg("%.9g, not %.9g", value, wanted);
 }
 
-static void test_description(void **state) {
+TEST(test_description) {
     char arguments[512], path[256];
     zr_hardware_t hardware;
-    (void)state;
     snprintf(path, sizeof(path), "%s/this.json", folder);
     snprintf(arguments, sizeof(arguments),
              "--save-hardware %s --quick --ranks 2 --threads 1 --path %s --json 2>/dev/null", path,
@@ -102,8 +94,7 @@ static void test_description(void **state) {
 }
 
 /* What cannot be measured keeps a value, and its source says so. */
-static void test_what_is_not_there(void **state) {
-    (void)state;
+TEST(test_what_is_not_there) {
     json_t *object = run_json("hardware --quick --json 2>/dev/null");
     const json_t *sources = json_object_get(object, "sources");
     assert_null(json_object_get(object, "file"));
@@ -136,11 +127,10 @@ static void assert_exposed(const json_t *exposed, double step_ms) {
     assert_near(sum, step_ms);
 }
 
-static void test_plan(void **state) {
+TEST(test_plan) {
     char arguments[512];
     size_t i;
     json_t *row;
-    (void)state;
     snprintf(arguments, sizeof(arguments), "plan --quick --path %s --json 2>/dev/null", folder);
     json_t *object = run_json(arguments);
     const json_t *rows = json_object_get(object, "configurations");
@@ -167,16 +157,14 @@ static void test_plan(void **state) {
 }
 
 /* Without folders, what needs drives is left out, and said to be. */
-static void test_without_drives(void **state) {
-    (void)state;
+TEST(test_without_drives) {
     json_t *object = run_json("plan --quick --only 1,4 --json 2>/dev/null");
     assert_int_equal(json_array_size(json_object_get(object, "configurations")), 1);
     assert_int_equal((int)number_at(object, "left_out"), 1);
     json_decref(object);
 }
 
-static void test_bad_usage(void **state) {
-    (void)state;
+TEST(test_bad_usage) {
     assert_bad_usage("hardware --ranks 0", "--ranks");
     assert_bad_usage("hardware --path missing-folder", "missing-folder");
     assert_bad_usage("--save-hardwar x", "--save-hardware");
@@ -186,11 +174,4 @@ static void test_bad_usage(void **state) {
     assert_bad_usage("plan --path missing-folder", "missing-folder");
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_description), cmocka_unit_test(test_what_is_not_there),
-        cmocka_unit_test(test_plan),        cmocka_unit_test(test_without_drives),
-        cmocka_unit_test(test_bad_usage),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+const test_group_t test_group = {setup, teardown};

@@ -3,9 +3,6 @@
  * leaves no file behind. How fast anything is, is not a matter of tests, and so fio is not run.
  */
 #include <dirent.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "tests/examples/bench/run_bench.h"
 
@@ -14,12 +11,10 @@
 static char folder[] = "test-bench-io-XXXXXX";
 
 static int setup(void **state) {
-    (void)state;
     return mkdtemp(folder) == NULL;
 }
 
 static int teardown(void **state) {
-    (void)state;
     return rmdir(folder); /* it is empty */
 }
 
@@ -39,9 +34,8 @@ static void assert_measured(const json_t *comparison, bool is_checksummed) {
     }
 }
 
-static void test_one_of_both(void **state) {
+TEST(test_one_of_both) {
     char arguments[512], output[8192];
-    (void)state;
     for (int is_checksummed = 0; is_checksummed < 2; is_checksummed++) {
         snprintf(arguments, sizeof(arguments), SMALL "--path %s --json --verify %s 2>/dev/null",
                  folder, is_checksummed ? "on" : "off");
@@ -55,8 +49,7 @@ static void test_one_of_both(void **state) {
     }
 }
 
-static void test_report(void **state) {
-    (void)state;
+TEST(test_report) {
     char arguments[512], output[8192];
     snprintf(arguments, sizeof(arguments),
              SMALL "--path %s,%s --json --save-settings %s/settings.json 2>/dev/null", folder,
@@ -89,8 +82,7 @@ static void test_report(void **state) {
     assert_int_equal(unlink(arguments), 0);
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+TEST(test_refusals) {
     assert_bad_usage("io --request 5000", "--request 5000: multiples of 4096");
     assert_bad_usage("io --depth 0", "--depth");
     assert_bad_usage("io --depth 1025", "1024");
@@ -111,13 +103,10 @@ static void test_refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_report),
-                                       cmocka_unit_test(test_one_of_both),
-                                       cmocka_unit_test(test_refusals)};
     char output[256];
     if (run(SMALL "2>/dev/null", output, sizeof(output)) != 0) {
         puts("skipped: zero-bench io does not run here");
         return 77;
     }
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return run_all_tests(setup, teardown);
 }

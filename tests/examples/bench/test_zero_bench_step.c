@@ -1,6 +1,4 @@
 /* zero-bench step as a user runs it: the object of --json adds up, and bad usage is refused. */
-#include <math.h>
-
 #include "tests/examples/bench/run_bench.h"
 
 #define TINY "--model layers=2,channels=24,heads=3,seq=16,vocab=101 --steps 2 --side 256"
@@ -37,15 +35,13 @@ static void check_run(const char *extra, double n_ranks, double micro_batch, dou
     json_decref(object);
 }
 
-static void test_json(void **state) {
-    (void)state;
+TEST(test_json) {
     check_run("", 1, 4, 16);
     check_run("--ranks 2 --stage 3 --micro-batch 1 --seq 7 --dtype bf16", 2, 1, 7);
     check_run("--grad-accum 2 --recompute unit --threads 2 --stage 1", 1, 4, 16);
 }
 
-static void test_for_people(void **state) {
-    (void)state;
+TEST(test_for_people) {
     char output[8192];
     assert_int_equal(run("step " TINY " 2>/dev/null", output, sizeof(output)), 0);
     assert_string_equal(output, "");
@@ -56,8 +52,7 @@ static void test_for_people(void **state) {
     assert_non_null(strstr(output, "--micro-batch"));
 }
 
-static void test_bad_usage(void **state) {
-    (void)state;
+TEST(test_bad_usage) {
     assert_bad_usage("stepp", "the nearest is step");
     assert_bad_usage("step --stage 4", "--stage 4");
     assert_bad_usage("step --ranks 0", "--ranks 0");
@@ -69,13 +64,4 @@ static void test_bad_usage(void **state) {
     assert_bad_usage("step --recompute all", "--recompute all");
     assert_bad_usage("step --micro-bach 4", "the nearest is --micro-batch");
     assert_bad_usage("step extra", "\"extra\"");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_for_people),
-        cmocka_unit_test(test_bad_usage),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,9 @@
 /* See made_weights.h. */
-#include "tests/examples/weights/made_weights.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "tests/common/test.h"
+#include "tests/examples/weights/made_weights.h"
 
 static uint64_t mix(uint64_t z) {
     z = (z ^ z >> 31) * 0xd6e8feb86659fd93u;
@@ -65,13 +56,11 @@ made_weights_t made_weights(const gpt_shape_t *shape) {
 static char folder[64];
 
 int made_folder_enter(void **state) {
-    (void)state;
     snprintf(folder, sizeof(folder), "/tmp/zr-test-interchange-XXXXXX");
     return mkdtemp(folder) == NULL || chdir(folder) != 0;
 }
 
 int made_folder_leave(void **state) {
-    (void)state;
     char command[128];
     snprintf(command, sizeof(command), "rm -rf '%s'", folder);
     return chdir("/") != 0 || system(command) != 0;

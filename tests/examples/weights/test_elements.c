@@ -2,16 +2,8 @@
  * Elements of files: every fp16 and bf16 there is becomes the fp32 that it should be and comes
  * back, and what lies between two of them goes to the nearest, ties to even.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <string.h>
-
 #include "examples/weights/elements.h"
+#include "tests/common/test.h"
 
 /* What a half means, by its definition. */
 static double meaning_of_fp16(uint16_t half) {
@@ -56,8 +48,7 @@ static void check_half(const half_kind_t *kind, uint16_t half) {
                  back);
 }
 
-static void test_every_half(void **state) {
-    (void)state;
+TEST(test_every_half) {
     for (size_t k = 0; k < 2; k++)
         for (uint32_t half = 0; half <= 0xffff; half++)
             check_half(&half_kinds[k], (uint16_t)half);
@@ -74,8 +65,7 @@ static void check_between(const half_kind_t *kind, uint16_t half) {
         fail_msg("between %04x and %04x: %04x %04x %04x", half, next, got[0], got[1], got[2]);
 }
 
-static void test_rounding(void **state) {
-    (void)state;
+TEST(test_rounding) {
     for (uint16_t half = 0; half < 0x7bff; half++)
         check_between(&half_kinds[0], half);
     /* From where fp32 has numbers between those of bf16. */
@@ -91,8 +81,7 @@ static void expect_refused(element_kind_t kind, float value, bool refused) {
         fail_msg("%g: %zu are converted", (double)value, n);
 }
 
-static void test_too_large_values_are_found(void **state) {
-    (void)state;
+TEST(test_too_large_values_are_found) {
     expect_refused(ELEMENT_FP16, 65504.0f, false);
     expect_refused(ELEMENT_FP16, 65519.996f, false);
     expect_refused(ELEMENT_FP16, 65520.0f, true);
@@ -104,8 +93,7 @@ static void test_too_large_values_are_found(void **state) {
     expect_refused(ELEMENT_BF16, -INFINITY, false);
 }
 
-static void test_types_have_the_names_of_safetensors(void **state) {
-    (void)state;
+TEST(test_types_have_the_names_of_safetensors) {
     assert_ptr_equal(element_type_find("F32"), element_type_of(ELEMENT_FP32));
     assert_ptr_equal(element_type_find("BF16"), element_type_of(ELEMENT_BF16));
     assert_ptr_equal(element_type_find("F16"), element_type_of(ELEMENT_FP16));
@@ -113,14 +101,4 @@ static void test_types_have_the_names_of_safetensors(void **state) {
     assert_int_equal(element_type_find("BOOL")->kind, ELEMENT_OTHER);
     assert_null(element_type_find("f32"));
     assert_null(element_type_find(""));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_half),
-        cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_too_large_values_are_found),
-        cmocka_unit_test(test_types_have_the_names_of_safetensors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

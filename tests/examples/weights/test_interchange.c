@@ -3,17 +3,8 @@
  * of llm.c; fp32 bit for bit, shorter dtypes rounded once. The order of bytes in a file is that of
  * the formats' descriptions, written here a second time.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "examples/weights/llmc.h"
+#include "tests/common/test.h"
 #include "tests/examples/captured_log.h"
 #include "tests/examples/weights/made_weights.h"
 
@@ -70,7 +61,6 @@ static void open_and_compare(const char *const *paths, size_t n_paths, const gpt
 
 static uint64_t progress_elems;
 static void note_progress(void *context, uint64_t n_elems) {
-    (void)context;
     assert_true(n_elems > progress_elems);
     progress_elems = n_elems;
 }
@@ -94,8 +84,7 @@ static weights_report_t write_weights(write_fn write, const gpt_shape_t *shape,
 
 /* ---- safetensors ------------------------------------------------------------------------- */
 
-static void test_one_file_of_each_dtype(void **state) {
-    (void)state;
+TEST(test_one_file_of_each_dtype) {
     static const char *const paths[] = {"a.safetensors", "b.safetensors", "c.safetensors"};
     for (int kind = 0; kind < 3; kind++) {
         size_t n_bytes;
@@ -111,8 +100,7 @@ static void test_one_file_of_each_dtype(void **state) {
 }
 
 /* Tensors lie in the order of the model, from the first to the last element, in fp32. */
-static void test_the_bytes_of_safetensors(void **state) {
-    (void)state;
+TEST(test_the_bytes_of_safetensors) {
     size_t n_bytes, at = 0;
     write_weights(weights_write_safetensors, &small,
                   &(weights_export_t){.path = "bytes.safetensors"});
@@ -134,8 +122,7 @@ static void test_the_bytes_of_safetensors(void **state) {
     free(bytes);
 }
 
-static void test_folder(void **state) {
-    (void)state;
+TEST(test_folder) {
     const char *folder = "folder/";
     write_weights(weights_write_safetensors, &small, &(weights_export_t){.path = folder});
     assert_true(made_file_is_there("folder/config.json"));
@@ -144,8 +131,7 @@ static void test_folder(void **state) {
     open_and_compare(&folder, 1, &small, ELEMENT_FP32, 1000);
 }
 
-static void test_several_files_and_their_index(void **state) {
-    (void)state;
+TEST(test_several_files_and_their_index) {
     static const char *const all[] = {
         "shards/model-00003-of-00005.safetensors", "shards/model-00001-of-00005.safetensors",
         "shards/model-00002-of-00005.safetensors", "shards/model-00005-of-00005.safetensors",
@@ -170,8 +156,7 @@ static void test_several_files_and_their_index(void **state) {
 }
 
 /* A tensor larger than files are to be has one of its own. */
-static void test_tiny_files(void **state) {
-    (void)state;
+TEST(test_tiny_files) {
     const char *folder = "tiny";
     weights_report_t report = write_weights(weights_write_safetensors, &small,
                                             &(weights_export_t){.path = folder, .shard_bytes = 1});
@@ -181,8 +166,7 @@ static void test_tiny_files(void **state) {
 
 /* ---- llm.c ------------------------------------------------------------------------------- */
 
-static void test_llmc_of_both_dtypes(void **state) {
-    (void)state;
+TEST(test_llmc_of_both_dtypes) {
     static const char *const paths[] = {"small.bin", "small_bf16.bin"};
     for (int kind = 0; kind < 2; kind++) {
         write_weights(weights_write_llmc, &small,
@@ -191,8 +175,7 @@ static void test_llmc_of_both_dtypes(void **state) {
     }
 }
 
-static void test_llmc_in_bands(void **state) {
-    (void)state;
+TEST(test_llmc_in_bands) {
     const char *path = "wide.bin";
     assert_true(wide.channels * 4 * wide.channels * sizeof(float) > WEIGHTS_BAND_BYTES);
     write_weights(weights_write_llmc, &wide, &(weights_export_t){.path = path});
@@ -231,8 +214,7 @@ static size_t expect_one(const float *values, const char *name, size_t n, size_t
     return n + n_padding;
 }
 
-static void test_the_bytes_of_llmc(void **state) {
-    (void)state;
+TEST(test_the_bytes_of_llmc) {
     size_t n_bytes, c = small.channels;
     static const int32_t begin[9] = {20240326, 3, 5, 13, 3, 2, 8, 128, 0};
     write_weights(weights_write_llmc, &small, &(weights_export_t){.path = "bytes.bin"});
@@ -262,8 +244,7 @@ static void test_the_bytes_of_llmc(void **state) {
 }
 
 /* What is kept of one layer's matrix is not taken for another's. */
-static void test_layers_of_one_kind_in_turn(void **state) {
-    (void)state;
+TEST(test_layers_of_one_kind_in_turn) {
     const char *path = "turns.bin";
     weights_t *weights;
     write_weights(weights_write_llmc, &small, &(weights_export_t){.path = path});
@@ -276,8 +257,7 @@ static void test_layers_of_one_kind_in_turn(void **state) {
     weights_close(&weights);
 }
 
-static void test_padding_that_says_something(void **state) {
-    (void)state;
+TEST(test_padding_that_says_something) {
     size_t n_bytes, first_padding = 1024 + 13 * small.channels * sizeof(float);
     const char *path = "padded.bin";
     write_weights(weights_write_llmc, &small, &(weights_export_t){.path = path});
@@ -291,18 +271,4 @@ static void test_padding_that_says_something(void **state) {
                                           "with 1 element that is not 0"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_file_of_each_dtype),
-        cmocka_unit_test(test_the_bytes_of_safetensors),
-        cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_several_files_and_their_index),
-        cmocka_unit_test(test_tiny_files),
-        cmocka_unit_test(test_llmc_of_both_dtypes),
-        cmocka_unit_test(test_llmc_in_bands),
-        cmocka_unit_test(test_the_bytes_of_llmc),
-        cmocka_unit_test(test_layers_of_one_kind_in_turn),
-        cmocka_unit_test(test_padding_that_says_something),
-    };
-    return cmocka_run_group_tests(tests, made_folder_enter, made_folder_leave);
-}
+const test_group_t test_group = {made_folder_enter, made_folder_leave};

@@ -2,25 +2,15 @@
  * What is refused of files that are whole by themselves but no GPT-2 of ours, or not what an index
  * or a configuration says; and what becomes of writing that fails: nothing is left.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "examples/weights/in_file.h"
 #include "examples/weights/llmc.h"
 #include "examples/weights/safetensors.h"
 #include "examples/weights/weights_checkpoint.h"
+#include "tests/common/test.h"
 #include "tests/examples/captured_log.h"
 #include "tests/examples/weights/made_weights.h"
 
@@ -134,8 +124,7 @@ static void refuse_change(const change_t *change, const char *said) {
 
 /* ---- tensors ----------------------------------------------------------------------------- */
 
-static void test_tensors_that_are_refused(void **state) {
-    (void)state;
+TEST(test_tensors_that_are_refused) {
     refuse_change(&(change_t){.model = TEXT, .left_out = "h.0.mlp.c_fc.bias"},
                   "1 of the 16 tensors of a model with " TEXT
                   " are missing, \"h.0.mlp.c_fc.bias\"");
@@ -159,8 +148,7 @@ static void test_tensors_that_are_refused(void **state) {
                   "lm_head.weight is not wte.weight");
 }
 
-static void test_tensors_that_are_read(void **state) {
-    (void)state;
+TEST(test_tensors_that_are_read) {
     static const change_t changes[] = {
         {.model = TEXT},
         {.model = TEXT, .prefix = "transformer."},
@@ -184,8 +172,7 @@ static void test_tensors_that_are_read(void **state) {
 
 /* ---- the shape --------------------------------------------------------------------------- */
 
-static void test_who_says_the_shape(void **state) {
-    (void)state;
+TEST(test_who_says_the_shape) {
     gpt_shape_t other = shape;
     const char *path = "x.safetensors";
     write_changed(path, &(change_t){.model = NULL});
@@ -221,8 +208,7 @@ static void accept_config(const char *config) {
     assert_int_equal(unlink("config.json"), 0);
 }
 
-static void test_configurations(void **state) {
-    (void)state;
+TEST(test_configurations) {
     write_changed("x.safetensors", &(change_t){.model = NULL});
     accept_config(CONFIG(""));
     accept_config(CONFIG(",\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05,"
@@ -256,8 +242,7 @@ static void test_configurations(void **state) {
 
 /* ---- paths ------------------------------------------------------------------------------- */
 
-static void test_paths(void **state) {
-    (void)state;
+TEST(test_paths) {
     refuse(ZR_ERR_ARGUMENT, "absent", "cannot open absent: No such file");
     assert_int_equal(mkdir("empty", 0777), 0);
     refuse(ZR_ERR_ARGUMENT, "empty", "empty has neither model.safetensors nor");
@@ -285,8 +270,7 @@ static void write_index(const char *text) {
     made_file("model.safetensors.index.json", text, strlen(text));
 }
 
-static void test_indexes(void **state) {
-    (void)state;
+TEST(test_indexes) {
     const char *index = "model.safetensors.index.json";
     write_changed("x.safetensors", &(change_t){.model = TEXT});
     write_index("{\"weight_map\":{\"wte.weight\":\"model.safetensors.index.json\"}}");
@@ -327,8 +311,7 @@ static void enter_empty_folder(const char *name) {
 }
 
 /* Values that a dtype does not have are named, and nothing is left of the file. */
-static void test_values_too_large(void **state) {
-    (void)state;
+TEST(test_values_too_large) {
     made_weights_t made = made_weights(&shape);
     enter_empty_folder("values");
     made.spoiled = "h.0.mlp.c_fc.weight";
@@ -350,8 +333,7 @@ static void test_values_too_large(void **state) {
     assert_int_equal(chdir(".."), 0);
 }
 
-static void test_reading_that_fails(void **state) {
-    (void)state;
+TEST(test_reading_that_fails) {
     made_weights_t made = made_weights(&shape);
     enter_empty_folder("reading");
     made.failing = "h.0.mlp.c_proj.weight";
@@ -373,8 +355,7 @@ static void test_reading_that_fails(void **state) {
 }
 
 /* A limit on the sizes of files stands for a full drive. */
-static void test_no_room(void **state) {
-    (void)state;
+TEST(test_no_room) {
     made_weights_t made = made_weights(&shape);
     struct rlimit before, limit;
     enter_empty_folder("room");
@@ -395,8 +376,7 @@ static void test_no_room(void **state) {
     assert_int_equal(chdir(".."), 0);
 }
 
-static void test_places_that_are_taken(void **state) {
-    (void)state;
+TEST(test_places_that_are_taken) {
     made_weights_t made = made_weights(&shape);
     size_t n_bytes;
     enter_empty_folder("places");
@@ -429,18 +409,4 @@ static void test_places_that_are_taken(void **state) {
     assert_int_equal(chdir(".."), 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors_that_are_refused),
-        cmocka_unit_test(test_tensors_that_are_read),
-        cmocka_unit_test(test_who_says_the_shape),
-        cmocka_unit_test(test_configurations),
-        cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_indexes),
-        cmocka_unit_test(test_values_too_large),
-        cmocka_unit_test(test_reading_that_fails),
-        cmocka_unit_test(test_no_room),
-        cmocka_unit_test(test_places_that_are_taken),
-    };
-    return cmocka_run_group_tests(tests, made_folder_enter, made_folder_leave);
-}
+const test_group_t test_group = {made_folder_enter, made_folder_leave};

@@ -2,15 +2,8 @@
  * Headers of llm.c's model files: each number that is wrong is refused, and the sizes of files are
  * those that llm.c has.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <string.h>
-
 #include "examples/weights/llmc.h"
+#include "tests/common/test.h"
 #include "tests/examples/captured_log.h"
 
 static captured_log_t captured;
@@ -28,8 +21,7 @@ static zr_status_t parse(size_t at, int32_t number, uint64_t file_bytes, llmc_he
     return llmc_parse(ints, file_bytes, "x.bin", &log, header_p);
 }
 
-static void test_gpt2(void **state) {
-    (void)state;
+TEST(test_gpt2) {
     llmc_header_t header;
     assert_int_equal(parse(1, 3, FILE_BYTES, &header), ZR_OK);
     assert_int_equal(header.shape.n_layers, 12);
@@ -51,8 +43,7 @@ static void refuse(size_t at, int32_t number, const char *said) {
         fail_msg("number %zu is %d: %s", at, (int)number, captured.text);
 }
 
-static void test_refused_numbers(void **state) {
-    (void)state;
+TEST(test_refused_numbers) {
     refuse(0, 20240520, "it begins with 20240520 instead of 20240326");
     refuse(1, 1, "version 1 of llm.c's model files");
     refuse(1, 4, "version 4");
@@ -71,8 +62,7 @@ static void test_refused_numbers(void **state) {
     refuse(7, 50305, "damaged or cut off");
 }
 
-static void test_refused_sizes(void **state) {
-    (void)state;
+TEST(test_refused_sizes) {
     static const uint64_t sizes[] = {1024, FILE_BYTES - 1, FILE_BYTES + 1, UINT64_MAX};
     llmc_header_t header;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
@@ -80,8 +70,7 @@ static void test_refused_sizes(void **state) {
     assert_int_equal(parse(1, 5, FILE_BYTES, &header), ZR_ERR_FORMAT);
 }
 
-static void test_what_has_no_header(void **state) {
-    (void)state;
+TEST(test_what_has_no_header) {
     int32_t ints[LLMC_HEADER_INTS];
     zr_log_t log = captured_log(&captured);
     gpt_shape_t shape = {.n_layers = 1, .channels = 8, .heads = 2, .seq = 5, .vocab = 13};
@@ -92,14 +81,4 @@ static void test_what_has_no_header(void **state) {
     header = llmc_header_of(&shape, ELEMENT_FP32);
     assert_int_equal(llmc_build(&header, &log, ints), ZR_ERR_ARGUMENT);
     assert_non_null(strstr(captured.text, "2147483648 does not fit"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_refused_numbers),
-        cmocka_unit_test(test_refused_sizes),
-        cmocka_unit_test(test_what_has_no_header),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

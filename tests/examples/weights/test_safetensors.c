@@ -2,17 +2,8 @@
  * Headers of safetensors files and indexes of several: what is written, to the byte, what is read,
  * and what is refused for which reason.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "examples/weights/safetensors.h"
+#include "tests/common/test.h"
 #include "tests/examples/captured_log.h"
 
 static captured_log_t captured;
@@ -36,8 +27,7 @@ static void expect(const char *said) {
 
 /* ---- writing ----------------------------------------------------------------------------- */
 
-static void test_header_to_the_byte(void **state) {
-    (void)state;
+TEST(test_header_to_the_byte) {
     static char matrix_name[] = "a", vector_name[] = "b";
     safetensors_tensor_t tensors[] = {
         {.name = matrix_name,
@@ -80,8 +70,7 @@ static void test_header_to_the_byte(void **state) {
 
 /* ---- reading ----------------------------------------------------------------------------- */
 
-static void test_what_is_read(void **state) {
-    (void)state;
+TEST(test_what_is_read) {
     /* In any order, with buffers of other dtypes, without elements, without dimensions. */
     static const char text[] =
         "{\"z\":{\"dtype\":\"F16\",\"shape\":[2,1],\"data_offsets\":[9,13]},"
@@ -162,8 +151,7 @@ static const struct {
     {"{}", "its tensors have 0 bytes, and the file 8"},
 };
 
-static void test_refused_headers(void **state) {
-    (void)state;
+TEST(test_refused_headers) {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         safetensors_header_t header;
         zr_status_t status = parse(refusals[i].text, strlen(refusals[i].text), 8, &header);
@@ -174,8 +162,7 @@ static void test_refused_headers(void **state) {
 }
 
 /* What begins well and ends too early, wherever it is cut. */
-static void test_header_cut_anywhere(void **state) {
-    (void)state;
+TEST(test_header_cut_anywhere) {
     static const char text[] =
         "{\"__metadata__\":{\"format\":\"pt\"}," TENSOR("a", "[2]", "[0,8]") "}";
     for (size_t n = 0; n < strlen(text); n++) {
@@ -184,8 +171,7 @@ static void test_header_cut_anywhere(void **state) {
     }
 }
 
-static void test_deep_nesting(void **state) {
-    (void)state;
+TEST(test_deep_nesting) {
     size_t n = 1 << 20;
     char *text = malloc(n);
     safetensors_header_t header;
@@ -204,8 +190,7 @@ static void refuse_length(uint64_t length, uint64_t file_bytes, const char *said
     expect(said);
 }
 
-static void test_refused_lengths(void **state) {
-    (void)state;
+TEST(test_refused_lengths) {
     refuse_length(2, 7, "it has 7 bytes");
     refuse_length(2, 9, "its header has 2 bytes, and the file 1 behind the length");
     refuse_length(1, 100, "its header has 1 byte,");
@@ -221,8 +206,7 @@ static zr_status_t parse_index(const char *text, safetensors_index_t *index_p) {
     return safetensors_index_parse(text, strlen(text), "x.index.json", &log, index_p);
 }
 
-static void test_index(void **state) {
-    (void)state;
+TEST(test_index) {
     safetensors_index_t index;
     assert_int_equal(parse_index("{\"metadata\":{\"total_size\":1},\"weight_map\":{"
                                  "\"a\":\"one.safetensors\",\"b\":\"two.safetensors\","
@@ -238,8 +222,7 @@ static void test_index(void **state) {
     safetensors_index_clear(&index);
 }
 
-static void test_refused_indexes(void **state) {
-    (void)state;
+TEST(test_refused_indexes) {
     static const char *const files[] = {"../x.safetensors",
                                         "/x.safetensors",
                                         "a/x.safetensors",
@@ -273,8 +256,7 @@ static void test_refused_indexes(void **state) {
     expect("duplicate");
 }
 
-static void test_index_of_too_many_files(void **state) {
-    (void)state;
+TEST(test_index_of_too_many_files) {
     static char text[64 * (SAFETENSORS_MAX_FILES + 2)];
     size_t n = (size_t)sprintf(text, "{\"weight_map\":{");
     safetensors_index_t index;
@@ -283,19 +265,4 @@ static void test_index_of_too_many_files(void **state) {
     sprintf(text + n, "}}");
     assert_int_equal(parse_index(text, &index), ZR_ERR_FORMAT);
     expect("more than 512 files");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_header_to_the_byte),
-        cmocka_unit_test(test_what_is_read),
-        cmocka_unit_test(test_refused_headers),
-        cmocka_unit_test(test_header_cut_anywhere),
-        cmocka_unit_test(test_deep_nesting),
-        cmocka_unit_test(test_refused_lengths),
-        cmocka_unit_test(test_index),
-        cmocka_unit_test(test_refused_indexes),
-        cmocka_unit_test(test_index_of_too_many_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

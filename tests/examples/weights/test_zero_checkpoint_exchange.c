@@ -2,20 +2,11 @@
  * zero-checkpoint export and import as their users meet them: what goes in comes out bit for bit,
  * with which exit status, and what is said; docs/checkpoints.md has every option and field.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <ctype.h>
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
+#include "tests/common/test.h"
 #include "tests/examples/weights/made_weights.h"
 
 #define MODEL "layers=2,channels=8,heads=2,seq=6,vocab=11"
@@ -97,8 +88,7 @@ static int enter(void **state) {
 
 /* ---- there and back ---------------------------------------------------------------------- */
 
-static void test_fp32_comes_back_bit_for_bit(void **state) {
-    (void)state;
+TEST(test_fp32_comes_back_bit_for_bit) {
     expect("import a.safetensors --checkpoint-dir c1", 0);
     assert_non_null(strstr(out, "zero-train --model " MODEL " --checkpoint-dir c1 --resume"));
     expect("export c1 -o b.safetensors", 0);
@@ -112,8 +102,7 @@ static void test_fp32_comes_back_bit_for_bit(void **state) {
 }
 
 /* What a shorter dtype has is exact in the checkpoint, so that it comes back as it was. */
-static void test_short_dtypes_are_rounded_once(void **state) {
-    (void)state;
+TEST(test_short_dtypes_are_rounded_once) {
     static const char *const dtypes[] = {"bf16", "fp16"};
     expect("import a.safetensors --checkpoint-dir c3", 0);
     for (size_t i = 0; i < 2; i++) {
@@ -157,8 +146,7 @@ static char *train(const char *arguments) {
 
 /* Whichever way weights have come, a run goes on from the same ones; and they are the file's: a run
    with a learning rate of 0 gives them back. */
-static void test_training_goes_on_from_imported_weights(void **state) {
-    (void)state;
+TEST(test_training_goes_on_from_imported_weights) {
     write_text();
     expect("import a.safetensors --checkpoint-dir t1", 0);
     expect("import a.bin --checkpoint-dir t2", 0);
@@ -180,8 +168,7 @@ static void test_training_goes_on_from_imported_weights(void **state) {
 
 /* Of text a token is a byte, whatever the vocabulary: that is said where the weights are another
    tool's, and not of a run's own. */
-static void test_text_for_words_is_warned_of(void **state) {
-    (void)state;
+TEST(test_text_for_words_is_warned_of) {
     static const char trained[] = "--model layers=1,channels=8,heads=2,seq=6,vocab=257 --data text "
                                   "--device host --steps 1 --json --checkpoint-dir ";
     char arguments[512];
@@ -222,8 +209,7 @@ static void assert_fields_documented(const char *document, const json_t *object)
     json_object_foreach(walked.object, key, value) assert_documented(document, key);
 }
 
-static void test_json(void **state) {
-    (void)state;
+TEST(test_json) {
     char *document = read_text(CHECKPOINTS_DOC);
     expect("import a.bin --checkpoint-dir c4 --json", 0);
     assert_string_equal(err, "");
@@ -255,8 +241,7 @@ static void test_json(void **state) {
     free(document);
 }
 
-static void test_options_are_documented(void **state) {
-    (void)state;
+TEST(test_options_are_documented) {
     char *document = read_text(CHECKPOINTS_DOC);
     static const char *const commands[] = {"export --help", "import --help"};
     for (size_t i = 0; i < 2; i++) {
@@ -279,8 +264,7 @@ static void test_options_are_documented(void **state) {
 
 /* ---- what is refused --------------------------------------------------------------------- */
 
-static void test_refusals(void **state) {
-    (void)state;
+TEST(test_refusals) {
     expect("import a.bin --checkpoint-dir c5", 0);
     refuse("export", "export takes CHECKPOINT, which is missing");
     refuse("export c5", "-o PATH is missing");
@@ -328,8 +312,7 @@ static void write_some(const char *folder, size_t n, size_t odd) {
     zr_checkpoint_writer_destroy(&writer);
 }
 
-static void test_checkpoints_that_are_not_quite_one(void **state) {
-    (void)state;
+TEST(test_checkpoints_that_are_not_quite_one) {
     write_some("short", 27, 99);
     refuse("export short -o x --model " MODEL, "it has 27 tensors; a GPT with " MODEL " has 28");
     write_some("odd", 28, 3);
@@ -341,8 +324,7 @@ static void test_checkpoints_that_are_not_quite_one(void **state) {
 }
 
 /* Weights of another kind of model, and those that do not say of what model they are. */
-static void test_other_checkpoints(void **state) {
-    (void)state;
+TEST(test_other_checkpoints) {
     zr_checkpoint_writer_t *writer = NULL;
     zr_log_t log = zr_log_default();
     zr_save_options_t options = {.folder = "other", .trainer_json = "{\"model\":{\"layers\":1}}"};
@@ -361,8 +343,7 @@ static void test_other_checkpoints(void **state) {
     assert_false(made_file_is_there("x"));
 }
 
-static void test_a_damaged_checkpoint(void **state) {
-    (void)state;
+TEST(test_a_damaged_checkpoint) {
     expect("import a.bin --checkpoint-dir c6", 0);
     assert_int_equal(system("printf x | dd of=c6/step-00000000/rank-00000.data bs=1 seek=1000 "
                             "conv=notrunc 2>/dev/null"),
@@ -372,18 +353,4 @@ static void test_a_damaged_checkpoint(void **state) {
     assert_false(made_file_is_there("x"));
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fp32_comes_back_bit_for_bit),
-        cmocka_unit_test(test_short_dtypes_are_rounded_once),
-        cmocka_unit_test(test_training_goes_on_from_imported_weights),
-        cmocka_unit_test(test_text_for_words_is_warned_of),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_options_are_documented),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_checkpoints_that_are_not_quite_one),
-        cmocka_unit_test(test_other_checkpoints),
-        cmocka_unit_test(test_a_damaged_checkpoint),
-    };
-    return cmocka_run_group_tests(tests, enter, made_folder_leave);
-}
+const test_group_t test_group = {enter, made_folder_leave};

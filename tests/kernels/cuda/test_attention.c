@@ -3,11 +3,6 @@
  * fit their tiles and that do not, each element within what its roundings allow; what lies around
  * the tensors is NaN and stays so; and the same bits in whatever order threads and blocks run.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/nn/nn.h"
 #include "tests/kernels/device_fixture.h"
 #include "tests/ref/attention_bounds.h"
@@ -239,7 +234,7 @@ static int teardown(void **state) {
 
 static const zr_dtype_t dtypes[] = {ZR_DTYPE_BF16, ZR_DTYPE_F32};
 
-static void test_sizes(void **state) {
+TEST(test_sizes) {
     static const size_t head_sizes[] = {16, 64, 80, 128, 0}, seqs[] = {1, 2, 63, 64, 65, 130, 0};
     for (size_t d = 0; d < 2; d++)
         for (size_t h = 0; head_sizes[h] > 0; h++)
@@ -257,7 +252,7 @@ static void test_sizes(void **state) {
 
 /* More than one tile of own rows, and a cut one, on every path; all columns that a lane can have.
  */
-static void test_long(void **state) {
+TEST(test_long) {
     if (!IS_SLOW) {
         check_attention(
             (attention_test_t){.f = *state, .c = {1, 269, 1, 64, 0}, .dtype = ZR_DTYPE_BF16}, 2.0);
@@ -276,7 +271,7 @@ static void test_long(void **state) {
 }
 
 /* Scores of some hundreds: exponentials overflow unless they are relative to the largest. */
-static void test_large_scores(void **state) {
+TEST(test_large_scores) {
     for (size_t head_size = 64; head_size <= 80; head_size += 16)
         check_attention((attention_test_t){.f = *state,
                                            .c = {1, IS_SLOW ? 65 : 130, 1, head_size, 0},
@@ -285,7 +280,7 @@ static void test_large_scores(void **state) {
 }
 
 /* No 16-byte accesses: the tensor cores' kernels are not taken. */
-static void test_unaligned(void **state) {
+TEST(test_unaligned) {
     check_attention(
         (attention_test_t){
             .f = *state, .c = {1, 33, 2, 64, 0}, .dtype = ZR_DTYPE_BF16, .skip_elems = 1},
@@ -293,7 +288,7 @@ static void test_unaligned(void **state) {
 }
 
 /* Twice, with other orders of threads and blocks, and other moments of copies. */
-static void test_same_bits(void **state) {
+TEST(test_same_bits) {
     for (size_t i = 0; i < 4; i++) {
         attention_test_t test = {.f = *state,
                                  .c = {1, IS_SLOW ? 33 : 100, 2, i % 2 == 0 ? 64 : 80, 0},
@@ -319,7 +314,7 @@ static void test_same_bits(void **state) {
     }
 }
 
-static void test_refused(void **state) {
+TEST(test_refused) {
     attention_test_t test = {.f = *state, .c = {1, 2, 1, 257, 0}, .dtype = ZR_DTYPE_F32};
     open_test(&test, 2.0);
     zr_nn_attention_t forward = forward_args(&test);
@@ -341,10 +336,5 @@ int main(int argc, char **argv) {
     }
     if (fixture_probe(device_name) != 0)
         return FIXTURE_SKIPPED;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),        cmocka_unit_test(test_long),
-        cmocka_unit_test(test_large_scores), cmocka_unit_test(test_unaligned),
-        cmocka_unit_test(test_same_bits),    cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return run_all_tests(setup, teardown);
 }

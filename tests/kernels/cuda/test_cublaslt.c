@@ -2,16 +2,8 @@
  * cuBLASLt as it is installed takes every description that products are given: names, sizes and
  * values of attributes. That needs no GPU; to choose an algorithm does.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "kernels/nn/cuda/matmul_plan.h"
+#include "tests/common/test.h"
 
 static zr_cublaslt_t lt;
 
@@ -30,8 +22,7 @@ static void describe(const zr_matmul_key_t *key, bool adds_bias, bool applies_ep
 }
 
 /* Every kind of product: dtypes, transposition, bias, epilogue, alignment. */
-static void test_descriptions(void **state) {
-    (void)state;
+TEST(test_descriptions) {
     int memory = 0;
     for (unsigned i = 0; i < 2 * 2 * 4 * 2 * 3 * 2; i++) {
         zr_dtype_t dtype = i % 2 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
@@ -57,8 +48,7 @@ static void test_descriptions(void **state) {
 }
 
 /* A mistake would be seen: the library checks what it is given. */
-static void test_mistakes(void **state) {
-    (void)state;
+TEST(test_mistakes) {
     cublasLtMatmulDesc_t product = NULL;
     int64_t wide = 0;
     assert_int_equal(lt.cublasLtMatmulDescCreate_p(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -70,16 +60,12 @@ static void test_mistakes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_descriptions),
-        cmocka_unit_test(test_mistakes),
-    };
     zr_log_t log = zr_device_options_default().log;
     if (zr_cublaslt_find(&log, &lt) != ZR_OK) {
         printf("skipped: no cuBLASLt here\n");
         return 77;
     }
-    int status = cmocka_run_group_tests(tests, NULL, NULL);
+    int status = run_all_tests(NULL, NULL);
     zr_cublaslt_forget(&lt);
     return status;
 }

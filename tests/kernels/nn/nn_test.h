@@ -8,13 +8,8 @@
 #ifndef ZR_TESTS_KERNELS_NN_NN_TEST_H
 #define ZR_TESTS_KERNELS_NN_NN_TEST_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "kernels/nn/nn.h"
+#include "tests/common/test.h"
 
 /** What main is: 0, or 77 having said why, when this build or machine has no such device. */
 int nn_choose_device(int argc, char **argv);

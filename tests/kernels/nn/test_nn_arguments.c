@@ -1,9 +1,6 @@
 /*
  * What the transformer's kernels refuse, and what they charge.
  */
-#include <stdint.h>
-#include <string.h>
-
 #include "tests/common/one_thing.h"
 #include "tests/kernels/nn/nn_test.h"
 
@@ -45,7 +42,7 @@ static zr_nn_matmul_t small_product(void) {
     return (zr_nn_matmul_t){.m = 2, .n = 2, .k = 2, .a = memory, .b = memory + 4, .c = memory + 8};
 }
 
-static void test_matmul_refuses(void **state) {
+TEST(test_matmul_refuses) {
     fixture_t *f = *state;
     zr_nn_workspace_t none = {NULL, 0};
     zr_nn_matmul_t args = small_product();
@@ -77,7 +74,7 @@ static void test_matmul_refuses(void **state) {
     assert_non_null(strstr(f->message, "workspace"));
 }
 
-static void test_others_refuse(void **state) {
+TEST(test_others_refuse) {
     fixture_t *f = *state;
     zr_nn_workspace_t none = {NULL, 0};
     int32_t tokens[4] = {0, 1, 2, 9};
@@ -139,7 +136,7 @@ static void test_others_refuse(void **state) {
     assert_true(loss == 0.0);
 }
 
-static void test_costs(void **state) {
+TEST(test_costs) {
     fixture_t *f = *state;
     zr_nn_workspace_t none = {NULL, 0};
     zr_nn_matmul_t args = small_product();
@@ -163,7 +160,7 @@ static void test_costs(void **state) {
     assert_true(again > 2.0 * 5 * 7 * 59.9 && again < 2.0 * 5 * 7 * 60.1);
 }
 
-static void test_activation_dtype(void **state) {
+TEST(test_activation_dtype) {
     fixture_t *f = *state;
     zr_dtype_t dtype = ZR_DTYPE_U8;
     assert_int_equal(zr_nn_activation_dtype(f->device, ZR_DTYPE_BF16, &dtype), ZR_OK);
@@ -171,12 +168,4 @@ static void test_activation_dtype(void **state) {
     assert_int_equal(zr_nn_activation_dtype(f->device, ZR_DTYPE_I32, &dtype), ZR_ERR_ARGUMENT);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul_refuses),
-        cmocka_unit_test(test_others_refuse),
-        cmocka_unit_test(test_costs),
-        cmocka_unit_test(test_activation_dtype),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+const test_group_t test_group = {set_up, tear_down};

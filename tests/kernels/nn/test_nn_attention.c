@@ -1,9 +1,6 @@
 /*
  * Causal attention against double precision, and that its scores are never all there.
  */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "tests/kernels/nn/nn_test.h"
 #include "tests/ref/ref_nn.h"
 
@@ -66,8 +63,7 @@ static void attention_body(nn_device_t *device) {
         }
 }
 
-static void test_attention(void **state) {
-    (void)state;
+TEST(test_attention) {
     nn_on_every_device(attention_body);
 }
 
@@ -83,17 +79,12 @@ static void workspace_body(nn_device_t *device) {
                 n_threads * scores_bytes / 4);
 }
 
-static void test_workspace(void **state) {
-    (void)state;
+TEST(test_workspace) {
     nn_on_every_device(workspace_body);
 }
 
 int main(int argc, char **argv) {
     if (nn_choose_device(argc, argv) != 0)
         return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_workspace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

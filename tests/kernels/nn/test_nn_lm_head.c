@@ -1,11 +1,6 @@
 /*
  * The language model head against double precision, in chunks that divide nothing.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/kernels/nn/nn_test.h"
 #include "tests/ref/ref_nn.h"
 
@@ -137,8 +132,7 @@ static void head_body(nn_device_t *device) {
     }
 }
 
-static void test_head(void **state) {
-    (void)state;
+TEST(test_head) {
     nn_on_every_device(head_body);
 }
 
@@ -147,8 +141,7 @@ static void extreme_body(nn_device_t *device) {
     check_head(device, &(head_case_t){19, 30, 300, 70, ZR_DTYPE_F32, false, 40.0});
 }
 
-static void test_extreme_logits(void **state) {
-    (void)state;
+TEST(test_extreme_logits) {
     nn_on_every_device(extreme_body);
 }
 
@@ -167,18 +160,12 @@ static void workspace_body(nn_device_t *device) {
                 logits_bytes / 10 + zr_nn_matmul_workspace_bytes(device->device, &product));
 }
 
-static void test_workspace(void **state) {
-    (void)state;
+TEST(test_workspace) {
     nn_on_every_device(workspace_body);
 }
 
 int main(int argc, char **argv) {
     if (nn_choose_device(argc, argv) != 0)
         return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_head),
-        cmocka_unit_test(test_extreme_logits),
-        cmocka_unit_test(test_workspace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

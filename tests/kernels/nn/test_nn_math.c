@@ -1,16 +1,10 @@
 /*
  * exp and GELU as the host computes them, against double precision, in units of the last place.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <float.h>
-#include <math.h>
 
 #include "kernels/nn/nn_math.h"
+#include "tests/common/test.h"
 #include "tests/ref/ref_nn.h"
 
 static double ulps(float value, double expected) {
@@ -19,8 +13,7 @@ static double ulps(float value, double expected) {
     return fabs((double)value - expected) / ldexp(1.0, exponent - FLT_MANT_DIG);
 }
 
-static void test_exp(void **state) {
-    (void)state;
+TEST(test_exp) {
     double worst = 0.0;
     for (double x = -87.29; x < 88.29; x += 1e-4 * (1.0 + 0.1 * fabs(x))) {
         double off = ulps(zr_nn_exp((float)x), exp((double)(float)x));
@@ -35,8 +28,7 @@ static void test_exp(void **state) {
 }
 
 /* Relative where the value is not tiny: left of -4 the exponent itself is rounded. */
-static void test_gelu(void **state) {
-    (void)state;
+TEST(test_gelu) {
     for (double x = -4.0; x < 20.0; x += 1e-4) {
         double value = zr_nn_gelu_element((float)x), expected = ref_gelu((double)(float)x);
         if (!(fabs(value - expected) <= 2e-6 * fabs(expected)))
@@ -45,9 +37,4 @@ static void test_gelu(void **state) {
         if (!(fabs(slope - exact) <= 3e-7))
             fail_msg("the slope of gelu at %.9g is %.9g instead of %.9g", x, slope, exact);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exp), cmocka_unit_test(test_gelu)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

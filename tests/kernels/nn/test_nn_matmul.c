@@ -2,10 +2,6 @@
  * Matrix products against double precision: shapes that are multiples of
  * nothing, transposed operands, both dtypes, every epilogue.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/kernels/nn/nn_test.h"
 #include "tests/ref/ref_nn.h"
 
@@ -116,8 +112,7 @@ static void plain_body(nn_device_t *device) {
     }
 }
 
-static void test_products(void **state) {
-    (void)state;
+TEST(test_products) {
     nn_on_every_device(plain_body);
 }
 
@@ -190,8 +185,7 @@ static void epilogue_body(nn_device_t *device) {
     }
 }
 
-static void test_epilogues(void **state) {
-    (void)state;
+TEST(test_epilogues) {
     nn_on_every_device(epilogue_body);
 }
 
@@ -232,8 +226,7 @@ static void least_rows_body(nn_device_t *device) {
     }
 }
 
-static void test_least_rows(void **state) {
-    (void)state;
+TEST(test_least_rows) {
     nn_on_every_device(least_rows_body);
 }
 
@@ -251,19 +244,12 @@ static void determinism_body(nn_device_t *device) {
     free_product(&product);
 }
 
-static void test_determinism(void **state) {
-    (void)state;
+TEST(test_determinism) {
     nn_on_every_device(determinism_body);
 }
 
 int main(int argc, char **argv) {
     if (nn_choose_device(argc, argv) != 0)
         return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_epilogues),
-        cmocka_unit_test(test_least_rows),
-        cmocka_unit_test(test_determinism),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

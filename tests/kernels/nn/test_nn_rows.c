@@ -1,11 +1,6 @@
 /*
  * Layer normalisation, GELU, bias gradients and embeddings against double precision.
  */
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "tests/kernels/nn/nn_test.h"
 #include "tests/ref/ref_nn.h"
 
@@ -100,8 +95,7 @@ static void layernorm_body(nn_device_t *device) {
     check_layernorm(device, &(norm_case_t){460, 4104, ZR_DTYPE_BF16, true});
 }
 
-static void test_layernorm(void **state) {
-    (void)state;
+TEST(test_layernorm) {
     nn_on_every_device(layernorm_body);
 }
 
@@ -134,8 +128,7 @@ static void gelu_body(nn_device_t *device) {
     }
 }
 
-static void test_gelu(void **state) {
-    (void)state;
+TEST(test_gelu) {
     nn_on_every_device(gelu_body);
 }
 
@@ -174,8 +167,7 @@ static void extremes_body(nn_device_t *device) {
         check_extremes(device, ZR_DTYPE_BF16);
 }
 
-static void test_extremes(void **state) {
-    (void)state;
+TEST(test_extremes) {
     nn_on_every_device(extremes_body);
 }
 
@@ -216,8 +208,7 @@ static void bias_grad_body(nn_device_t *device) {
     }
 }
 
-static void test_bias_gradients(void **state) {
-    (void)state;
+TEST(test_bias_gradients) {
     nn_on_every_device(bias_grad_body);
 }
 
@@ -320,8 +311,7 @@ static void embedding_body(nn_device_t *device) {
     }
 }
 
-static void test_embedding(void **state) {
-    (void)state;
+TEST(test_embedding) {
     nn_on_every_device(embedding_body);
 }
 
@@ -370,8 +360,7 @@ static void token_order_body(nn_device_t *device) {
     nn_array_free(&dout);
 }
 
-static void test_token_order(void **state) {
-    (void)state;
+TEST(test_token_order) {
     nn_on_every_device(token_order_body);
 }
 
@@ -420,19 +409,12 @@ static void again_body(nn_device_t *device) {
         nn_array_free(arrays[i]);
 }
 
-static void test_again(void **state) {
-    (void)state;
+TEST(test_again) {
     nn_on_every_device(again_body);
 }
 
 int main(int argc, char **argv) {
     if (nn_choose_device(argc, argv) != 0)
         return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_gelu),
-        cmocka_unit_test(test_extremes),  cmocka_unit_test(test_bias_gradients),
-        cmocka_unit_test(test_embedding), cmocka_unit_test(test_token_order),
-        cmocka_unit_test(test_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_all_tests(NULL, NULL);
 }

@@ -30,7 +30,6 @@ static inline int make_folder_in(const char *base) {
 /** On a drive, mostly: below $TMPDIR or /tmp. */
 static inline int make_folder(void **state) {
     const char *base = getenv("TMPDIR");
-    (void)state;
     return make_folder_in(base != NULL ? base : "/tmp");
 }
 
@@ -40,7 +39,6 @@ static inline int make_folder_in_memory(void **state) {
 }
 
 static inline int remove_folder(void **state) {
-    (void)state;
     empty(folder);
     return 0;
 }

@@ -1,19 +1,9 @@
 /* See sample.h. */
-#include "tests/zero/checkpoint/sample.h"
-
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
+#include "tests/zero/checkpoint/sample.h"
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);

@@ -3,21 +3,11 @@
  * that at whichever of them a run is killed or refused, the newest complete checkpoint is either
  * the one before or the new one, and readable.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/checkpoint/sample.h"
 #include "zero/checkpoint/folder.h"
 
@@ -125,14 +115,12 @@ static void shell(const char *format, ...) {
 }
 
 static int enter(void **state) {
-    (void)state;
     if (mkdtemp(root) == NULL)
         root = mkdtemp(on_drive);
     return root == NULL || chdir(root) != 0 ? -1 : 0;
 }
 
 static int leave(void **state) {
-    (void)state;
     if (chdir("/") != 0)
         return -1;
     shell("chmod -R u+rwx '%s'; rm -rf '%s'", root, root);
@@ -188,8 +176,7 @@ static void expect_has(const char *expected) {
 
 /* ---- tests ---- */
 
-static void test_names(void **state) {
-    (void)state;
+TEST(test_names) {
     static const char *const none[] = {"step-0000006",
                                        "step-000000060",
                                        "step-00000060.old",
@@ -219,8 +206,7 @@ static void test_names(void **state) {
 
 /* All that is in it is on the drive before it has its name; its name is before "latest" says it;
  * and only then something goes. */
-static void test_order(void **state) {
-    (void)state;
+TEST(test_order) {
     shell("rm -rf f; mkdir f");
     reset_calls();
     assert_int_equal(save(1, 0, NULL), ZR_OK);
@@ -271,8 +257,7 @@ static void test_order(void **state) {
 
 /* Another one of its step is replaced at once, or, where the system cannot do that, by a name that
  * counts as long as there is no other. */
-static void test_replaces(void **state) {
-    (void)state;
+TEST(test_replaces) {
     shell("rm -rf f; mkdir f");
     assert_int_equal(save(5, 0, NULL), ZR_OK);
     shell("echo first >f/step-00000005/mark");
@@ -329,8 +314,7 @@ static void kill_at_each(size_t step, size_t before, bool no_exchange) {
     }
 }
 
-static void test_killed(void **state) {
-    (void)state;
+TEST(test_killed) {
     kill_at_each(7, 6, false);
     kill_at_each(6, 6, false);
     kill_at_each(6, 6, true);
@@ -388,15 +372,13 @@ static void refuse_each(size_t step, size_t before, bool no_exchange, int error)
     }
 }
 
-static void test_refused(void **state) {
-    (void)state;
+TEST(test_refused) {
     refuse_each(7, 6, false, EIO);
     refuse_each(6, 6, false, ENOSPC);
     refuse_each(6, 6, true, EROFS);
 }
 
-static void test_keep(void **state) {
-    (void)state;
+TEST(test_keep) {
     reset_calls();
     shell("rm -rf f");
     for (size_t step = 10; step <= 50; step += 10)
@@ -422,8 +404,7 @@ static void test_keep(void **state) {
     assert_int_equal(newest(&kept), 80);
 }
 
-static void test_passes_over(void **state) {
-    (void)state;
+TEST(test_passes_over) {
     sample_log_t kept;
     shell("rm -rf f");
     for (size_t step = 1; step <= 6; step++)
@@ -451,8 +432,7 @@ static void test_passes_over(void **state) {
 }
 
 /* Nothing is followed out of the folder. */
-static void test_links(void **state) {
-    (void)state;
+TEST(test_links) {
     sample_log_t kept;
     shell("rm -rf f outside; mkdir outside");
     assert_int_equal(save(1, 0, NULL), ZR_OK);
@@ -473,8 +453,7 @@ static void test_links(void **state) {
     shell("test -e outside/precious && ! test -L f/.step-00000009.partial");
 }
 
-static void test_begin(void **state) {
-    (void)state;
+TEST(test_begin) {
     sample_log_t kept;
     zr_log_t log = sample_log(&kept);
     char *path = NULL;
@@ -498,13 +477,4 @@ static void test_begin(void **state) {
     zr_folder_abandon("a/b/c", 1, &log);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),       cmocka_unit_test(test_order),
-        cmocka_unit_test(test_replaces),    cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_keep),
-        cmocka_unit_test(test_passes_over), cmocka_unit_test(test_links),
-        cmocka_unit_test(test_begin),
-    };
-    return cmocka_run_group_tests(tests, enter, leave);
-}
+const test_group_t test_group = {enter, leave};

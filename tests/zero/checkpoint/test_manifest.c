@@ -2,16 +2,7 @@
  * Manifests: what is written is read back as it was, and of each thing that may be wrong the reason
  * is said, whatever it is: hostile ones neither crash nor take time or memory beyond their size.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/checkpoint/sample.h"
 
 static zr_status_t parse(const char *text, size_t n_bytes, sample_log_t *kept) {
@@ -34,8 +25,7 @@ static void expect(const char *what, zr_status_t status, const sample_log_t *kep
                  kept->n_messages, part, kept->text);
 }
 
-static void test_round_trip(void **state) {
-    (void)state;
+TEST(test_round_trip) {
     zr_manifest_t written = sample_manifest(), read = {0};
     char *text = NULL, *again = NULL;
     sample_log_t kept;
@@ -79,8 +69,7 @@ static void test_round_trip(void **state) {
 }
 
 /* No byte of the text can be left out or changed. */
-static void test_every_byte_counts(void **state) {
-    (void)state;
+TEST(test_every_byte_counts) {
     char *text = sample_text();
     size_t n_bytes = strlen(text);
     sample_log_t kept;
@@ -237,8 +226,7 @@ static char *text_with(const wrong_t *wrong) {
     return result;
 }
 
-static void test_wrong_values(void **state) {
-    (void)state;
+TEST(test_wrong_values) {
     for (size_t i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++) {
         char *text = text_with(&wrongs[i]), what[256];
         sample_log_t kept;
@@ -251,8 +239,7 @@ static void test_wrong_values(void **state) {
 }
 
 /* What is changed by hand is refused, and so is another end. */
-static void test_seal(void **state) {
-    (void)state;
+TEST(test_seal) {
     char *text = sample_text(), *place = strstr(text, "\"step\": 60");
     sample_log_t kept;
     place[9] = '2';
@@ -264,8 +251,7 @@ static void test_seal(void **state) {
     free(text);
 }
 
-static void test_no_manifest(void **state) {
-    (void)state;
+TEST(test_no_manifest) {
     sample_log_t kept;
     expect("nothing", parse("", 0, &kept), &kept, "line 1, column 0");
     expect("a list", parse("[]", 2, &kept), &kept, "it is no object");
@@ -283,8 +269,7 @@ static void test_no_manifest(void **state) {
 /* ---- large ones ---- */
 
 /* Refused by looking through, before anything is made of them. */
-static void test_greedy(void **state) {
-    (void)state;
+TEST(test_greedy) {
     sample_log_t kept;
     size_t n_bytes = 1 << 20;
     char *text = malloc(n_bytes);
@@ -339,8 +324,7 @@ static zr_manifest_t make_many(void) {
     return m;
 }
 
-static void test_many(void **state) {
-    (void)state;
+TEST(test_many) {
     zr_manifest_t many = make_many(), read = {0};
     char *text = NULL;
     sample_log_t kept;
@@ -364,8 +348,7 @@ static void test_many(void **state) {
 
 /* ---- writing ---- */
 
-static void test_print_refuses(void **state) {
-    (void)state;
+TEST(test_print_refuses) {
     zr_manifest_t manifest = sample_manifest();
     char *text = NULL;
     sample_log_t kept;
@@ -382,14 +365,4 @@ static void test_print_refuses(void **state) {
     manifest.units[0][0] = (char)0xff;
     assert_int_equal(zr_manifest_print(&manifest, "sample", NULL, &text), ZR_ERR_MEMORY);
     zr_manifest_clear(&manifest);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_every_byte_counts),
-        cmocka_unit_test(test_wrong_values), cmocka_unit_test(test_seal),
-        cmocka_unit_test(test_no_manifest),  cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_many),         cmocka_unit_test(test_print_refuses),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,22 +3,12 @@
  * they lie in extents, groups, chunks and files; nothing is read twice that is read on; and a bit
  * that has changed is found, with the file and offset.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "offload/store.h"
+#include "tests/common/test.h"
 #include "tests/zero/checkpoint/sample.h"
 #include "zero/checkpoint/file.h"
 
@@ -179,7 +169,6 @@ static void make_checkpoint(const char *folder) {
 }
 
 static int enter(void **state) {
-    (void)state;
     if (mkdtemp(root) == NULL || chdir(root) != 0 || mkdir("c", 0777) != 0)
         return -1;
     make_checkpoint("c");
@@ -188,7 +177,6 @@ static int enter(void **state) {
 
 static int leave(void **state) {
     char command[256];
-    (void)state;
     snprintf(command, sizeof(command), "rm -rf '%s'", root);
     return chdir("/") | system(command);
 }
@@ -246,8 +234,7 @@ static void read_at_random(const zr_checkpoint_t *checkpoint, uint64_t seed, int
     zr_checkpoint_reader_destroy(&reader);
 }
 
-static void test_facts(void **state) {
-    (void)state;
+TEST(test_facts) {
     zr_checkpoint_t *checkpoint = open_it("c");
     zr_checkpoint_info_t info;
     size_t index = 0;
@@ -275,8 +262,7 @@ static void test_facts(void **state) {
     zr_checkpoint_close(NULL);
 }
 
-static void test_pieces(void **state) {
-    (void)state;
+TEST(test_pieces) {
     zr_checkpoint_t *checkpoint = open_it("c");
     read_at_random(checkpoint, 1, 3000);
     reads.most = 1000;
@@ -292,8 +278,7 @@ static void *read_in_thread(void *checkpoint) {
 }
 
 /* One checkpoint, a reader each. */
-static void test_threads(void **state) {
-    (void)state;
+TEST(test_threads) {
     zr_checkpoint_t *checkpoint = open_it("c");
     pthread_t threads[4];
     for (int i = 0; i < 4; i++)
@@ -304,8 +289,7 @@ static void test_threads(void **state) {
 }
 
 /* All tensors in order, in small pieces, the three arrays in turn: each byte of data comes once. */
-static void test_reads_once(void **state) {
-    (void)state;
+TEST(test_reads_once) {
     zr_checkpoint_t *checkpoint = open_it("c");
     zr_checkpoint_reader_t *reader = NULL;
     zr_checkpoint_info_t info;
@@ -325,8 +309,7 @@ static void test_reads_once(void **state) {
     zr_checkpoint_close(&checkpoint);
 }
 
-static void test_wrong_calls(void **state) {
-    (void)state;
+TEST(test_wrong_calls) {
     sample_log_t kept;
     zr_log_t log = sample_log(&kept);
     zr_checkpoint_t *checkpoint = open_it("c");
@@ -401,8 +384,7 @@ static size_t count_refused(sample_log_t *kept) {
     return n_refused;
 }
 
-static void test_verify(void **state) {
-    (void)state;
+TEST(test_verify) {
     sample_log_t kept;
     assert_int_equal(verify(&kept), ZR_OK);
     assert_int_equal(kept.n_messages, 0);
@@ -431,8 +413,7 @@ static void test_verify(void **state) {
 }
 
 /* Each byte of a data file is one of an extent's, or between extents. */
-static void test_every_byte(void **state) {
-    (void)state;
+TEST(test_every_byte) {
     struct stat about;
     sample_log_t kept;
     size_t n_found = 0, n_tried = 0;
@@ -445,8 +426,7 @@ static void test_every_byte(void **state) {
     assert_true(n_tried > 10 && n_found + 1 >= n_tried);
 }
 
-static void test_errors(void **state) {
-    (void)state;
+TEST(test_errors) {
     sample_log_t kept;
     zr_checkpoint_t *checkpoint = open_it("c");
     zr_log_t log = sample_log(&kept);
@@ -474,12 +454,4 @@ static void test_errors(void **state) {
     zr_checkpoint_close(&checkpoint);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_facts),       cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_threads),     cmocka_unit_test(test_reads_once),
-        cmocka_unit_test(test_wrong_calls), cmocka_unit_test(test_verify),
-        cmocka_unit_test(test_every_byte),  cmocka_unit_test(test_errors),
-    };
-    return cmocka_run_group_tests(tests, enter, leave);
-}
+const test_group_t test_group = {enter, leave};

@@ -2,18 +2,7 @@
  * Checkpoints that no run has saved: what is written tensor by tensor is read back, whatever the
  * sizes, and nothing of it appears before it is published, or when a drive is full.
  */
-#include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/checkpoint/sample.h"
 
 static char root[] = "/tmp/zr-test-writer-XXXXXX";
@@ -37,13 +26,11 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset) {
 }
 
 static int enter(void **state) {
-    (void)state;
     return mkdtemp(root) == NULL || chdir(root) != 0 ? -1 : 0;
 }
 
 static int leave(void **state) {
     char command[256];
-    (void)state;
     snprintf(command, sizeof(command), "rm -rf '%s'", root);
     return chdir("/") | system(command);
 }
@@ -123,8 +110,7 @@ static void check_all(void) {
     zr_checkpoint_close(&checkpoint);
 }
 
-static void test_round_trip(void **state) {
-    (void)state;
+TEST(test_round_trip) {
     assert_int_equal(write_all(NULL), ZR_OK);
     check_all();
     assert_int_equal(write_all(NULL), ZR_OK); /* over itself */
@@ -134,8 +120,7 @@ static void test_round_trip(void **state) {
         0);
 }
 
-static void test_full_drive(void **state) {
-    (void)state;
+TEST(test_full_drive) {
     for (int at = 1;; at++) {
         sample_log_t kept;
         zr_log_t log = sample_log(&kept);
@@ -157,8 +142,7 @@ static void test_full_drive(void **state) {
     fail_at = 0;
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+TEST(test_refusals) {
     sample_log_t kept;
     zr_log_t log = sample_log(&kept);
     zr_save_options_t options = {.folder = "g", .trainer_json = "[]"};
@@ -201,11 +185,4 @@ static void test_refusals(void **state) {
     assert_int_equal(system("test -z \"$(ls -A h)\""), 0);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_full_drive),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, enter, leave);
-}
+const test_group_t test_group = {enter, leave};

@@ -1,17 +1,7 @@
 /* See comm_suite.h. */
-#include "tests/zero/comm/comm_suite.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/comm/comm_cases.h"
+#include "tests/zero/comm/comm_suite.h"
 
 enum { LONG_MS = 60000, SHORT_MS = 200 };
 

@@ -1,20 +1,10 @@
 /* See ranks.h. */
-#include "tests/zero/comm/ranks.h"
-
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
+#include "tests/zero/comm/ranks.h"
 
 enum { MOST_TIMEOUT_MS = 60000, ARENA_BYTES = 48 << 20, GUARD_BYTES = 64, GUARD = 0xa5 };
 

@@ -2,15 +2,9 @@
  * Creating and splitting communicators when memory runs out: every allocation in turn fails,
  * every rank hears of it, nothing is left behind, and what there was goes on.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/comm/ranks.h"
 
 /* Allocations until one fails; negative: none does. The linker sends all of them here. */
@@ -37,8 +31,7 @@ static void drop_message(void *context, zr_log_level_t level, int rank, const ch
     (void)context, (void)level, (void)rank, (void)message;
 }
 
-static void test_create(void **state) {
-    (void)state;
+TEST(test_create) {
     zr_comm_options_t options = zr_comm_options_default();
     options.log.sink = drop_message;
     enum { N_RANKS = 4, N_ALLOCATIONS = 1 + 2 * N_RANKS };
@@ -90,8 +83,7 @@ static zr_status_t open_device(zr_device_t **device_p) {
     return zr_device_open("host", &options, device_p);
 }
 
-static void test_split(void **state) {
-    (void)state;
+TEST(test_split) {
     static const comm_suite_t suite = {
         .name = "threads in need of memory",
         .create = zr_comm_create_threads,
@@ -99,12 +91,4 @@ static void test_split(void **state) {
         .close_device = zr_device_close,
     };
     run_ranks(&suite, 7, 60000, split_in_need, NULL);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),
-        cmocka_unit_test(test_split),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

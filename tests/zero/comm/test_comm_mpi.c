@@ -9,18 +9,9 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdatomic.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/comm/comm_cases.h"
 #include "tests/zero/comm/process_cases.h"
 
@@ -65,22 +56,18 @@ static comm_suite_t suite = {
     .world = &world,
 };
 
-static void test_large_tensors(void **state) {
-    (void)state;
+TEST(test_large_tensors) {
     run_ranks(&suite, world.n_ranks, 60000, large_tensors, NULL);
 }
 
-static void test_moved_memory(void **state) {
-    (void)state;
+TEST(test_moved_memory) {
     run_ranks(&suite, world.n_ranks, 60000, moved_memory, NULL);
 }
 
 static int run_cases(int ranks_of_a_machine) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_large_tensors),
-                                       cmocka_unit_test(test_moved_memory)};
     machine_ranks = suite.machine_ranks = ranks_of_a_machine;
     int failed = ranks_of_a_machine == 0 || world.n_ranks <= 5 ? run_comm_suite(&suite) : 0;
-    return failed + cmocka_run_group_tests(tests, NULL, NULL);
+    return failed + run_all_tests(NULL, NULL);
 }
 
 /* Whether MPI, of which this program knows nothing, has ended in this process. */

@@ -3,26 +3,16 @@
  * each a process with a host device. The conformance suite; what is refused; and a process that is
  * killed in the midst of a run.
  */
-#include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "kernels/host/host_share.h"
 #include "tests/common/one_thing.h"
-#include "tests/zero/comm/free_port.h"
+#include "tests/common/test.h"
 #include "tests/zero/comm/comm_cases.h"
+#include "tests/zero/comm/free_port.h"
 #include "tests/zero/comm/process_cases.h"
 #include "zero/comm/comm_backend.h"
 
@@ -97,8 +87,7 @@ static comm_suite_t suite = {
     .close_device = zr_device_close,
 };
 
-static void test_large_tensors(void **state) {
-    (void)state;
+TEST(test_large_tensors) {
     run_ranks(&suite, 1, 60000, large_tensors, NULL);
     run_ranks(&suite, 3, 60000, large_tensors, NULL);
     suite.open_device = open_wide_device;
@@ -122,8 +111,7 @@ static zr_status_t create_alone(int rank, int n_ranks, const zr_comm_options_t *
 }
 
 /* Pieces and messages in several parts, in both directions at once. */
-static void test_several_machines(void **state) {
-    (void)state;
+TEST(test_several_machines) {
     suite.create_rank = create_apart;
     run_ranks(&suite, 3, 60000, large_tensors, NULL);
     run_ranks(&suite, 4, 60000, large_tensors, NULL);
@@ -140,8 +128,7 @@ static void simulated(rank_t *self) {
     CHECK(self, strstr(self->log, "works on host memory, and the stream is of device \"sim\""));
 }
 
-static void test_other_device(void **state) {
-    (void)state;
+TEST(test_other_device) {
     suite.open_device = open_sim;
     run_ranks(&suite, 1, 60000, simulated, NULL);
     suite.open_device = open_device;
@@ -159,8 +146,7 @@ int __wrap_zr_host_map_shared(const zr_host_file_t *file, int pid, void **view_p
 }
 
 /* Some ranks cannot map others' memory, at once or when it has grown: none does. */
-static void test_memory_that_cannot_be_mapped(void **state) {
-    (void)state;
+TEST(test_memory_that_cannot_be_mapped) {
     suite.open_device = open_shared_device;
     for (int most = 0; most <= 2; most += 2) {
         most_maps = most;
@@ -170,8 +156,7 @@ static void test_memory_that_cannot_be_mapped(void **state) {
     suite.open_device = open_device;
 }
 
-static void test_moved_memory(void **state) {
-    (void)state;
+TEST(test_moved_memory) {
     run_ranks(&suite, 3, 60000, moved_memory, NULL);
     suite.open_device = open_shared_device;
     run_ranks(&suite, 2, 60000, moved_memory, NULL);
@@ -212,7 +197,6 @@ zr_status_t __wrap_zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int 
 
 static void keep_error(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
-    (void)rank;
     if (level == ZR_LOG_ERROR)
         snprintf(context, 512, "%s", message);
 }
@@ -305,8 +289,7 @@ static bool lose_rank(moment_t moment, int timeout_ms) {
     return has_come;
 }
 
-static void test_killed_rank(void **state) {
-    (void)state;
+TEST(test_killed_rank) {
     n_let_go =
         mmap(NULL, sizeof(*n_let_go), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(n_let_go != MAP_FAILED);
@@ -343,14 +326,6 @@ int main(int argc, char **argv) {
         suite.machine_ranks = 2;
         return run_comm_suite(&suite);
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_large_tensors),
-        cmocka_unit_test(test_several_machines),
-        cmocka_unit_test(test_memory_that_cannot_be_mapped),
-        cmocka_unit_test(test_moved_memory),
-        cmocka_unit_test(test_other_device),
-        cmocka_unit_test(test_killed_rank),
-    };
     int failed = run_comm_suite(&suite);
-    return failed + cmocka_run_group_tests(tests, NULL, NULL);
+    return failed + run_all_tests(NULL, NULL);
 }

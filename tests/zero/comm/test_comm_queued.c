@@ -5,15 +5,10 @@
  */
 #include <pthread.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "kernels/kernels.h"
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 
 enum { N_ELEMS = 1000, N_RANKS = 2 };
 
@@ -104,8 +99,7 @@ static zr_status_t run_overlap(test_rank_t *rank) {
     return status;
 }
 
-static void test_overlap(void **state) {
-    (void)state;
+TEST(test_overlap) {
     run(run_overlap, false, NULL);
 }
 
@@ -143,8 +137,7 @@ static zr_status_t run_keep_name(test_rank_t *rank) {
     return status;
 }
 
-static void test_calls_are_copied_and_in_order(void **state) {
-    (void)state;
+TEST(test_calls_are_copied_and_in_order) {
     run(run_keep_name, false, NULL);
 }
 
@@ -178,8 +171,7 @@ static zr_status_t run_count(test_rank_t *rank) {
     return status;
 }
 
-static void test_seconds_are_told_apart(void **state) {
-    (void)state;
+TEST(test_seconds_are_told_apart) {
     run(run_count, false, NULL);
 }
 
@@ -216,9 +208,8 @@ static zr_status_t run_fail_queued(test_rank_t *rank) {
     return status;
 }
 
-static void test_failures_are_told(void **state) {
+TEST(test_failures_are_told) {
     test_ranks_t ranks;
-    (void)state;
     run(run_fail_queued, true, &ranks);
     assert_int_equal(ranks.status[0], ZR_OK);
     assert_int_equal(ranks.n_errors[0], 1); /* of the first queued one; the others say no more */
@@ -251,22 +242,10 @@ static zr_status_t run_end_twice(test_rank_t *rank) {
     return status;
 }
 
-static void test_ends_are_said_once(void **state) {
+TEST(test_ends_are_said_once) {
     test_ranks_t ranks;
-    (void)state;
     run(run_end_twice, true, &ranks);
     assert_int_equal(ranks.status[0], ZR_OK);
     assert_int_equal(ranks.n_errors[0], 2);
     assert_non_null(strstr(ranks.last_error[0], "\"ends\" (call 3): rank 1 gave up: no bytes"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_overlap),
-        cmocka_unit_test(test_calls_are_copied_and_in_order),
-        cmocka_unit_test(test_seconds_are_told_apart),
-        cmocka_unit_test(test_failures_are_told),
-        cmocka_unit_test(test_ends_are_said_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

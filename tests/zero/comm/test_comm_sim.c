@@ -3,14 +3,8 @@
  * nothing and on the host, where a rank's own data stand for all; and what collectives take of the
  * virtual clock, against numbers by hand.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "kernels/simulation.h"
+#include "tests/common/test.h"
 #include "tests/zero/comm/comm_suite.h"
 
 static zr_status_t create(int n_ranks, const zr_comm_options_t *options, zr_comm_t **comms) {
@@ -114,30 +108,26 @@ static void expect_times(int n_ranks, size_t n_bytes, times_t wanted) {
     expect(times.barrier, wanted.barrier);
 }
 
-static void test_one_rank_waits_for_nobody(void **state) {
-    (void)state;
+TEST(test_one_rank_waits_for_nobody) {
     expect_times(1, 4000000, (times_t){0});
 }
 
 /* 4 MB on 4 ranks: 3 of them over 3 edges, and all of them down a tree of 2 levels. */
-static void test_one_node(void **state) {
-    (void)state;
+TEST(test_one_node) {
     expect_times(4, 4000000, (times_t){3.003, 3.003, 6.006, 4.002, 0.004});
     /* Hardly any bytes: sums go over the tree. */
     expect_times(4, 16, (times_t){0.003012, 0.003012, 0.004032, 0.002016, 0.004});
 }
 
 /* 8 ranks on 2 nodes: 7 edges, 2 of them between nodes; a rank's own link is the slowest. */
-static void test_two_nodes(void **state) {
-    (void)state;
+TEST(test_two_nodes) {
     expect_times(8, 8000000,
                  (times_t){7.0 + 5 * 0.001 + 2 * 0.1, 0.0, 2 * (7.0 + 5 * 0.001 + 2 * 0.1),
                            8.0 + 2 * 0.001 + 0.1, 2 * (2 * 0.001 + 0.1)});
 }
 
 /* Where every rank is a node, all edges are between nodes; and a node that is not full is one. */
-static void test_nodes(void **state) {
-    (void)state;
+TEST(test_nodes) {
     zr_hardware_t hardware = round_hardware();
     hardware.ranks_per_node = 1;
     times_t times = measure(&hardware, 8, 8000000);
@@ -152,8 +142,7 @@ static void test_nodes(void **state) {
 }
 
 /* Where a rank adds up slower than bytes come in, sums wait for that, and nothing else does. */
-static void test_adding_up(void **state) {
-    (void)state;
+TEST(test_adding_up) {
     zr_hardware_t hardware = round_hardware();
     hardware.reduce_bytes_per_s = 0.25e6;
     times_t times = measure(&hardware, 4, 4000000);
@@ -167,8 +156,7 @@ static void test_adding_up(void **state) {
 
 /* By default sums are in rank order: each rank sends every other its slice, and the sums of all are
  * gathered as anything is. */
-static void test_sums_in_rank_order(void **state) {
-    (void)state;
+TEST(test_sums_in_rank_order) {
     zr_hardware_t hardware = round_hardware();
     times_t times = measure_with(NULL, &hardware, 1, 4000000);
     expect(times.reduce_scatter + times.all_reduce, 0.0);
@@ -193,8 +181,7 @@ static void test_sums_in_rank_order(void **state) {
 }
 
 /* A slice of 250,000 numbers goes in pieces that the workspace has room for, from all 7 others. */
-static void test_pieces(void **state) {
-    (void)state;
+TEST(test_pieces) {
     zr_hardware_t hardware = round_hardware();
     zr_comm_options_t options = zr_comm_options_default();
     options.workspace_bytes = (size_t)7 * 3200 * sizeof(float);
@@ -256,8 +243,7 @@ static double gather_in_group(int n_ranks, zr_groups_t groups, int size) {
 }
 
 /* A node's groups share its link to others: 2 MB/s for the 4 ranks that all go over it. */
-static void test_groups(void **state) {
-    (void)state;
+TEST(test_groups) {
     expect(gather_in_group(8, ZR_GROUPS_NEAR, 4), 3.0 + 3 * 0.001);
     expect(gather_in_group(8, ZR_GROUPS_ACROSS, 4), 2.0 + 0.1);
     expect(gather_in_group(8, ZR_GROUPS_NEAR, 8), 7.0 + 5 * 0.001 + 2 * 0.1);
@@ -269,8 +255,7 @@ static void test_groups(void **state) {
 
 /* What a node's link of 0.5 MB/s has to carry of all groups, for groups of two nodes, half a node,
  * and others that nodes do not fit: then some lie within a node, and wait for those that do not. */
-static void test_links_of_groups(void **state) {
-    (void)state;
+TEST(test_links_of_groups) {
     /* Groups 0-7 and 8-15, each with 4 nodes' links of its own. */
     expect(in_group(ZR_ALL_GATHER, 0.5e6, 16, ZR_GROUPS_NEAR, 8), 7 / 0.5 + 5 * 0.001 + 2 * 0.1);
     /* Across: 4 rings between nodes 0 and 2, and as many between 1 and 3. */
@@ -293,8 +278,7 @@ static void test_links_of_groups(void **state) {
 }
 
 /* A large sum goes the way that costs less, whatever the latencies; and more ranks cost more. */
-static void test_many_ranks(void **state) {
-    (void)state;
+TEST(test_many_ranks) {
     zr_hardware_t hardware = round_hardware();
     times_t last = {0};
     for (int n_ranks = 1; n_ranks <= 1024; n_ranks *= 2) {
@@ -312,8 +296,7 @@ static void ignore(void *context, zr_log_level_t level, int rank, const char *me
     (void)context, (void)level, (void)rank, (void)message;
 }
 
-static void test_refused_ranks(void **state) {
-    (void)state;
+TEST(test_refused_ranks) {
     zr_comm_options_t options = zr_comm_options_default();
     options.log.sink = ignore;
     zr_comm_t *comm = NULL;
@@ -334,19 +317,5 @@ int main(void) {
                                          .open_device = open_host,
                                          .close_device = zr_device_close,
                                          .is_alone = true};
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_rank_waits_for_nobody),
-        cmocka_unit_test(test_one_node),
-        cmocka_unit_test(test_two_nodes),
-        cmocka_unit_test(test_nodes),
-        cmocka_unit_test(test_adding_up),
-        cmocka_unit_test(test_sums_in_rank_order),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_links_of_groups),
-        cmocka_unit_test(test_many_ranks),
-        cmocka_unit_test(test_refused_ranks),
-    };
-    return run_comm_suite(&on_sim) + run_comm_suite(&on_host) +
-           cmocka_run_group_tests(tests, NULL, NULL);
+    return run_comm_suite(&on_sim) + run_comm_suite(&on_host) + run_all_tests(NULL, NULL);
 }

@@ -2,13 +2,7 @@
  * The conformance suite on ranks that are threads, each with a host device; with "beside" as its
  * argument, on streams of it that have a thread.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <cmocka.h>
-
+#include "tests/common/test.h"
 #include "tests/zero/comm/comm_cases.h"
 #include "tests/zero/comm/comm_suite.h"
 
@@ -28,14 +22,12 @@ static const comm_suite_t suite = {
     .close_device = zr_device_close,
 };
 
-static void test_large_tensors(void **state) {
-    (void)state;
+TEST(test_large_tensors) {
     run_ranks(&suite, 2, 60000, large_tensors, NULL);
 }
 
 int main(int argc, char **argv) {
     is_beside = argc > 1 && strcmp(argv[1], "beside") == 0;
-    const struct CMUnitTest large[] = {cmocka_unit_test(test_large_tensors)};
     int n_failed = run_comm_suite(&suite);
-    return n_failed + cmocka_run_group_tests(large, NULL, NULL);
+    return n_failed + run_all_tests(NULL, NULL);
 }

@@ -4,25 +4,16 @@
  * is tested by the conformance suite over TCP (tests/emu/).
  */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
 #include "zero/comm/control.h"
 #include "zero/comm/wire.h"
@@ -46,8 +37,6 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static void keep_message(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
     member_t *member = context;
-    (void)rank;
-    (void)level;
     pthread_mutex_lock(&log_lock);
     size_t length = strlen(member->log);
     snprintf(member->log + length, sizeof(member->log) - length, "%s\n", message);
@@ -147,7 +136,6 @@ static void *talk_main(void *argument) {
 }
 
 static void test_agreement(void **state) {
-    (void)state;
     for (int n_ranks = 2; n_ranks <= MOST; n_ranks++) {
         member_t members[MOST];
         talk_t talks[MOST];
@@ -202,7 +190,6 @@ static bool miss_ranks(int start_ms) {
 }
 
 static void test_missing_ranks(void **state) {
-    (void)state;
     int start_ms = SHORT_MS;
     while (!miss_ranks(start_ms))
         start_ms *= 4;
@@ -261,7 +248,6 @@ static bool come_again(void) {
 /* One that was there and is gone is not waited for as long as one that has not come; soon enough,
  * it may come again. */
 static void test_ranks_gone_early(void **state) {
-    (void)state;
     enum { MOST_TRIES = 5 };
     member_t members[3], unanswered;
     int n_tries = 1;
@@ -281,7 +267,6 @@ static void test_ranks_gone_early(void **state) {
 }
 
 static void test_no_rank_0(void **state) {
-    (void)state;
     member_t member;
     start_within(&member, 1, 2, free_port(), LONG_MS, SHORT_MS);
     finish(&member, ZR_ERR_COMM);
@@ -289,7 +274,6 @@ static void test_no_rank_0(void **state) {
 }
 
 static void test_port_in_use(void **state) {
-    (void)state;
     int listener = -1, port = 0;
     member_t member;
     assert_int_equal(zr_wire_listen(0, &listener, &port), 0);
@@ -301,7 +285,6 @@ static void test_port_in_use(void **state) {
 
 /* One that does not fit is told why; those that do are not held up by it. */
 static void test_ranks_that_do_not_fit(void **state) {
-    (void)state;
     member_t members[3], twice, other_size;
     int port = free_port();
     start(&members[0], 0, 3, port, LONG_MS);
@@ -337,7 +320,6 @@ static bool is_cut_off(int fd) {
 }
 
 static void test_strangers(void **state) {
-    (void)state;
     static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     member_t members[2];
     int port = free_port(), quiet[100];
@@ -421,7 +403,6 @@ static void expect_end(member_t *member, const char *words) {
 
 /* What a member sends that is no message, or its end without a word. */
 static void test_members_that_break_the_rules(void **state) {
-    (void)state;
     zr_post_t post = make_post(1, "x", 0);
     post.payload_bytes = 100000;
     const struct {
@@ -475,7 +456,6 @@ static pid_t fork_rank(int rank, int port, int timeout_ms) {
 
 /* A process that is killed is noticed at once, whatever the time limit is. */
 static void test_killed_process(void **state) {
-    (void)state;
     for (int victim = 0; victim < 2; victim++) {
         int port = free_port();
         pid_t process = fork_rank(victim, port, LONG_MS);
@@ -537,7 +517,6 @@ static bool notice_stopped_process(int victim, int timeout_ms) {
 }
 
 static void test_stopped_process(void **state) {
-    (void)state;
     for (int victim = 0; victim < 2; victim++) {
         int timeout_ms = 2000;
         while (!notice_stopped_process(victim, timeout_ms))
@@ -603,7 +582,6 @@ static bool talk_after_silence(int timeout_ms, int longest_ms) {
 /* Ranks that compute for long are there; and a job that is stopped as a whole goes on afterwards,
  * however long that was. */
 static void test_long_silence_between_calls(void **state) {
-    (void)state;
     int timeout_ms = 2000, longest_ms = 16 * timeout_ms;
     while (!talk_after_silence(timeout_ms, longest_ms))
         timeout_ms *= 4;
@@ -654,7 +632,6 @@ static bool let_go_of_late_rank(int timeout_ms) {
 }
 
 static void test_rank_late_within_a_call(void **state) {
-    (void)state;
     int timeout_ms = SHORT_MS;
     while (!let_go_of_late_rank(timeout_ms))
         timeout_ms *= 4;
@@ -680,7 +657,6 @@ static zr_status_t read_environment(const char *const *values, member_t *member,
 }
 
 static void test_environment(void **state) {
-    (void)state;
     const char *const good[] = {"4", "3", "1", "node7", "29500", NULL};
     member_t member;
     bool is_launched = true;
@@ -737,7 +713,6 @@ static void test_environment_of_slurm(void **state) {
     const char *const none[] = {NULL, NULL, NULL, NULL, NULL, NULL};
     member_t member;
     bool is_launched = false;
-    (void)state;
     setenv("SLURM_STEP_NUM_TASKS", "7", 1);
     setenv("SLURM_PROCID", "0", 1);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -4,18 +4,10 @@
  * one of the test's own.
  */
 #include <ifaddrs.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <cmocka.h>
 
 #include "kernels/base/log.h"
 #include "tests/common/one_thing.h"
+#include "tests/common/test.h"
 #include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/mpi/place.h"
 
@@ -25,12 +17,10 @@ static char said[512];
 
 static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
-    (void)context;
     snprintf(said, sizeof(said), "%s %d %s", zr_log_level_name(level), rank, message);
 }
 
 static bool close_well(bool is_dead, int timeout_ms, char *error) {
-    (void)error;
     n_closed++;
     was_dead = is_dead;
     closed_after_ms = timeout_ms;
@@ -38,7 +28,6 @@ static bool close_well(bool is_dead, int timeout_ms, char *error) {
 }
 
 static bool close_late(bool is_dead, int timeout_ms, char *error) {
-    (void)is_dead;
     n_closed++;
     snprintf(error, ZR_MPI_ERROR_BYTES, "MPI_Finalize has not returned for %d ms", timeout_ms);
     return false;
@@ -54,9 +43,8 @@ static zr_mpi_site_t *make_site(const zr_mpi_module_t *module, int n_users) {
     return site;
 }
 
-static void the_last_user_closes(void **state) {
+TEST(the_last_user_closes) {
     const zr_mpi_module_t module = {.close = close_well};
-    (void)state;
     zr_mpi_site_leave(NULL, true);
     zr_mpi_site_t *site = make_site(&module, 2);
     zr_mpi_site_leave(site, true);
@@ -68,9 +56,8 @@ static void the_last_user_closes(void **state) {
     assert_string_equal(said, "");
 }
 
-static void an_end_that_fails_is_said(void **state) {
+TEST(an_end_that_fails_is_said) {
     const zr_mpi_module_t module = {.close = close_late};
-    (void)state;
     zr_mpi_site_leave(make_site(&module, 1), false);
     assert_int_equal(n_closed, 1);
     assert_non_null(strstr(said, "warning 3 MPI was not ended in this process: MPI_Finalize has "
@@ -90,9 +77,8 @@ void freeifaddrs(struct ifaddrs *list) {
 }
 
 /* At once, by rank 0 itself, rather than by those who look for it until their time is up. */
-static void a_machine_without_an_address_is_said(void **state) {
+TEST(a_machine_without_an_address_is_said) {
     zr_log_t log = {.sink = keep, .level = ZR_LOG_WARNING, .rank = 0};
-    (void)state;
     for (int is_told = 0; is_told < 2; is_told++) {
         zr_mpi_place_t place = {0};
         int listener = -1;
@@ -162,42 +148,27 @@ static zr_status_t wait_for_two(const zr_mpi_module_t *module, char reason[512])
     return status;
 }
 
-static void transfers_are_waited_for(void **state) {
+TEST(transfers_are_waited_for) {
     const zr_mpi_module_t module = {.wait = wait_well, .give_up = give_up, .close = close_well};
     char reason[512];
-    (void)state;
     assert_int_equal(wait_for_two(&module, reason), ZR_OK);
     assert_string_equal(reason, "");
     assert_int_equal(n_given_up, 0);
 }
 
-static void a_transfer_that_does_not_end_is_named(void **state) {
+TEST(a_transfer_that_does_not_end_is_named) {
     const zr_mpi_module_t module = {.wait = wait_in_vain, .give_up = give_up, .close = close_well};
     char reason[512];
-    (void)state;
     assert_int_equal(wait_for_two(&module, reason), ZR_ERR_COMM);
     assert_string_equal(reason, "rank 0 has waited 1 ms for rank 2 to send data through MPI");
     assert_int_equal(n_given_up, 1);
 }
 
-static void an_error_of_mpi_is_said(void **state) {
+TEST(an_error_of_mpi_is_said) {
     const zr_mpi_module_t module = {.wait = wait_badly, .give_up = give_up, .close = close_well};
     char reason[512];
-    (void)state;
     assert_int_equal(wait_for_two(&module, reason), ZR_ERR_COMM);
     assert_string_equal(reason,
                         "rank 0 cannot exchange data through MPI: MPI_Testsome: out of order");
     assert_int_equal(n_given_up, 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_last_user_closes),
-        cmocka_unit_test(an_end_that_fails_is_said),
-        cmocka_unit_test(a_machine_without_an_address_is_said),
-        cmocka_unit_test(transfers_are_waited_for),
-        cmocka_unit_test(a_transfer_that_does_not_end_is_named),
-        cmocka_unit_test(an_error_of_mpi_is_said),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

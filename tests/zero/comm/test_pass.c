@@ -3,15 +3,8 @@
  * takes what others have not taken, and leaves what they have. Ranks take turns here, one after
  * another, so that what each finds is certain.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
 #include "kernels/kernels.h"
+#include "tests/common/test.h"
 #include "zero/comm/pass.h"
 
 enum { N_RANKS = 3, ROOT = 2 };
@@ -162,7 +155,7 @@ enum { N_COLLECTIVES = sizeof(all) / sizeof(all[0]) };
 
 /* Who comes first makes everything, and the others find nothing: sums in place, made twice, would
  * be wrong. */
-static void test_first_makes_all(void **state) {
+TEST(test_first_makes_all) {
     fixture_t *self = *state;
     for (int c = 0; c < N_COLLECTIVES; c++) {
         const collective_t of = {all[c], LARGE_ELEMS};
@@ -178,7 +171,7 @@ static void test_first_makes_all(void **state) {
 }
 
 /* What has been taken is somebody else's to make, to the element. */
-static void test_taken_pieces_are_left(void **state) {
+TEST(test_taken_pieces_are_left) {
     fixture_t *self = *state;
     for (int c = 0; c < N_COLLECTIVES; c++) {
         const collective_t of = {all[c], LARGE_ELEMS};
@@ -210,20 +203,12 @@ static void check_own_alone(fixture_t *self, size_t n_elems, bool is_shared) {
     }
 }
 
-static void test_small_parts_are_own(void **state) {
+TEST(test_small_parts_are_own) {
     check_own_alone(*state, SMALL_ELEMS, true);
 }
 
-static void test_without_counts_parts_are_own(void **state) {
+TEST(test_without_counts_parts_are_own) {
     check_own_alone(*state, LARGE_ELEMS, false);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_makes_all),
-        cmocka_unit_test(test_taken_pieces_are_left),
-        cmocka_unit_test(test_small_parts_are_own),
-        cmocka_unit_test(test_without_counts_parts_are_own),
-    };
-    return cmocka_run_group_tests(tests, open_ranks, close_ranks);
-}
+const test_group_t test_group = {open_ranks, close_ranks};

@@ -1,0 +1,55 @@
+/*
+ * What every test begins with: cmocka, and tests that need no list. A program of tests is
+ * functions,
+ *
+ *     TEST(name) {
+ *         assert_int_equal(...);
+ *     }
+ *
+ * which test_main.c's main() runs in the order in which the file has them. A file that has
+ * something to do before has a main() of its own, and calls run_all_tests() there.
+ */
+#ifndef ZR_TESTS_COMMON_TEST_H
+#define ZR_TESTS_COMMON_TEST_H
+
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/** The exit code of a program that had nothing to test here, and has said why. */
+#define TEST_SKIPPED 77
+
+#define TEST(name) TEST_WITH(name, NULL, NULL)
+
+/** A test between these two functions of cmocka's, or NULL: `*state` is what the first left there.
+ */
+#define TEST_WITH(name, setup, teardown)                                                           \
+    static void name(void **state);                                                                \
+    __attribute__((constructor)) static void add_##name(void) {                                    \
+        add_test((struct CMUnitTest){#name, name, setup, teardown, NULL}, __LINE__);               \
+    }                                                                                              \
+    static void name(void **state)
+
+/** What TEST does with a test: remember it, before main(). */
+void add_test(struct CMUnitTest test, int line);
+
+/** Run them all, between these two functions or NULL: how many failed. */
+int run_all_tests(CMFixtureFunction setup, CMFixtureFunction teardown);
+
+/** The functions around all tests of a file without main(); it defines this where it has some. */
+typedef struct test_group {
+    CMFixtureFunction setup, teardown;
+} test_group_t;
+extern const test_group_t test_group;
+
+#endif
