@@ -167,7 +167,7 @@ static zr_status_t reduce_in_place(zr_unit_t *unit) {
 static zr_status_t reduce_to_shard(zr_unit_t *unit) {
     zr_runtime_t *runtime = unit->runtime;
     zr_dtype_t dtype = runtime->config.dtype;
-    bool is_first = runtime->micro_batch == 1;
+    bool is_first = runtime->n_begins == 1;
     ZR_TRY(reduce_scatter(unit, is_first ? unit->grad_shard : own_slice(unit)));
     if (!is_first)
         ZR_TRY(zr_kernel_add(runtime->transfer, unit->grad_shard, dtype, own_slice(unit), dtype,
@@ -254,7 +254,7 @@ static zr_status_t reduce_to_pieces(zr_unit_t *unit) {
     zr_stream_t *stream = pieces_stream(runtime);
     ZR_TRY(reduce_scatter(unit, own_slice(unit)));
     ZR_TRY(order_pieces(runtime, runtime->transfer, stream));
-    if (runtime->micro_batch > 1)
+    if (runtime->n_begins > 1)
         ZR_TRY(add_all_kept(unit));
     if (runtime->sharding.replicas != NULL && zr_rt_is_last_micro_batch(runtime)) {
         ZR_TRY(order_pieces(runtime, stream, runtime->transfer));

@@ -131,6 +131,13 @@ ZR_NODISCARD zr_status_t zr_runtime_commit(zr_runtime_t *runtime);
 
 /** The next of config's grad_accum micro-batches; zr_runtime_step ends them. */
 ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime);
+/**
+ * The next n of them at once, as one: a unit is acquired and reduced once for all, and its gradients add
+ * up before ranks meet, at every stage, as they do at stages 0 and 1 with ZR_REDUCE_AUTO.
+ *
+ * @return also ZR_ERR_ARGUMENT when the step has fewer left
+ */
+ZR_NODISCARD zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n);
 
 typedef enum zr_pass {
     ZR_FORWARD = 0,  /* parameters */

@@ -172,7 +172,7 @@ zr_status_t zr_runtime_step(zr_runtime_t *runtime, zr_step_report_t *report_p) {
     for (size_t i = 0; i < runtime->n_units; i++)
         zr_unit_drop_gathered(runtime->units[i]); /* the norm was waited for behind all uses */
     ZR_TRY(zr_rt_note(runtime, zr_params_read_ahead(runtime)));
-    runtime->micro_batch = 0;
+    runtime->micro_batch = runtime->n_begins = 0;
     runtime->in_micro_batch = false;
     zr_trace_at(zr_device_trace(runtime->device), zr_rt_now(runtime), &(zr_trace_place_t){0});
     runtime->n_steps++;

@@ -320,11 +320,16 @@ zr_status_t zr_unit_reduce(zr_unit_t *unit) {
     return has_trainable(unit) ? zr_rt_note(runtime, reduce(unit)) : ZR_OK;
 }
 
-static zr_status_t check_begin(const zr_runtime_t *runtime) {
+static zr_status_t check_begin(const zr_runtime_t *runtime, size_t n) {
     if (runtime->micro_batch == runtime->config.grad_accum)
         return zr_fail(&runtime->log, ZR_ERR_STATE,
                        "the step has %s, and all are begun; call zr_runtime_step",
                        zr_count_text(runtime->config.grad_accum, "micro-batch").text);
+    if (n == 0 || n > runtime->config.grad_accum - runtime->micro_batch)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "%s cannot begin together: the step has %zu left",
+                       zr_count_text(n, "micro-batch").text,
+                       runtime->config.grad_accum - runtime->micro_batch);
     for (size_t i = 0; i < runtime->n_units; i++) {
         const zr_unit_t *unit = runtime->units[i];
         if (runtime->micro_batch > 0 && has_trainable(unit) && !unit->reduced)
@@ -335,9 +340,9 @@ static zr_status_t check_begin(const zr_runtime_t *runtime) {
     return ZR_OK;
 }
 
-zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
+zr_status_t zr_runtime_begin_micro_batches(zr_runtime_t *runtime, size_t n) {
     ZR_TRY(zr_rt_check_ready(runtime, "zr_runtime_begin_micro_batch"));
-    ZR_TRY(check_begin(runtime));
+    ZR_TRY(check_begin(runtime, n));
     for (size_t i = 0; i < runtime->n_units; i++) {
         zr_unit_t *unit = runtime->units[i];
         unit->reduced = false;
@@ -347,12 +352,17 @@ zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
     if (zr_rt_keeps_full_grads(runtime) && runtime->micro_batch > 0)
         ZR_TRY(zr_rt_note(runtime, zr_rt_order(runtime, runtime->transfer, runtime->compute)));
     ZR_TRY(zr_rt_note(runtime, zr_params_read_ahead(runtime)));
-    runtime->micro_batch++;
+    runtime->micro_batch += n;
+    runtime->n_begins++;
     runtime->n_reduced = 0;
     zr_rt_mark(runtime, NULL, ZR_FORWARD);
     runtime->in_micro_batch = true;
     runtime->order_position = 0;
     return ZR_OK;
+}
+
+zr_status_t zr_runtime_begin_micro_batch(zr_runtime_t *runtime) {
+    return zr_runtime_begin_micro_batches(runtime, 1);
 }
 
 const void *zr_param_data(const zr_param_t *param) {

@@ -13,6 +13,7 @@
 #include "kernels/base/hardware.h"
 #include "kernels/kernels.h"
 #include "kernels/nn/nn.h"
+#include "kernels/own_kernel.h"
 #include "kernels/simulation.h"
 #include "kernels/base/trace.h"
 #include "offload/stash.h"
@@ -22,6 +23,7 @@
 #include "zero/config.h"
 #include "zero/hardware_json.h"
 #include "zero/runtime.h"
+#include "zero/schedule/model.h"
 
 #ifdef __cplusplus
 extern "C" {

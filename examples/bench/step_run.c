@@ -18,7 +18,7 @@ typedef struct rank {
     const step_options_t *options;
     zr_device_t *device;
     zr_runtime_t *runtime;
-    gpt_t *gpt;
+    zr_model_t *gpt;
     int32_t *tokens; /* [micro_batch, seq], then the targets */
     parts_t *parts;  /* [n_steps] */
     double first_loss, last_loss;
@@ -44,7 +44,7 @@ static zr_status_t create_rank(rank_t *rank) {
     ZR_TRY(zr_runtime_create(&config, rank->base.comm, rank->device, &log, &rank->runtime));
     gpt_options_t gpt_options = {.recompute = o->recompute, .seed = 1, .weight_decay = 0.1};
     ZR_TRY(gpt_create(rank->runtime, &o->shape, &gpt_options, &rank->gpt));
-    ZR_TRY(zr_runtime_commit(rank->runtime));
+    ZR_TRY(zr_model_commit(rank->gpt));
 
     size_t n = o->config.micro_batch * o->seq;
     rank->tokens = malloc(2 * n * sizeof(int32_t));
@@ -56,7 +56,7 @@ static zr_status_t create_rank(rank_t *rank) {
 static void destroy_rank(void *argument) {
     rank_t *rank = argument;
     free(rank->tokens);
-    gpt_destroy(&rank->gpt);
+    zr_model_destroy(&rank->gpt);
     zr_runtime_destroy(&rank->runtime);
     zr_comm_destroy(&rank->base.comm); /* it has events of the device */
     zr_device_close(&rank->device);
@@ -81,7 +81,7 @@ static zr_status_t take_step(rank_t *rank, size_t step) {
         ZR_TRY(
             gpt_train_micro_batch(rank->gpt, rank->tokens, targets, o->config.micro_batch, o->seq));
     }
-    ZR_TRY(gpt_take_loss(rank->gpt, &loss));
+    ZR_TRY(zr_model_take_loss(rank->gpt, &loss));
     ZR_TRY(zr_runtime_average(rank->runtime, loss, &rank->last_loss));
     return zr_runtime_step(rank->runtime, NULL);
 }

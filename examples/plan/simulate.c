@@ -12,7 +12,7 @@ typedef struct planned_rank {
     zr_device_t *device;
     zr_comm_t *comm;
     zr_runtime_t *runtime;
-    gpt_t *gpt;
+    zr_model_t *gpt;
     gpt_plan_watch_t *watch;
     int32_t *tokens; /* [micro_batch][seq] zeros, for inputs and targets */
     gpt_plan_steps_t steps;
@@ -51,12 +51,11 @@ static zr_status_t build(planned_rank_t *rank) {
     gpt_options_t options = request->options;
     options.most_tokens = request->config.micro_batch * request->seq;
     options.least_tokens = request->config.micro_batch * request->seq_min;
+    options.activations = request->activations;
     ZR_TRY(gpt_create(rank->runtime, &request->shape, &options, &rank->gpt));
-    ZR_TRY(gpt_plan_activations(rank->gpt, request->activations, options.most_tokens));
     if (request->saves)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, request->save_goes_on));
-    ZR_TRY(zr_runtime_commit(rank->runtime));
-    return gpt_offload_activations(rank->gpt);
+    return zr_model_commit(rank->gpt);
 }
 
 /* As many as a trainer does in a step: its loss and its time. */
@@ -76,7 +75,7 @@ static zr_status_t train_step(planned_rank_t *rank) {
                                      request->config.micro_batch, length));
     }
     zr_allocator_replay_scale(zr_runtime_allocator(rank->runtime), 0);
-    ZR_TRY(gpt_take_loss(rank->gpt, &loss));
+    ZR_TRY(zr_model_take_loss(rank->gpt, &loss));
     ZR_TRY(share_values(rank, loss));
     return zr_runtime_step(rank->runtime, NULL);
 }
@@ -139,7 +138,7 @@ static void note_drives(const planned_rank_t *rank, gpt_plan_t *plan) {
     plan->nvme_bytes = zr_store_info(zr_runtime_store(rank->runtime))->reserved_bytes;
     plan->nvme_by_tag[ZR_TAG_PARAMETERS] = plan->offload.params.bytes[ZR_TIER_NVME];
     plan->nvme_by_tag[ZR_TAG_OPTIMIZER_STATE] = plan->offload.state_bytes[ZR_TIER_NVME];
-    if (rank->gpt != NULL && gpt_activations_statistics(rank->gpt, &stash) && stash.has_store)
+    if (rank->gpt != NULL && zr_model_activations_statistics(rank->gpt, &stash) && stash.has_store)
         plan->nvme_by_tag[ZR_TAG_ACTIVATIONS] = stash.peak_bytes;
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
         plan->nvme_live_bytes += plan->nvme_by_tag[tag];
@@ -161,7 +160,7 @@ zr_status_t gpt_plan(const gpt_plan_request_t *request, gpt_plan_t *plan_p) {
     *plan_p = (gpt_plan_t){0};
     zr_status_t status = run(&rank, plan_p);
     note(&rank, plan_p);
-    gpt_destroy(&rank.gpt);
+    zr_model_destroy(&rank.gpt);
     zr_runtime_destroy(&rank.runtime);
     zr_comm_destroy(&rank.comm);
     gpt_plan_watch_destroy(&rank.watch);

@@ -52,7 +52,7 @@ typedef struct rank {
     zr_comm_t *comm;
     zr_device_t *device;
     zr_runtime_t *runtime;
-    gpt_t *gpt;
+    zr_model_t *model;
     data_reader_t *reader;
 
     zr_trace_t *trace;             /* of --trace; owned, until it is written; NULL: none */
@@ -128,6 +128,7 @@ static zr_status_t stop_recording(rank_t *rank) {
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
     gpt_options_t options = {.recompute = o->recompute,
+                             .activations = o->offload_activations,
                              .seed = o->seed,
                              .freeze = o->freeze,
                              .weight_decay = o->config.adamw.weight_decay,
@@ -137,15 +138,13 @@ static zr_status_t create_model(rank_t *rank) {
     config.host_threads = rank->run->n_device_threads;
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
     ZR_TRY(start_recording(rank));
-    ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->gpt));
-    ZR_TRY(gpt_plan_activations(rank->gpt, o->offload_activations, options.most_tokens));
+    ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->model));
     if (o->checkpoint.dir != NULL)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
     if (rank->run->start.checkpoint != NULL)
         ZR_TRY(zr_runtime_restore(rank->runtime, rank->run->start.checkpoint));
-    ZR_TRY(zr_runtime_commit(rank->runtime));
+    ZR_TRY(zr_model_commit(rank->model));
     zr_runtime_model_size(rank->runtime, &rank->result.size);
-    ZR_TRY(gpt_offload_activations(rank->gpt));
     if (rank->result.size.trainable_elems == 0)
         zr_log_write(&rank->log, ZR_LOG_WARNING,
                      "--freeze %s freezes every parameter: nothing is trained", o->freeze);
@@ -258,7 +257,7 @@ static void note_offload(rank_t *rank) {
 static void note_activations(rank_t *rank) {
     zr_stash_statistics_t statistics;
     train_activations_t *activations = &rank->result.activations;
-    if (rank->gpt == NULL || !gpt_activations_statistics(rank->gpt, &statistics))
+    if (rank->model == NULL || !zr_model_activations_statistics(rank->model, &statistics))
         return;
     *activations =
         (train_activations_t){.has_store = statistics.has_store,
@@ -283,7 +282,7 @@ static void destroy_model(rank_t *rank) {
     if (stop_recording(rank) != ZR_OK)
         rank->recording = NULL;
     data_reader_destroy(&rank->reader);
-    gpt_destroy(&rank->gpt);
+    zr_model_destroy(&rank->model);
     zr_runtime_destroy(&rank->runtime);
 }
 
@@ -342,7 +341,7 @@ static train_time_t rank_time(const rank_t *rank) {
     zr_runtime_time_t time;
     zr_stash_statistics_t stash = {0};
     zr_runtime_time(rank->runtime, &time);
-    (void)gpt_activations_statistics(rank->gpt, &stash);
+    (void)zr_model_activations_statistics(rank->model, &stash);
     const double *waits = stash.store_statistics.wait_seconds;
     return (train_time_t){.comm = time.comm_seconds,
                           .optimizer = time.optimizer_seconds,
@@ -425,10 +424,10 @@ static zr_status_t train_step(rank_t *rank, train_step_line_t *line_p) {
         const int32_t *tokens = NULL, *targets = NULL;
         size_t length = 0;
         ZR_TRY(next_batch(rank, &length, &tokens, &targets));
-        ZR_TRY(gpt_train_micro_batch(rank->gpt, tokens, targets, o->config.micro_batch, length));
+        ZR_TRY(gpt_train_micro_batch(rank->model, tokens, targets, o->config.micro_batch, length));
         line_p->n_tokens += (size_t)o->n_ranks * o->config.micro_batch * length;
     }
-    ZR_TRY(gpt_take_loss(rank->gpt, &loss));
+    ZR_TRY(zr_model_take_loss(rank->model, &loss));
     ZR_TRY(share_loss_and_time(rank, loss, line_p));
     return zr_runtime_step(rank->runtime, &line_p->report);
 }

@@ -27,7 +27,7 @@ static void make_tokens(int rank, size_t step, size_t k, int32_t *tokens, int32_
     }
 }
 
-static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtime, gpt_t *gpt) {
+static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtime, zr_model_t *gpt) {
     int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
     for (size_t step = 0; step < run->n_steps; step++) {
         double loss;
@@ -35,7 +35,7 @@ static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtim
             make_tokens(rank->rank, step, k, tokens, targets);
             ZR_TRY(gpt_train_micro_batch(gpt, tokens, targets, BATCH, SEQ));
         }
-        ZR_TRY(gpt_take_loss(gpt, &loss));
+        ZR_TRY(zr_model_take_loss(gpt, &loss));
         ZR_TRY(zr_runtime_step(runtime, NULL));
     }
     if (rank->rank == 0)
@@ -47,14 +47,14 @@ static zr_status_t run_rank(test_rank_t *rank) {
     gpt_run_t *run = rank->context;
     gpt_shape_t shape = {.n_layers = 2, .channels = 24, .heads = 3, .seq = SEQ, .vocab = VOCAB};
     zr_runtime_t *runtime = NULL;
-    gpt_t *gpt = NULL;
+    zr_model_t *gpt = NULL;
     ZR_TRY(zr_runtime_create(&run->config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = gpt_create(runtime, &shape, &run->options, &gpt);
     if (status == ZR_OK)
-        status = zr_runtime_commit(runtime);
+        status = zr_model_commit(gpt);
     if (status == ZR_OK)
         status = train(rank, run, runtime, gpt);
-    gpt_destroy(&gpt);
+    zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;
 }

@@ -54,24 +54,30 @@ zr_status_t fixture_open(fixture_t *fixture, const fixture_options_t *options) {
     if (status != ZR_OK)
         return status;
     fixture->n_tensors = 4 + 12 * options->shape.n_layers;
-    assert_int_equal(zr_runtime_commit(fixture->runtime), ZR_OK);
-    return ZR_OK;
+    return zr_model_commit(fixture->gpt);
 }
 
 void fixture_close(fixture_t *fixture) {
-    gpt_destroy(&fixture->gpt);
+    zr_model_destroy(&fixture->gpt);
     zr_runtime_destroy(&fixture->runtime);
     zr_device_close(&fixture->device);
     zr_comm_destroy(&fixture->comm);
 }
 
+/* The block of a parameter: each layer has 12, the others two. */
+static zr_block_t *block_of(fixture_t *fixture, size_t index) {
+    return zr_model_block(fixture->gpt, index < 2 ? 0 : 1 + (index - 2) / 12);
+}
+
 zr_param_t *fixture_param(fixture_t *fixture, size_t index) {
-    const gpt_t *gpt = fixture->gpt;
+    void *self = zr_block_self(block_of(fixture, index));
+    const gpt_embed_t *embed = self;
+    const part_norm_t *norm = self;
+    const gpt_layer_t *layer = self;
     if (index < 2)
-        return index == 0 ? gpt->wte : gpt->wpe;
+        return index == 0 ? embed->wte : embed->wpe;
     if (index + 2 >= fixture->n_tensors)
-        return index + 2 == fixture->n_tensors ? gpt->ln_f.weight : gpt->ln_f.bias;
-    const gpt_layer_t *layer = &gpt->layers[(index - 2) / 12];
+        return index + 2 == fixture->n_tensors ? norm->weight : norm->bias;
     zr_param_t *params[] = {layer->ln_1.weight,  layer->ln_1.bias,       layer->attn_in.weight,
                             layer->attn_in.bias, layer->attn_out.weight, layer->attn_out.bias,
                             layer->ln_2.weight,  layer->ln_2.bias,       layer->mlp_in.weight,
@@ -80,10 +86,7 @@ zr_param_t *fixture_param(fixture_t *fixture, size_t index) {
 }
 
 zr_unit_t *fixture_unit(fixture_t *fixture, size_t index) {
-    const gpt_t *gpt = fixture->gpt;
-    if (index < 2)
-        return gpt->embed;
-    return index + 2 >= fixture->n_tensors ? gpt->final : gpt->layers[(index - 2) / 12].unit;
+    return zr_block_unit(block_of(fixture, index));
 }
 
 /* ---- tensors ------------------------------------------------------------------------ */

@@ -24,12 +24,12 @@ typedef struct fixture {
     zr_comm_t *comm;
     zr_device_t *device;
     zr_runtime_t *runtime;
-    gpt_t *gpt;
+    zr_model_t *gpt;
     size_t n_tensors;
     char last_error[512];
 } fixture_t;
 
-/** Up to zr_runtime_commit; the status of gpt_create is handed on, all else must succeed. */
+/** Up to zr_model_commit; its status and that of gpt_create are handed on, all else must succeed. */
 zr_status_t fixture_open(fixture_t *fixture, const fixture_options_t *options);
 void fixture_close(fixture_t *fixture);
 

@@ -89,7 +89,7 @@ static void make_tokens(int rank, size_t step, int32_t *tokens) {
 }
 
 /* Steps, and an evaluation, which reads the parameters once more. */
-static zr_status_t train(int rank, zr_runtime_t *runtime, gpt_t *gpt) {
+static zr_status_t train(int rank, zr_runtime_t *runtime, zr_model_t *gpt) {
     int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
     double loss;
     for (size_t step = 0; step < N_STEPS; step++) {
@@ -103,14 +103,16 @@ static zr_status_t train(int rank, zr_runtime_t *runtime, gpt_t *gpt) {
     return gpt_evaluate(gpt, tokens, targets, BATCH, SEQ, &loss);
 }
 
-static zr_status_t build_and_train(test_rank_t *rank, zr_runtime_t *runtime, gpt_t **gpt_p) {
+static zr_status_t build_and_train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t **gpt_p) {
     gpt_run_t *run = rank->context;
-    const gpt_options_t options = {.recompute = true, .seed = 3, .weight_decay = 0.1};
+    const gpt_options_t options = {.recompute = true,
+                                   .activations =
+                                       run->paths != NULL ? ZR_OFFLOAD_NVME : ZR_OFFLOAD_NONE,
+                                   .seed = 3,
+                                   .weight_decay = 0.1,
+                                   .most_tokens = BATCH * SEQ};
     ZR_TRY(gpt_create(runtime, &shape, &options, gpt_p));
-    ZR_TRY(gpt_plan_activations(*gpt_p, run->paths != NULL ? ZR_OFFLOAD_NVME : ZR_OFFLOAD_NONE,
-                                BATCH * SEQ));
-    ZR_TRY(zr_runtime_commit(runtime));
-    ZR_TRY(gpt_offload_activations(*gpt_p));
+    ZR_TRY(zr_model_commit(*gpt_p));
     ZR_TRY(train(rank->rank, runtime, *gpt_p));
     return zr_runtime_weights_xxh3(runtime, &run->hash[rank->rank]);
 }
@@ -119,11 +121,11 @@ static zr_status_t run_rank(test_rank_t *rank) {
     gpt_run_t *run = rank->context;
     zr_config_t config = make_config(run);
     zr_runtime_t *runtime = NULL;
-    gpt_t *gpt = NULL;
+    zr_model_t *gpt = NULL;
     fault_spare_thread(rank->rank != run->bad_rank);
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = build_and_train(rank, runtime, &gpt);
-    gpt_destroy(&gpt);
+    zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;
 }

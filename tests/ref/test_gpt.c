@@ -30,7 +30,7 @@ static void take_step(fixture_t *fixture, size_t vocab) {
     }
     assert_int_equal(zr_runtime_step(fixture->runtime, NULL), ZR_OK);
     double loss;
-    assert_int_equal(gpt_take_loss(fixture->gpt, &loss), ZR_OK);
+    assert_int_equal(zr_model_take_loss(fixture->gpt, &loss), ZR_OK);
 }
 
 static ref_gpt_shape_t ref_shape(const gpt_shape_t *shape) {
@@ -71,7 +71,7 @@ static void check_against_oracle(const fixture_options_t *options, size_t b, siz
     double **gradients = fixture_read_gradients(&fixture);
     compare(&fixture, gradients, expected, tolerance);
     double loss;
-    assert_int_equal(gpt_take_loss(fixture.gpt, &loss), ZR_OK);
+    assert_int_equal(zr_model_take_loss(fixture.gpt, &loss), ZR_OK);
     if (fabs(loss - expected_loss) > 1e-6 * expected_loss)
         fail_msg("loss %.9g instead of %.9g", loss, expected_loss);
 
@@ -199,7 +199,7 @@ static double **gradients_of(const fixture_options_t *options, fixture_t *fixtur
     int32_t tokens[60], targets[60];
     fixture_tokens(options->shape.vocab, 6, 60, tokens, targets);
     assert_int_equal(gpt_train_micro_batch(fixture->gpt, tokens, targets, 4, 15), ZR_OK);
-    assert_int_equal(gpt_take_loss(fixture->gpt, loss_p), ZR_OK);
+    assert_int_equal(zr_model_take_loss(fixture->gpt, loss_p), ZR_OK);
     return fixture_read_gradients(fixture);
 }
 
@@ -293,7 +293,7 @@ TEST(test_evaluate) {
     assert_int_equal(gpt_evaluate(fixture.gpt, tokens, targets, 2, 15, &again), ZR_OK);
     assert_int_equal(zr_runtime_weights_xxh3(fixture.runtime, &after), ZR_OK);
     assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 2, 15), ZR_OK);
-    assert_int_equal(gpt_take_loss(fixture.gpt, &trained), ZR_OK);
+    assert_int_equal(zr_model_take_loss(fixture.gpt, &trained), ZR_OK);
     assert_true(loss == again && loss == trained && before == after);
     assert_true(fabs(loss - log(301.0)) < 0.1); /* it knows nothing yet */
     fixture_close(&fixture);
@@ -393,7 +393,7 @@ TEST(test_refusals) {
     assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
     int32_t tokens[17] = {0}, targets[17] = {0};
     double loss;
-    assert_int_equal(gpt_take_loss(fixture.gpt, &loss), ZR_ERR_STATE);
+    assert_int_equal(zr_model_take_loss(fixture.gpt, &loss), ZR_ERR_STATE);
     assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 1, 17), ZR_ERR_ARGUMENT);
     assert_non_null(strstr(fixture.last_error, "17 tokens"));
     assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, targets, 0, 4), ZR_ERR_ARGUMENT);

@@ -16,7 +16,8 @@ typedef struct gathers_case {
     uint64_t gathers, reductions; /* of the second step, which follows the recorded order */
 } gathers_case_t;
 
-static zr_status_t take_steps(gpt_t *gpt, zr_runtime_t *runtime, zr_comm_statistics_t *before) {
+static zr_status_t take_steps(zr_model_t *gpt, zr_runtime_t *runtime,
+                              zr_comm_statistics_t *before) {
     static const int32_t tokens[] = {1, 5, 2, 8, 3, 1, 7, 0}, targets[] = {5, 2, 8, 3, 1, 7, 0, 4};
     for (int step = 0; step < 2; step++) {
         zr_comm_statistics(zr_runtime_comm(runtime), before);
@@ -34,7 +35,7 @@ static zr_status_t run_rank(test_rank_t *rank) {
     config.stage = 3;
     config.prefetch_elems = c->prefetch_elems;
     zr_runtime_t *runtime = NULL;
-    gpt_t *gpt = NULL;
+    zr_model_t *gpt = NULL;
     zr_comm_statistics_t before, after;
     zr_status_t status = zr_config_resolve(&config, 2, &rank->log);
     if (status == ZR_OK)
@@ -42,7 +43,7 @@ static zr_status_t run_rank(test_rank_t *rank) {
     if (status == ZR_OK)
         status = gpt_create(runtime, &shape, &options, &gpt);
     if (status == ZR_OK)
-        status = zr_runtime_commit(runtime);
+        status = zr_model_commit(gpt);
     if (status == ZR_OK)
         status = take_steps(gpt, runtime, &before);
     if (status == ZR_OK && rank->rank == 0) {
@@ -52,7 +53,7 @@ static zr_status_t run_rank(test_rank_t *rank) {
         c->gathers = count[ZR_ALL_GATHER].n_calls - earlier[ZR_ALL_GATHER].n_calls;
         c->reductions = count[ZR_REDUCE_SCATTER].n_calls - earlier[ZR_REDUCE_SCATTER].n_calls;
     }
-    gpt_destroy(&gpt);
+    zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;
 }

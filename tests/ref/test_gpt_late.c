@@ -34,7 +34,7 @@ static zr_status_t share_loss(test_rank_t *rank, zr_runtime_t *runtime, double *
     return ZR_OK;
 }
 
-static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, gpt_t *gpt) {
+static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t *gpt) {
     late_case_t *c = rank->context;
     double *losses = c->losses[rank->rank];
     int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
@@ -47,10 +47,10 @@ static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, gpt_t *gpt) {
             memset(targets, 0x7f, sizeof(targets));
         }
         if (step > 0) /* sometimes the loss is read before the step, sometimes after */
-            ZR_TRY(gpt_take_loss(gpt, &losses[step]));
+            ZR_TRY(zr_model_take_loss(gpt, &losses[step]));
         ZR_TRY(zr_runtime_step(runtime, NULL));
         if (step == 0)
-            ZR_TRY(gpt_take_loss(gpt, &losses[step]));
+            ZR_TRY(zr_model_take_loss(gpt, &losses[step]));
         ZR_TRY(share_loss(rank, runtime, &losses[step]));
     }
     make_tokens(rank->rank, 1, tokens);
@@ -62,20 +62,20 @@ static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, gpt_t *gpt) {
 static zr_status_t run_rank(test_rank_t *rank) {
     late_case_t *c = rank->context;
     const gpt_shape_t shape = {.n_layers = 3, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
-    gpt_options_t options = {.recompute = c->recompute, .seed = 3, .weight_decay = 0.1};
+    gpt_options_t options = {.recompute = c->recompute,
+                             .activations = c->activations,
+                             .seed = 3,
+                             .weight_decay = 0.1,
+                             .most_tokens = BATCH * SEQ};
     zr_runtime_t *runtime = NULL;
-    gpt_t *gpt = NULL;
+    zr_model_t *gpt = NULL;
     ZR_TRY(zr_runtime_create(&c->config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = gpt_create(runtime, &shape, &options, &gpt);
     if (status == ZR_OK)
-        status = gpt_plan_activations(gpt, c->activations, BATCH * SEQ);
-    if (status == ZR_OK)
-        status = zr_runtime_commit(runtime);
-    if (status == ZR_OK)
-        status = gpt_offload_activations(gpt);
+        status = zr_model_commit(gpt);
     if (status == ZR_OK)
         status = train(rank, runtime, gpt);
-    gpt_destroy(&gpt);
+    zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;
 }
@@ -136,7 +136,7 @@ static zr_status_t run_in_part(test_rank_t *rank) {
     gpt_options_t options = {.seed = 3};
     zr_config_t config = zr_config_default();
     zr_runtime_t *runtime = NULL;
-    gpt_t *gpt = NULL;
+    zr_model_t *gpt = NULL;
     int32_t tokens[BATCH * SEQ];
     config.micro_batch = BATCH;
     config.grad_accum = 1;
@@ -144,12 +144,12 @@ static zr_status_t run_in_part(test_rank_t *rank) {
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
     zr_status_t status = gpt_create(runtime, &shape, &options, &gpt);
     if (status == ZR_OK)
-        status = zr_runtime_commit(runtime);
+        status = zr_model_commit(gpt);
     if (status == ZR_OK)
         late_device_fail_work(zr_runtime_stream(runtime), *(const int *)rank->context);
     if (status == ZR_OK)
         status = gpt_train_micro_batch(gpt, tokens, tokens, BATCH, SEQ);
-    gpt_destroy(&gpt);
+    zr_model_destroy(&gpt);
     zr_runtime_destroy(&runtime);
     return status;
 }

@@ -47,7 +47,8 @@ typedef struct sim_case {
 /* ---- a run --------------------------------------------------------------------------------------
  */
 
-static zr_status_t train(const sim_case_t *c, zr_runtime_t *runtime, gpt_t *gpt, used_t *used) {
+static zr_status_t train(const sim_case_t *c, zr_runtime_t *runtime, zr_model_t *gpt,
+                         used_t *used) {
     int32_t tokens[MOST_TOKENS], targets[MOST_TOKENS];
     zr_step_report_t report;
     for (size_t i = 0; i < c->b * c->t; i++) {
@@ -57,7 +58,7 @@ static zr_status_t train(const sim_case_t *c, zr_runtime_t *runtime, gpt_t *gpt,
     for (size_t step = 0; step < N_STEPS; step++) {
         for (size_t i = 0; i < c->config.grad_accum; i++)
             ZR_TRY(gpt_train_micro_batch(gpt, tokens, targets, c->b, c->t));
-        ZR_TRY(gpt_take_loss(gpt, &used->loss));
+        ZR_TRY(zr_model_take_loss(gpt, &used->loss));
         ZR_TRY(zr_runtime_average(runtime, used->loss, &used->loss));
         ZR_TRY(zr_runtime_step(runtime, &report));
         used->norm = report.gradient_norm;
@@ -65,12 +66,13 @@ static zr_status_t train(const sim_case_t *c, zr_runtime_t *runtime, gpt_t *gpt,
     return ZR_OK;
 }
 
-static zr_status_t build_and_train(const sim_case_t *c, zr_runtime_t *runtime, gpt_t **gpt_p,
+static zr_status_t build_and_train(const sim_case_t *c, zr_runtime_t *runtime, zr_model_t **gpt_p,
                                    used_t *used) {
-    ZR_TRY(gpt_create(runtime, &c->shape, &c->model, gpt_p));
-    ZR_TRY(gpt_plan_activations(*gpt_p, c->activations, c->b * c->t));
-    ZR_TRY(zr_runtime_commit(runtime));
-    ZR_TRY(gpt_offload_activations(*gpt_p));
+    gpt_options_t options = c->model;
+    options.activations = c->activations;
+    options.most_tokens = c->b * c->t;
+    ZR_TRY(gpt_create(runtime, &c->shape, &options, gpt_p));
+    ZR_TRY(zr_model_commit(*gpt_p));
     return train(c, runtime, *gpt_p, used);
 }
 
@@ -92,14 +94,14 @@ static void note(zr_runtime_t *runtime, used_t *used) {
 static zr_status_t run(const sim_case_t *c, const zr_config_t *config, test_rank_t *rank,
                        used_t *used) {
     zr_runtime_t *runtime = NULL;
-    gpt_t *gpt = NULL;
+    zr_model_t *gpt = NULL;
     *used = (used_t){.device = *zr_device_info(rank->device)};
     zr_status_t status = zr_runtime_create(config, rank->comm, rank->device, &rank->log, &runtime);
     if (status == ZR_OK) {
         status = build_and_train(c, runtime, &gpt, used);
-        if (gpt != NULL && !gpt_activations_statistics(gpt, &used->stash))
+        if (gpt != NULL && !zr_model_activations_statistics(gpt, &used->stash))
             used->stash = (zr_stash_statistics_t){0};
-        gpt_destroy(&gpt); /* what it has begun to write is counted when it has ended */
+        zr_model_destroy(&gpt); /* what it has begun to write is counted when it has ended */
         note(runtime, used);
     }
     used->status = status;

@@ -106,7 +106,7 @@ static void check_losses(bool recompute, int n_threads) {
         assert_int_equal(gpt_train_micro_batch(fixture.gpt, tokens, tokens + n, options.micro_batch,
                                                options.shape.seq),
                          ZR_OK);
-        assert_int_equal(gpt_take_loss(fixture.gpt, &loss), ZR_OK);
+        assert_int_equal(zr_model_take_loss(fixture.gpt, &loss), ZR_OK);
         assert_int_equal(zr_runtime_step(fixture.runtime, NULL), ZR_OK);
         if (!(fabs(loss - expected) <= 1e-4))
             fail_msg("step %zu: loss %.7f, PyTorch's %.7f", step, loss, expected);

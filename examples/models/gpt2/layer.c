@@ -1,373 +1,253 @@
 /*
- * A layer of the model, forward and backward, and the memory of a micro-batch.
+ * A layer of the model, forward and backward.
  *
  * What is cheap to compute again is not kept, with or without recomputation: outputs of norms
- * and of GELU. Every tensor is given back as soon as the last kernel that reads it is queued.
+ * and of GELU.
  */
+#include <math.h>
+
 #include "examples/models/gpt2/internal.h"
 
-/* ---- memory ------------------------------------------------------------------------- */
+typedef struct layer_tensors {
+    /* What backward needs of forward; rows are the tokens of the micro-batch. */
+    void *qkv;      /* [rows, 3 channels] */
+    void *attended; /* [rows, channels] */
+    void *log_sum;  /* fp32 [b, heads, t] */
+    void *middle;   /* [rows, channels] x after attention was added */
+    void *pre_gelu; /* [rows, 4 channels] */
+    /* Within a visit. */
+    void *statistics; /* fp32 [2, rows] mean and rstd of the norm at hand */
+    void *normed;     /* [rows, channels] output of a norm */
+    void *gelu;       /* [rows, 4 channels] */
+    void *dwide;      /* [rows, 4 or 3 channels] gradient of pre_gelu or qkv */
+    void *dnarrow;    /* [rows, channels] gradient of a norm's output, or of attended */
+    void *workspace;
+} layer_tensors_t;
 
-static zr_status_t allocate(gpt_t *gpt, const char *name, zr_tag_t tag, zr_lifetime_t lifetime,
-                            size_t size_bytes, void **field) {
-    zr_allocation_request_t request = {.size_bytes = size_bytes,
-                                       .tier = ZR_TIER_DEVICE,
-                                       .tag = tag,
-                                       .lifetime = lifetime,
-                                       .name = name,
-                                       .stream = gpt->stream};
-    return zr_allocate(gpt->allocator, &request, field);
+static const part_product_t plain = {0};
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* A linear layer: its weight is of the kind that is named, its bias of the next one. */
+static zr_status_t add_linear(zr_block_t *block, const gpt_model_t *model, size_t layer,
+                              gpt_kind_t weight, double deviation, part_linear_t *linear) {
+    gpt_tensor_t tensor = gpt_tensor(&model->shape, weight, layer);
+    linear->n_in = tensor.dims[0];
+    linear->n_out = tensor.dims[1];
+    ZR_TRY(gpt_add_param(block, model, weight, layer, ZR_INIT_NORMAL, deviation, &linear->weight));
+    return gpt_add_param(block, model, (gpt_kind_t)(weight + 1), layer, ZR_INIT_ZERO, 0.0,
+                         &linear->bias);
 }
 
-zr_status_t gpt_take(gpt_t *gpt, const char *name, bool keep, size_t n_rows, size_t n_columns,
-                     void **field) {
-    size_t n_elems;
-    if (__builtin_mul_overflow(n_rows, n_columns, &n_elems) || n_elems > SIZE_MAX / 16)
-        return zr_fail(zr_runtime_log(gpt->runtime), ZR_ERR_ARGUMENT,
-                       "activations of \"%s\": %zu x %zu elements are more than memory can hold",
-                       name, n_rows, n_columns);
-    return allocate(gpt, name, ZR_TAG_ACTIVATIONS,
-                    keep ? ZR_LIFETIME_MICRO_BATCH : ZR_LIFETIME_UNIT,
-                    n_elems * zr_dtype_size(gpt->activation_dtype), field);
+static zr_status_t declare(zr_block_t *block, const void *shape, void *self) {
+    const gpt_model_t *model = shape;
+    gpt_layer_t *layer = self;
+    size_t index = zr_block_index(block) - 1;
+    double into_residual = 0.02 / sqrt(2.0 * (double)model->shape.n_layers);
+    ZR_TRY(gpt_add_norm(block, model, GPT_LN_1_WEIGHT, index, &layer->ln_1));
+    ZR_TRY(add_linear(block, model, index, GPT_ATTN_IN_WEIGHT, 0.02, &layer->attn_in));
+    ZR_TRY(add_linear(block, model, index, GPT_ATTN_OUT_WEIGHT, into_residual, &layer->attn_out));
+    ZR_TRY(gpt_add_norm(block, model, GPT_LN_2_WEIGHT, index, &layer->ln_2));
+    ZR_TRY(add_linear(block, model, index, GPT_MLP_IN_WEIGHT, 0.02, &layer->mlp_in));
+    return add_linear(block, model, index, GPT_MLP_OUT_WEIGHT, into_residual, &layer->mlp_out);
 }
 
-/* fp32 whatever the activations are. */
-static zr_status_t take_floats(gpt_t *gpt, const char *name, bool keep, size_t n_elems,
-                               float **field) {
-    return allocate(gpt, name, ZR_TAG_ACTIVATIONS,
-                    keep ? ZR_LIFETIME_MICRO_BATCH : ZR_LIFETIME_UNIT, n_elems * sizeof(float),
-                    (void **)field);
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static zr_memory_t memory_of_forward(const zr_visit_t *visit) {
+    return visit->keeps ? ZR_MEMORY_KEPT : ZR_MEMORY_TEMPORARY;
 }
 
-void gpt_drop(gpt_t *gpt, void **field) {
-    zr_free(gpt->allocator, field, gpt->stream);
-}
-
-static void drop_floats(gpt_t *gpt, float **field) {
-    void *pointer = *field;
-    gpt_drop(gpt, &pointer);
-    *field = NULL;
-}
-
-zr_status_t gpt_take_workspace(gpt_t *gpt, const char *name, size_t size_bytes,
-                               zr_nn_workspace_t *workspace_p) {
-    if (size_bytes > 0)
-        ZR_TRY(allocate(gpt, name, ZR_TAG_WORKSPACE, ZR_LIFETIME_UNIT, size_bytes,
-                        &gpt->batch.workspace));
-    *workspace_p = (zr_nn_workspace_t){gpt->batch.workspace, size_bytes};
-    return ZR_OK;
-}
-
-zr_status_t gpt_gradient(zr_param_t *param, zr_nn_gradient_t *gradient_p) {
-    *gradient_p = (zr_nn_gradient_t){NULL, false};
-    if (zr_param_is_frozen(param))
-        return ZR_OK;
-    return zr_param_grad(param, &gradient_p->data, &gradient_p->accumulate);
-}
-
-void gpt_layer_drop(gpt_t *gpt, gpt_layer_t *layer) {
-    gpt_drop(gpt, &layer->x);
-    gpt_drop(gpt, &layer->qkv);
-    gpt_drop(gpt, &layer->attended);
-    drop_floats(gpt, &layer->log_sum);
-    gpt_drop(gpt, &layer->middle);
-    gpt_drop(gpt, &layer->pre_gelu);
-}
-
-/* ---- norms ---------------------------------------------------------------------------- */
-
-zr_status_t gpt_norm_forward(gpt_t *gpt, const char *name, const gpt_norm_t *norm, const void *x) {
-    gpt_batch_t *batch = &gpt->batch;
-    if (batch->statistics == NULL)
-        ZR_TRY(take_floats(gpt, name, false, 2 * batch->rows, &batch->statistics));
-    ZR_TRY(gpt_take(gpt, name, false, batch->rows, gpt->shape.channels, &batch->normed));
-    zr_nn_layernorm_t args = {.n_rows = batch->rows,
-                              .channels = gpt->shape.channels,
-                              .x = x,
-                              .weight = zr_param_data(norm->weight),
-                              .bias = zr_param_data(norm->bias),
-                              .y = batch->normed,
-                              .mean = batch->statistics,
-                              .rstd = batch->statistics + batch->rows,
-                              .epsilon = GPT_EPSILON,
-                              .activation_dtype = gpt->activation_dtype,
-                              .param_dtype = gpt->param_dtype};
-    return zr_nn_layernorm(gpt->stream, &args);
-}
-
-zr_status_t gpt_norm_backward(gpt_t *gpt, const char *name, const gpt_norm_t *norm, const void *x,
-                              void *dx, bool accumulate) {
-    gpt_batch_t *batch = &gpt->batch;
-    zr_nn_layernorm_backward_t args = {.n_rows = batch->rows,
-                                       .channels = gpt->shape.channels,
-                                       .dy = batch->dnarrow,
-                                       .x = x,
-                                       .weight = zr_param_data(norm->weight),
-                                       .mean = batch->statistics,
-                                       .rstd = batch->statistics + batch->rows,
-                                       .dx = dx,
-                                       .accumulate_dx = accumulate,
-                                       .activation_dtype = gpt->activation_dtype,
-                                       .param_dtype = gpt->param_dtype};
-    ZR_TRY(gpt_gradient(norm->weight, &args.dweight));
-    ZR_TRY(gpt_gradient(norm->bias, &args.dbias));
+static zr_status_t attend(zr_visit_t *visit, const gpt_model_t *model, layer_tensors_t *tensors) {
+    zr_nn_attention_t args = {.batch = visit->batch->n_sequences,
+                              .seq = visit->batch->seq,
+                              .heads = model->shape.heads,
+                              .head_size = model->shape.channels / model->shape.heads,
+                              .qkv = tensors->qkv,
+                              .out = tensors->attended,
+                              .log_sum = tensors->log_sum,
+                              .activation_dtype = model->types.activation_dtype};
     zr_nn_workspace_t workspace;
-    zr_device_t *device = zr_runtime_device(gpt->runtime);
-    ZR_TRY(gpt_take_workspace(gpt, name, zr_nn_layernorm_backward_workspace_bytes(device, &args),
-                              &workspace));
-    ZR_TRY(zr_nn_layernorm_backward(gpt->stream, &args, workspace));
-    gpt_drop(gpt, &batch->workspace);
-    gpt_drop(gpt, &batch->dnarrow);
-    return ZR_OK;
-}
-
-/* ---- linear layers ----------------------------------------------------------------------- */
-
-static zr_status_t multiply(gpt_t *gpt, const char *name, const zr_nn_matmul_t *args) {
-    zr_nn_workspace_t workspace;
-    zr_device_t *device = zr_runtime_device(gpt->runtime);
-    ZR_TRY(gpt_take_workspace(gpt, name, zr_nn_matmul_workspace_bytes(device, args), &workspace));
-    ZR_TRY(zr_nn_matmul(gpt->stream, args, workspace));
-    gpt_drop(gpt, &gpt->batch.workspace);
-    return ZR_OK;
-}
-
-/* A product with the linear layer's shapes filled in: y = x weight + bias. */
-static zr_nn_matmul_t forward_product(gpt_t *gpt, const gpt_linear_t *linear, const void *x,
-                                      void *y) {
-    return (zr_nn_matmul_t){.m = gpt->batch.rows,
-                            .least_m = gpt->options.least_tokens,
-                            .n = linear->n_out,
-                            .k = linear->n_in,
-                            .a = x,
-                            .b = zr_param_data(linear->weight),
-                            .c = y,
-                            .a_dtype = gpt->activation_dtype,
-                            .b_dtype = gpt->param_dtype,
-                            .c_dtype = gpt->activation_dtype,
-                            .bias = zr_param_data(linear->bias),
-                            .bias_dtype = gpt->param_dtype};
-}
-
-/* dx = dy weight^T */
-static zr_nn_matmul_t input_product(gpt_t *gpt, const gpt_linear_t *linear, const void *dy,
-                                    void *dx) {
-    return (zr_nn_matmul_t){.m = gpt->batch.rows,
-                            .least_m = gpt->options.least_tokens,
-                            .n = linear->n_in,
-                            .k = linear->n_out,
-                            .a = dy,
-                            .b = zr_param_data(linear->weight),
-                            .transpose_b = true,
-                            .c = dx,
-                            .a_dtype = gpt->activation_dtype,
-                            .b_dtype = gpt->param_dtype,
-                            .c_dtype = gpt->activation_dtype};
-}
-
-/* The gradients of weight and bias: x^T dy, and the sum of dy. */
-static zr_status_t train_linear(gpt_t *gpt, const char *name, const gpt_linear_t *linear,
-                                const void *x, const void *dy) {
-    zr_nn_gradient_t dweight;
-    ZR_TRY(gpt_gradient(linear->weight, &dweight));
-    if (dweight.data != NULL) {
-        zr_nn_matmul_t product = {.m = linear->n_in,
-                                  .n = linear->n_out,
-                                  .k = gpt->batch.rows,
-                                  .a = x,
-                                  .transpose_a = true,
-                                  .b = dy,
-                                  .c = dweight.data,
-                                  .a_dtype = gpt->activation_dtype,
-                                  .b_dtype = gpt->activation_dtype,
-                                  .c_dtype = gpt->param_dtype,
-                                  .accumulate = dweight.accumulate};
-        ZR_TRY(multiply(gpt, name, &product));
-    }
-    zr_nn_bias_grad_t sum = {.n_rows = gpt->batch.rows,
-                             .n_columns = linear->n_out,
-                             .dy = dy,
-                             .activation_dtype = gpt->activation_dtype,
-                             .param_dtype = gpt->param_dtype};
-    ZR_TRY(gpt_gradient(linear->bias, &sum.dbias));
-    if (sum.dbias.data == NULL)
-        return ZR_OK;
-    zr_nn_workspace_t workspace;
-    zr_device_t *device = zr_runtime_device(gpt->runtime);
-    ZR_TRY(
-        gpt_take_workspace(gpt, name, zr_nn_bias_grad_workspace_bytes(device, &sum), &workspace));
-    ZR_TRY(zr_nn_bias_grad(gpt->stream, &sum, workspace));
-    gpt_drop(gpt, &gpt->batch.workspace);
-    return ZR_OK;
-}
-
-/* ---- forward -------------------------------------------------------------------------------- */
-
-static zr_status_t attend(gpt_t *gpt, gpt_layer_t *layer, const char *name) {
-    const gpt_batch_t *batch = &gpt->batch;
-    zr_nn_attention_t args = {.batch = batch->b,
-                              .seq = batch->t,
-                              .heads = gpt->shape.heads,
-                              .head_size = gpt->shape.channels / gpt->shape.heads,
-                              .qkv = layer->qkv,
-                              .out = layer->attended,
-                              .log_sum = layer->log_sum,
-                              .activation_dtype = gpt->activation_dtype};
-    zr_nn_workspace_t workspace;
-    zr_device_t *device = zr_runtime_device(gpt->runtime);
-    ZR_TRY(
-        gpt_take_workspace(gpt, name, zr_nn_attention_workspace_bytes(device, &args), &workspace));
-    ZR_TRY(zr_nn_attention(gpt->stream, &args, workspace));
-    gpt_drop(gpt, &gpt->batch.workspace);
+    ZR_TRY(part_take_workspace(visit, zr_nn_attention_workspace_bytes(visit->device, &args),
+                               &tensors->workspace, &workspace));
+    ZR_TRY(zr_nn_attention(visit->stream, &args, workspace));
+    zr_visit_drop(visit, &tensors->workspace);
     return ZR_OK;
 }
 
 /* middle = x + attention(norm(x)) */
-static zr_status_t attention_forward(gpt_t *gpt, gpt_layer_t *layer, bool keep) {
-    gpt_batch_t *batch = &gpt->batch;
-    const char *name = zr_unit_name(layer->unit);
-    size_t channels = gpt->shape.channels;
-    ZR_TRY(gpt_norm_forward(gpt, name, &layer->ln_1, layer->x));
-    ZR_TRY(gpt_take(gpt, name, keep, batch->rows, 3 * channels, &layer->qkv));
-    zr_nn_matmul_t product = forward_product(gpt, &layer->attn_in, batch->normed, layer->qkv);
-    ZR_TRY(multiply(gpt, name, &product));
-    gpt_drop(gpt, &batch->normed);
+static zr_status_t attention_forward(zr_visit_t *visit) {
+    const gpt_model_t *model = visit->shape;
+    const gpt_layer_t *layer = visit->self;
+    layer_tensors_t *tensors = visit->tensors;
+    zr_memory_t memory = memory_of_forward(visit);
+    size_t channels = model->shape.channels;
+    ZR_TRY(part_norm_forward(visit, &model->types, &layer->ln_1, visit->x, &tensors->statistics,
+                             &tensors->normed));
+    ZR_TRY(part_take(visit, &model->types, memory, 3 * channels, &tensors->qkv));
+    ZR_TRY(part_linear_forward(visit, &model->types, &layer->attn_in, tensors->normed, &plain,
+                               &tensors->workspace, tensors->qkv));
+    zr_visit_drop(visit, &tensors->normed);
 
-    ZR_TRY(gpt_take(gpt, name, keep, batch->rows, channels, &layer->attended));
-    ZR_TRY(take_floats(gpt, name, keep, batch->rows * gpt->shape.heads, &layer->log_sum));
-    ZR_TRY(attend(gpt, layer, name));
-    if (!keep) {
-        gpt_drop(gpt, &layer->qkv);
-        drop_floats(gpt, &layer->log_sum);
+    ZR_TRY(part_take(visit, &model->types, memory, channels, &tensors->attended));
+    ZR_TRY(part_take_floats(visit, memory, visit->batch->rows * model->shape.heads,
+                            &tensors->log_sum));
+    ZR_TRY(attend(visit, model, tensors));
+    if (!visit->keeps) {
+        zr_visit_drop(visit, &tensors->qkv);
+        zr_visit_drop(visit, &tensors->log_sum);
     }
-    ZR_TRY(gpt_take(gpt, name, keep, batch->rows, channels, &layer->middle));
-    product = forward_product(gpt, &layer->attn_out, layer->attended, layer->middle);
-    product.addend = layer->x;
-    ZR_TRY(multiply(gpt, name, &product));
-    if (!keep)
-        gpt_drop(gpt, &layer->attended);
+    ZR_TRY(part_take(visit, &model->types, memory, channels, &tensors->middle));
+    part_product_t residual = {.addend = visit->x};
+    ZR_TRY(part_linear_forward(visit, &model->types, &layer->attn_out, tensors->attended, &residual,
+                               &tensors->workspace, tensors->middle));
+    if (!visit->keeps)
+        zr_visit_drop(visit, &tensors->attended);
     return ZR_OK;
 }
 
-/* out = middle + mlp(norm(middle)) */
-static zr_status_t mlp_forward(gpt_t *gpt, gpt_layer_t *layer, bool keep, void **out_p) {
-    gpt_batch_t *batch = &gpt->batch;
-    const char *name = zr_unit_name(layer->unit);
-    ZR_TRY(gpt_norm_forward(gpt, name, &layer->ln_2, layer->middle));
-    ZR_TRY(gpt_take(gpt, name, false, batch->rows, layer->mlp_in.n_out, &batch->gelu));
-    if (keep)
-        ZR_TRY(gpt_take(gpt, name, true, batch->rows, layer->mlp_in.n_out, &layer->pre_gelu));
-    zr_nn_matmul_t product = forward_product(gpt, &layer->mlp_in, batch->normed, batch->gelu);
-    product.epilogue = ZR_NN_EPILOGUE_GELU;
-    product.pre_gelu = layer->pre_gelu;
-    ZR_TRY(multiply(gpt, name, &product));
-    gpt_drop(gpt, &batch->normed);
-    if (out_p != NULL) {
-        ZR_TRY(gpt_take(gpt, name, true, batch->rows, gpt->shape.channels, out_p));
-        product = forward_product(gpt, &layer->mlp_out, batch->gelu, *out_p);
-        product.addend = layer->middle;
-        ZR_TRY(multiply(gpt, name, &product));
-        gpt_drop(gpt, &batch->gelu); /* else backward, which follows, uses it */
-    }
-    if (!keep)
-        gpt_drop(gpt, &layer->middle);
-    return ZR_OK;
-}
-
-zr_status_t gpt_layer_forward(gpt_t *gpt, gpt_layer_t *layer, bool keep, void **out_p) {
-    ZR_TRY(attention_forward(gpt, layer, keep));
-    ZR_TRY(mlp_forward(gpt, layer, keep, out_p));
-    drop_floats(gpt, &gpt->batch.statistics);
-    return ZR_OK;
-}
-
-/* ---- backward ------------------------------------------------------------------------------- */
-
-static zr_status_t mlp_backward(gpt_t *gpt, gpt_layer_t *layer) {
-    gpt_batch_t *batch = &gpt->batch;
-    const char *name = zr_unit_name(layer->unit);
+/* y = middle + mlp(norm(middle)) */
+static zr_status_t mlp_forward(zr_visit_t *visit) {
+    const gpt_model_t *model = visit->shape;
+    const gpt_layer_t *layer = visit->self;
+    layer_tensors_t *tensors = visit->tensors;
+    const part_types_t *types = &model->types;
     size_t wide = layer->mlp_in.n_out;
-    if (batch->gelu == NULL) {
-        ZR_TRY(gpt_take(gpt, name, false, batch->rows, wide, &batch->gelu));
-        ZR_TRY(zr_nn_gelu(gpt->stream, batch->gelu, layer->pre_gelu, gpt->activation_dtype,
-                          batch->rows * wide));
+    ZR_TRY(part_norm_forward(visit, types, &layer->ln_2, tensors->middle, &tensors->statistics,
+                             &tensors->normed));
+    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, wide, &tensors->gelu));
+    if (visit->keeps)
+        ZR_TRY(part_take(visit, types, ZR_MEMORY_KEPT, wide, &tensors->pre_gelu));
+    part_product_t gelu = {.epilogue = ZR_NN_EPILOGUE_GELU, .pre_gelu = tensors->pre_gelu};
+    ZR_TRY(part_linear_forward(visit, types, &layer->mlp_in, tensors->normed, &gelu,
+                               &tensors->workspace, tensors->gelu));
+    zr_visit_drop(visit, &tensors->normed);
+    if (visit->is_wanted) {
+        part_product_t residual = {.addend = tensors->middle};
+        ZR_TRY(part_take(visit, types, ZR_MEMORY_KEPT, model->shape.channels, &visit->y));
+        ZR_TRY(part_linear_forward(visit, types, &layer->mlp_out, tensors->gelu, &residual,
+                                   &tensors->workspace, visit->y));
+        zr_visit_drop(visit, &tensors->gelu); /* else backward, which follows, uses it */
     }
-    ZR_TRY(train_linear(gpt, name, &layer->mlp_out, batch->gelu, batch->residual));
-    gpt_drop(gpt, &batch->gelu);
-
-    ZR_TRY(gpt_take(gpt, name, false, batch->rows, wide, &batch->dwide));
-    zr_nn_matmul_t product = input_product(gpt, &layer->mlp_out, batch->residual, batch->dwide);
-    product.epilogue = ZR_NN_EPILOGUE_GELU_BACKWARD;
-    product.pre_gelu = layer->pre_gelu;
-    ZR_TRY(multiply(gpt, name, &product));
-    gpt_drop(gpt, &layer->pre_gelu);
-
-    ZR_TRY(gpt_norm_forward(gpt, name, &layer->ln_2, layer->middle));
-    ZR_TRY(train_linear(gpt, name, &layer->mlp_in, batch->normed, batch->dwide));
-    gpt_drop(gpt, &batch->normed);
-    ZR_TRY(gpt_take(gpt, name, false, batch->rows, gpt->shape.channels, &batch->dnarrow));
-    product = input_product(gpt, &layer->mlp_in, batch->dwide, batch->dnarrow);
-    ZR_TRY(multiply(gpt, name, &product));
-    gpt_drop(gpt, &batch->dwide);
-    ZR_TRY(gpt_norm_backward(gpt, name, &layer->ln_2, layer->middle, batch->residual, true));
-    gpt_drop(gpt, &layer->middle);
+    if (!visit->keeps)
+        zr_visit_drop(visit, &tensors->middle);
     return ZR_OK;
 }
 
-static zr_status_t attend_backward(gpt_t *gpt, gpt_layer_t *layer, const char *name) {
-    const gpt_batch_t *batch = &gpt->batch;
-    zr_nn_attention_backward_t args = {.batch = batch->b,
-                                       .seq = batch->t,
-                                       .heads = gpt->shape.heads,
-                                       .head_size = gpt->shape.channels / gpt->shape.heads,
-                                       .qkv = layer->qkv,
-                                       .out = layer->attended,
-                                       .log_sum = layer->log_sum,
-                                       .dout = batch->dnarrow,
-                                       .dqkv = batch->dwide,
-                                       .activation_dtype = gpt->activation_dtype};
+static zr_status_t forward(zr_visit_t *visit) {
+    layer_tensors_t *tensors = visit->tensors;
+    ZR_TRY(attention_forward(visit));
+    ZR_TRY(mlp_forward(visit));
+    zr_visit_drop(visit, &tensors->statistics);
+    return ZR_OK;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+static zr_status_t mlp_backward(zr_visit_t *visit) {
+    const gpt_model_t *model = visit->shape;
+    const gpt_layer_t *layer = visit->self;
+    layer_tensors_t *tensors = visit->tensors;
+    const part_types_t *types = &model->types;
+    void **workspace = &tensors->workspace;
+    size_t wide = layer->mlp_in.n_out;
+    if (tensors->gelu == NULL) {
+        ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, wide, &tensors->gelu));
+        ZR_TRY(zr_nn_gelu(visit->stream, tensors->gelu, tensors->pre_gelu, types->activation_dtype,
+                          visit->batch->rows * wide));
+    }
+    ZR_TRY(part_linear_train(visit, types, &layer->mlp_out, tensors->gelu, visit->gradient,
+                             workspace));
+    zr_visit_drop(visit, &tensors->gelu);
+
+    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, wide, &tensors->dwide));
+    part_product_t gelu = {.epilogue = ZR_NN_EPILOGUE_GELU_BACKWARD, .pre_gelu = tensors->pre_gelu};
+    ZR_TRY(part_linear_input_gradient(visit, types, &layer->mlp_out, visit->gradient, &gelu,
+                                      workspace, tensors->dwide));
+    zr_visit_drop(visit, &tensors->pre_gelu);
+
+    ZR_TRY(part_norm_forward(visit, types, &layer->ln_2, tensors->middle, &tensors->statistics,
+                             &tensors->normed));
+    ZR_TRY(part_linear_train(visit, types, &layer->mlp_in, tensors->normed, tensors->dwide,
+                             workspace));
+    zr_visit_drop(visit, &tensors->normed);
+    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, model->shape.channels, &tensors->dnarrow));
+    ZR_TRY(part_linear_input_gradient(visit, types, &layer->mlp_in, tensors->dwide, &plain,
+                                      workspace, tensors->dnarrow));
+    zr_visit_drop(visit, &tensors->dwide);
+    ZR_TRY(part_norm_backward(visit, types, &layer->ln_2, tensors->middle, tensors->statistics,
+                              &tensors->dnarrow, workspace, visit->gradient, true));
+    zr_visit_drop(visit, &tensors->middle);
+    return ZR_OK;
+}
+
+static zr_status_t attend_backward(zr_visit_t *visit, const gpt_model_t *model,
+                                   layer_tensors_t *tensors) {
+    zr_nn_attention_backward_t args = {.batch = visit->batch->n_sequences,
+                                       .seq = visit->batch->seq,
+                                       .heads = model->shape.heads,
+                                       .head_size = model->shape.channels / model->shape.heads,
+                                       .qkv = tensors->qkv,
+                                       .out = tensors->attended,
+                                       .log_sum = tensors->log_sum,
+                                       .dout = tensors->dnarrow,
+                                       .dqkv = tensors->dwide,
+                                       .activation_dtype = model->types.activation_dtype};
     zr_nn_workspace_t workspace;
-    zr_device_t *device = zr_runtime_device(gpt->runtime);
-    ZR_TRY(gpt_take_workspace(gpt, name, zr_nn_attention_backward_workspace_bytes(device, &args),
-                              &workspace));
-    ZR_TRY(zr_nn_attention_backward(gpt->stream, &args, workspace));
-    gpt_drop(gpt, &gpt->batch.workspace);
+    ZR_TRY(part_take_workspace(visit,
+                               zr_nn_attention_backward_workspace_bytes(visit->device, &args),
+                               &tensors->workspace, &workspace));
+    ZR_TRY(zr_nn_attention_backward(visit->stream, &args, workspace));
+    zr_visit_drop(visit, &tensors->workspace);
     return ZR_OK;
 }
 
-static zr_status_t attention_backward(gpt_t *gpt, gpt_layer_t *layer) {
-    gpt_batch_t *batch = &gpt->batch;
-    const char *name = zr_unit_name(layer->unit);
-    size_t channels = gpt->shape.channels;
-    ZR_TRY(train_linear(gpt, name, &layer->attn_out, layer->attended, batch->residual));
-    ZR_TRY(gpt_take(gpt, name, false, batch->rows, channels, &batch->dnarrow));
-    zr_nn_matmul_t product = input_product(gpt, &layer->attn_out, batch->residual, batch->dnarrow);
-    ZR_TRY(multiply(gpt, name, &product));
+static zr_status_t attention_backward(zr_visit_t *visit) {
+    const gpt_model_t *model = visit->shape;
+    const gpt_layer_t *layer = visit->self;
+    layer_tensors_t *tensors = visit->tensors;
+    const part_types_t *types = &model->types;
+    void **workspace = &tensors->workspace;
+    size_t channels = model->shape.channels;
+    ZR_TRY(part_linear_train(visit, types, &layer->attn_out, tensors->attended, visit->gradient,
+                             workspace));
+    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, channels, &tensors->dnarrow));
+    ZR_TRY(part_linear_input_gradient(visit, types, &layer->attn_out, visit->gradient, &plain,
+                                      workspace, tensors->dnarrow));
 
-    ZR_TRY(gpt_take(gpt, name, false, batch->rows, 3 * channels, &batch->dwide));
-    ZR_TRY(attend_backward(gpt, layer, name));
-    gpt_drop(gpt, &batch->dnarrow);
-    gpt_drop(gpt, &layer->attended);
-    gpt_drop(gpt, &layer->qkv);
-    drop_floats(gpt, &layer->log_sum);
+    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, 3 * channels, &tensors->dwide));
+    ZR_TRY(attend_backward(visit, model, tensors));
+    zr_visit_drop(visit, &tensors->dnarrow);
+    zr_visit_drop(visit, &tensors->attended);
+    zr_visit_drop(visit, &tensors->qkv);
+    zr_visit_drop(visit, &tensors->log_sum);
 
-    ZR_TRY(gpt_norm_forward(gpt, name, &layer->ln_1, layer->x));
-    ZR_TRY(train_linear(gpt, name, &layer->attn_in, batch->normed, batch->dwide));
-    gpt_drop(gpt, &batch->normed);
-    ZR_TRY(gpt_take(gpt, name, false, batch->rows, channels, &batch->dnarrow));
-    product = input_product(gpt, &layer->attn_in, batch->dwide, batch->dnarrow);
-    ZR_TRY(multiply(gpt, name, &product));
-    gpt_drop(gpt, &batch->dwide);
-    ZR_TRY(gpt_norm_backward(gpt, name, &layer->ln_1, layer->x, batch->residual, true));
-    gpt_drop(gpt, &layer->x);
+    ZR_TRY(part_norm_forward(visit, types, &layer->ln_1, visit->x, &tensors->statistics,
+                             &tensors->normed));
+    ZR_TRY(part_linear_train(visit, types, &layer->attn_in, tensors->normed, tensors->dwide,
+                             workspace));
+    zr_visit_drop(visit, &tensors->normed);
+    ZR_TRY(part_take(visit, types, ZR_MEMORY_TEMPORARY, channels, &tensors->dnarrow));
+    ZR_TRY(part_linear_input_gradient(visit, types, &layer->attn_in, tensors->dwide, &plain,
+                                      workspace, tensors->dnarrow));
+    zr_visit_drop(visit, &tensors->dwide);
+    return part_norm_backward(visit, types, &layer->ln_1, visit->x, tensors->statistics,
+                              &tensors->dnarrow, workspace, visit->gradient, true);
+}
+
+/* The gradient of the residual stream is that of y, and becomes that of x where it is. */
+static zr_status_t backward(zr_visit_t *visit) {
+    layer_tensors_t *tensors = visit->tensors;
+    ZR_TRY(mlp_backward(visit));
+    ZR_TRY(attention_backward(visit));
+    zr_visit_drop(visit, &tensors->statistics);
     return ZR_OK;
 }
 
-zr_status_t gpt_layer_backward(gpt_t *gpt, gpt_layer_t *layer) {
-    if (layer->qkv == NULL) /* only x was kept */
-        ZR_TRY(gpt_layer_forward(gpt, layer, true, NULL));
-    ZR_TRY(mlp_backward(gpt, layer));
-    ZR_TRY(attention_backward(gpt, layer));
-    drop_floats(gpt, &gpt->batch.statistics);
-    return ZR_OK;
-}
+const zr_block_type_t gpt_layer_block = {.name = "layer",
+                                         .declare = declare,
+                                         .forward = forward,
+                                         .backward = backward,
+                                         .self_bytes = sizeof(gpt_layer_t),
+                                         .tensors_bytes = sizeof(layer_tensors_t),
+                                         .recomputes = true};

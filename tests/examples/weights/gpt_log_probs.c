@@ -23,7 +23,7 @@ typedef struct model {
     zr_comm_t *comm;
     zr_device_t *device;
     zr_runtime_t *runtime;
-    gpt_t *gpt;
+    zr_model_t *gpt;
 } model_t;
 
 static zr_status_t find_shape(model_t *model) {
@@ -46,11 +46,11 @@ static zr_status_t open_model(model_t *model, const char *path) {
     ZR_TRY(zr_runtime_create(&config, model->comm, model->device, &model->log, &model->runtime));
     ZR_TRY(gpt_create(model->runtime, &model->shape, &options, &model->gpt));
     ZR_TRY(zr_runtime_restore(model->runtime, model->checkpoint));
-    return zr_runtime_commit(model->runtime);
+    return zr_model_commit(model->gpt);
 }
 
 static void close_model(model_t *model) {
-    gpt_destroy(&model->gpt);
+    zr_model_destroy(&model->gpt);
     zr_runtime_destroy(&model->runtime);
     zr_device_close(&model->device);
     zr_comm_destroy(&model->comm);

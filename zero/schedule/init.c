@@ -1,13 +1,13 @@
 /*
- * Initial weights: every element is computed from the seed, its parameter's name and its index
- * alone, so that any rank can make any part of any parameter, in any order.
+ * Initial values of parameters: every element is computed from the seed, its parameter's name and
+ * its index alone, so that any rank can make any part of any parameter, in any order.
  *
  * Normal numbers are sums of eight uniform ones: whole numbers until the last multiplication,
  * they are the same bits everywhere, which no logarithm or cosine would be.
  */
 #include <math.h>
 
-#include "examples/models/gpt2/internal.h"
+#include "zero/schedule/schedule_internal.h"
 
 /* Steele, Lea and Flood 2014 ("splitmix64"): a bijection that scatters well. */
 static uint64_t scatter(uint64_t z) {
@@ -17,7 +17,7 @@ static uint64_t scatter(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-uint64_t gpt_init_key(uint64_t seed, const char *name) {
+uint64_t zr_init_key(uint64_t seed, const char *name) {
     uint64_t key = scatter(seed);
     for (const char *c = name; *c != '\0'; c++)
         key = scatter(key ^ (uint64_t)(unsigned char)*c);
@@ -35,14 +35,14 @@ static double centered_sum(uint64_t key, uint64_t index) {
     return (double)sum - 4.0 * 65535.0;
 }
 
-void gpt_init_fill(void *context, size_t first, size_t n_elems, float *values) {
-    const gpt_init_t *init = context;
+void zr_init_fill(void *context, size_t first, size_t n_elems, float *values) {
+    const zr_param_init_t *init = context;
     const double deviation = 53509.91992145008; /* of centered_sum */
     double factor = init->deviation / deviation;
     for (size_t i = 0; i < n_elems; i++) {
-        if (init->kind == GPT_INIT_NORMAL)
+        if (init->kind == ZR_INIT_NORMAL)
             values[i] = (float)(centered_sum(init->key, first + i) * factor);
         else
-            values[i] = init->kind == GPT_INIT_ONE ? 1.0f : 0.0f;
+            values[i] = init->kind == ZR_INIT_ONE ? 1.0f : 0.0f;
     }
 }

@@ -1,0 +1,294 @@
+/*
+ * The schedule, with a model of a user's own: its gradients against an oracle, and the same bits at
+ * every stage, with recomputation, wherever activations wait, and in another order of the step.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "tests/common/ranks.h"
+#include "tests/zero/schedule/own_model.h"
+
+enum { N_MIDS = 3, N_PARAMS = 2 + N_MIDS, N_STEPS = 3, ACCUM = 3, B = 2, T = 4, ROWS = B * T };
+
+typedef struct run_case {
+    int stage;
+    zr_reduce_t reduce;
+    own_options_t model;
+    bool by_blocks;   /* each block works on all micro-batches before the next */
+    bool evaluates;   /* between steps */
+    uint64_t hash;    /* out */
+    double loss;      /* out, of rank 0: of the last step */
+    size_t n_gathers; /* out, of rank 0 */
+} run_case_t;
+
+static void make_values(int rank, size_t step, size_t micro_batch, float *inputs, float *targets) {
+    for (size_t i = 0; i < ROWS; i++) {
+        double at = (double)(i + 7 * micro_batch + 29 * step) + 3.7 * rank;
+        inputs[i] = (float)(0.6 * sin(at));
+        targets[i] = (float)(0.5 * cos(1.3 * at));
+    }
+}
+
+static zr_status_t train_step(test_rank_t *rank, const run_case_t *c, zr_model_t *model,
+                              size_t step) {
+    float values[ACCUM][2][ROWS];
+    zr_host_batch_t batches[ACCUM];
+    for (size_t i = 0; i < ACCUM; i++) {
+        make_values(rank->rank, step, i, values[i][0], values[i][1]);
+        batches[i] = (zr_host_batch_t){B, T, {values[i][0], values[i][1]}};
+    }
+    if (c->by_blocks)
+        return zr_model_train(model, batches, ACCUM);
+    for (size_t i = 0; i < ACCUM; i++)
+        ZR_TRY(zr_model_train(model, &batches[i], 1));
+    return ZR_OK;
+}
+
+static zr_status_t train(test_rank_t *rank, run_case_t *c, zr_runtime_t *runtime,
+                         zr_model_t *model) {
+    double loss;
+    for (size_t step = 0; step < N_STEPS; step++) {
+        ZR_TRY(train_step(rank, c, model, step));
+        ZR_TRY(zr_model_take_loss(model, &loss));
+        ZR_TRY(zr_runtime_step(runtime, NULL));
+        float inputs[ROWS], targets[ROWS];
+        make_values(rank->rank, step, 77, inputs, targets);
+        zr_host_batch_t batch = {B, T, {inputs, targets}};
+        double evaluated;
+        if (c->evaluates)
+            ZR_TRY(zr_model_evaluate(model, &batch, &evaluated));
+    }
+    if (rank->rank == 0)
+        c->loss = loss;
+    return ZR_OK;
+}
+
+static zr_status_t run_rank(test_rank_t *rank) {
+    run_case_t *c = rank->context;
+    zr_config_t config = zr_config_default();
+    config.stage = c->stage;
+    config.reduce = c->reduce;
+    config.micro_batch = B;
+    config.grad_accum = ACCUM;
+    config.nvme.store = "memory";
+    memcpy(config.nvme.paths, "x", 2);
+    zr_runtime_t *runtime = NULL;
+    zr_model_t *model = NULL;
+    ZR_TRY(zr_config_resolve(&config, zr_comm_n_ranks(rank->comm), &rank->log));
+    ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
+    zr_status_t status = own_model_create(runtime, &c->model, &model);
+    uint64_t hash = 0;
+    if (status == ZR_OK)
+        status = zr_model_commit(model);
+    if (status == ZR_OK)
+        status = train(rank, c, runtime, model);
+    if (status == ZR_OK)
+        status = zr_runtime_weights_xxh3(runtime, &hash);
+    if (rank->rank == 0) {
+        zr_comm_statistics_t statistics;
+        zr_comm_statistics(rank->comm, &statistics);
+        c->n_gathers = statistics.count[ZR_TRAFFIC_MODEL][ZR_ALL_GATHER].n_calls;
+        c->hash = hash;
+    }
+    zr_model_destroy(&model);
+    zr_runtime_destroy(&runtime);
+    return status;
+}
+
+static run_case_t run_case(int n_ranks, run_case_t c) {
+    c.model.n_mids = N_MIDS;
+    c.model.most_rows = ROWS;
+    test_ranks_t ranks = {.n_ranks = n_ranks, .run = run_rank, .context = &c};
+    test_run_ranks(&ranks);
+    for (int i = 0; i < n_ranks; i++)
+        assert_int_equal(ranks.status[i], ZR_OK);
+    return c;
+}
+
+static void assert_same(const run_case_t *a, const run_case_t *b) {
+    assert_int_equal(a->hash, b->hash);
+    assert_true(a->loss == b->loss);
+}
+
+/* ---- the oracle ------------------------------------------------------------------------------ */
+
+static void read_params(zr_model_t *model, double *params) {
+    for (size_t i = 0; i < N_PARAMS; i++) {
+        float values[OWN_WIDTH];
+        assert_int_equal(zr_param_read(own_model_param(model, i), 0, OWN_WIDTH, values), ZR_OK);
+        for (size_t c = 0; c < OWN_WIDTH; c++)
+            params[i * OWN_WIDTH + c] = values[c];
+    }
+}
+
+static void compare_gradients(zr_model_t *model, const double *expected) {
+    for (size_t i = 0; i < N_PARAMS; i++) {
+        zr_unit_t *unit = zr_block_unit(zr_model_block(model, i < 2 ? 0 : i - 1));
+        void *gradient;
+        bool adds;
+        assert_int_equal(zr_unit_acquire(unit, ZR_GRADIENTS), ZR_OK);
+        assert_int_equal(zr_param_grad(own_model_param(model, i), &gradient, &adds), ZR_OK);
+        assert_true(adds); /* the model has written it */
+        for (size_t c = 0; c < OWN_WIDTH; c++) {
+            double value = ((const float *)gradient)[c], want = expected[i * OWN_WIDTH + c];
+            if (!(fabs(value - want) <= 1e-5 * (fabs(want) + 0.1)))
+                fail_msg("parameter %zu, %zu: gradient %.8g instead of %.8g", i, c, value, want);
+        }
+        assert_int_equal(zr_unit_release(unit), ZR_OK);
+    }
+}
+
+/* Of two micro-batches of a step of three: gradients add up, and no rank has met another. */
+static zr_status_t check_oracle(test_rank_t *rank) {
+    zr_config_t config = zr_config_default();
+    config.micro_batch = B;
+    config.grad_accum = 3;
+    zr_runtime_t *runtime = NULL;
+    zr_model_t *model = NULL;
+    own_options_t options = {.n_mids = N_MIDS};
+    assert_int_equal(zr_config_resolve(&config, 1, &rank->log), ZR_OK);
+    assert_int_equal(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime),
+                     ZR_OK);
+    assert_int_equal(own_model_create(runtime, &options, &model), ZR_OK);
+    assert_int_equal(zr_model_commit(model), ZR_OK);
+    double params[N_PARAMS * OWN_WIDTH], gradients[N_PARAMS * OWN_WIDTH] = {0}, expected = 0, loss;
+    read_params(model, params);
+    for (size_t i = 0; i < 2; i++) {
+        float inputs[ROWS], targets[ROWS];
+        make_values(0, 0, i, inputs, targets);
+        zr_host_batch_t batch = {B, T, {inputs, targets}};
+        expected += own_model_oracle(N_MIDS, params, inputs, targets, ROWS, gradients) / 2;
+        assert_int_equal(zr_model_train(model, &batch, 1), ZR_OK);
+    }
+    assert_int_equal(zr_model_take_loss(model, &loss), ZR_OK);
+    assert_true(fabs(loss - expected) <= 1e-6 * expected);
+    assert_int_equal(zr_runtime_begin_micro_batch(runtime), ZR_OK);
+    compare_gradients(model, gradients);
+    zr_model_destroy(&model);
+    zr_runtime_destroy(&runtime);
+    return ZR_OK;
+}
+
+static void test_oracle(void **state) {
+    (void)state;
+    test_ranks_t ranks = {.n_ranks = 1, .run = check_oracle};
+    test_run_ranks(&ranks);
+    assert_int_equal(ranks.status[0], ZR_OK);
+}
+
+/* ---- equal bits ------------------------------------------------------------------------------ */
+
+static void test_stages(void **state) {
+    (void)state;
+    for (int n_ranks = 1; n_ranks <= 3; n_ranks++) {
+        run_case_t first = run_case(n_ranks, (run_case_t){.reduce = ZR_REDUCE_EVERY_MICRO_BATCH});
+        for (int stage = 0; stage <= 3; stage++) {
+            run_case_t c = {.stage = stage, .reduce = ZR_REDUCE_EVERY_MICRO_BATCH};
+            for (int variant = 0; variant < 5; variant++) {
+                c.model.recompute = variant > 0;
+                c.model.activations = variant == 2   ? ZR_OFFLOAD_CPU
+                                      : variant == 3 ? ZR_OFFLOAD_NVME
+                                                     : ZR_OFFLOAD_NONE;
+                c.evaluates = variant == 4;
+                run_case_t done = run_case(n_ranks, c);
+                assert_same(&first, &done);
+            }
+        }
+    }
+}
+
+/* All micro-batches through one block before the next: gradients add up before ranks meet, at every
+ * stage, as at stage 0. Parameters are gathered once per pass. */
+static void test_order_of_blocks(void **state) {
+    (void)state;
+    for (int n_ranks = 1; n_ranks <= 3; n_ranks++) {
+        run_case_t first = run_case(n_ranks, (run_case_t){.stage = 0});
+        for (int stage = 0; stage <= 3; stage++) {
+            for (int recompute = 0; recompute < 2; recompute++) {
+                run_case_t c = {
+                    .stage = stage, .by_blocks = true, .model = {.recompute = recompute}};
+                run_case_t by_blocks = run_case(n_ranks, c);
+                assert_same(&first, &by_blocks);
+                c.by_blocks = false;
+                run_case_t plain = run_case(n_ranks, c);
+                if (stage == 3 && n_ranks > 1)
+                    assert_int_equal(plain.n_gathers, ACCUM * by_blocks.n_gathers);
+            }
+        }
+    }
+}
+
+/* Frozen parameters have no gradient, and what comes before the first trained keeps nothing. */
+static void test_frozen(void **state) {
+    (void)state;
+    static const char *const lists[] = {"in", "mid.1", "in.b,mid.0", "in,mid.0,mid.1"};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        run_case_t c = {.reduce = ZR_REDUCE_EVERY_MICRO_BATCH, .model = {.freeze = lists[i]}};
+        run_case_t first = run_case(2, c);
+        c.stage = 3;
+        c.model.recompute = true;
+        c.model.activations = ZR_OFFLOAD_CPU;
+        run_case_t sharded = run_case(2, c);
+        assert_same(&first, &sharded);
+        c.model.freeze = NULL;
+        run_case_t trained = run_case(2, c);
+        assert_true(trained.hash != first.hash);
+    }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static zr_status_t check_refusals(test_rank_t *rank) {
+    zr_config_t config = zr_config_default();
+    config.grad_accum = 2;
+    zr_runtime_t *runtime = NULL;
+    zr_model_t *model = NULL;
+    own_options_t options = {.n_mids = 1, .activations = ZR_OFFLOAD_CPU};
+    float values[ROWS] = {0};
+    zr_host_batch_t batches[3] = {
+        {1, 4, {values, values}}, {1, 4, {values, values}}, {1, 0, {values, values}}};
+    double loss;
+    assert_int_equal(zr_config_resolve(&config, 1, &rank->log), ZR_OK);
+    assert_int_equal(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime),
+                     ZR_OK);
+    assert_int_equal(own_model_create(runtime, &options, &model), ZR_ERR_ARGUMENT);
+    assert_null(model);
+    options.activations = ZR_OFFLOAD_NONE;
+    assert_int_equal(own_model_create(runtime, &options, &model), ZR_OK);
+    zr_block_t *in = zr_model_block(model, 0), *mid = zr_model_block(model, 1);
+    assert_null(zr_model_block(model, 3));
+    assert_int_equal(zr_block_use(in, mid), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_model_train(model, batches, 1), ZR_ERR_STATE);
+    assert_int_equal(zr_model_commit(model), ZR_OK);
+    assert_int_equal(zr_model_commit(model), ZR_ERR_STATE);
+    assert_int_equal(zr_model_take_loss(model, &loss), ZR_ERR_STATE);
+    assert_int_equal(zr_model_train(model, batches, 0), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_model_train(model, batches, 3), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_model_train(model, &batches[2], 1), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_model_train(model, batches, 1), ZR_OK);
+    assert_int_equal(zr_model_train(model, batches, 2), ZR_ERR_ARGUMENT); /* one is left */
+    zr_model_destroy(&model);
+    zr_runtime_destroy(&runtime);
+    return ZR_OK;
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    test_ranks_t ranks = {.n_ranks = 1, .run = check_refusals, .quiet = true};
+    test_run_ranks(&ranks);
+    assert_int_equal(ranks.status[0], ZR_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_oracle),          cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_order_of_blocks), cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,390 @@
+/* What a model is made of: blocks and their parameters, before and until commit. */
+#include "zero/schedule/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "zero/schedule/schedule_internal.h"
+
+static zr_status_t fail_memory(const zr_model_t *model) {
+    return zr_fail(model->log, ZR_ERR_MEMORY, "the system has no memory for a model of %s",
+                   zr_count_text(model->n_blocks, "block").text);
+}
+
+/* ---- freezing -------------------------------------------------------------------------------- */
+
+static size_t count_entries(const char *list) {
+    size_t n = 1;
+    for (const char *c = list; *c != '\0'; c++)
+        n += *c == ',';
+    return n;
+}
+
+/* Whether an entry is the name, or its part before a dot. Marks the entries that are. */
+static bool is_frozen(zr_model_t *model, const char *name) {
+    bool frozen = false;
+    const char *entry = model->options.freeze;
+    for (size_t i = 0; entry != NULL && *entry != '\0'; i++) {
+        size_t length = strcspn(entry, ",");
+        if (length > 0 && strncmp(name, entry, length) == 0 &&
+            (name[length] == '\0' || name[length] == '.')) {
+            model->freeze_is_used[i] = true;
+            frozen = true;
+        }
+        entry += length;
+        entry += *entry == ',';
+    }
+    return frozen;
+}
+
+/* An entry without a name, as in "" and "wte,", names none either. */
+static zr_status_t check_freeze(const zr_model_t *model) {
+    const char *freeze = model->options.freeze, *entry = freeze;
+    size_t n_entries = entry != NULL ? count_entries(entry) : 0;
+    for (size_t i = 0; i < n_entries; i++) {
+        size_t length = strcspn(entry, ",");
+        if (!model->freeze_is_used[i])
+            return zr_fail(model->log, ZR_ERR_ARGUMENT,
+                           "--freeze \"%s\": \"%.*s\" names no parameter; allowed are names of "
+                           "parameters, or their beginnings before a dot (such as \"%s\"), with "
+                           "commas between",
+                           freeze, (int)length, entry, model->blocks[model->n_blocks / 2]->name);
+        entry += length;
+        entry += *entry == ',';
+    }
+    return ZR_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static zr_status_t check_options(const zr_model_options_t *options, const zr_log_t *log) {
+    if (options->n_inputs > ZR_MAX_INPUTS)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "a model with %s; at most %d are possible",
+                       zr_count_text(options->n_inputs, "input").text, ZR_MAX_INPUTS);
+    for (size_t i = 0; i < options->n_inputs; i++) {
+        const zr_input_desc_t *input = &options->inputs[i];
+        if (input->elem_bytes == 0 || (input->n_values != 0 && input->elem_bytes != 4))
+            return zr_fail(log, ZR_ERR_ARGUMENT,
+                           "input \"%s\": elements of %zu bytes are invalid%s", input->name,
+                           input->elem_bytes,
+                           input->n_values != 0 ? ": those with n_values have 4" : "");
+    }
+    if (options->activations != ZR_OFFLOAD_NONE &&
+        (!options->recompute || options->most_rows == 0 || options->x_row_bytes == 0))
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "activations can be offloaded with recompute only, and where their largest "
+                       "size is known (most_rows, x_row_bytes)");
+    return ZR_OK;
+}
+
+static zr_status_t copy_options(zr_model_t *model, const zr_model_options_t *options) {
+    model->options = *options;
+    model->options.shape = NULL;
+    model->options.freeze = NULL;
+    void *shape = calloc(1, options->shape_bytes + 1);
+    if (shape == NULL)
+        return fail_memory(model);
+    if (options->shape_bytes != 0)
+        memcpy(shape, options->shape, options->shape_bytes);
+    model->options.shape = shape;
+    if (options->freeze == NULL)
+        return ZR_OK;
+    model->options.freeze = strdup(options->freeze);
+    model->freeze_is_used = calloc(count_entries(options->freeze), sizeof(bool));
+    return model->options.freeze != NULL && model->freeze_is_used != NULL ? ZR_OK
+                                                                          : fail_memory(model);
+}
+
+static zr_status_t add_groups(zr_model_t *model) {
+    zr_group_t matrices = {
+        .name = "matrices", .weight_decay = model->options.weight_decay, .lr_scale = 1.0};
+    zr_group_t vectors = {.name = "vectors", .weight_decay = 0.0, .lr_scale = 1.0};
+    ZR_TRY(zr_runtime_add_group(model->runtime, &matrices, &model->matrices));
+    return zr_runtime_add_group(model->runtime, &vectors, &model->vectors);
+}
+
+zr_status_t zr_model_create(zr_runtime_t *runtime, const zr_model_options_t *options,
+                            zr_model_t **model_p) {
+    const zr_log_t *log = zr_runtime_log(runtime);
+    ZR_TRY(check_options(options, log));
+    zr_model_t *model = calloc(1, sizeof(*model));
+    if (model == NULL)
+        return zr_fail(log, ZR_ERR_MEMORY, "the system has no memory for a model");
+    model->runtime = runtime;
+    model->allocator = zr_runtime_allocator(runtime);
+    model->device = zr_runtime_device(runtime);
+    model->stream = zr_runtime_stream(runtime);
+    model->log = log;
+    zr_status_t status = copy_options(model, options);
+    if (status == ZR_OK)
+        status = add_groups(model);
+    if (status == ZR_OK)
+        *model_p = model;
+    else
+        zr_model_destroy(&model);
+    return status;
+}
+
+static void free_block(zr_block_t *block) {
+    free(block->name);
+    free(block->self);
+    free(block);
+}
+
+static void free_inits(zr_model_t *model) {
+    while (model->inits != NULL) {
+        zr_param_init_t *init = model->inits;
+        model->inits = init->next;
+        free(init);
+    }
+}
+
+void zr_model_destroy(zr_model_t **model_p) {
+    if (model_p == NULL || *model_p == NULL)
+        return;
+    zr_model_t *model = *model_p;
+    for (size_t i = 0; i < model->n_flights; i++)
+        zr_flight_end(model, &model->flights[i]);
+    zr_flights_free(model);
+    zr_stash_destroy(&model->stash);
+    zr_free(model->allocator, (void **)&model->loss, model->stream);
+    for (size_t i = 0; i < model->n_blocks; i++)
+        free_block(model->blocks[i]);
+    free(model->blocks);
+    free_inits(model);
+    free(model->freeze_is_used);
+    free((void *)model->options.freeze);
+    free((void *)model->options.shape);
+    free(model);
+    *model_p = NULL;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static zr_status_t check_type(const zr_model_t *model, const zr_block_type_t *type,
+                              const char *name) {
+    if (model->is_committed)
+        return zr_fail(model->log, ZR_ERR_STATE, "block \"%s\": the model is committed", name);
+    if (type->forward == NULL || type->backward == NULL ||
+        type->tensors_bytes % sizeof(void *) != 0)
+        return zr_fail(model->log, ZR_ERR_ARGUMENT,
+                       "block \"%s\": a block needs forward and backward, and tensors_bytes of "
+                       "whole pointers",
+                       name);
+    return ZR_OK;
+}
+
+static zr_status_t append_block(zr_model_t *model, zr_block_t *block) {
+    if (model->n_blocks == model->capacity) {
+        size_t capacity = model->capacity != 0 ? 2 * model->capacity : 16;
+        zr_block_t **grown = realloc(model->blocks, capacity * sizeof(zr_block_t *));
+        if (grown == NULL)
+            return fail_memory(model);
+        model->blocks = grown;
+        model->capacity = capacity;
+    }
+    block->index = model->n_blocks;
+    model->blocks[model->n_blocks++] = block;
+    return ZR_OK;
+}
+
+zr_status_t zr_model_add(zr_model_t *model, const zr_block_type_t *type, const char *name,
+                         zr_block_t **block_p) {
+    ZR_TRY(check_type(model, type, name));
+    zr_block_t *block = calloc(1, sizeof(*block));
+    if (block == NULL)
+        return fail_memory(model);
+    block->model = model;
+    block->type = type;
+    block->slot = ZR_NO_SLOT;
+    block->n_tensors = type->tensors_bytes / sizeof(void *);
+    block->tensors_offset = model->n_tensors;
+    block->name = strdup(name);
+    block->self = calloc(1, type->self_bytes + 1);
+    zr_status_t status = block->name != NULL && block->self != NULL ? append_block(model, block)
+                                                                    : fail_memory(model);
+    if (status != ZR_OK) {
+        free_block(block);
+        return status;
+    }
+    model->n_tensors += block->n_tensors;
+    if (type->declare != NULL)
+        ZR_TRY(type->declare(block, model->options.shape, block->self));
+    if (block_p != NULL)
+        *block_p = block;
+    return ZR_OK;
+}
+
+zr_status_t zr_block_add_param(zr_block_t *block, const zr_block_param_t *desc,
+                               zr_param_t **param_p) {
+    zr_model_t *model = block->model;
+    zr_param_init_t *init = malloc(sizeof(*init));
+    if (init == NULL)
+        return fail_memory(model);
+    *init = (zr_param_init_t){model->inits, desc->init,
+                              zr_init_key(model->options.seed, desc->name), desc->deviation};
+    model->inits = init;
+    if (block->unit == NULL)
+        ZR_TRY(zr_runtime_add_unit(model->runtime, block->name, &block->unit));
+    zr_param_desc_t param = {.name = desc->name,
+                             .n_dims = desc->n_dims,
+                             .group = desc->n_dims <= 1 ? model->vectors : model->matrices,
+                             .frozen = is_frozen(model, desc->name),
+                             .fill = zr_init_fill,
+                             .fill_context = init};
+    memcpy(param.dims, desc->dims, sizeof(param.dims));
+    ZR_TRY(zr_unit_add_param(block->unit, &param, param_p));
+    block->is_trained |= !param.frozen;
+    return ZR_OK;
+}
+
+zr_status_t zr_block_use(zr_block_t *block, zr_block_t *used) {
+    const zr_log_t *log = block->model->log;
+    if (used->model != block->model || used->index >= block->index || used->unit == NULL)
+        return zr_fail(log, ZR_ERR_ARGUMENT,
+                       "block \"%s\" cannot use \"%s\": it has to be an earlier block of the same "
+                       "model, with parameters",
+                       block->name, used->name);
+    if (block->n_used == ZR_MAX_USED)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "block \"%s\" uses more than %d others", block->name,
+                       ZR_MAX_USED);
+    block->used[block->n_used++] = used;
+    return ZR_OK;
+}
+
+void *zr_block_self(zr_block_t *block) {
+    return block->self;
+}
+
+zr_block_t *zr_model_block(const zr_model_t *model, size_t index) {
+    return index < model->n_blocks ? model->blocks[index] : NULL;
+}
+
+zr_model_t *zr_block_model(const zr_block_t *block) {
+    return block->model;
+}
+
+size_t zr_block_index(const zr_block_t *block) {
+    return block->index;
+}
+
+zr_unit_t *zr_block_unit(const zr_block_t *block) {
+    return block->unit;
+}
+
+size_t zr_model_n_blocks(const zr_model_t *model) {
+    return model->n_blocks;
+}
+
+zr_runtime_t *zr_model_runtime(const zr_model_t *model) {
+    return model->runtime;
+}
+
+/* ---- activations that wait elsewhere --------------------------------------------------------- */
+
+static size_t number_slots(zr_model_t *model, const char **kind_p) {
+    size_t n_slots = 0;
+    for (size_t i = 0; i < model->n_blocks; i++) {
+        zr_block_t *block = model->blocks[i];
+        if (!block->type->recomputes || i == 0)
+            continue;
+        block->slot = n_slots++;
+        *kind_p = block->type->name;
+    }
+    return n_slots;
+}
+
+/* Room in the rank's store: an extent for each slot. */
+static zr_status_t declare_extents(zr_model_t *model) {
+    static const char *const advice[] = {"--offload-activations cpu", "a smaller --micro-batch",
+                                         "a shorter --seq", NULL};
+    zr_stash_options_t *options = &model->stash_options;
+    size_t n_buffers = zr_runtime_config(model->runtime)->offload_optimizer.n_buffers;
+    size_t align = ZR_STORE_CHUNK_ALIGN_BYTES;
+    size_t extent_bytes = (options->slot_bytes + align - 1) / align * align;
+    zr_store_extent_t *extents = calloc(options->n_slots, sizeof(*extents));
+    zr_extents_t place;
+    if (extents == NULL)
+        return zr_fail(model->log, ZR_ERR_MEMORY, "no memory for %s",
+                       zr_count_text(options->n_slots, "extent").text);
+    for (size_t i = 0; i < options->n_slots; i++)
+        extents[i] = (zr_store_extent_t){.name = options->name, .size_bytes = extent_bytes};
+    options->n_buffers = n_buffers < options->n_slots ? n_buffers : options->n_slots;
+    zr_extents_desc_t desc = {.name = model->stash_name,
+                              .extents = extents,
+                              .n_extents = options->n_slots,
+                              .unit_bytes = zr_stash_most_chunk_bytes(options->slot_bytes),
+                              .max_transfers = zr_stash_max_transfers(options->n_buffers),
+                              .advice = advice};
+    zr_status_t status = zr_runtime_add_extents(model->runtime, &desc, &place);
+    free(extents);
+    if (status == ZR_OK)
+        options->first_extent = place.first;
+    return status;
+}
+
+static zr_status_t plan_stash(zr_model_t *model) {
+    const zr_model_options_t *options = &model->options;
+    const char *kind = "block";
+    size_t n_slots = 0, slot_bytes, need;
+    if (options->activations != ZR_OFFLOAD_NONE)
+        n_slots = number_slots(model, &kind);
+    if (n_slots == 0)
+        return ZR_OK;
+    snprintf(model->stash_name, sizeof(model->stash_name), "inputs of %s",
+             zr_count_text(n_slots, kind).text);
+    if (__builtin_mul_overflow(options->most_rows, options->x_row_bytes, &slot_bytes) ||
+        __builtin_mul_overflow(slot_bytes, n_slots, &need) || need > SIZE_MAX / 16)
+        return zr_fail(model->log, ZR_ERR_ARGUMENT, "%s for %s are more than memory can hold",
+                       model->stash_name, zr_count_text(options->most_rows, "token").text);
+    model->stash_options = (zr_stash_options_t){
+        .log = *model->log,
+        .allocator = model->allocator,
+        .device = model->device,
+        .tier = options->activations == ZR_OFFLOAD_CPU ? ZR_TIER_HOST : ZR_TIER_NVME,
+        .n_slots = n_slots,
+        .slot_bytes = slot_bytes,
+        .name = "inputs of layers",
+        .tag = ZR_TAG_ACTIVATIONS,
+        .lifetime = ZR_LIFETIME_MICRO_BATCH};
+    return options->activations == ZR_OFFLOAD_NVME ? declare_extents(model) : ZR_OK;
+}
+
+/* ---- commit ---------------------------------------------------------------------------------- */
+
+/* Backward ends at the first block that has something to train; with nothing, at the last that has
+ * parameters. */
+static size_t find_first_trained(const zr_model_t *model) {
+    size_t last = model->n_blocks - 1;
+    for (size_t i = 0; i < model->n_blocks; i++)
+        if (model->blocks[i]->is_trained)
+            return i;
+    while (last > 0 && model->blocks[last]->unit == NULL)
+        last--;
+    return last;
+}
+
+zr_status_t zr_model_commit(zr_model_t *model) {
+    if (model->is_committed || model->n_blocks == 0)
+        return zr_fail(model->log, ZR_ERR_STATE, "zr_model_commit of a model that %s",
+                       model->is_committed ? "is committed" : "has no blocks");
+    ZR_TRY(check_freeze(model));
+    model->first_trained = find_first_trained(model);
+    ZR_TRY(plan_stash(model));
+    ZR_TRY(zr_runtime_commit(model->runtime));
+    free_inits(model);
+    if (model->stash_options.n_slots != 0) {
+        model->stash_options.store = zr_runtime_store(model->runtime);
+        ZR_TRY(zr_stash_create(&model->stash_options, &model->stash));
+    }
+    model->is_committed = true;
+    return ZR_OK;
+}
+
+bool zr_model_activations_statistics(const zr_model_t *model, zr_stash_statistics_t *statistics_p) {
+    if (model->stash == NULL)
+        return false;
+    zr_stash_statistics(model->stash, statistics_p);
+    return true;
+}
