@@ -103,21 +103,17 @@ zr_install_mpi() {
     [ $# -eq 0 ] || (zr_apt "$@") || zr_say "MPI is left out: it could not be installed"
 }
 
-# zr_configure SOURCE BUILD [OPTION...]: configure when the build folder is new or was made
-# with other options, and say what of CUDA and MPI is built. Ninja configures again by itself when
-# the CMake files change.
+# zr_configure SOURCE BUILD [OPTION...]: configure, and say what of CUDA and MPI is built. A folder that
+# is configured already is so again, in a second: what was installed or removed since is noticed.
 zr_configure() {
     zr_source=$1
     zr_build=$2
     shift 2
-    if [ ! -f "$zr_build/build.ninja" ] || [ "$(cat "$zr_build/zr-options" 2>/dev/null)" != "$*" ]; then
-        mkdir -p "$zr_build"
-        cmake -G Ninja -S "$zr_source" -B "$zr_build" "$@" >"$zr_build/configure.log" 2>&1 || {
-            cat "$zr_build/configure.log" >&2
-            zr_die "configuring $zr_build failed"
-        }
-        printf '%s' "$*" >"$zr_build/zr-options"
-    fi
+    mkdir -p "$zr_build"
+    cmake -G Ninja -S "$zr_source" -B "$zr_build" "$@" >"$zr_build/configure.log" 2>&1 || {
+        cat "$zr_build/configure.log" >&2
+        zr_die "configuring $zr_build failed"
+    }
     zr_say "CUDA parts: $(sed -n 's/^ZR_CUDA_REASON:[A-Z]*=//p' "$zr_build/CMakeCache.txt")"
     zr_say "MPI: $(sed -n 's/^ZR_MPI_REASON:[A-Z]*=//p' "$zr_build/CMakeCache.txt")"
 }

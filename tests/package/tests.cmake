@@ -13,6 +13,8 @@ endif()
 add_test(NAME test_install_library
          COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_install_library.sh)
 zr_test_properties(test_install_library NO_SANITIZERS)
+add_test(NAME test_configure COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_configure.sh)
+zr_test_properties(test_configure NO_SANITIZERS)
 add_test(NAME test_docs COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_docs.sh
                                 ${CMAKE_SOURCE_DIR})
 zr_test_properties(test_docs NO_SANITIZERS)
