@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "zero/config_keys.h"
+#include "zero/options.h"
 
 /** One reading of a file. */
 typedef struct reader {
@@ -65,19 +65,12 @@ static bool is_section(const char *name) {
 
 /* What a name is probably a slip of: a figure, its section, or a key that is none; or NULL. */
 static const char *nearest(const char *name) {
-    static const char *const others[] = {"name", "kind", "sources"};
-    size_t n = 0, limit = zr_name_slip_limit(name) + 1;
+    const char *names[256] = {"name", "kind", "sources"};
+    size_t n = 0, n_names = 3;
     const zr_figure_t *figures = zr_hardware_figures(&n);
-    const char *found = NULL;
-    for (size_t i = 0; i < n + 3; i++) {
-        const char *known = i < n ? figures[i].name : others[i - n];
-        size_t distance = zr_name_distance(name, known);
-        if (distance < limit) {
-            limit = distance;
-            found = known;
-        }
-    }
-    return found;
+    for (size_t i = 0; i < n && n_names < 256; i++)
+        names[n_names++] = figures[i].name;
+    return zr_name_nearest(name, names, n_names);
 }
 
 static void refuse_name(reader_t *reader, const char *name) {

@@ -5,6 +5,7 @@
  * Everything that can differ between ranks and would end in a wrong sum or a hang is agreed on
  * in commit: configuration, groups, units, names, sizes.
  */
+#include "zero/options.h"
 #include "zero/runtime_internal.h"
 
 #include <inttypes.h>
@@ -476,32 +477,42 @@ static void hash_model(const zr_runtime_t *runtime, XXH3_state_t *state) {
     }
 }
 
-static void hash_config(const zr_config_t *config, XXH3_state_t *state) {
-    double numbers[] = {config->stage,
-                        config->dtype,
-                        config->shard_group_size,
-                        (double)config->micro_batch,
-                        (double)config->grad_accum,
-                        config->reduce,
-                        config->clip,
-                        config->check_overflow,
-                        config->adamw.lr,
-                        config->adamw.beta1,
-                        config->adamw.beta2,
-                        config->adamw.epsilon,
-                        config->adamw.weight_decay,
-                        config->schedule.kind,
-                        config->schedule.warmup_min_lr,
-                        config->schedule.warmup_max_lr,
-                        config->schedule.warmup_log,
-                        (double)config->schedule.warmup_steps,
-                        (double)config->schedule.total_steps,
-                        config->schedule.warmup_min_ratio,
-                        config->schedule.cos_min_ratio,
-                        (double)config->prefetch_elems,
-                        (double)config->reuse_elems,
-                        (double)config->max_live_elems};
-    XXH3_64bits_update(state, numbers, sizeof(numbers));
+/* The options that all ranks have to have the same, each in a word; their number. */
+static size_t hash_options(const zr_config_t *config, uint64_t words[ZR_OPTIONS_MOST]) {
+    size_t n = 0, n_options = 0;
+    const zr_option_t *options = zr_options(&n_options);
+    for (size_t i = 0; i < n_options; i++)
+        if ((options[i].flags & ZR_OPTION_AGREE) != 0) {
+            zr_option_text_t text = zr_option_text(&options[i], config);
+            words[n++] = XXH3_64bits(text.text, strlen(text.text));
+        }
+    return n;
+}
+
+/* Whose n-th it is. */
+static const char *agreed_option(size_t number) {
+    size_t n = 0, n_options = 0;
+    const zr_option_t *options = zr_options(&n_options);
+    for (size_t i = 0; i < n_options; i++)
+        if ((options[i].flags & ZR_OPTION_AGREE) != 0 && n++ == number)
+            return options[i].field;
+    return "";
+}
+
+/* Say which option it is that a rank has otherwise than rank 0. */
+static zr_status_t refuse_config(zr_runtime_t *runtime, const uint64_t *words, size_t n) {
+    uint64_t *all = calloc(n * (size_t)runtime->n_ranks, sizeof(*all));
+    if (all == NULL)
+        return out_of_memory(runtime, "the agreement of ranks");
+    zr_status_t status = zr_rt_gather_words(runtime, "options that differ", words, n, all);
+    for (size_t i = 0; i < n * (size_t)runtime->n_ranks && status == ZR_OK; i++)
+        if (all[i] != all[i % n])
+            status = zr_fail(&runtime->log, ZR_ERR_COMM,
+                             "rank %zu has another configuration than rank 0, in %s: start all "
+                             "ranks alike",
+                             i / n, agreed_option(i % n));
+    free(all);
+    return status;
 }
 
 /* Two words: one for the configuration, one for the model. */
@@ -513,10 +524,9 @@ static zr_status_t agree(zr_runtime_t *runtime) {
         free(all);
         return out_of_memory(runtime, "the agreement of ranks");
     }
-    uint64_t words[2];
-    XXH3_64bits_reset(state);
-    hash_config(&runtime->config, state);
-    words[0] = XXH3_64bits_digest(state);
+    uint64_t options[ZR_OPTIONS_MOST], words[2];
+    size_t n = hash_options(&runtime->config, options);
+    words[0] = XXH3_64bits(options, n * sizeof(options[0]));
     XXH3_64bits_reset(state);
     hash_model(runtime, state);
     words[1] = XXH3_64bits_digest(state);
@@ -524,13 +534,14 @@ static zr_status_t agree(zr_runtime_t *runtime) {
     zr_status_t status =
         zr_rt_gather_words(runtime, "agreement on model and configuration", words, 2, all);
     for (int rank = 1; rank < runtime->n_ranks && status == ZR_OK; rank++)
-        for (int word = 0; word < 2 && status == ZR_OK; word++)
-            if (all[2 * rank + word] != all[word])
-                status = zr_fail(&runtime->log, ZR_ERR_COMM,
-                                 "rank %d has another %s than rank 0 (hash %016" PRIx64
-                                 ", rank 0 has %016" PRIx64 "): start all ranks alike",
-                                 rank, word == 0 ? "configuration" : "model", all[2 * rank + word],
-                                 all[word]);
+        if (all[2 * rank] != all[0])
+            status = refuse_config(runtime, options, n);
+    for (int rank = 1; rank < runtime->n_ranks && status == ZR_OK; rank++)
+        if (all[2 * rank + 1] != all[1])
+            status = zr_fail(&runtime->log, ZR_ERR_COMM,
+                             "rank %d has another model than rank 0 (hash %016" PRIx64
+                             ", rank 0 has %016" PRIx64 "): start all ranks alike",
+                             rank, all[2 * rank + 1], all[1]);
     free(all);
     return status;
 }

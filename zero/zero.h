@@ -22,6 +22,7 @@
 #include "zero/comm/comm.h"
 #include "zero/config.h"
 #include "zero/hardware_json.h"
+#include "zero/options.h"
 #include "zero/runtime.h"
 #include "zero/schedule/model.h"
 

@@ -82,7 +82,7 @@ TEST(bad_usage_and_input) {
         {TINY "--beta1 1", {"--beta1 1", "0 to 0.999999", "nearest is 0.999999"}},
         {TINY "--epsilon 0", {"--epsilon 0", "nearest is 1e-37"}},
         {TINY "--epsilon 1e-50", {"--epsilon 1e-50", "nearest is 1e-37"}},
-        {TINY "--config tiny_eps.json", {"optimizer.params.eps", "1e-50", "rounded to fp32"}},
+        {TINY "--config tiny_eps.json", {"optimizer.params.eps", "1e-50", "has to be 1e-37 to 1"}},
         {TINY "--warmup 101", {"--warmup 101", "nearest is 100"}},
         {TINY "--schedule constant --warmup 3", {"--warmup 3", "--schedule cosine"}},
         {TINY "--schedule constant --min-lr-ratio 0", {"--min-lr-ratio 0", "--schedule cosine"}},

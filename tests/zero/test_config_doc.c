@@ -4,7 +4,7 @@
  * `test_config_doc --write` writes the tables into the document.
  */
 #include "tests/common/test.h"
-#include "zero/config_keys.h"
+#include "zero/config/keys.h"
 
 static const char doc_path[] = ZR_SOURCE_DIR "/docs/config.md";
 static const char begin_mark[] = "<!-- tables: begin (build/tests/test_config_doc --write) -->\n";
@@ -12,108 +12,157 @@ static const char end_mark[] = "<!-- tables: end -->\n";
 
 /* ---- the tables ------------------------------------------------------------ */
 
-static const zr_config_key_t *first_key(const zr_config_key_t *section) {
-    size_t n_keys;
-    const zr_config_key_t *keys = zr_config_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++)
-        if (zr_config_key_is_in(&keys[i], section))
-            return &keys[i];
-    return NULL;
+typedef struct table {
+    FILE *out;
+    const zr_key_section_t *section;
+    bool are_options;
+} table_t;
+
+/* The words of a list, each as code. */
+static void print_words(FILE *out, const char *words) {
+    const char *between = "";
+    while (words != NULL && *words != '\0') {
+        size_t n = strcspn(words, " ");
+        fprintf(out, "%s`%.*s`", between, (int)n, words);
+        between = ", ";
+        words += n + strspn(words + n, " ");
+    }
 }
 
-static void print_choices(FILE *out, const zr_config_key_t *key, bool supported) {
+static void print_choices(FILE *out, const zr_option_t *option) {
     const char *between = "";
-    for (const zr_key_choice_t *choice = key->choices; choice->name; choice++) {
-        if (choice->supported != supported)
+    for (const zr_option_choice_t *c = option->choices; !zr_option_choice_is_last(c); c++) {
+        if (c->json != NULL && c->json[0] == '\0')
             continue;
-        fprintf(out, "%s`\"%s\"`", between, choice->name);
+        fprintf(out, c->json != NULL ? "%s`%s`" : "%s`\"%s\"`", between,
+                c->json != NULL ? c->json : c->name);
         between = ", ";
     }
 }
 
-static void print_field(FILE *out, const zr_config_key_t *key) {
-    if (key->field)
-        fprintf(out, "sets `%s`; ", key->field);
-    if (key->choices) {
-        print_choices(out, key, true);
-        fprintf(out, "; ");
-    }
-    const char *range = zr_key_range_text(key->range);
-    fprintf(out, "%s%s%s", range, range[0] ? "; " : "", key->note);
+/* What a file has for a field. */
+static void print_value(FILE *out, const zr_option_t *option, const zr_config_t *config) {
+    const zr_option_choice_t *c = zr_option_choices(option);
+    int value = (int)zr_option_number(option, config);
+    while (c != NULL && !zr_option_choice_is_last(c) && c->value != value)
+        c++;
+    if (c != NULL && c->json != NULL && c->json[0] != '\0')
+        fprintf(out, "`%s`", c->json);
+    else if (c != NULL && c->json == NULL && c->name != NULL && option->field != NULL)
+        fprintf(out, "`\"%s\"`", c->name);
+    else if ((option->flags & ZR_OPTION_OR_ALL) != 0 && value == -1)
+        fprintf(out, "`-1`");
+    else if ((option->flags & ZR_OPTION_UNSET0) != 0)
+        fprintf(out, "not set");
+    else if (c == NULL && option->type != ZR_OPTION_PATHS)
+        fprintf(out, "`%s`", zr_option_text(option, config).text);
 }
 
-static void print_inert(FILE *out, const zr_config_key_t *section, const zr_config_key_t *key) {
-    const zr_config_key_t *first = first_key(section);
-    if (key->note)
-        fprintf(out, "no effect: %s", key->note);
-    else if (first->action == ZR_KEY_FIXED)
-        fprintf(out, "no effect while `%s` is `%s`", zr_config_key_name(first), first->only);
-    else
-        fprintf(out, "no effect: %s", section->note);
-}
-
-/** To the heading of a section; GitHub drops the dots. */
-static void print_link(FILE *out, const char *path) {
-    fprintf(out, "a section: see [%s](#", path);
-    for (; *path; path++)
-        if (*path != '.')
-            fputc(*path, out);
-    fprintf(out, ")");
-}
-
-static void print_here(FILE *out, const zr_config_key_t *section, const zr_config_key_t *key) {
-    switch (key->action) {
-    case ZR_KEY_SECTION:
-        print_link(out, key->path);
-        break;
-    case ZR_KEY_FIELD:
-        print_field(out, key);
-        break;
-    case ZR_KEY_FIXED:
-        fprintf(out, "only `%s`: %s", key->only, key->note);
-        break;
-    case ZR_KEY_INERT:
-        print_inert(out, section, key);
-        break;
-    case ZR_KEY_REFUSED:
-        fprintf(out, "refused: %s", key->note);
-        break;
-    }
-}
-
-static void print_code(FILE *out, const char *text) {
-    if (text[0])
-        fprintf(out, "`%s`", text);
-}
-
-static void print_section(FILE *out, const zr_config_key_t *section) {
+/* Defaults of a list's elements. */
+static void print_defaults(FILE *out, const zr_key_t *key, bool are_ours) {
     zr_config_t config = zr_config_default();
-    size_t n_keys;
-    const zr_config_key_t *keys = zr_config_keys(&n_keys);
-    fprintf(out, "\n### %s\n\n", section ? section->path : "The top of the file");
-    if (section) {
+    size_t n = key->n_elements > 0 ? key->n_elements : 1;
+    for (size_t i = 0; i < n; i++) {
+        fprintf(out, i > 0 ? ", " : "");
+        if (are_ours)
+            print_value(out, &key->option[i], &config);
+        else if (key->option[i].usual != NULL)
+            fprintf(out, "`%s`", key->option[i].usual);
+    }
+}
+
+static bool print_option_key(void *context, const zr_key_t *key) {
+    table_t *table = context;
+    FILE *out = table->out;
+    const zr_option_t *option = key->option;
+    if (option == NULL || zr_key_section_of(key) != table->section)
+        return true;
+    fprintf(out, "| `%s` | ", zr_key_name(key));
+    if (key->n_elements > 0)
+        fprintf(out, "a list of %zu numbers", key->n_elements);
+    else
+        fprintf(out, "%s", zr_json_kind_text(zr_option_json_kind(option)));
+    fprintf(out, "%s | ", (option->flags & ZR_OPTION_FILE_AUTO) != 0 ? ", `\"auto\"`" : "");
+    print_defaults(out, key, false);
+    fprintf(out, " | ");
+    print_defaults(out, key, true);
+    fprintf(out, " | ");
+    for (size_t i = 0; i == 0 || i < key->n_elements; i++)
+        if (option[i].field != NULL)
+            fprintf(out, option[i].name != NULL ? "%s`%s`, `--%s`" : "%s`%s`", i > 0 ? ", " : "",
+                    option[i].field, option[i].name);
+    fprintf(out, option->field != NULL ? "; " : "");
+    if (option->choices != NULL)
+        print_choices(out, option);
+    else if (zr_option_json_kind(option) != ZR_JSON_BOOL)
+        fprintf(out, "%s", zr_option_range(option).text);
+    bool has_range = zr_option_range(option).text[0] != '\0' &&
+                     (option->choices != NULL || option->type != ZR_OPTION_SWITCH);
+    fprintf(out, has_range ? "; " : "");
+    for (size_t i = 0; i == 0 || i < key->n_elements; i++)
+        fprintf(out, "%s%s%s%s", i > 0 ? "; " : "", option[i].help,
+                option[i].note != NULL ? "; " : "", option[i].note != NULL ? option[i].note : "");
+    fprintf(out, " |\n");
+    return true;
+}
+
+static void print_rules(FILE *out, const zr_key_section_t *section) {
+    size_t n = 0;
+    const zr_key_rule_t *rules = zr_key_rules(&n);
+    const char *head = "| other keys | allowed | why |\n|---|---|---|\n";
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(rules[i].section, section->path) != 0)
+            continue;
+        fprintf(out, "%s| ", head);
+        head = "";
+        print_words(out, rules[i].names);
+        if (rules[i].only == NULL || strcmp(rules[i].only, "null") == 0)
+            fprintf(out, " | none | %s |\n", rules[i].note);
+        else if (strcmp(rules[i].only, ZR_KEY_ANY) == 0)
+            fprintf(out, " | any | no effect: %s |\n", rules[i].note);
+        else
+            fprintf(out, " | `%.*s` | %s |\n", (int)strcspn(rules[i].only, " "), rules[i].only,
+                    rules[i].note);
+    }
+}
+
+static bool has_options(void *context, const zr_key_t *key) {
+    table_t *table = context;
+    table->are_options |= key->option != NULL && zr_key_section_of(key) == table->section;
+    return !table->are_options;
+}
+
+static void print_section(FILE *out, const zr_key_section_t *section) {
+    table_t table = {.out = out, .section = section};
+    fprintf(out, "\n### %s\n\n", section->path[0] != '\0' ? section->path : section->note);
+    if (section->path[0] != '\0') {
         char initial = section->note[0];
         fprintf(out, "%c%s.\n\n", initial >= 'a' && initial <= 'z' ? initial - 32 : initial,
                 section->note + 1);
     }
-    fprintf(out, "| key | type | DeepSpeed's default | libzero's default | here |\n"
-                 "|---|---|---|---|---|\n");
-    for (size_t i = 0; i < n_keys; i++) {
-        const zr_config_key_t *key = &keys[i];
-        if (!zr_config_key_is_in(key, section))
+    zr_keys_each(has_options, &table);
+    if (table.are_options) {
+        fprintf(out, "| key | type | DeepSpeed's default | libzero's default | sets |\n"
+                     "|---|---|---|---|---|\n");
+        zr_keys_each(print_option_key, &table);
+        fprintf(out, "\n");
+    }
+    print_rules(out, section);
+}
+
+static void print_off_sections(FILE *out) {
+    size_t n = 0;
+    const zr_key_section_t *sections = zr_key_sections(&n);
+    fprintf(out, "\n### Sections that are not supported\n\n"
+                 "They may be there while they are off, with these keys, which have no effect "
+                 "then.\n\n"
+                 "| section | has to be | why | its other keys |\n|---|---|---|---|\n");
+    for (size_t i = 0; i < n; i++) {
+        if (sections[i].off == NULL)
             continue;
-        char value[64] = "";
-        zr_config_key_show(key, &config, value, sizeof(value));
-        fprintf(out, "| `%s` | %s%s | ", zr_config_key_name(key), zr_key_type_text(key->type),
-                key->flags & ZR_KEY_AUTO ? ", `\"auto\"`" : "");
-        print_code(out, key->usual);
-        fprintf(out, " | ");
-        if (key->flags & ZR_KEY_ZERO_UNSET)
-            fprintf(out, "not set");
-        else
-            print_code(out, value);
-        fprintf(out, " | ");
-        print_here(out, section, key);
+        fprintf(out, "| `%s` | `\"%s\": %s` | %s | ", sections[i].path, sections[i].off,
+                sections[i].only, sections[i].why);
+        print_words(out, sections[i].names);
         fprintf(out, " |\n");
     }
 }
@@ -121,15 +170,14 @@ static void print_section(FILE *out, const zr_config_key_t *section) {
 /** All tables; freed by the caller. */
 static char *print_tables(void) {
     char *text = NULL;
-    size_t n_bytes = 0;
+    size_t n_bytes = 0, n = 0;
     FILE *out = open_memstream(&text, &n_bytes);
     assert_non_null(out);
-    size_t n_keys;
-    const zr_config_key_t *keys = zr_config_keys(&n_keys);
-    print_section(out, NULL);
-    for (size_t i = 0; i < n_keys; i++)
-        if (keys[i].action == ZR_KEY_SECTION)
-            print_section(out, &keys[i]);
+    const zr_key_section_t *sections = zr_key_sections(&n);
+    for (size_t i = 0; i < n; i++)
+        if (sections[i].off == NULL)
+            print_section(out, &sections[i]);
+    print_off_sections(out);
     fprintf(out, "\n");
     assert_int_equal(fclose(out), 0);
     return text;

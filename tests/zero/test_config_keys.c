@@ -1,7 +1,7 @@
 /*
- * Every key of the table, one by one: a supported key changes its field and nothing else, a
- * fixed one has its one value, a refused one is refused by name, and a slip of any of them is
- * answered with the right name.
+ * Every key that is known, one by one: an option changes its field and nothing else, a fixed key
+ * has its one value, a refused one is refused by name, and a slip of any of them is answered with
+ * the right name.
  */
 #include <ctype.h>
 
@@ -9,532 +9,376 @@
 
 /* ---- files with one key ------------------------------------------------------ */
 
-/** JSON of a file in which `section`.`name` is `value` and nothing else is, if possible. */
-static void write_file(char *text, size_t text_bytes, const char *section, unsigned schedules,
-                       const char *name, const char *value) {
-    char path[256], *rest = path, *part;
-    int depth = 0;
-    snprintf(path, sizeof(path), "%s", section);
-    snprintf(text, text_bytes, "{");
-    while (path[0] && (part = strsep(&rest, ".")) != NULL) {
-        size_t used = strlen(text);
-        snprintf(text + used, text_bytes - used, "\"%s\": {", part);
-        depth++;
+/** A scheduler that has the key: of a parameter of one, its type is in the file, too. */
+static zr_schedule_kind_t schedule_of(const zr_key_t *key) {
+    unsigned schedules = key->option != NULL ? key->option->schedules : 0;
+    int kind = ZR_SCHEDULE_CONSTANT;
+    while (schedules != 0 && (schedules >> kind & 1) == 0)
+        kind++;
+    return (zr_schedule_kind_t)kind;
+}
+
+/** JSON of a file in which `path` is `value` and nothing else is, if possible. */
+static void write_file(char *text, size_t size, const char *path, zr_schedule_kind_t kind,
+                       const char *value) {
+    static const char *const types[] = {"", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+    size_t used = 0, depth = 1;
+    const char *dot;
+    used += (size_t)snprintf(text, size, "{");
+    for (; (dot = strchr(path, '.')) != NULL; path = dot + 1, depth++)
+        used += (size_t)snprintf(text + used, size - used, "\"%.*s\": {", (int)(dot - path), path);
+    used += (size_t)snprintf(text + used, size - used, "\"%s\": %s", path, value);
+    for (; depth > 0; depth--) {
+        if (depth == 2 && kind != ZR_SCHEDULE_CONSTANT)
+            used += (size_t)snprintf(text + used, size - used, ", \"type\": \"%s\"", types[kind]);
+        used += (size_t)snprintf(text + used, size - used, "}");
     }
-    size_t used = strlen(text);
-    used += (size_t)snprintf(text + used, text_bytes - used, "\"%s\": %s", name, value);
-    for (; depth > 1; depth--)
-        used += (size_t)snprintf(text + used, text_bytes - used, "}");
-    if (schedules)
-        used += (size_t)snprintf(text + used, text_bytes - used, ", \"type\": \"%s\"",
-                                 schedules & (1u << ZR_SCHEDULE_WARMUP)         ? "WarmupLR"
-                                 : schedules & (1u << ZR_SCHEDULE_WARMUP_DECAY) ? "WarmupDecayLR"
-                                                                                : "WarmupCosineLR");
-    snprintf(text + used, text_bytes - used, "%s}", depth == 1 ? "}" : "");
-}
-
-static void section_of(const zr_config_key_t *key, char *section, size_t section_bytes) {
-    size_t chars = (size_t)(zr_config_key_name(key) - key->path);
-    snprintf(section, section_bytes, "%.*s", (int)(chars ? chars - 1 : 0), key->path);
-}
-
-static zr_status_t read_key(const zr_config_key_t *key, const char *value, zr_config_t *config,
-                            messages_t *messages) {
-    char section[128], text[1024];
-    section_of(key, section, sizeof(section));
-    write_file(text, sizeof(text), section, key->schedules, zr_config_key_name(key), value);
-    return read_text(text, config, messages);
 }
 
 /** What a file with this key starts from: the scheduler that the key needs is there already. */
-static zr_config_t config_for(const zr_config_key_t *key) {
+static zr_config_t config_for(const zr_key_t *key) {
     zr_config_t config = zr_config_default();
-    if (key->schedules & (1u << ZR_SCHEDULE_WARMUP))
-        config.schedule.kind = ZR_SCHEDULE_WARMUP;
-    else if (key->schedules & (1u << ZR_SCHEDULE_WARMUP_DECAY))
-        config.schedule.kind = ZR_SCHEDULE_WARMUP_DECAY;
-    else if (key->schedules)
-        config.schedule.kind = ZR_SCHEDULE_WARMUP_COSINE;
+    config.schedule.kind = schedule_of(key);
     return config;
 }
 
-static void expect(const zr_config_key_t *key, const char *value, zr_status_t expected,
+static zr_status_t read_key(const zr_key_t *key, const char *value, zr_config_t *config,
+                            messages_t *messages) {
+    char text[1024];
+    write_file(text, sizeof(text), key->path, schedule_of(key), value);
+    return read_text(text, config, messages);
+}
+
+static void expect(const zr_key_t *key, const char *value, zr_status_t expected,
                    const char *in_message) {
     messages_t messages;
     zr_config_t before = config_for(key), config = before;
     zr_status_t status = read_key(key, value, &config, &messages);
-    if (status != expected)
+    if (status != expected || messages.n_messages != (expected != ZR_OK))
         fail_msg("%s = %s: %s instead of %s: %s", key->path, value, zr_status_name(status),
                  zr_status_name(expected), messages.text);
-    if (expected == ZR_OK) {
-        assert_int_equal(messages.n_messages, 0);
-        return;
-    }
-    assert_int_equal(messages.n_messages, 1);
-    if (!strstr(messages.text, in_message))
+    if (expected != ZR_OK && strstr(messages.text, in_message) == NULL)
         fail_msg("%s = %s: no \"%s\" in %s", key->path, value, in_message, messages.text);
     assert_true(configs_equal(&config, &before));
 }
 
-static void expect_no_change(const zr_config_key_t *key, const char *value) {
+static void expect_no_change(const zr_key_t *key, const char *value) {
+    expect(key, value, ZR_OK, "");
+}
+
+/* ---- options ------------------------------------------------------------------- */
+
+/** JSON of a value that is not the default, and the text of it. */
+static void other_value(const zr_option_t *option, char *json, char *text) {
+    zr_config_t config = zr_config_default();
+    const zr_option_choice_t *choice = zr_option_choices(option);
+    double number = zr_option_number(option, &config);
+    if (choice != NULL) {
+        while (choice->value == (int)number || (choice->json != NULL && choice->json[0] == '\0'))
+            choice++;
+        if (choice->json != NULL)
+            snprintf(json, 64, "%s", choice->json);
+        else
+            snprintf(json, 64, "\"%s\"", choice->name);
+        snprintf(text, 64, "%s", choice->name != NULL ? choice->name : choice->json);
+    } else if (option->type == ZR_OPTION_PATHS) {
+        snprintf(json, 64, "\"/local_nvme\"");
+        snprintf(text, 64, "/local_nvme");
+    } else if (option->type == ZR_OPTION_NUMBER) {
+        snprintf(json, 64, "0.125");
+        snprintf(text, 64, "0.125");
+    } else {
+        snprintf(json, 64, "%s", option->type == ZR_OPTION_BYTES ? "8192" : "7e0");
+        snprintf(text, 64, "%s", option->type == ZR_OPTION_BYTES ? "8192" : "7");
+    }
+}
+
+/** All fields but that of `option` are as they were, and that has `text`. */
+static void expect_field(const zr_key_t *key, const char *text, const zr_config_t *before,
+                         const zr_config_t *after) {
+    size_t n = 0;
+    const zr_option_t *options = zr_options(&n);
+    for (size_t i = 0; i < n; i++) {
+        bool is_it = options[i].offset == key->option->offset;
+        zr_option_text_t was = zr_option_text(&options[i], before);
+        zr_option_text_t is = zr_option_text(&options[i], after);
+        const char *wanted = is_it ? text : was.text;
+        if (options[i].field != NULL && strcmp(is.text, wanted) != 0)
+            fail_msg("%s: %s is \"%s\" instead of \"%s\"", key->path, options[i].field, is.text,
+                     wanted);
+    }
+}
+
+static bool sets_its_field(void *context, const zr_key_t *key) {
+    if (key->option == NULL || key->option->field == NULL || key->n_elements > 0)
+        return true;
     messages_t messages;
+    char json[64], text[64];
     zr_config_t before = config_for(key), config = before;
-    zr_status_t status = read_key(key, value, &config, &messages);
-    if (status != ZR_OK)
-        fail_msg("%s = %s: %s", key->path, value, messages.text);
-    assert_true(configs_equal(&config, &before));
+    other_value(key->option, json, text);
+    if (read_key(key, json, &config, &messages) != ZR_OK)
+        fail_msg("%s = %s: %s", key->path, json, messages.text);
+    expect_field(key, text, &before, &config);
+    return true;
 }
 
-/** A value of the key's type that is not the given one. */
-static const char *another_value(const zr_config_key_t *key, const char *value) {
-    if (key->choices) {
-        for (const zr_key_choice_t *choice = key->choices; choice->name; choice++)
-            if (!choice->supported) {
-                static char quoted[64];
-                snprintf(quoted, sizeof(quoted), "\"%s\"", choice->name);
-                return quoted;
-            }
-        fail_msg("%s: no choice that is not supported", key->path);
-    }
-    switch (key->type) {
-    case ZR_KEY_BOOL:
-        return value && strcmp(value, "true") == 0 ? "false" : "true";
-    case ZR_KEY_INTEGER:
-        return "77";
-    case ZR_KEY_NUMBER:
-        return "0.77";
-    case ZR_KEY_STRING:
-        return "\"something\"";
-    case ZR_KEY_PAIR:
-        return "[0.5, 0.6]";
-    case ZR_KEY_LIST:
-        return "[1, \"two\"]";
-    case ZR_KEY_OBJECT:
-        return "{\"some\": {\"thing\": 1}}";
-    case ZR_KEY_ANY:
-        return "{\"any\": [\"thing\"]}";
-    }
-    return NULL;
+TEST(test_options_change_their_field) {
+    zr_keys_each(sets_its_field, NULL);
+    messages_t messages;
+    zr_config_t config = zr_config_default();
+    assert_int_equal(
+        read_text("{\"optimizer\": {\"params\": {\"betas\": [0.8, 0.99]}}}", &config, &messages),
+        ZR_OK);
+    assert_true(config.adamw.beta1 == 0.8 && config.adamw.beta2 == 0.99);
+    assert_int_equal(
+        read_text("{\"gradient_accumulation_steps\": 9007199254740993}", &config, &messages),
+        ZR_OK);
+    assert_true(config.grad_accum == 9007199254740993);
 }
 
-static const zr_config_key_t *all_keys(size_t *n_keys_p) {
-    return zr_config_keys(n_keys_p);
-}
-
-/* ---- the table itself -------------------------------------------------------- */
-
-TEST(test_table_is_whole) {
-    size_t n_keys;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    assert_true(n_keys > 400);
-    for (size_t i = 0; i < n_keys; i++) {
-        const zr_config_key_t *key = &keys[i];
-        char section[128];
-        section_of(key, section, sizeof(section));
-        bool has_section = !section[0];
-        for (size_t k = 0; k < n_keys; k++) {
-            if (k != i && strcmp(keys[k].path, key->path) == 0)
-                fail_msg("%s stands twice in the table", key->path);
-            if (k < i && keys[k].action == ZR_KEY_SECTION && strcmp(keys[k].path, section) == 0)
-                has_section = true;
-        }
-        if (!has_section)
-            fail_msg("%s has no section before it", key->path);
-        assert_true(key->action != ZR_KEY_SECTION || key->type == ZR_KEY_OBJECT);
-        assert_true((key->action == ZR_KEY_FIXED) == (key->only != NULL));
-        assert_true(key->action == ZR_KEY_INERT || key->note != NULL);
-        assert_true((key->field != NULL) == (key->store != ZR_STORE_NOTHING));
-        assert_true(key->field == NULL || key->action == ZR_KEY_FIELD);
-        assert_true(strlen(zr_config_key_name(key)) <= 64);
-    }
-}
-
-/* ---- supported keys ------------------------------------------------------------ */
-
-/** A value for each supported key, and the same change made by hand. */
-typedef struct change {
-    const char *path, *value;
-    void (*apply)(zr_config_t *config);
-} change_t;
-
-static void set_train_batch(zr_config_t *c) {
-    c->train_batch = 4096;
-}
-static void set_micro_batch(zr_config_t *c) {
-    c->micro_batch = 12;
-}
-static void set_grad_accum(zr_config_t *c) {
-    c->grad_accum = 9007199254740993;
-}
-static void set_clip(zr_config_t *c) {
-    c->clip = 0.25;
-}
-static void set_steps_per_print(zr_config_t *c) {
-    c->steps_per_print = 2000;
-}
-static void set_breakdown(zr_config_t *c) {
-    c->wall_clock_breakdown = true;
-}
-static void set_nothing(zr_config_t *c) {
-}
-static void set_lr(zr_config_t *c) {
-    c->adamw.lr = 1e-5;
-}
-static void set_betas(zr_config_t *c) {
-    c->adamw.beta1 = 0.8;
-    c->adamw.beta2 = 0.99;
-}
-static void set_eps(zr_config_t *c) {
-    c->adamw.epsilon = 1e-6;
-}
-static void set_weight_decay(zr_config_t *c) {
-    c->adamw.weight_decay = 3e-7;
-}
-static void set_kind(zr_config_t *c) {
-    c->schedule.kind = ZR_SCHEDULE_WARMUP_COSINE;
-}
-static void set_min_lr(zr_config_t *c) {
-    c->schedule.warmup_min_lr = 2e-6;
-}
-static void set_max_lr(zr_config_t *c) {
-    c->schedule.warmup_max_lr = 1e-3;
-}
-static void set_warmup_steps(zr_config_t *c) {
-    c->schedule.warmup_steps = 0;
-}
-static void set_warmup_type(zr_config_t *c) {
-    c->schedule.warmup_log = false;
-}
-static void set_total_steps(zr_config_t *c) {
-    c->schedule.total_steps = 1000000;
-}
-static void set_min_ratio(zr_config_t *c) {
-    c->schedule.warmup_min_ratio = 0.5;
-}
-static void set_cos_ratio(zr_config_t *c) {
-    c->schedule.cos_min_ratio = 0;
-}
-static void set_bf16(zr_config_t *c) {
-    c->dtype = ZR_DTYPE_BF16;
-}
-static void set_stage(zr_config_t *c) {
-    c->stage = 3;
-}
-static void set_overlap(zr_config_t *c) {
-    c->overlap_comm = false;
-}
-static void set_group_size(zr_config_t *c) {
-    c->shard_group_size = 8;
-}
-static void set_overflow(zr_config_t *c) {
-    c->check_overflow = false;
-}
-static void set_prefetch(zr_config_t *c) {
-    c->prefetch_elems = 500000000;
-}
-
-static void set_sub_group(zr_config_t *c) {
-    c->sub_group_elems = 1000;
-}
-static void set_max_live(zr_config_t *c) {
-    c->max_live_elems = 2000000;
-}
-static void set_reuse(zr_config_t *c) {
-    c->reuse_elems = 1000000000;
-}
-
-static void set_offload(zr_config_t *c) {
-    c->offload_optimizer.device = ZR_OFFLOAD_NVME;
-}
-static void set_nvme_path(zr_config_t *c) {
-    strcpy(c->nvme.paths, "/local_nvme");
-}
-static void set_buffers(zr_config_t *c) {
-    c->offload_optimizer.n_buffers = 5;
-}
-static void set_pipeline_read(zr_config_t *c) {
-    c->offload_optimizer.read_ahead = false;
-}
-static void set_pipeline_write(zr_config_t *c) {
-    c->offload_optimizer.write_behind = false;
-}
-static void set_ratio(zr_config_t *c) {
-    c->offload_optimizer.ratio = 0.3;
-}
-static void set_param_ratio(zr_config_t *c) {
-    c->offload_param.ratio = 0.25;
-}
-static void set_param_offload(zr_config_t *c) {
-    c->offload_param.device = ZR_OFFLOAD_CPU;
-}
-static void set_param_buffers(zr_config_t *c) {
-    c->offload_param.n_buffers = 7;
-}
-static void set_param_buffer(zr_config_t *c) {
-    c->offload_param.buffer_elems = 100000000;
-}
-static void set_param_in_cpu(zr_config_t *c) {
-    c->offload_param.max_in_cpu_elems = 1000000000;
-}
-static void set_block_size(zr_config_t *c) {
-    c->nvme.request_bytes = 1048576;
-}
-static void set_queue_depth(zr_config_t *c) {
-    c->nvme.depth = 8;
-}
-
-static const change_t changes[] = {
-    {"train_batch_size", "4096", set_train_batch},
-    {"train_micro_batch_size_per_gpu", "12.0", set_micro_batch},
-    {"gradient_accumulation_steps", "9007199254740993", set_grad_accum},
-    {"gradient_clipping", "0.25", set_clip},
-    {"steps_per_print", "2e3", set_steps_per_print},
-    {"wall_clock_breakdown", "true", set_breakdown},
-    {"optimizer.type", "\"adam\"", set_nothing},
-    {"optimizer.params.lr", "1e-5", set_lr},
-    {"optimizer.params.betas", "[0.8, 0.99]", set_betas},
-    {"optimizer.params.eps", "0.000001", set_eps},
-    {"optimizer.params.weight_decay", "3e-7", set_weight_decay},
-    {"scheduler.type", "\"WarmupCosineLR\"", set_kind},
-    {"scheduler.params.warmup_min_lr", "2e-6", set_min_lr},
-    {"scheduler.params.warmup_max_lr", "0.001", set_max_lr},
-    {"scheduler.params.warmup_num_steps", "0", set_warmup_steps},
-    {"scheduler.params.warmup_type", "\"linear\"", set_warmup_type},
-    {"scheduler.params.total_num_steps", "1e6", set_total_steps},
-    {"scheduler.params.warmup_min_ratio", "0.5", set_min_ratio},
-    {"scheduler.params.cos_min_ratio", "0", set_cos_ratio},
-    {"bf16.enabled", "true", set_bf16},
-    {"bf16.check_grad_overflow", "false", set_overflow},
-    {"zero_optimization.stage", "3", set_stage},
-    {"zero_optimization.overlap_comm", "false", set_overlap},
-    {"zero_optimization.mics_shard_size", "8", set_group_size},
-    {"zero_optimization.stage3_prefetch_bucket_size", "5e8", set_prefetch},
-    {"zero_optimization.sub_group_size", "1000", set_sub_group},
-    {"zero_optimization.stage3_max_live_parameters", "2e6", set_max_live},
-    {"zero_optimization.stage3_max_reuse_distance", "1e9", set_reuse},
-    {"zero_optimization.offload_param.device", "\"cpu\"", set_param_offload},
-    {"zero_optimization.offload_param.nvme_path", "\"/local_nvme\"", set_nvme_path},
-    {"zero_optimization.offload_param.buffer_count", "7", set_param_buffers},
-    {"zero_optimization.offload_param.buffer_size", "1e8", set_param_buffer},
-    {"zero_optimization.offload_param.max_in_cpu", "1e9", set_param_in_cpu},
-    {"zero_optimization.offload_optimizer.device", "\"NVMe\"", set_offload},
-    {"zero_optimization.offload_optimizer.nvme_path", "\"/local_nvme\"", set_nvme_path},
-    {"zero_optimization.offload_optimizer.buffer_count", "5", set_buffers},
-    {"zero_optimization.offload_optimizer.pipeline_read", "false", set_pipeline_read},
-    {"zero_optimization.offload_optimizer.pipeline_write", "false", set_pipeline_write},
-    {"zero_optimization.offload_optimizer.ratio", "0.3", set_ratio},
-    {"zero_optimization.offload_param.ratio", "0.25", set_param_ratio},
-    {"aio.block_size", "1048576", set_block_size},
-    {"aio.queue_depth", "8", set_queue_depth},
-};
-
-static const change_t *change_of(const zr_config_key_t *key) {
-    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
-        if (strcmp(changes[i].path, key->path) == 0)
-            return &changes[i];
-    fail_msg("%s is supported, but no change of it is tested", key->path);
-    return NULL;
-}
-
-TEST(test_supported_keys_change_their_field) {
-    size_t n_keys, n_changes = 0;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++) {
-        const zr_config_key_t *key = &keys[i];
-        if (key->action != ZR_KEY_FIELD)
-            continue;
-        const change_t *change = change_of(key);
-        messages_t messages;
-        zr_config_t expected = config_for(key), config = expected;
-        change->apply(&expected);
-        zr_status_t status = read_key(key, change->value, &config, &messages);
-        if (status != ZR_OK || !configs_equal(&config, &expected))
-            fail_msg("%s = %s: %s", key->path, change->value, messages.text);
-        if (key->usual[0])
-            expect(key, key->usual, ZR_OK, NULL);
-        n_changes++;
-    }
-    assert_int_equal(n_changes, sizeof(changes) / sizeof(changes[0]));
-}
-
-TEST(test_supported_keys_have_their_range) {
-    size_t n_keys;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++) {
-        const zr_config_key_t *key = &keys[i];
-        if (key->action != ZR_KEY_FIELD || key->choices || key->type == ZR_KEY_BOOL)
-            continue;
-        const char *value = key->type == ZR_KEY_PAIR       ? "[0.9, -1]"
-                            : key->range == ZR_RANGE_GROUP ? "0"
-                                                           : "-1";
+static bool has_its_range(void *context, const zr_key_t *key) {
+    const zr_option_t *option = key->option;
+    size_t *n = context;
+    if (option == NULL || zr_option_choices(option) != NULL || option->type == ZR_OPTION_PATHS)
+        return true;
+    bool is_list = key->n_elements > 0;
+    zr_option_range_t range = zr_option_range(option);
+    char value[64];
+    const double wrong[] = {option->least - (option->flags & ZR_OPTION_OR_ALL ? 3 : 1),
+                            option->most + 1};
+    for (int i = 0; i < (option->most != 0 ? 2 : 1); i++) {
+        snprintf(value, sizeof(value), is_list ? "[0.5, %.15g]" : "%.15g",
+                 option->most > 1e20 && i == 1 ? 1e31 : wrong[i]);
         expect(key, value, ZR_ERR_ARGUMENT, key->path);
-        expect(key, value, ZR_ERR_ARGUMENT, zr_key_range_text(key->range));
-        if (key->range == ZR_RANGE_POSITIVE)
-            expect(key, "0", ZR_ERR_ARGUMENT, "more than 0");
-        if (key->range == ZR_RANGE_FRACTION)
-            expect(key, "1.01", ZR_ERR_ARGUMENT, "from 0 to 1");
-        if (key->range == ZR_RANGE_STAGE)
-            expect(key, "4", ZR_ERR_ARGUMENT, "is 4, has to be 0, 1, 2 or 3");
-        if (key->range == ZR_RANGE_BETA)
-            expect(key, "[1, 0.9]", ZR_ERR_ARGUMENT, "less than 1");
-        if (key->type == ZR_KEY_INTEGER) {
-            expect(key, "1.5", ZR_ERR_ARGUMENT, "is 1.5, has to be an integer");
-            expect(key, "1e300", ZR_ERR_ARGUMENT, "without point and exponent");
-            expect(key, "9007199254740994e1", ZR_ERR_ARGUMENT, "without point and exponent");
-        }
+        expect(key, value, ZR_ERR_ARGUMENT, range.text);
     }
+    if (zr_option_json_kind(option) == ZR_JSON_INTEGER) {
+        expect(key, "1.5", ZR_ERR_ARGUMENT, "is 1.5, has to be an integer");
+        expect(key, "1e300", ZR_ERR_ARGUMENT, "without point and exponent");
+        expect(key, "9007199254740994e1", ZR_ERR_ARGUMENT, "without point and exponent");
+    }
+    *n += 1;
+    return true;
 }
 
-TEST(test_choices) {
-    size_t n_keys;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++) {
-        const zr_config_key_t *key = &keys[i];
-        if (!key->choices)
-            continue;
-        for (const zr_key_choice_t *choice = key->choices; choice->name; choice++) {
-            char value[64];
-            snprintf(value, sizeof(value), "\"%s\"", choice->name);
-            expect(key, value, choice->supported ? ZR_OK : ZR_ERR_UNSUPPORTED, key->path);
-            snprintf(value, sizeof(value), "\"%sx\"", choice->name);
-            expect(key, value, ZR_ERR_ARGUMENT, choice->name);
-        }
-        expect(key, "\"quite another\"", ZR_ERR_ARGUMENT, "which is not known; write \"");
+TEST(test_options_have_their_range) {
+    size_t n = 0;
+    zr_keys_each(has_its_range, &n);
+    assert_true(n > 25);
+}
+
+static bool has_its_words(void *context, const zr_key_t *key) {
+    size_t *n = context;
+    if (key->option == NULL || zr_option_json_kind(key->option) != ZR_JSON_STRING ||
+        key->option->choices == NULL)
+        return true;
+    for (const char *at = key->option->refused; at != NULL && *at != '\0';) {
+        char value[64];
+        size_t length = strcspn(at, " ");
+        snprintf(value, sizeof(value), "\"%.*s\"", (int)length, at);
+        expect(key, value, ZR_ERR_UNSUPPORTED, "which is not supported; write \"");
+        snprintf(value, sizeof(value), "\"%.*sx\"", (int)length, at);
+        expect(key, value, ZR_ERR_ARGUMENT, "which is not known; did you mean \"");
+        at += length + strspn(at + length, " ");
     }
+    expect(key, "\"quite another\"", ZR_ERR_ARGUMENT, "which is not known; write \"");
+    *n += 1;
+    return true;
+}
+
+TEST(test_words) {
+    size_t n = 0;
+    zr_keys_each(has_its_words, &n);
+    assert_true(n >= 5);
+}
+
+static bool has_its_type(void *context, const zr_key_t *key) {
+    static const char *const wrong[][4] = {[ZR_JSON_BOOL] = {"1", "\"true\"", "{}", "[true]"},
+                                           [ZR_JSON_STRING] = {"1", "true", "{}", "[\"a\"]"},
+                                           [ZR_JSON_NUMBER] = {"\"1\"", "false", "{}", "[1.0]"},
+                                           [ZR_JSON_INTEGER] = {"\"1\"", "true", "{}", "[1]"}};
+    static const char *const no_pairs[4] = {"0.9", "[0.9]", "[0.9, 0.9, 0.9]", "[0.9, \"0.9\"]"};
+    char path[160];
+    snprintf(path, sizeof(path), "%s is ", key->path);
+    for (int i = 0; i < 4; i++) {
+        if (key->option != NULL) {
+            zr_json_kind_t kind = zr_option_json_kind(key->option);
+            const char *value = key->n_elements > 0 ? no_pairs[i] : wrong[kind][i];
+            expect(key, value, ZR_ERR_ARGUMENT, path);
+            expect(key, value, ZR_ERR_ARGUMENT,
+                   key->n_elements > 0 ? "a list of 2 numbers" : zr_json_kind_text(kind));
+        } else if (key->section != NULL) {
+            static const char *const no_objects[4] = {"1", "true", "[]", "\"{}\""};
+            expect(key, no_objects[i], ZR_ERR_ARGUMENT, path);
+        }
+    }
+    return true;
+}
+
+TEST(test_types) {
+    zr_keys_each(has_its_type, NULL);
 }
 
 /* ---- the others ------------------------------------------------------------------ */
 
-TEST(test_fixed_keys_have_one_value) {
-    size_t n_keys, n_fixed = 0;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++) {
-        if (keys[i].action != ZR_KEY_FIXED)
-            continue;
-        expect_no_change(&keys[i], keys[i].only);
-        expect(&keys[i], another_value(&keys[i], keys[i].only), ZR_ERR_UNSUPPORTED, keys[i].path);
-        n_fixed++;
+static bool keeps_its_rule(void *context, const zr_key_t *key) {
+    size_t *n = context;
+    char said[256], only[64];
+    const zr_key_rule_t *rule = key->rule;
+    if (rule == NULL)
+        return true;
+    bool is_refused = rule->only == NULL || strcmp(rule->only, "null") == 0;
+    bool is_any = rule->only != NULL && strcmp(rule->only, ZR_KEY_ANY) == 0;
+    for (const char *at = rule->only; at != NULL && *at != '\0' && !is_any;) {
+        size_t length = strcspn(at, " ");
+        snprintf(only, sizeof(only), "%.*s", (int)length, at);
+        expect_no_change(key, only);
+        at += length + strspn(at + length, " ");
     }
-    assert_true(n_fixed > 50);
+    snprintf(said, sizeof(said),
+             is_refused ? "%s is not supported: %s" : "%s is {\"some\": 1}, only", key->path,
+             rule->note);
+    if (is_any)
+        expect_no_change(key, "{\"some\": 1}");
+    else
+        expect(key, "{\"some\": 1}", ZR_ERR_UNSUPPORTED, said);
+    n[is_any ? 2 : is_refused ? 1 : 0]++;
+    return true;
 }
 
-TEST(test_refused_keys_are_refused_by_name) {
-    size_t n_keys, n_refused = 0;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++) {
-        if (keys[i].action != ZR_KEY_REFUSED)
-            continue;
-        char message[256];
-        snprintf(message, sizeof(message), "%s is not supported: %s", keys[i].path, keys[i].note);
-        expect(&keys[i], another_value(&keys[i], NULL), ZR_ERR_UNSUPPORTED, message);
-        n_refused++;
-    }
-    assert_true(n_refused > 50);
+TEST(test_fixed_and_refused_keys) {
+    size_t n[3] = {0};
+    zr_keys_each(keeps_its_rule, n);
+    assert_true(n[0] > 50 && n[1] > 50 && n[2] > 5);
 }
 
-TEST(test_inert_keys_change_nothing) {
-    size_t n_keys, n_inert = 0;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++) {
-        if (keys[i].action != ZR_KEY_INERT)
-            continue;
-        if (keys[i].usual[0])
-            expect_no_change(&keys[i], keys[i].usual);
-        expect_no_change(&keys[i], another_value(&keys[i], NULL));
-        n_inert++;
+static bool is_without_effect(void *context, const zr_key_t *key) {
+    size_t *n = context;
+    const zr_key_section_t *section = zr_key_section_of(key);
+    if (key->option != NULL || key->rule != NULL || key->section != NULL)
+        return true;
+    if (strcmp(zr_key_name(key), section->off) != 0) {
+        expect_no_change(key, "[\"any\", {\"thing\": 1}]");
+        expect_no_change(key, "null");
+    } else {
+        expect_no_change(key, section->only);
+        expect(key, "77", ZR_ERR_UNSUPPORTED, section->why);
     }
-    assert_true(n_inert > 150);
+    *n += 1;
+    return true;
 }
 
-TEST(test_types_are_checked) {
-    static const struct {
-        zr_key_type_t type;
-        const char *wrong[4];
-    } cases[] = {
-        {ZR_KEY_BOOL, {"1", "\"true\"", "{}", "[true]"}},
-        {ZR_KEY_INTEGER, {"\"1\"", "true", "{}", "[1]"}},
-        {ZR_KEY_NUMBER, {"\"1e-4\"", "false", "{}", "[1.0]"}},
-        {ZR_KEY_STRING, {"1", "true", "{}", "[\"a\"]"}},
-        {ZR_KEY_PAIR, {"0.9", "[0.9]", "[0.9, 0.9, 0.9]", "[0.9, \"0.9\"]"}},
-        {ZR_KEY_LIST, {"1", "true", "{}", "\"[]\""}},
-        {ZR_KEY_OBJECT, {"1", "true", "[]", "\"{}\""}},
-    };
-    size_t n_keys;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++)
-        for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++)
-            for (size_t w = 0; cases[k].type == keys[i].type && w < 4; w++) {
-                char message[256];
-                snprintf(message, sizeof(message), "%s is ", keys[i].path);
-                expect(&keys[i], cases[k].wrong[w], ZR_ERR_ARGUMENT, message);
-                expect(&keys[i], cases[k].wrong[w], ZR_ERR_ARGUMENT,
-                       zr_key_type_text(keys[i].type));
-            }
+TEST(test_sections_that_are_off) {
+    size_t n = 0;
+    zr_keys_each(is_without_effect, &n);
+    assert_true(n > 180);
+}
+
+static bool leaves_its_field(void *context, const zr_key_t *key) {
+    bool is_ineffective = key->option == NULL && key->rule == NULL && key->section == NULL;
+    bool is_auto = key->option != NULL ? (key->option->flags & ZR_OPTION_FILE_AUTO) != 0
+                                       : zr_key_section_of(key)->may_be_auto;
+    bool is_null = key->option != NULL
+                       ? key->option->usual != NULL && strcmp(key->option->usual, "null") == 0
+                       : key->section != NULL && key->section->may_be_null;
+    if (is_auto)
+        expect_no_change(key, "\"auto\"");
+    else if (key->option != NULL &&
+             (zr_option_json_kind(key->option) != ZR_JSON_STRING || key->option->choices != NULL))
+        expect(key, "\"auto\"", ZR_ERR_ARGUMENT, key->path);
+    if (is_null)
+        expect_no_change(key, "null");
+    else if (key->rule == NULL && !is_ineffective)
+        expect(key, "null", ZR_ERR_ARGUMENT, key->path);
+    return true;
 }
 
 TEST(test_auto_and_null_leave_the_field) {
-    size_t n_keys;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++) {
-        const zr_config_key_t *key = &keys[i];
-        if (key->type == ZR_KEY_ANY)
-            continue;
-        bool any_string = key->type == ZR_KEY_STRING && key->action == ZR_KEY_INERT;
-        if (key->flags & ZR_KEY_AUTO)
-            expect_no_change(key, "\"auto\"");
-        else if (!any_string)
-            expect(key, "\"auto\"",
-                   key->type == ZR_KEY_STRING && !key->choices ? ZR_ERR_UNSUPPORTED
-                                                               : ZR_ERR_ARGUMENT,
-                   key->path);
-        if (strcmp(key->usual, "null") == 0)
-            expect_no_change(key, "null");
-        else
-            expect(key, "null", ZR_ERR_ARGUMENT, key->path);
-    }
+    zr_keys_each(leaves_its_field, NULL);
 }
 
-static void check_slip(const zr_config_key_t *key, const char *slip) {
-    char section[128], text[1024], message[256];
-    const char *name = zr_config_key_name(key);
-    section_of(key, section, sizeof(section));
-    size_t n_keys;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++)
-        if (strcmp(zr_config_key_name(&keys[i]), slip) == 0)
-            return; /* the name of another key */
+/* ---- names ------------------------------------------------------------------------ */
+
+typedef struct slip {
+    const char *name;
+    bool is_a_name; /* of another key */
+} slip_t;
+
+static bool is_slip(void *context, const zr_key_t *key) {
+    slip_t *slip = context;
+    slip->is_a_name = strcmp(zr_key_name(key), slip->name) == 0;
+    return !slip->is_a_name;
+}
+
+static void check_slip(const zr_key_t *key, const char *name) {
+    char path[256], text[1024], message[512];
+    slip_t slip = {.name = name};
     messages_t messages;
     zr_config_t config = zr_config_default();
-    write_file(text, sizeof(text), section, 0, slip, "1");
+    zr_keys_each(is_slip, &slip);
+    if (slip.is_a_name)
+        return;
+    snprintf(path, sizeof(path), "%.*s%s%s", (int)key->n_section, key->path,
+             key->n_section > 0 ? "." : "", name);
+    write_file(text, sizeof(text), path, ZR_SCHEDULE_CONSTANT, "1");
     assert_int_equal(read_text(text, &config, &messages), ZR_ERR_ARGUMENT);
-    snprintf(message, sizeof(message), "%s%s%s is not a key of DeepSpeed's; did you mean %s?",
-             section, section[0] ? "." : "", slip, key->path);
-    if (!strstr(messages.text, message))
-        fail_msg("%s instead of %s: %s", slip, name, messages.text);
+    snprintf(message, sizeof(message), "%s is not a key of DeepSpeed's; did you mean %s?", path,
+             key->path);
+    if (strstr(messages.text, message) == NULL)
+        fail_msg("%s: %s instead of %s", path, messages.text, message);
+}
+
+static bool has_slips(void *context, const zr_key_t *key) {
+    const char *name = zr_key_name(key);
+    size_t *n_keys = context, n = strlen(name), middle = n / 2;
+    char slip[128];
+    snprintf(slip, sizeof(slip), "%.*sq%s", (int)middle, name, name + middle); /* one more */
+    check_slip(key, slip);
+    snprintf(slip, sizeof(slip), "%.*s%s", (int)middle, name, name + middle + 1); /* less */
+    if (n > 2)
+        check_slip(key, slip);
+    snprintf(slip, sizeof(slip), "%s", name);
+    slip[middle] = 'Q'; /* another */
+    check_slip(key, slip);
+    snprintf(slip, sizeof(slip), "%s", name);
+    slip[0] = name[1]; /* two swapped */
+    slip[1] = name[0];
+    if (name[0] != name[1])
+        check_slip(key, slip);
+    snprintf(slip, sizeof(slip), "%s", name);
+    slip[0] = (char)toupper((unsigned char)slip[0]); /* case */
+    check_slip(key, slip);
+    *n_keys += 1;
+    return true;
 }
 
 TEST(test_slips_are_answered_with_the_name) {
-    size_t n_keys;
-    const zr_config_key_t *keys = all_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++) {
-        const char *name = zr_config_key_name(&keys[i]);
-        size_t n = strlen(name), middle = n / 2;
-        char slip[128];
-        snprintf(slip, sizeof(slip), "%.*sq%s", (int)middle, name, name + middle); /* one more */
-        check_slip(&keys[i], slip);
-        snprintf(slip, sizeof(slip), "%.*s%s", (int)middle, name, name + middle + 1); /* less */
-        if (n > 2)
-            check_slip(&keys[i], slip);
-        snprintf(slip, sizeof(slip), "%s", name);
-        slip[middle] = 'Q'; /* another */
-        check_slip(&keys[i], slip);
-        snprintf(slip, sizeof(slip), "%s", name);
-        slip[0] = name[1]; /* two swapped */
-        slip[1] = name[0];
-        if (name[0] != name[1])
-            check_slip(&keys[i], slip);
-        snprintf(slip, sizeof(slip), "%s", name);
-        slip[0] = (char)toupper((unsigned char)slip[0]); /* case */
-        check_slip(&keys[i], slip);
-    }
+    size_t n = 0;
+    zr_keys_each(has_slips, &n);
+    assert_true(n > 400);
+}
+
+typedef struct count {
+    const char *path;
+    size_t n;
+} count_t;
+
+static bool count_key(void *context, const zr_key_t *key) {
+    count_t *count = context;
+    count->n += strcmp(key->path, count->path) == 0;
+    return true;
+}
+
+static bool is_whole(void *context, const zr_key_t *key) {
+    count_t count = {.path = key->path};
+    zr_keys_each(count_key, &count);
+    if (count.n != 1 || zr_key_section_of(key) == NULL || strlen(zr_key_name(key)) > 64)
+        fail_msg("%s: %zu times, or without a section", key->path, count.n);
+    assert_true(key->option == NULL || key->option->help != NULL);
+    assert_true(key->rule == NULL || key->rule->note != NULL);
+    return true;
+}
+
+TEST(test_tables_are_whole) {
+    zr_keys_each(is_whole, NULL);
 }

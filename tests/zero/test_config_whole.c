@@ -3,7 +3,7 @@
  * what was made of another.
  */
 #include "tests/common/test.h"
-#include "zero/config_whole.h"
+#include "zero/config/whole.h"
 
 static const char *const texts[] = {
     "{}",

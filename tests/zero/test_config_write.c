@@ -89,19 +89,14 @@ static zr_config_t choose(uint64_t seed) {
 
 static void expect_same(uint64_t seed, const zr_config_t *written, const zr_config_t *read,
                         const char *text) {
-    size_t n_keys = 0;
-    const zr_config_key_t *keys = zr_config_keys(&n_keys);
-    for (size_t i = 0; i < n_keys; i++) {
-        char a[256] = "", b[256] = "";
-        if (keys[i].action != ZR_KEY_FIELD || keys[i].store == ZR_STORE_NOTHING)
-            continue;
-        zr_config_key_show(&keys[i], written, a, sizeof(a));
-        zr_config_key_show(&keys[i], read, b, sizeof(b));
-        if (strcmp(a, b) != 0)
-            fail_msg("configuration %u: %s: %s became %s in\n%s", (unsigned)seed, keys[i].path, a,
-                     b, text);
-    }
-    assert_string_equal(written->nvme.paths, read->nvme.paths);
+    size_t n = 0;
+    const zr_option_t *options = zr_options(&n);
+    for (size_t i = 0; i < n; i++)
+        if (options[i].key != NULL && options[i].field != NULL &&
+            !zr_option_equal(&options[i], written, read))
+            fail_msg("configuration %u: %s: %s became %s in\n%s", (unsigned)seed, options[i].key,
+                     zr_option_text(&options[i], written).text,
+                     zr_option_text(&options[i], read).text, text);
 }
 
 TEST(what_is_written_is_read_back) {

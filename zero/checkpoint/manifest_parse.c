@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "zero/checkpoint/manifest_fields.h"
-#include "zero/config_keys.h"
-#include "zero/config_whole.h"
+#include "zero/options.h"
+#include "zero/config/whole.h"
 
 typedef struct parser {
     const char *where;
@@ -229,19 +229,6 @@ static zr_status_t read_value(const parser_t *p, const zr_manifest_field_t *fiel
 
 /* ---- objects --------------------------------------------------------------------------------- */
 
-static const char *nearest(const char *key, const char *const *names, size_t n_names) {
-    const char *found = NULL;
-    size_t limit = zr_name_slip_limit(key) + 1;
-    for (size_t i = 0; i < n_names; i++) {
-        size_t distance = zr_name_distance(key, names[i]);
-        if (distance < limit) {
-            limit = distance;
-            found = names[i];
-        }
-    }
-    return found;
-}
-
 /* Refuse the first key that is none of these. */
 static zr_status_t check_keys(const parser_t *p, json_t *object, const char *const *names,
                               size_t n_names) {
@@ -253,7 +240,7 @@ static zr_status_t check_keys(const parser_t *p, json_t *object, const char *con
             i++;
         if (i < n_names)
             continue;
-        const char *near = nearest(key, names, n_names);
+        const char *near = zr_name_nearest(key, names, n_names);
         return refuse(p, "there is no key \"%s%s\"%s%s%s", p->object, show(key).text,
                       near != NULL ? "; is it \"" : "", near != NULL ? near : "",
                       near != NULL ? "\"?" : "");

@@ -2,7 +2,7 @@
  * The tree is walked in the order of the text, which jansson keeps, and the text is scanned beside
  * it. Nothing is allocated: it was for want of memory that something may be missing.
  */
-#include "zero/config_whole.h"
+#include "zero/config/whole.h"
 
 #include <locale.h>
 #include <stdlib.h>
