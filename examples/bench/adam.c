@@ -220,12 +220,10 @@ zr_status_t adam_time(adam_bench_t *bench, double *seconds_p) {
 
 static json_t *describe_loop(double seconds, const zr_adamw_t *args) {
     json_t *object = json_object();
-    if (json_put(object, "seconds", json_number(seconds)) &&
-        json_put(object, "elems_per_s", json_number((double)args->n_elems / seconds)) &&
-        json_put(object, "bytes_per_s", json_number(zr_adamw_cost(args).bytes / seconds)))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "seconds", json_number(seconds));
+    json_put(&object, "elems_per_s", json_number((double)args->n_elems / seconds));
+    json_put(&object, "bytes_per_s", json_number(zr_adamw_cost(args).bytes / seconds));
+    return object;
 }
 
 /* What the step is measured against: "stream", the host's loop, or "copy". */
@@ -255,18 +253,16 @@ static int report(adam_bench_t *bench, const adam_options_t *options) {
     if (!options->common.json)
         return BENCH_MEASURED;
     json_t *object = json_object();
-    if (json_put(object, "command", json_string("adam")) &&
-        json_put(object, "device", json_string(info->description)) &&
-        json_put(object, "threads", json_count((uint64_t)info->n_threads)) &&
-        json_put(object, "dtype", json_string(zr_dtype_name(options->dtype))) &&
-        json_put(object, "elems", json_count(options->n_elems)) &&
-        json_put(object, "rounds", json_count(bench->works[0].times.n_times)) &&
-        json_put(object, "adam", describe_loop(adam, &bench->args)) &&
-        json_put(object, limit_name(bench), describe_loop(stream, &bench->args)) &&
-        json_put(object, "ratio", json_number(stream / adam)))
-        return bench_print(object, options->log);
-    json_decref(object);
-    return bench_print(NULL, options->log);
+    json_put(&object, "command", json_string("adam"));
+    json_put(&object, "device", json_string(info->description));
+    json_put(&object, "threads", json_count((uint64_t)info->n_threads));
+    json_put(&object, "dtype", json_string(zr_dtype_name(options->dtype)));
+    json_put(&object, "elems", json_count(options->n_elems));
+    json_put(&object, "rounds", json_count(bench->works[0].times.n_times));
+    json_put(&object, "adam", describe_loop(adam, &bench->args));
+    json_put(&object, limit_name(bench), describe_loop(stream, &bench->args));
+    json_put(&object, "ratio", json_number(stream / adam));
+    return command_print(object, BENCH_MEASURED, options->log);
 }
 
 /* What is said about offload that is not measured is a slip. */

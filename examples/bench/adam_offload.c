@@ -250,49 +250,45 @@ static void print_for_people(const offload_bench_t *b, const medians_t *m) {
     fprintf(stderr, "  ratio         %8.3f  of the update to the larger of these\n", m->ratio);
 }
 
-static bool put_spent(json_t *object, const medians_t *m, bool with_io) {
+static void put_spent(json_t **object_p, const medians_t *m, bool with_io) {
     static const char *const names[N_PARTS][2] = {{"update_seconds", "step_cpu_seconds"},
                                                   {"adam_seconds", "adam_cpu_seconds"},
                                                   {"io_seconds", "io_cpu_seconds"}};
-    bool made = true;
     for (int part = 0; part < (with_io ? N_PARTS : IO); part++) {
-        made &= json_put(object, names[part][0], json_number(m->of[part].seconds));
-        made &= json_put(object, names[part][1], json_number(m->of[part].cpu_seconds));
+        json_put(object_p, names[part][0], json_number(m->of[part].seconds));
+        json_put(object_p, names[part][1], json_number(m->of[part].cpu_seconds));
     }
-    return made;
 }
 
 static json_t *describe(const offload_bench_t *b, const medians_t *m) {
     const zr_device_info_t *info = zr_device_info(b->memory.on.device);
     json_t *object = json_object();
-    bool made = json_put(object, "command", json_string("adam"));
-    made &= json_put(object, "offload", json_string(b->io != NULL ? "nvme" : "cpu"));
-    made &= json_put(object, "device", json_string(info->description));
-    made &= json_put(object, "threads", json_count((uint64_t)info->n_threads));
-    made &= json_put(object, "dtype", json_string(zr_dtype_name(b->options->dtype)));
-    made &= json_put(object, "elems", json_count(b->n_elems));
+    json_put(&object, "command", json_string("adam"));
+    json_put(&object, "offload", json_string(b->io != NULL ? "nvme" : "cpu"));
+    json_put(&object, "device", json_string(info->description));
+    json_put(&object, "threads", json_count((uint64_t)info->n_threads));
+    json_put(&object, "dtype", json_string(zr_dtype_name(b->options->dtype)));
+    json_put(&object, "elems", json_count(b->n_elems));
     const zr_config_t *config = zr_runtime_config(b->runtime);
     zr_offload_report_t moved;
     zr_runtime_offload(b->runtime, &moved);
-    made &= json_put(object, "largest_group_elems", json_count(moved.largest_group_elems));
-    made &= json_put(object, "buffers", json_count(config->offload_optimizer.n_buffers));
-    made &= json_put(object, "rounds", json_count(b->times[UPDATE].n_times));
-    made &= put_spent(object, m, b->io != NULL);
+    json_put(&object, "largest_group_elems", json_count(moved.largest_group_elems));
+    json_put(&object, "buffers", json_count(config->offload_optimizer.n_buffers));
+    json_put(&object, "rounds", json_count(b->times[UPDATE].n_times));
+    put_spent(&object, m, b->io != NULL);
     if (b->io != NULL) {
         double bytes = 2 * STATE_BYTES * (double)b->n_elems;
-        made &= json_put(object, "io_bytes_per_s", json_number(bytes / m->of[IO].seconds));
+        json_put(&object, "io_bytes_per_s", json_number(bytes / m->of[IO].seconds));
     }
-    made &= json_put(object, "ratio", json_number(m->ratio));
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "ratio", json_number(m->ratio));
+    return object;
 }
 
 static int report(offload_bench_t *b) {
     medians_t m = take_medians(b);
     print_for_people(b, &m);
-    return b->options->common.json ? bench_print(describe(b, &m), b->options->log) : BENCH_MEASURED;
+    return b->options->common.json ? command_print(describe(b, &m), BENCH_MEASURED, b->options->log)
+                                   : BENCH_MEASURED;
 }
 
 int adam_offload_run(const adam_options_t *options) {

@@ -221,58 +221,51 @@ static void print_for_people(const alloc_bench_t *bench, const options_t *option
 static json_t *describe_kind(const alloc_bench_t *bench, const options_t *options, int kind) {
     size_t reserved = bench->reserved_bytes[kind];
     json_t *object = json_object();
-    if (json_put(object, "name", json_string(sim_kinds[kind]->name)) &&
-        json_put(object, "reserved_peak", json_count(reserved)) &&
-        json_put(object, "ratio", json_number(ratio_of(bench, reserved))) &&
-        (!options->has_capacity ||
-         json_put(object, "within", json_boolean(reserved <= options->capacity_bytes))))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "name", json_string(sim_kinds[kind]->name));
+    json_put(&object, "reserved_peak", json_count(reserved));
+    json_put(&object, "ratio", json_number(ratio_of(bench, reserved)));
+    if (options->has_capacity)
+        json_put(&object, "within", json_boolean(reserved <= options->capacity_bytes));
+    return object;
 }
 
 static json_t *describe_comparison(const alloc_bench_t *bench, const options_t *options) {
     json_t *array = json_array();
-    for (int i = 0; i < SIM_N_KINDS; i++) {
-        if (json_array_append_new(array, describe_kind(bench, options, i)) == 0)
-            continue;
-        json_decref(array);
-        return NULL;
-    }
+    for (int i = 0; i < SIM_N_KINDS; i++)
+        json_append(&array, describe_kind(bench, options, i));
     return array;
 }
 
 static json_t *describe(const alloc_bench_t *bench, const options_t *options) {
     const zr_plan_result_t *result = &bench->result;
     json_t *object = json_object();
-    if (json_put(object, "command", json_string("alloc")) &&
-        json_put(object, "trace",
-                 options->trace != NULL ? json_text(options->trace) : json_null()) &&
-        json_put(object, "buffers", json_count(bench->trace.n_buffers)) &&
-        json_put(object, "align", json_count(options->align_bytes)) &&
-        json_put(object, "max_live", json_count(result->max_live_bytes)) &&
-        json_put(object, "bound", json_count(result->bound_bytes)) &&
-        json_put(object, "height", json_count(bench->height_bytes)) &&
-        json_put(object, "ratio", json_number(ratio_of(bench, bench->height_bytes))) &&
-        json_put(object, "seconds", json_number(result->seconds)) &&
-        json_put(object, "valid", json_boolean(bench->is_valid)) &&
-        json_put(object, "strategy", json_string(result->strategy)) &&
-        json_put(object, "proven", json_boolean(result->is_proven)) &&
-        json_put(object, "compare", describe_comparison(bench, options)) &&
-        (options->n_pairs == 0 || json_put(object, "pairs", pairs_describe(&bench->pairs))) &&
-        (!options->has_capacity ||
-         (json_put(object, "capacity", json_count(options->capacity_bytes)) &&
-          json_put(object, "met", json_boolean(is_met(bench, options))))))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "command", json_string("alloc"));
+    json_put(&object, "trace", options->trace != NULL ? json_text(options->trace) : json_null());
+    json_put(&object, "buffers", json_count(bench->trace.n_buffers));
+    json_put(&object, "align", json_count(options->align_bytes));
+    json_put(&object, "max_live", json_count(result->max_live_bytes));
+    json_put(&object, "bound", json_count(result->bound_bytes));
+    json_put(&object, "height", json_count(bench->height_bytes));
+    json_put(&object, "ratio", json_number(ratio_of(bench, bench->height_bytes)));
+    json_put(&object, "seconds", json_number(result->seconds));
+    json_put(&object, "valid", json_boolean(bench->is_valid));
+    json_put(&object, "strategy", json_string(result->strategy));
+    json_put(&object, "proven", json_boolean(result->is_proven));
+    json_put(&object, "compare", describe_comparison(bench, options));
+    if (options->n_pairs != 0)
+        json_put(&object, "pairs", pairs_describe(&bench->pairs));
+    if (options->has_capacity)
+        json_put(&object, "capacity", json_count(options->capacity_bytes));
+    if (options->has_capacity)
+        json_put(&object, "met", json_boolean(is_met(bench, options)));
+    return object;
 }
 
 static int report(const alloc_bench_t *bench, const options_t *options) {
     print_for_people(bench, options);
     int code = BENCH_MEASURED;
     if (options->common.json)
-        code = bench_print(describe(bench, options), options->log);
+        code = command_print(describe(bench, options), BENCH_MEASURED, options->log);
     return bench->is_valid && is_met(bench, options) ? code : BENCH_FAILED;
 }
 

@@ -243,25 +243,21 @@ void pairs_print(const pairs_result_t *result) {
 
 static json_t *describe_kind(const pairs_result_t *result, int kind) {
     json_t *object = json_object();
-    if (json_put(object, "ns", json_number(result->zero_ns[kind])) &&
-        json_put(object, "of_locks", json_number(result->zero_ns[kind] / result->locks_ns)) &&
-        json_put(object, "malloc_ns", json_number(result->malloc_ns[kind])) &&
-        (targets_ns[kind] <= 0.0 || json_put(object, "target_ns", json_number(targets_ns[kind]))))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "ns", json_number(result->zero_ns[kind]));
+    json_put(&object, "of_locks", json_number(result->zero_ns[kind] / result->locks_ns));
+    json_put(&object, "malloc_ns", json_number(result->malloc_ns[kind]));
+    if (targets_ns[kind] > 0.0)
+        json_put(&object, "target_ns", json_number(targets_ns[kind]));
+    return object;
 }
 
 json_t *pairs_describe(const pairs_result_t *result) {
     json_t *object = json_object();
-    bool is_complete = json_put(object, "count", json_count(result->n_pairs)) &&
-                       json_put(object, "repetitions", json_count(result->n_repetitions)) &&
-                       json_put(object, "clock_ns", json_number(result->clock_ns)) &&
-                       json_put(object, "locks_ns", json_number(result->locks_ns));
-    for (int i = 0; is_complete && i < PAIRS_N_KINDS; i++)
-        is_complete = json_put(object, names[i], describe_kind(result, i));
-    if (is_complete)
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "count", json_count(result->n_pairs));
+    json_put(&object, "repetitions", json_count(result->n_repetitions));
+    json_put(&object, "clock_ns", json_number(result->clock_ns));
+    json_put(&object, "locks_ns", json_number(result->locks_ns));
+    for (int i = 0; i < PAIRS_N_KINDS; i++)
+        json_put(&object, names[i], describe_kind(result, i));
+    return object;
 }

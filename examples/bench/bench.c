@@ -77,11 +77,3 @@ void bench_times_free(bench_times_t *times) {
     free(times->seconds);
     *times = (bench_times_t){0};
 }
-
-int bench_print(json_t *object, const zr_log_t *log) {
-    bool printed = json_print(object, true, stdout);
-    json_decref(object);
-    if (!printed)
-        zr_log_write(log, ZR_LOG_ERROR, "cannot print the result on standard output");
-    return printed ? BENCH_MEASURED : BENCH_FAILED;
-}

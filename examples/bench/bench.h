@@ -70,9 +70,4 @@ bool bench_times_add(bench_times_t *times, double seconds);
 double bench_times_median(bench_times_t *times);
 void bench_times_free(bench_times_t *times);
 
-/* ---- reporting ------------------------------------------------------------------------ */
-
-/** Print the object and free it; what the program exits with. NULL is a failure, too. */
-int bench_print(json_t *object, const zr_log_t *log);
-
 #endif

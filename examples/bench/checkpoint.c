@@ -248,23 +248,19 @@ static const char *offload_name(const checkpoint_options_t *o) {
 static int print_json(checkpoint_bench_t *b) {
     json_t *object = json_object();
     double save = bench_times_median(&b->times[SAVE]), write = bench_times_median(&b->times[WRITE]);
-    bool made = json_put(object, "command", json_string("checkpoint"));
-    made &= json_put(object, "offload", json_string(offload_name(b->options)));
-    made &= json_put(object, "bytes", json_count(b->n_bytes));
-    made &= json_put(object, "rounds", json_count(b->options->n_rounds));
-    made &= json_put(object, "request_bytes", json_count(b->setting.request_bytes));
-    made &= json_put(object, "depth", json_count(b->setting.depth));
-    made &= json_put(object, "save_seconds", json_number(save));
-    made &= json_put(object, "write_seconds", json_number(write));
-    made &= json_put(object, "ratio", json_number(save / write));
-    made &= json_put(object, "stands_still_seconds", json_number(save));
-    made &= json_put(object, "stands_still_async_seconds",
-                     json_number(bench_times_median(&b->times[SAVE_STILL])));
-    if (!made) {
-        json_decref(object);
-        object = NULL;
-    }
-    return bench_print(object, b->options->log);
+    json_put(&object, "command", json_string("checkpoint"));
+    json_put(&object, "offload", json_string(offload_name(b->options)));
+    json_put(&object, "bytes", json_count(b->n_bytes));
+    json_put(&object, "rounds", json_count(b->options->n_rounds));
+    json_put(&object, "request_bytes", json_count(b->setting.request_bytes));
+    json_put(&object, "depth", json_count(b->setting.depth));
+    json_put(&object, "save_seconds", json_number(save));
+    json_put(&object, "write_seconds", json_number(write));
+    json_put(&object, "ratio", json_number(save / write));
+    json_put(&object, "stands_still_seconds", json_number(save));
+    json_put(&object, "stands_still_async_seconds",
+             json_number(bench_times_median(&b->times[SAVE_STILL])));
+    return command_print(object, BENCH_MEASURED, b->options->log);
 }
 
 static int print_table(checkpoint_bench_t *b) {

@@ -244,7 +244,7 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     if (status == ZR_OK && !options.is_silent)
         comm_report_print(&report);
     if (status == ZR_OK && options.common.json && !options.is_silent)
-        code = bench_print(comm_report_describe(&report), log);
+        code = command_print(comm_report_describe(&report), BENCH_MEASURED, log);
     free(report.rows);
     return code;
 }

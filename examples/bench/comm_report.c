@@ -78,63 +78,61 @@ void comm_report_print(const comm_report_t *report) {
 
 static json_t *describe_mpi(const comm_row_t *row) {
     json_t *object = json_object();
-    if (json_put(object, "call", json_string(row->mpi)) &&
-        json_put(object, "malloc", json_string(row->mpi_keeps_memory ? "kept" : "as it comes")) &&
-        json_put(object, "seconds", json_number(row->mpi_seconds)) &&
-        json_put(object, "ratio", json_number(row->mpi_ratio)))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "call", json_string(row->mpi));
+    json_put(&object, "malloc", json_string(row->mpi_keeps_memory ? "kept" : "as it comes"));
+    json_put(&object, "seconds", json_number(row->mpi_seconds));
+    json_put(&object, "ratio", json_number(row->mpi_ratio));
+    return object;
 }
 
 static json_t *describe_row(const comm_report_t *report, const comm_row_t *row) {
     json_t *object = json_object();
-    if (json_put(object, "collective", json_string(zr_collective_name(row->collective))) &&
-        json_put(object, "in_place", json_boolean(row->in_place)) &&
-        json_put(object, "tensor_bytes", json_count(tensor_bytes(report, row))) &&
-        json_put(object, "bytes", json_number(row->bytes)) &&
-        json_put(object, "seconds", json_number(row->seconds)) &&
-        json_put(object, "bytes_per_s", json_number(row->bytes / row->seconds)) &&
-        json_put(object, "copy", json_string(row->copy)) &&
-        json_put(object, "copy_bytes_per_s", json_number(row->bytes / row->copy_seconds)) &&
-        json_put(object, "ratio", json_number(row->ratio)) &&
-        (row->read_ratio <= 0.0 || json_put(object, "read_ratio", json_number(row->read_ratio))) &&
-        json_put(object, "rounds", json_count(row->n_rounds)) &&
-        json_put(object, "calls_a_round", json_count(row->calls_a_round)) &&
-        (row->mpi == NULL || json_put(object, "mpi", describe_mpi(row))))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "collective", json_string(zr_collective_name(row->collective)));
+    json_put(&object, "in_place", json_boolean(row->in_place));
+    json_put(&object, "tensor_bytes", json_count(tensor_bytes(report, row)));
+    json_put(&object, "bytes", json_number(row->bytes));
+    json_put(&object, "seconds", json_number(row->seconds));
+    json_put(&object, "bytes_per_s", json_number(row->bytes / row->seconds));
+    json_put(&object, "copy", json_string(row->copy));
+    json_put(&object, "copy_bytes_per_s", json_number(row->bytes / row->copy_seconds));
+    json_put(&object, "ratio", json_number(row->ratio));
+    if (row->read_ratio > 0.0)
+        json_put(&object, "read_ratio", json_number(row->read_ratio));
+    json_put(&object, "rounds", json_count(row->n_rounds));
+    json_put(&object, "calls_a_round", json_count(row->calls_a_round));
+    if (row->mpi != NULL)
+        json_put(&object, "mpi", describe_mpi(row));
+    return object;
 }
 
 /* Whose collectives were measured beside, or why none; where they were asked for. */
-static bool put_mpi(json_t *object, const comm_report_t *report) {
+static void put_mpi(json_t **object_p, const comm_report_t *report) {
     bool are_large;
     double least = least_ratio(report, mpi_ratio, &are_large);
     if (report->about.mpi[0] == '\0')
-        return true;
+        return;
     if (!report->about.has_mpi)
-        return json_put(object, "mpi_left_out", json_text(report->about.mpi));
-    return json_put(object, "mpi", json_text(report->about.mpi)) &&
-           (least <= 0.0 || json_put(object, "mpi_reduce_scatter_ratio", json_number(least)));
+        json_put(object_p, "mpi_left_out", json_text(report->about.mpi));
+    else
+        json_put(object_p, "mpi", json_text(report->about.mpi));
+    if (report->about.has_mpi && least > 0.0)
+        json_put(object_p, "mpi_reduce_scatter_ratio", json_number(least));
 }
 
 json_t *comm_report_describe(const comm_report_t *report) {
     const comm_options_t *o = report->options;
     json_t *object = json_object(), *list = json_array();
-    bool is_whole = list != NULL, are_large;
-    for (size_t i = 0; i < report->n_rows && is_whole; i++)
-        is_whole = json_array_append_new(list, describe_row(report, &report->rows[i])) == 0;
-    is_whole = json_put(object, "measurements", list) && is_whole;
-    if (is_whole && json_put(object, "command", json_string("comm")) &&
-        json_put(object, "comm", json_string(o->comm->name)) &&
-        json_put(object, "device", json_string(report->about.device)) &&
-        json_put(object, "ranks", json_count((uint64_t)o->n_ranks)) &&
-        json_put(object, "threads_per_rank", json_count((uint64_t)o->n_threads)) &&
-        json_put(object, "dtype", json_string(zr_dtype_name(o->dtype))) &&
-        json_put(object, "ratio", json_number(least_ratio(report, copy_ratio, &are_large))) &&
-        put_mpi(object, report))
-        return object;
-    json_decref(object);
-    return NULL;
+    bool are_large;
+    for (size_t i = 0; i < report->n_rows; i++)
+        json_append(&list, describe_row(report, &report->rows[i]));
+    json_put(&object, "measurements", list);
+    json_put(&object, "command", json_string("comm"));
+    json_put(&object, "comm", json_string(o->comm->name));
+    json_put(&object, "device", json_string(report->about.device));
+    json_put(&object, "ranks", json_count((uint64_t)o->n_ranks));
+    json_put(&object, "threads_per_rank", json_count((uint64_t)o->n_threads));
+    json_put(&object, "dtype", json_string(zr_dtype_name(o->dtype)));
+    json_put(&object, "ratio", json_number(least_ratio(report, copy_ratio, &are_large)));
+    put_mpi(&object, report);
+    return object;
 }

@@ -114,24 +114,22 @@ static json_t *describe(const options_t *o, const machine_t *machine) {
     json_t *object = json_object(), *values = json_object(), *sources = json_object();
     size_t n = 0;
     const zr_figure_t *figures = zr_hardware_figures(&n);
-    bool is_whole = true;
     for (size_t i = 0; i < n; i++) {
         if (!is_used(machine, &figures[i]))
             continue;
         double value = zr_hardware_figure(&machine->hardware, &figures[i]);
-        is_whole = is_whole && json_put(values, figures[i].name, json_number(value)) &&
-                   json_put(sources, figures[i].name, json_string(machine->sources[i]));
+        json_put(&values, figures[i].name, json_number(value));
+        json_put(&sources, figures[i].name, json_string(machine->sources[i]));
     }
-    is_whole = json_put(object, "figures", values) && is_whole;
-    is_whole = json_put(object, "sources", sources) && is_whole;
-    if (is_whole && json_put(object, "command", json_string("hardware")) &&
-        json_put(object, "kind", json_string(zr_hardware_kind_name(machine->hardware.kind))) &&
-        json_put(object, "ranks", json_count(o->n_ranks)) &&
-        json_put(object, "threads_per_rank", json_count((uint64_t)o->machine.n_threads)) &&
-        (o->file == NULL || json_put(object, "file", json_string(o->file))))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "figures", values);
+    json_put(&object, "sources", sources);
+    json_put(&object, "command", json_string("hardware"));
+    json_put(&object, "kind", json_string(zr_hardware_kind_name(machine->hardware.kind)));
+    json_put(&object, "ranks", json_count(o->n_ranks));
+    json_put(&object, "threads_per_rank", json_count((uint64_t)o->machine.n_threads));
+    if (o->file != NULL)
+        json_put(&object, "file", json_string(o->file));
+    return object;
 }
 
 /* ---- the command --------------------------------------------------------------------------- */
@@ -149,7 +147,8 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     if (options.file != NULL && machine_save(&machine, options.file, log) != ZR_OK)
         return BENCH_FAILED;
     print_for_people(&options, &machine);
-    return options.common.json ? bench_print(describe(&options, &machine), log) : BENCH_MEASURED;
+    return options.common.json ? command_print(describe(&options, &machine), BENCH_MEASURED, log)
+                               : BENCH_MEASURED;
 }
 
 const bench_command_t bench_hardware = {

@@ -69,65 +69,54 @@ static void print_for_people(const io_options_t *o, const io_best_t *best,
 
 static json_t *describe_setting(const io_setting_t *setting, bool is_store) {
     json_t *object = json_object();
-    if (json_put(object, "request_bytes", json_count(setting->request_bytes)) &&
-        json_put(object, "depth", json_count(setting->depth)) &&
-        json_put(object, "files_per_path", json_count(setting->n_files)) &&
-        (!is_store || json_put(object, "submit_batch", json_count(setting->submit_batch))))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "request_bytes", json_count(setting->request_bytes));
+    json_put(&object, "depth", json_count(setting->depth));
+    json_put(&object, "files_per_path", json_count(setting->n_files));
+    if (is_store)
+        json_put(&object, "submit_batch", json_count(setting->submit_batch));
+    return object;
 }
 
 /* A store and the fio of its kind; fio's bytes_per_s 0: none. */
 static json_t *describe_pair(const io_speed_t *store, const io_speed_t *fio) {
     json_t *object = json_object();
-    bool made = json_put(object, "bytes_per_s", json_number(store->bytes_per_s)) &&
-                json_put(object, "cpu_s_per_gb", json_number(1e9 * store->cpu_seconds_per_byte));
-    if (fio->bytes_per_s > 0.0)
-        made = made && json_put(object, "fio_bytes_per_s", json_number(fio->bytes_per_s)) &&
-               json_put(object, "fio_cpu_s_per_gb", json_number(1e9 * fio->cpu_seconds_per_byte)) &&
-               json_put(object, "ratio", json_number(store->bytes_per_s / fio->bytes_per_s)) &&
-               json_put(object, "cpu_ratio",
-                        json_number(store->cpu_seconds_per_byte / fio->cpu_seconds_per_byte));
-    if (made)
+    json_put(&object, "bytes_per_s", json_number(store->bytes_per_s));
+    json_put(&object, "cpu_s_per_gb", json_number(1e9 * store->cpu_seconds_per_byte));
+    if (fio->bytes_per_s == 0.0)
         return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "fio_bytes_per_s", json_number(fio->bytes_per_s));
+    json_put(&object, "fio_cpu_s_per_gb", json_number(1e9 * fio->cpu_seconds_per_byte));
+    json_put(&object, "ratio", json_number(store->bytes_per_s / fio->bytes_per_s));
+    json_put(&object, "cpu_ratio",
+             json_number(store->cpu_seconds_per_byte / fio->cpu_seconds_per_byte));
+    return object;
 }
 
 static json_t *describe_checksummed(const io_comparison_t *c, io_pattern_t pattern) {
     const io_speed_t *store = &c->speed[IO_STORE_CHECKSUMMED][pattern];
     const io_speed_t *plain = &c->speed[IO_FIO_PLAIN][pattern];
     json_t *object = describe_pair(store, &c->speed[IO_FIO_CHECKSUMMED][pattern]);
-    if (json_put(object, "checksum_s_per_gb",
-                 json_number(1e9 * store->checksum_seconds_per_byte)) &&
-        (plain->bytes_per_s == 0.0 ||
-         json_put(object, "ratio_to_plain_fio",
-                  json_number(store->bytes_per_s / plain->bytes_per_s))))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "checksum_s_per_gb", json_number(1e9 * store->checksum_seconds_per_byte));
+    if (plain->bytes_per_s != 0.0)
+        json_put(&object, "ratio_to_plain_fio",
+                 json_number(store->bytes_per_s / plain->bytes_per_s));
+    return object;
 }
 
 static json_t *describe_comparison(const io_comparison_t *c, bool is_checksummed) {
     json_t *object = json_object();
-    bool made = object != NULL;
     for (io_pattern_t pattern = IO_WRITE; pattern <= IO_MIXED; pattern++)
-        made = made && json_put(object, io_pattern_name(pattern),
-                                is_checksummed ? describe_checksummed(c, pattern)
-                                               : describe_pair(&c->speed[IO_STORE_PLAIN][pattern],
-                                                               &c->speed[IO_FIO_PLAIN][pattern]));
-    if (is_checksummed && c->fio_verify != NULL)
-        made = made && json_put(object, "fio_verify", json_string(c->fio_verify));
-    if (is_checksummed)
-        made =
-            made &&
-            json_put(object, "cold_s_per_gb", json_number(1e9 * c->cold_cpu_seconds_per_byte)) &&
-            json_put(object, "cached_s_per_gb", json_number(1e9 * c->cached_cpu_seconds_per_byte));
-    if (made)
+        json_put(&object, io_pattern_name(pattern),
+                 is_checksummed ? describe_checksummed(c, pattern)
+                                : describe_pair(&c->speed[IO_STORE_PLAIN][pattern],
+                                                &c->speed[IO_FIO_PLAIN][pattern]));
+    if (!is_checksummed)
         return object;
-    json_decref(object);
-    return NULL;
+    if (c->fio_verify != NULL)
+        json_put(&object, "fio_verify", json_string(c->fio_verify));
+    json_put(&object, "cold_s_per_gb", json_number(1e9 * c->cold_cpu_seconds_per_byte));
+    json_put(&object, "cached_s_per_gb", json_number(1e9 * c->cached_cpu_seconds_per_byte));
+    return object;
 }
 
 /* As they are from the root, so that a file of settings means the same from anywhere. */
@@ -135,7 +124,7 @@ static json_t *describe_paths(const io_place_t *place) {
     json_t *array = json_array();
     for (size_t i = 0; i < place->n_paths; i++) {
         char *absolute = realpath(place->paths[i], NULL);
-        json_array_append_new(array, json_text(absolute != NULL ? absolute : place->paths[i]));
+        json_append(&array, json_text(absolute != NULL ? absolute : place->paths[i]));
         free(absolute);
     }
     return array;
@@ -147,24 +136,22 @@ int io_report(const io_options_t *o, const io_best_t *best, const io_comparison_
     if (!o->common.json)
         return BENCH_MEASURED;
     json_t *object = json_object();
-    bool made = json_put(object, "command", json_string("io")) &&
-                json_put(object, "paths", describe_paths(&o->place)) &&
-                json_put(object, "size_bytes", json_count(o->place.size_bytes)) &&
-                json_put(object, "direct", json_boolean(comparison->is_direct)) &&
-                json_put(object, "registered", json_boolean(comparison->is_registered)) &&
-                json_put(object, "rounds", json_count(o->n_rounds)) &&
-                json_put(object, "settings", describe_setting(&best->store, true));
-    if (!o->without_fio)
-        made = made && json_put(object, "fio", json_text(fio_version)) &&
-               json_put(object, "fio_settings", describe_setting(&best->fio, false));
+    json_put(&object, "command", json_string("io"));
+    json_put(&object, "paths", describe_paths(&o->place));
+    json_put(&object, "size_bytes", json_count(o->place.size_bytes));
+    json_put(&object, "direct", json_boolean(comparison->is_direct));
+    json_put(&object, "registered", json_boolean(comparison->is_registered));
+    json_put(&object, "rounds", json_count(o->n_rounds));
+    json_put(&object, "settings", describe_setting(&best->store, true));
+    if (!o->without_fio) {
+        json_put(&object, "fio", json_text(fio_version));
+        json_put(&object, "fio_settings", describe_setting(&best->fio, false));
+    }
     if (o->plain)
-        made = made && json_put(object, "plain", describe_comparison(comparison, false));
+        json_put(&object, "plain", describe_comparison(comparison, false));
     if (o->checksummed)
-        made = made && json_put(object, "checksummed", describe_comparison(comparison, true));
-    if (made)
-        return bench_print(object, o->log);
-    json_decref(object);
-    return bench_print(NULL, o->log);
+        json_put(&object, "checksummed", describe_comparison(comparison, true));
+    return command_print(object, BENCH_MEASURED, o->log);
 }
 
 /* ---- the settings' file ------------------------------------------------------------------------
@@ -182,9 +169,8 @@ zr_status_t io_save(const io_options_t *o, const io_best_t *best) {
         return ZR_OK;
     json_t *object = describe_setting(&best->store, true);
     FILE *file = fopen(o->save_path, "w");
-    bool written = object != NULL && file != NULL &&
-                   json_put(object, "paths", describe_paths(&o->place)) &&
-                   json_print(object, true, file);
+    json_put(&object, "paths", describe_paths(&o->place));
+    bool written = file != NULL && json_print(object, true, file);
     int error = errno;
     if (file != NULL && fclose(file) != 0) {
         written = false;

@@ -83,41 +83,34 @@ static void print_for_people(const memory_kernels_t *b, pair_t *pairs) {
 static json_t *describe_kernel(const char *name, pair_t *pair) {
     figures_t figures = figures_of(pair);
     json_t *object = json_object();
-    if (json_put(object, "name", json_string(name)) &&
-        json_put(object, "bytes", json_number(pair->kernel.cost.bytes)) &&
-        json_put(object, "seconds", json_number(figures.seconds)) &&
-        json_put(object, "bytes_per_s", json_number(figures.bytes_per_s)) &&
-        json_put(object, "copy_bytes_per_s", json_number(figures.copy_bytes_per_s)) &&
-        json_put(object, "ratio", json_number(figures.ratio)))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "name", json_string(name));
+    json_put(&object, "bytes", json_number(pair->kernel.cost.bytes));
+    json_put(&object, "seconds", json_number(figures.seconds));
+    json_put(&object, "bytes_per_s", json_number(figures.bytes_per_s));
+    json_put(&object, "copy_bytes_per_s", json_number(figures.copy_bytes_per_s));
+    json_put(&object, "ratio", json_number(figures.ratio));
+    return object;
 }
 
 static json_t *describe(const memory_kernels_t *b, pair_t *pairs) {
     json_t *object = json_object(), *list = json_array();
     double least = figures_of(&pairs[0]).ratio;
-    bool is_whole = list != NULL;
     for (size_t i = 0; i < N_MEMORY_KERNELS; i++) {
         double ratio = figures_of(&pairs[i]).ratio;
         least = ratio < least ? ratio : least;
-        is_whole =
-            is_whole && json_array_append_new(
-                            list, describe_kernel(memory_kernels_all[i].name, &pairs[i])) == 0;
+        json_append(&list, describe_kernel(memory_kernels_all[i].name, &pairs[i]));
     }
-    is_whole = json_put(object, "kernels", list) && is_whole;
-    if (is_whole && json_put(object, "command", json_string("kernels")) &&
-        json_put(object, "device", json_string(zr_device_info(b->on->device)->description)) &&
-        json_put(object, "dtype", json_string(zr_dtype_name(b->param_dtype))) &&
-        json_put(object, "activation_dtype", json_string(zr_dtype_name(b->activation_dtype))) &&
-        json_put(object, "tokens", json_count(b->n_rows)) &&
-        json_put(object, "channels", json_count(b->channels)) &&
-        json_put(object, "vocab", json_count(b->vocab)) &&
-        json_put(object, "rounds", json_count(pairs[0].kernel.times.n_times)) &&
-        json_put(object, "ratio", json_number(least)))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "kernels", list);
+    json_put(&object, "command", json_string("kernels"));
+    json_put(&object, "device", json_string(zr_device_info(b->on->device)->description));
+    json_put(&object, "dtype", json_string(zr_dtype_name(b->param_dtype)));
+    json_put(&object, "activation_dtype", json_string(zr_dtype_name(b->activation_dtype)));
+    json_put(&object, "tokens", json_count(b->n_rows));
+    json_put(&object, "channels", json_count(b->channels));
+    json_put(&object, "vocab", json_count(b->vocab));
+    json_put(&object, "rounds", json_count(pairs[0].kernel.times.n_times));
+    json_put(&object, "ratio", json_number(least));
+    return object;
 }
 
 /* ---- the command --------------------------------------------------------------------------- */
@@ -146,7 +139,7 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     if (status == ZR_OK)
         print_for_people(&bench, pairs);
     if (status == ZR_OK && options.on.common.json)
-        code = bench_print(describe(&bench, pairs), log);
+        code = command_print(describe(&bench, pairs), BENCH_MEASURED, log);
     works_free(&pairs[0].kernel, 2 * N_MEMORY_KERNELS);
     on_device_close(&on);
     return code;

@@ -108,41 +108,36 @@ static json_t *describe_product(bench_t *b, size_t i) {
     const product_t *product = &b->of.products[i];
     double rate = rate_of(&b->of.works[i]);
     json_t *object = json_object();
-    if (json_put(object, "layer", json_string(product->layer)) &&
-        json_put(object, "pass", json_string(product->pass)) &&
-        json_put(object, "m", json_count(product->args.m)) &&
-        json_put(object, "n", json_count(product->args.n)) &&
-        json_put(object, "k", json_count(product->args.k)) &&
-        json_put(object, "seconds", json_number(bench_times_median(&b->of.works[i].times))) &&
-        json_put(object, "gflop_per_s", json_number(1e-9 * rate)) &&
-        json_put(object, "ratio", json_number(rate / matrix_rate_per_s(b->rate))))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "layer", json_string(product->layer));
+    json_put(&object, "pass", json_string(product->pass));
+    json_put(&object, "m", json_count(product->args.m));
+    json_put(&object, "n", json_count(product->args.n));
+    json_put(&object, "k", json_count(product->args.k));
+    json_put(&object, "seconds", json_number(bench_times_median(&b->of.works[i].times)));
+    json_put(&object, "gflop_per_s", json_number(1e-9 * rate));
+    json_put(&object, "ratio", json_number(rate / matrix_rate_per_s(b->rate)));
+    return object;
 }
 
 static json_t *describe(bench_t *b) {
     json_t *object = json_object(), *list = json_array();
     double machine = matrix_rate_per_s(b->rate), all = products_per_s(&b->of);
-    bool is_whole = list != NULL;
     for (size_t i = 0; i < N_PRODUCTS; i++)
-        is_whole = is_whole && json_array_append_new(list, describe_product(b, i)) == 0;
-    is_whole = json_put(object, "products", list) && is_whole;
-    if (is_whole && json_put(object, "command", json_string("matmul")) &&
-        json_put(object, "device", json_string(zr_device_info(b->on.device)->description)) &&
-        json_put(object, "dtype", json_string(zr_dtype_name(b->of.param_dtype))) &&
-        json_put(object, "activation_dtype", json_string(zr_dtype_name(b->of.activation_dtype))) &&
-        json_put(object, "tokens", json_count(b->of.n_rows)) &&
-        json_put(object, "channels", json_count(b->of.channels)) &&
-        json_put(object, "rounds", json_count(b->of.works[0].times.n_times)) &&
-        json_put(object, "gflop_per_s", json_number(1e-9 * all)) &&
-        json_put(object, "machine", json_string(matrix_rate_name(b->rate))) &&
-        json_put(object, "machine_side", json_count(matrix_rate_side(b->rate))) &&
-        json_put(object, "machine_gflop_per_s", json_number(1e-9 * machine)) &&
-        json_put(object, "ratio", json_number(all / machine)))
-        return object;
-    json_decref(object);
-    return NULL;
+        json_append(&list, describe_product(b, i));
+    json_put(&object, "products", list);
+    json_put(&object, "command", json_string("matmul"));
+    json_put(&object, "device", json_string(zr_device_info(b->on.device)->description));
+    json_put(&object, "dtype", json_string(zr_dtype_name(b->of.param_dtype)));
+    json_put(&object, "activation_dtype", json_string(zr_dtype_name(b->of.activation_dtype)));
+    json_put(&object, "tokens", json_count(b->of.n_rows));
+    json_put(&object, "channels", json_count(b->of.channels));
+    json_put(&object, "rounds", json_count(b->of.works[0].times.n_times));
+    json_put(&object, "gflop_per_s", json_number(1e-9 * all));
+    json_put(&object, "machine", json_string(matrix_rate_name(b->rate)));
+    json_put(&object, "machine_side", json_count(matrix_rate_side(b->rate)));
+    json_put(&object, "machine_gflop_per_s", json_number(1e-9 * machine));
+    json_put(&object, "ratio", json_number(all / machine));
+    return object;
 }
 
 /* ---- the command --------------------------------------------------------------------------- */
@@ -161,7 +156,7 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     if (status == ZR_OK)
         print_for_people(&bench);
     if (status == ZR_OK && options.on.common.json)
-        code = bench_print(describe(&bench), log);
+        code = command_print(describe(&bench), BENCH_MEASURED, log);
     works_free(bench.of.works, N_PRODUCTS);
     matrix_rate_destroy(&bench.rate);
     on_device_close(&bench.on);

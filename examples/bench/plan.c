@@ -230,69 +230,58 @@ static void print_summary(const bench_t *bench, const summary_t *summary) {
 static json_t *describe_times(const plan_times_t *times) {
     json_t *object = json_object();
     char name[32];
-    bool is_whole = json_put(object, "step_ms", json_number(1e3 * times->step));
+    json_put(&object, "step_ms", json_number(1e3 * times->step));
     for (int part = 0; part < PLAN_N_PARTS; part++) {
         snprintf(name, sizeof(name), "%s_ms", plan_part_name(part));
-        is_whole = is_whole && json_put(object, name, json_number(1e3 * times->parts[part]));
+        json_put(&object, name, json_number(1e3 * times->parts[part]));
     }
-    if (is_whole)
-        return object;
-    json_decref(object);
-    return NULL;
+    return object;
 }
 
 static json_t *describe_exposed(const gpt_plan_times_t *times) {
     json_t *object = json_object();
     char name[32];
-    bool is_whole = json_put(object, "idle_ms", json_number(1e3 * times->idle));
+    json_put(&object, "idle_ms", json_number(1e3 * times->idle));
     for (int part = 0; part < GPT_PLAN_N_PARTS; part++) {
         snprintf(name, sizeof(name), "%s_ms", gpt_plan_part_name((gpt_plan_part_t)part));
-        is_whole = is_whole && json_put(object, name, json_number(1e3 * times->exposed[part]));
+        json_put(&object, name, json_number(1e3 * times->exposed[part]));
     }
-    if (is_whole)
-        return object;
-    json_decref(object);
-    return NULL;
+    return object;
 }
 
 static json_t *describe_row(const row_t *row) {
     const plan_case_t *one = row->one;
     json_t *object = json_object();
-    if (json_put(object, "number", json_count(row->number)) &&
-        json_put(object, "model", json_string(one->model)) &&
-        json_put(object, "ranks", json_count((uint64_t)one->n_ranks)) &&
-        json_put(object, "stage", json_count((uint64_t)one->stage)) &&
-        json_put(object, "dtype", json_string(zr_dtype_name(one->dtype))) &&
-        json_put(object, "micro_batch", json_count(one->micro_batch)) &&
-        json_put(object, "grad_accum", json_count(one->grad_accum)) &&
-        json_put(object, "seq", json_count(one->seq)) &&
-        json_put(object, "recompute", json_string(one->recompute ? "unit" : "none")) &&
-        json_put(object, "offload_optimizer", json_string(place_name(one->optimizer))) &&
-        json_put(object, "offload_params", json_string(place_name(one->params))) &&
-        json_put(object, "measured", describe_times(&row->result.measured)) &&
-        json_put(object, "predicted", describe_times(&row->result.planned)) &&
-        json_put(object, "exposed", describe_exposed(&row->result.exposed)) &&
-        json_put(object, "error", json_number(error_of(&row->result))) &&
-        json_put(object, "machine", json_number(row->machine)))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "number", json_count(row->number));
+    json_put(&object, "model", json_string(one->model));
+    json_put(&object, "ranks", json_count((uint64_t)one->n_ranks));
+    json_put(&object, "stage", json_count((uint64_t)one->stage));
+    json_put(&object, "dtype", json_string(zr_dtype_name(one->dtype)));
+    json_put(&object, "micro_batch", json_count(one->micro_batch));
+    json_put(&object, "grad_accum", json_count(one->grad_accum));
+    json_put(&object, "seq", json_count(one->seq));
+    json_put(&object, "recompute", json_string(one->recompute ? "unit" : "none"));
+    json_put(&object, "offload_optimizer", json_string(place_name(one->optimizer)));
+    json_put(&object, "offload_params", json_string(place_name(one->params)));
+    json_put(&object, "measured", describe_times(&row->result.measured));
+    json_put(&object, "predicted", describe_times(&row->result.planned));
+    json_put(&object, "exposed", describe_exposed(&row->result.exposed));
+    json_put(&object, "error", json_number(error_of(&row->result)));
+    json_put(&object, "machine", json_number(row->machine));
+    return object;
 }
 
 static json_t *describe(const bench_t *bench, const summary_t *summary) {
     json_t *object = json_object(), *rows = json_array();
-    bool is_whole = rows != NULL;
     for (size_t i = 0; i < bench->n_rows; i++)
-        is_whole = is_whole && json_array_append_new(rows, describe_row(&bench->rows[i])) == 0;
-    is_whole = json_put(object, "configurations", rows) && is_whole;
-    if (is_whole && json_put(object, "command", json_string("plan")) &&
-        json_put(object, "steps", json_count(bench->options->settings.n_steps)) &&
-        json_put(object, "left_out", json_count(bench->n_left_out)) &&
-        json_put(object, "within", json_count(summary->n_within)) &&
-        json_put(object, "worst_error", json_number(summary->worst)))
-        return object;
-    json_decref(object);
-    return NULL;
+        json_append(&rows, describe_row(&bench->rows[i]));
+    json_put(&object, "configurations", rows);
+    json_put(&object, "command", json_string("plan"));
+    json_put(&object, "steps", json_count(bench->options->settings.n_steps));
+    json_put(&object, "left_out", json_count(bench->n_left_out));
+    json_put(&object, "within", json_count(summary->n_within));
+    json_put(&object, "worst_error", json_number(summary->worst));
+    return object;
 }
 
 /* ---- the command --------------------------------------------------------------------------- */
@@ -328,7 +317,8 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     if (run_cases(bench) == ZR_OK) {
         summary_t summary = summarize(bench);
         print_summary(bench, &summary);
-        code = options.common.json ? bench_print(describe(bench, &summary), log) : BENCH_MEASURED;
+        code = options.common.json ? command_print(describe(bench, &summary), BENCH_MEASURED, log)
+                                   : BENCH_MEASURED;
     } else {
         code = BENCH_FAILED;
     }

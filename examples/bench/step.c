@@ -183,45 +183,41 @@ static void print_for_people(const options_t *options, const step_result_t *resu
 
 static json_t *describe_time(const step_result_t *result) {
     json_t *object = json_object();
-    if (json_put(object, "compute_ms", json_number(1e3 * result->compute_seconds)) &&
-        json_put(object, "comm_ms", json_number(1e3 * result->comm_seconds)) &&
-        json_put(object, "stall_ms", json_number(1e3 * result->stall_seconds)) &&
-        json_put(object, "optimizer_ms", json_number(1e3 * result->optimizer_seconds)))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "compute_ms", json_number(1e3 * result->compute_seconds));
+    json_put(&object, "comm_ms", json_number(1e3 * result->comm_seconds));
+    json_put(&object, "stall_ms", json_number(1e3 * result->stall_seconds));
+    json_put(&object, "optimizer_ms", json_number(1e3 * result->optimizer_seconds));
+    return object;
 }
 
 static json_t *describe(const options_t *options, const step_result_t *result,
                         const figures_t *figures) {
     const step_options_t *o = &options->step;
     json_t *object = json_object();
-    if (json_put(object, "command", json_string("step")) &&
-        json_put(object, "device", json_string(result->device)) &&
-        json_put(object, "model", json_string(options->model)) &&
-        json_put(object, "params", json_count(gpt_n_params(&o->shape))) &&
-        json_put(object, "dtype", json_string(zr_dtype_name(o->config.dtype))) &&
-        json_put(object, "stage", json_count((uint64_t)o->config.stage)) &&
-        json_put(object, "ranks", json_count((uint64_t)o->n_ranks)) &&
-        json_put(object, "threads_per_rank", json_count((uint64_t)o->n_threads)) &&
-        json_put(object, "micro_batch", json_count(o->config.micro_batch)) &&
-        json_put(object, "grad_accum", json_count(o->config.grad_accum)) &&
-        json_put(object, "seq", json_count(o->seq)) &&
-        json_put(object, "steps", json_count(o->n_steps)) &&
-        json_put(object, "first_loss", json_number(result->first_loss)) &&
-        json_put(object, "last_loss", json_number(result->last_loss)) &&
-        json_put(object, "peak_device_bytes", json_count(result->peak_device_bytes)) &&
-        json_put(object, "step_ms", json_number(1e3 * result->step_seconds)) &&
-        json_put(object, "time", describe_time(result)) &&
-        json_put(object, "tokens_per_s", json_number(figures->tokens_per_s)) &&
-        json_put(object, "gflop_per_s", json_number(1e-9 * figures->operations_per_s)) &&
-        json_put(object, "machine", json_string(figures->machine)) &&
-        json_put(object, "machine_side", json_count(figures->side)) &&
-        json_put(object, "machine_gflop_per_s", json_number(1e-9 * figures->machine_per_s)) &&
-        json_put(object, "ratio", json_number(figures->ratio)))
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "command", json_string("step"));
+    json_put(&object, "device", json_string(result->device));
+    json_put(&object, "model", json_string(options->model));
+    json_put(&object, "params", json_count(gpt_n_params(&o->shape)));
+    json_put(&object, "dtype", json_string(zr_dtype_name(o->config.dtype)));
+    json_put(&object, "stage", json_count((uint64_t)o->config.stage));
+    json_put(&object, "ranks", json_count((uint64_t)o->n_ranks));
+    json_put(&object, "threads_per_rank", json_count((uint64_t)o->n_threads));
+    json_put(&object, "micro_batch", json_count(o->config.micro_batch));
+    json_put(&object, "grad_accum", json_count(o->config.grad_accum));
+    json_put(&object, "seq", json_count(o->seq));
+    json_put(&object, "steps", json_count(o->n_steps));
+    json_put(&object, "first_loss", json_number(result->first_loss));
+    json_put(&object, "last_loss", json_number(result->last_loss));
+    json_put(&object, "peak_device_bytes", json_count(result->peak_device_bytes));
+    json_put(&object, "step_ms", json_number(1e3 * result->step_seconds));
+    json_put(&object, "time", describe_time(result));
+    json_put(&object, "tokens_per_s", json_number(figures->tokens_per_s));
+    json_put(&object, "gflop_per_s", json_number(1e-9 * figures->operations_per_s));
+    json_put(&object, "machine", json_string(figures->machine));
+    json_put(&object, "machine_side", json_count(figures->side));
+    json_put(&object, "machine_gflop_per_s", json_number(1e-9 * figures->machine_per_s));
+    json_put(&object, "ratio", json_number(figures->ratio));
+    return object;
 }
 
 /* ---- the command --------------------------------------------------------------------------- */
@@ -260,8 +256,9 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     if (measure(&options, &result, &figures) != ZR_OK)
         return BENCH_FAILED;
     print_for_people(&options, &result, &figures);
-    return options.common.json ? bench_print(describe(&options, &result, &figures), log)
-                               : BENCH_MEASURED;
+    return options.common.json
+               ? command_print(describe(&options, &result, &figures), BENCH_MEASURED, log)
+               : BENCH_MEASURED;
 }
 
 const bench_command_t bench_step = {

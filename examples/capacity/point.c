@@ -8,14 +8,6 @@
 #include "examples/common/json.h"
 #include "examples/train/report.h"
 
-/* An object, or NULL and nothing left of it. */
-static json_t *whole(json_t *object, bool made) {
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
-}
-
 /* ---- which it is ----------------------------------------------------------------------------- */
 
 static json_t *budget(size_t size_bytes) {
@@ -25,15 +17,14 @@ static json_t *budget(size_t size_bytes) {
 json_t *capacity_point_key(const capacity_case_t *its_case, const capacity_place_t *place) {
     const train_options_t *run = &its_case->run;
     json_t *object = json_object();
-    bool made = json_put(object, "ranks", json_count((uint64_t)run->n_ranks));
-    made &= json_put(object, "device_memory", budget(run->config.device_memory_bytes));
-    made &= json_put(object, "host_memory", budget(run->config.host_memory_bytes));
-    made &= json_put(object, "nvme_capacity", budget(run->config.nvme.capacity_bytes));
-    made &= json_put(object, "stage", json_count((uint64_t)place->stage));
-    made &=
-        json_put(object, "offload_optimizer", json_string(capacity_where_name(place->optimizer)));
-    made &= json_put(object, "offload_params", json_string(capacity_where_name(place->params)));
-    return whole(object, made);
+    json_put(&object, "ranks", json_count((uint64_t)run->n_ranks));
+    json_put(&object, "device_memory", budget(run->config.device_memory_bytes));
+    json_put(&object, "host_memory", budget(run->config.host_memory_bytes));
+    json_put(&object, "nvme_capacity", budget(run->config.nvme.capacity_bytes));
+    json_put(&object, "stage", json_count((uint64_t)place->stage));
+    json_put(&object, "offload_optimizer", json_string(capacity_where_name(place->optimizer)));
+    json_put(&object, "offload_params", json_string(capacity_where_name(place->params)));
+    return object;
 }
 
 bool capacity_point_is(const json_t *point, const json_t *key) {
@@ -146,32 +137,31 @@ static void write_options(const capacity_search_t *search, text_t *text) {
 
 static json_t *shape_object(const gpt_shape_t *shape) {
     json_t *object = json_object();
-    bool made = json_put(object, "layers", json_count(shape->n_layers));
-    made &= json_put(object, "channels", json_count(shape->channels));
-    made &= json_put(object, "heads", json_count(shape->heads));
-    made &= json_put(object, "parameters", json_count(gpt_n_params(shape)));
-    return whole(object, made);
+    json_put(&object, "layers", json_count(shape->n_layers));
+    json_put(&object, "channels", json_count(shape->channels));
+    json_put(&object, "heads", json_count(shape->heads));
+    json_put(&object, "parameters", json_count(gpt_n_params(shape)));
+    return object;
 }
 
 static json_t *tiers_object(const uint64_t bytes[ZR_N_TIERS]) {
     json_t *object = json_object();
-    bool made = true;
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
-        made &= json_put(object, zr_tier_name((zr_tier_t)tier), json_count(bytes[tier]));
-    return whole(object, made);
+        json_put(&object, zr_tier_name((zr_tier_t)tier), json_count(bytes[tier]));
+    return object;
 }
 
 static json_t *bytes_object(const capacity_bytes_t *bytes) {
     json_t *object = json_object();
-    bool made = json_put(object, "budgets", json_count(bytes->all_budgets));
-    made &= json_put(object, "budget", tiers_object(bytes->budget));
-    made &= json_put(object, "states", json_count(bytes->states));
-    made &= json_put(object, "replicas", json_count(bytes->replicas));
-    made &= json_put(object, "padding", json_count(bytes->padding));
-    made &= json_put(object, "work", tiers_object(bytes->work));
-    made &= json_put(object, "holes", tiers_object(bytes->holes));
-    made &= json_put(object, "unused", json_integer(bytes->unused));
-    return whole(object, made);
+    json_put(&object, "budgets", json_count(bytes->all_budgets));
+    json_put(&object, "budget", tiers_object(bytes->budget));
+    json_put(&object, "states", json_count(bytes->states));
+    json_put(&object, "replicas", json_count(bytes->replicas));
+    json_put(&object, "padding", json_count(bytes->padding));
+    json_put(&object, "work", tiers_object(bytes->work));
+    json_put(&object, "holes", tiers_object(bytes->holes));
+    json_put(&object, "unused", json_integer(bytes->unused));
+    return object;
 }
 
 static json_t *peaks_object(const gpt_plan_t *plan) {
@@ -192,86 +182,82 @@ static json_t *largest_object(const capacity_search_t *search) {
     json_t *object = json_object();
     text_t options = {.n = 0};
     write_options(search, &options);
-    bool made = json_put(object, "model", shape_object(&run->shape));
-    made &= json_put(object, "efficiency", json_number(capacity_efficiency(&bytes)));
-    made &= json_put(object, "bytes", bytes_object(&bytes));
-    made &= json_put(
-        object, "offload_gradients",
-        json_string(train_offload_name(has_gradients ? offload->gradients : ZR_OFFLOAD_NONE)));
-    made &= json_put(object, "offload_gradients_ratio", json_number(offload->gradients_ratio));
-    made &= json_put(object, "offload_activations",
-                     json_string(train_offload_name(run->offload_activations)));
-    made &= json_put(object, "step_ms", json_number(1e3 * seconds));
-    made &= json_put(object, "tokens_per_s", json_number(tokens / seconds));
-    made &= json_put(object, "peak_bytes", peaks_object(&search->plan));
-    made &= json_put(object, "options", json_text(options.bytes));
-    return whole(object, made);
+    json_put(&object, "model", shape_object(&run->shape));
+    json_put(&object, "efficiency", json_number(capacity_efficiency(&bytes)));
+    json_put(&object, "bytes", bytes_object(&bytes));
+    json_put(&object, "offload_gradients",
+             json_string(train_offload_name(has_gradients ? offload->gradients : ZR_OFFLOAD_NONE)));
+    json_put(&object, "offload_gradients_ratio", json_number(offload->gradients_ratio));
+    json_put(&object, "offload_activations",
+             json_string(train_offload_name(run->offload_activations)));
+    json_put(&object, "step_ms", json_number(1e3 * seconds));
+    json_put(&object, "tokens_per_s", json_number(tokens / seconds));
+    json_put(&object, "peak_bytes", peaks_object(&search->plan));
+    json_put(&object, "options", json_text(options.bytes));
+    return object;
 }
 
 static json_t *next_object(const capacity_search_t *search) {
     json_t *object = json_object();
-    bool made = json_put(object, "model", shape_object(&search->next_shape));
-    made &= json_put(object, "lack", plan_lack_object(&search->next.lack));
-    made &= json_put(object, "message", json_text(search->next.message));
-    return whole(object, made);
+    json_put(&object, "model", shape_object(&search->next_shape));
+    json_put(&object, "lack", plan_lack_object(&search->next.lack));
+    json_put(&object, "message", json_text(search->next.message));
+    return object;
 }
 
 static json_t *sizes_array(const capacity_search_t *search) {
     json_t *array = json_array();
-    bool made = array != NULL;
-    for (size_t i = 0; i < search->n_sizes && made; i++) {
+    for (size_t i = 0; i < search->n_sizes; i++) {
         json_t *size = json_object();
-        bool put = json_put(size, "parameters", json_count(search->sizes[i].n_params));
-        put &= json_put(size, "step_ms", json_number(1e3 * search->sizes[i].step_seconds));
-        made &= json_array_append_new(array, whole(size, put)) == 0;
+        json_put(&size, "parameters", json_count(search->sizes[i].n_params));
+        json_put(&size, "step_ms", json_number(1e3 * search->sizes[i].step_seconds));
+        json_append(&array, size);
     }
-    return whole(array, made);
+    return array;
 }
 
 static json_t *measured_peaks(const train_result_t *result) {
     json_t *object = json_object();
-    bool made = true;
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
-        made &= json_put(object, zr_tier_name((zr_tier_t)tier),
-                         json_count(result->peak[tier].reserved));
-    return whole(object, made);
+        json_put(&object, zr_tier_name((zr_tier_t)tier), json_count(result->peak[tier].reserved));
+    return object;
 }
 
 static json_t *proof_object(const capacity_proof_t *proof) {
     const train_result_t *result = &proof->result;
     json_t *object = json_object();
-    bool made = json_put(object, "result", json_string(proof->trained ? "trained" : "failed"));
-    made &= json_put(object, "next", json_string(proof->refused ? "refused" : "not_refused"));
-    made &= json_put(object, "steps", json_count(result->n_steps));
+    json_put(&object, "result", json_string(proof->trained ? "trained" : "failed"));
+    json_put(&object, "next", json_string(proof->refused ? "refused" : "not_refused"));
+    json_put(&object, "steps", json_count(result->n_steps));
     if (proof->trained) {
-        made &= json_put(object, "peaks", json_string(proof->as_planned ? "as_planned" : "other"));
-        made &= json_put(object, "peak_bytes", measured_peaks(result));
-        made &= json_put(object, "step_ms", json_number(result->step_ms));
-        made &= json_put(object, "first_loss", json_number(result->first_loss));
-        made &= json_put(object, "last_loss", json_number(result->last_loss));
+        json_put(&object, "peaks", json_string(proof->as_planned ? "as_planned" : "other"));
+        json_put(&object, "peak_bytes", measured_peaks(result));
+        json_put(&object, "step_ms", json_number(result->step_ms));
+        json_put(&object, "first_loss", json_number(result->first_loss));
+        json_put(&object, "last_loss", json_number(result->last_loss));
     } else {
-        made &= json_put(object, "message", json_text(proof->message));
+        json_put(&object, "message", json_text(proof->message));
     }
     if (proof->next_message[0] != '\0')
-        made &= json_put(object, "next_message", json_text(proof->next_message));
-    return whole(object, made);
+        json_put(&object, "next_message", json_text(proof->next_message));
+    return object;
 }
 
 json_t *capacity_point_object(const capacity_search_t *search) {
     json_t *object = capacity_point_key(search->its_case, &search->place);
-    bool made = json_put(object, "result", json_string(search->found ? "found" : "none_fits"));
-    made &= json_put(object, "plans", json_count(search->n_plans));
-    made &= json_put(object, "monotone", json_boolean(search->is_monotone));
-    made &= json_put(object, "sizes", sizes_array(search));
+    json_put(&object, "result", json_string(search->found ? "found" : "none_fits"));
+    json_put(&object, "plans", json_count(search->n_plans));
+    json_put(&object, "monotone", json_boolean(search->is_monotone));
+    json_put(&object, "sizes", sizes_array(search));
     if (search->found)
-        made &= json_put(object, "largest", largest_object(search));
+        json_put(&object, "largest", largest_object(search));
     if (search->has_next)
-        made &= json_put(object, "next", next_object(search));
-    return whole(object, made);
+        json_put(&object, "next", next_object(search));
+    return object;
 }
 
 bool capacity_point_prove(json_t *point, const capacity_proof_t *proof) {
-    return json_put(point, "proof", proof_object(proof));
+    return json_object_set_new(point, "proof", proof_object(proof)) == 0;
 }
 
 /* The larger one is trained with the options of the largest. */

@@ -17,18 +17,14 @@
 
 static json_t *family_object(const capacity_family_t *family) {
     json_t *object = json_object();
-    bool made = json_put(object, "head_size", json_count(family->head_size));
-    made &= json_put(object, "aspect", json_count(family->aspect));
-    made &= json_put(object, "seq", json_count(family->seq));
-    made &= json_put(object, "vocab", json_count(family->vocab));
-    made &=
-        json_put(object, "layers", family->layers != 0 ? json_count(family->layers) : json_null());
-    made &= json_put(object, "channels",
-                     family->channels != 0 ? json_count(family->channels) : json_null());
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "head_size", json_count(family->head_size));
+    json_put(&object, "aspect", json_count(family->aspect));
+    json_put(&object, "seq", json_count(family->seq));
+    json_put(&object, "vocab", json_count(family->vocab));
+    json_put(&object, "layers", family->layers != 0 ? json_count(family->layers) : json_null());
+    json_put(&object, "channels",
+             family->channels != 0 ? json_count(family->channels) : json_null());
+    return object;
 }
 
 static json_t *hardware_object(const capacity_options_t *options, const char *name) {
@@ -40,19 +36,17 @@ bool capacity_report_json(const capacity_options_t *options, const capacity_resu
                           FILE *file) {
     const train_options_t *run = &options->run;
     json_t *object = json_object();
-    bool made = json_put(object, "result", json_string(results->is_whole ? "done" : "stopped"));
-    made &= json_put(object, "family", family_object(&options->family));
-    made &= json_put(object, "hardware", hardware_object(options, results->hardware));
-    made &= json_put(object, "dtype", json_string(zr_dtype_name(run->config.dtype)));
-    made &= json_put(object, "micro_batch", json_count(run->config.micro_batch));
-    made &= json_put(object, "grad_accum", json_count(run->config.grad_accum));
-    made &= json_put(object, "recompute", json_string(run->recompute ? "unit" : "none"));
-    made &= json_put(object, "verify_steps", json_count(options->verify_steps));
-    made &= json_put(object, "wanted", json_count(results->n_wanted));
-    made &= json_put(object, "points", json_incref(results->points));
-    bool printed = made && json_print(object, true, file);
-    json_decref(object);
-    return printed;
+    json_put(&object, "result", json_string(results->is_whole ? "done" : "stopped"));
+    json_put(&object, "family", family_object(&options->family));
+    json_put(&object, "hardware", hardware_object(options, results->hardware));
+    json_put(&object, "dtype", json_string(zr_dtype_name(run->config.dtype)));
+    json_put(&object, "micro_batch", json_count(run->config.micro_batch));
+    json_put(&object, "grad_accum", json_count(run->config.grad_accum));
+    json_put(&object, "recompute", json_string(run->recompute ? "unit" : "none"));
+    json_put(&object, "verify_steps", json_count(options->verify_steps));
+    json_put(&object, "wanted", json_count(results->n_wanted));
+    json_put(&object, "points", json_incref(results->points));
+    return json_print_new(object, file);
 }
 
 /* ---- CSV ------------------------------------------------------------------------------------- */

@@ -17,22 +17,20 @@
 /* ---- the question ---------------------------------------------------------------------------- */
 
 /* The figures of a description; this machine's own are as they are. */
-static bool put_hardware(json_t *object, const zr_hardware_t *hardware) {
+static void put_hardware(json_t **object_p, const zr_hardware_t *hardware) {
     size_t n_figures = 0;
     const zr_figure_t *figures = zr_hardware_figures(&n_figures);
-    bool made = true;
     for (size_t i = 0; i < n_figures; i++) {
         char name[96], value[32];
         snprintf(name, sizeof(name), "hardware %s", figures[i].name);
         snprintf(value, sizeof(value), "%.9g", zr_hardware_figure(hardware, &figures[i]));
-        made &= json_put(object, name, json_text(value));
+        json_put(object_p, name, json_text(value));
     }
-    return made;
 }
 
 json_t *capacity_question(const capacity_options_t *options, const zr_hardware_t *hardware) {
     json_t *object = json_object();
-    bool made = json_put(object, "version", json_text(zr_version()));
+    json_put(&object, "version", json_text(zr_version()));
     for (size_t i = 0; i < options->given.n; i++) {
         const shared_given_t *given = &options->given.all[i];
         char name[96];
@@ -40,14 +38,11 @@ json_t *capacity_question(const capacity_options_t *options, const zr_hardware_t
         if (strcmp(given->name, "sweep") == 0)
             snprintf(name, sizeof(name), "--sweep %.*s", (int)strcspn(given->value, "="),
                      given->value);
-        made &= json_put(object, name, json_text(given->value));
+        json_put(&object, name, json_text(given->value));
     }
     if (!options->is_this)
-        made &= put_hardware(object, hardware);
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+        put_hardware(&object, hardware);
+    return object;
 }
 
 static const char *text_of(const json_t *object, const char *name) {

@@ -33,8 +33,4 @@ const char *checkpoint_follow(const char *word, char path[PATH_MAX]);
  * with: logged. */
 int checkpoint_expect(const char *path, const zr_log_t *log);
 
-/** Print the object and free it; what the program exits with: `code`, or that it failed. NULL is a
- * failure, too. */
-int checkpoint_print(json_t *object, int code, const zr_log_t *log);
-
 #endif

@@ -57,8 +57,8 @@ zr_status_t exchange_model(const char *value, const zr_log_t *log, gpt_shape_t *
     return zr_fail(log, ZR_ERR_ARGUMENT, "--model %s: %s", value, error);
 }
 
-bool exchange_describe(const gpt_shape_t *shape, json_t *object) {
-    bool made = json_put(object, "model", gpt_shape_json(shape));
-    made &= json_put(object, "tensors", json_count(gpt_n_tensors(shape)));
-    return made & json_put(object, "parameters", json_count(gpt_n_params(shape)));
+void exchange_describe(const gpt_shape_t *shape, json_t **object_p) {
+    json_put(object_p, "model", gpt_shape_json(shape));
+    json_put(object_p, "tensors", json_count(gpt_n_tensors(shape)));
+    json_put(object_p, "parameters", json_count(gpt_n_params(shape)));
 }

@@ -36,6 +36,6 @@ ZR_NODISCARD zr_status_t exchange_model(const char *value, const zr_log_t *log,
                                         gpt_shape_t *shape_p);
 
 /** Put "model", "tensors" and "parameters" into a report; false when memory ends. */
-bool exchange_describe(const gpt_shape_t *shape, json_t *object);
+void exchange_describe(const gpt_shape_t *shape, json_t **object_p);
 
 #endif

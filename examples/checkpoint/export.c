@@ -98,24 +98,21 @@ static zr_status_t check(const options_t *o) {
 static json_t *describe(const options_t *o, const zr_checkpoint_info_t *info,
                         const gpt_shape_t *shape, const weights_report_t *written) {
     json_t *object = json_object();
-    bool made = json_put(object, "checkpoint", json_text(info->path));
-    made &= json_put(object, "step", json_count(info->step));
-    made &= json_put(object, "format", json_string(formats[o->format]));
-    made &= json_put(object, "dtype", json_string(dtypes[o->write.kind]));
-    made &= exchange_describe(shape, object);
-    made &= json_put(object, "output", json_text(o->write.path));
-    made &= json_put(object, "files", json_count(written->n_files));
-    made &= json_put(object, "bytes", json_count(written->n_bytes));
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "checkpoint", json_text(info->path));
+    json_put(&object, "step", json_count(info->step));
+    json_put(&object, "format", json_string(formats[o->format]));
+    json_put(&object, "dtype", json_string(dtypes[o->write.kind]));
+    exchange_describe(shape, &object);
+    json_put(&object, "output", json_text(o->write.path));
+    json_put(&object, "files", json_count(written->n_files));
+    json_put(&object, "bytes", json_count(written->n_bytes));
+    return object;
 }
 
 static int report(const options_t *o, const zr_checkpoint_info_t *info, const gpt_shape_t *shape,
                   const weights_report_t *written) {
     if (o->common.json)
-        return checkpoint_print(describe(o, info, shape, written), COMMAND_DONE, o->log);
+        return command_print(describe(o, info, shape, written), COMMAND_DONE, o->log);
     printf("%s: step %zu of %s, %s in %s, %s in %s\n", o->write.path, info->step, info->path,
            zr_count_text(gpt_n_params(shape), "parameter").text, dtypes[o->write.kind],
            zr_size_text(written->n_bytes).text, zr_count_text(written->n_files, "file").text);

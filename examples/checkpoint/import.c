@@ -50,34 +50,28 @@ static const command_parser_t parser = {
 static json_t *list_sources(const options_t *o) {
     json_t *list = json_array();
     for (size_t i = 0; i < o->common.n_words; i++)
-        if (json_array_append_new(list, json_text(o->common.words[i])) != 0) {
-            json_decref(list);
-            return NULL;
-        }
+        json_append(&list, json_text(o->common.words[i]));
     return list;
 }
 
 static json_t *describe(const options_t *o, const weights_t *weights,
                         const zr_checkpoint_info_t *info) {
     json_t *object = json_object();
-    bool made = json_put(object, "sources", list_sources(o));
-    made &= json_put(object, "format", json_string(weights->format));
-    made &= json_put(object, "dtype", json_string(weights->dtype));
-    made &= exchange_describe(&weights->shape, object);
-    made &= json_put(object, "ignored_tensors", json_count(weights->n_ignored));
-    made &= json_put(object, "checkpoint", json_text(info->path));
-    made &= json_put(object, "step", json_count(info->step));
-    made &= json_put(object, "bytes", json_count(info->data_bytes));
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "sources", list_sources(o));
+    json_put(&object, "format", json_string(weights->format));
+    json_put(&object, "dtype", json_string(weights->dtype));
+    exchange_describe(&weights->shape, &object);
+    json_put(&object, "ignored_tensors", json_count(weights->n_ignored));
+    json_put(&object, "checkpoint", json_text(info->path));
+    json_put(&object, "step", json_count(info->step));
+    json_put(&object, "bytes", json_count(info->data_bytes));
+    return object;
 }
 
 static int report(const options_t *o, const weights_t *weights, const zr_checkpoint_info_t *info) {
     const gpt_shape_t *s = &weights->shape;
     if (o->common.json)
-        return checkpoint_print(describe(o, weights, info), COMMAND_DONE, o->log);
+        return command_print(describe(o, weights, info), COMMAND_DONE, o->log);
     printf("%s: %s of %s, %s; to go on from them:\n"
            "zero-train --model layers=%zu,channels=%zu,heads=%zu,seq=%zu,vocab=%zu "
            "--checkpoint-dir %s --resume --data ...\n",

@@ -61,35 +61,29 @@ static void print_none(const char *folder) {
 
 static json_t *describe(const zr_checkpoint_entry_t *entry) {
     json_t *object = json_object();
-    bool is_put = json_put(object, "name", json_text(entry->name));
-    is_put &= json_put(object, "step", json_count(entry->step));
-    is_put &= json_put(object, "complete", json_boolean(entry->is_complete));
+    json_put(&object, "name", json_text(entry->name));
+    json_put(&object, "step", json_count(entry->step));
+    json_put(&object, "complete", json_boolean(entry->is_complete));
     if (entry->is_complete) {
-        is_put &= json_put(object, "ranks", json_count((uint64_t)entry->n_ranks));
-        is_put &= json_put(object, "stage", json_count((uint64_t)entry->stage));
-        is_put &= json_put(object, "dtype", json_text(zr_dtype_name(entry->dtype)));
-        is_put &= json_put(object, "data_bytes", json_count(entry->data_bytes));
-        is_put &= json_put(object, "saved_unix_s", json_count((uint64_t)entry->saved_unix_s));
+        json_put(&object, "ranks", json_count((uint64_t)entry->n_ranks));
+        json_put(&object, "stage", json_count((uint64_t)entry->stage));
+        json_put(&object, "dtype", json_text(zr_dtype_name(entry->dtype)));
+        json_put(&object, "data_bytes", json_count(entry->data_bytes));
+        json_put(&object, "saved_unix_s", json_count((uint64_t)entry->saved_unix_s));
     } else {
-        is_put &= json_put(object, "problem", json_text(entry->problem));
+        json_put(&object, "problem", json_text(entry->problem));
     }
-    if (is_put)
-        return object;
-    json_decref(object);
-    return NULL;
+    return object;
 }
 
 static json_t *describe_all(const char *folder, const zr_checkpoint_entry_t *entries,
                             size_t n_entries) {
     json_t *object = json_object(), *list = json_array();
-    bool is_put = json_put(object, "folder", json_text(folder));
+    json_put(&object, "folder", json_text(folder));
     for (size_t i = 0; i < n_entries; i++)
-        is_put &= json_array_append_new(list, describe(&entries[i])) == 0;
-    is_put &= json_put(object, "checkpoints", list);
-    if (is_put)
-        return object;
-    json_decref(object);
-    return NULL;
+        json_append(&list, describe(&entries[i]));
+    json_put(&object, "checkpoints", list);
+    return object;
 }
 
 static int run(int argc, char **argv, const zr_log_t *log) {
@@ -105,7 +99,7 @@ static int run(int argc, char **argv, const zr_log_t *log) {
     if (status != ZR_OK)
         return status == ZR_ERR_IO ? COMMAND_BAD_INPUT : COMMAND_FAILED;
     if (common.json)
-        code = checkpoint_print(describe_all(folder, entries, n_entries), COMMAND_DONE, log);
+        code = command_print(describe_all(folder, entries, n_entries), COMMAND_DONE, log);
     else if (n_entries > 0)
         print_table(entries, n_entries);
     else

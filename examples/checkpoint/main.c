@@ -49,15 +49,6 @@ int checkpoint_expect(const char *path, const zr_log_t *log) {
     return COMMAND_BAD_INPUT;
 }
 
-int checkpoint_print(json_t *object, int code, const zr_log_t *log) {
-    bool printed = json_print(object, true, stdout);
-    json_decref(object);
-    if (printed)
-        return code;
-    zr_log_write(log, ZR_LOG_ERROR, "cannot print the result on standard output");
-    return COMMAND_FAILED;
-}
-
 int main(int argc, char **argv) {
     static const program_t program = {
         .name = CHECKPOINT_PROGRAM,

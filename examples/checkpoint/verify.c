@@ -42,25 +42,22 @@ static void show_progress(void *context, uint64_t n_bytes) {
 /* How it went: without memory nobody knows whether it is whole. */
 static json_t *describe(const verification_t *v, const char *path, zr_status_t status) {
     json_t *object = json_object();
-    bool is_put = json_put(object, "path", json_text(v->info.path != NULL ? v->info.path : path));
-    is_put &= json_put(object, "whole",
-                       status == ZR_ERR_MEMORY ? json_null() : json_boolean(status == ZR_OK));
+    json_put(&object, "path", json_text(v->info.path != NULL ? v->info.path : path));
+    json_put(&object, "whole",
+             status == ZR_ERR_MEMORY ? json_null() : json_boolean(status == ZR_OK));
     if (v->info.path != NULL) {
-        is_put &= json_put(object, "step", json_count(v->info.step));
-        is_put &= json_put(object, "tensors", json_count(v->info.n_tensors));
-        is_put &= json_put(object, "data_bytes", json_count(v->info.data_bytes));
+        json_put(&object, "step", json_count(v->info.step));
+        json_put(&object, "tensors", json_count(v->info.n_tensors));
+        json_put(&object, "data_bytes", json_count(v->info.data_bytes));
     }
-    is_put &= json_put(object, "problems", json_incref(v->problems));
-    if (is_put)
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "problems", json_incref(v->problems));
+    return object;
 }
 
 static int report(const verification_t *v, const char *path, zr_status_t status, bool json) {
     int code = status == ZR_OK ? COMMAND_DONE : COMMAND_FAILED;
     if (json)
-        return checkpoint_print(describe(v, path, status), code, v->log);
+        return command_print(describe(v, path, status), code, v->log);
     if (status == ZR_OK)
         printf("%s is whole: step %zu, %s, %s\n", v->info.path, v->info.step,
                zr_count_text(v->info.n_tensors, "tensor").text,

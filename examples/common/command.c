@@ -95,6 +95,13 @@ int command_main(const program_t *program, int argc, char **argv) {
     return code;
 }
 
+int command_print(json_t *object, int code, const zr_log_t *log) {
+    if (json_print_new(object, stdout))
+        return code;
+    zr_log_write(log, ZR_LOG_ERROR, "cannot print the result on standard output");
+    return COMMAND_FAILED;
+}
+
 /* ---- its command line ----------------------------------------------------------------- */
 
 typedef struct parsing {

@@ -9,6 +9,7 @@
 #include <argp.h>
 
 #include "examples/common/args.h"
+#include "examples/common/json.h"
 #include "examples/common/messages.h"
 
 /** What programs exit with. */
@@ -33,6 +34,9 @@ typedef struct program {
 
 /** All of main: find the command and run it. The log that it gets is one of messages_log. */
 int command_main(const program_t *program, int argc, char **argv);
+
+/** Print what --json asked for and free it: `code`, or that this failed. NULL is a failure, too. */
+int command_print(json_t *object, int code, const zr_log_t *log);
 
 /* ---- the command line of a command ---------------------------------------------------- */
 

@@ -8,12 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool json_put(json_t *object, const char *key, json_t *value) {
-    if (object == NULL) {
-        json_decref(value);
-        return false;
-    }
-    return json_object_set_new(object, key, value) == 0;
+/* What takes the value over also frees it when that fails. */
+static void keep(json_t **into_p, bool took) {
+    if (took)
+        return;
+    json_decref(*into_p);
+    *into_p = NULL;
+}
+
+void json_put(json_t **object_p, const char *key, json_t *value) {
+    keep(object_p, json_object_set_new(*object_p, key, value) == 0);
+}
+
+void json_append(json_t **array_p, json_t *value) {
+    keep(array_p, json_array_append_new(*array_p, value) == 0);
 }
 
 json_t *json_number(double value) {
@@ -54,4 +62,10 @@ bool json_print(const json_t *object, bool indented, FILE *file) {
     if (object == NULL || json_dumpf(object, file, flags) != 0)
         return false;
     return fputc('\n', file) != EOF && fflush(file) == 0;
+}
+
+bool json_print_new(json_t *object, FILE *file) {
+    bool printed = json_print(object, true, file);
+    json_decref(object);
+    return printed;
 }

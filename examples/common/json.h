@@ -1,7 +1,7 @@
 /*
- * Building and printing JSON objects with jansson, without a check per field: a value that
- * could not be made is remembered by json_put's result, and numbers that JSON does not have
- * (nan, infinity) become null.
+ * Building and printing JSON objects with jansson, without a check per field: an object into which
+ * a value could not be put becomes NULL, and so does what that is put into, up to the one that is
+ * printed. Numbers that JSON does not have (nan, infinity) become null.
  */
 #ifndef EXAMPLES_COMMON_JSON_H
 #define EXAMPLES_COMMON_JSON_H
@@ -11,8 +11,11 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/** Put a value into an object, which takes it over; false when either is NULL or memory ends. */
-bool json_put(json_t *object, const char *key, json_t *value);
+/** Put a value into an object, which takes it over. Where either is NULL or memory ends, both are
+ * freed and the object becomes NULL. */
+void json_put(json_t **object_p, const char *key, json_t *value);
+/** The same, at the end of an array. */
+void json_append(json_t **array_p, json_t *value);
 /** A number; null when it is not finite. */
 json_t *json_number(double value);
 /** A count or size. */
@@ -22,7 +25,10 @@ json_t *json_count(uint64_t value);
 json_t *json_text(const char *text);
 /** 16 hexadecimal digits, as a string. */
 json_t *json_hex(uint64_t value);
-/** Write an object on one line, or indented, with a newline; false when that failed. */
+/** Write an object on one line, or indented, with a newline; false when that failed, or it is NULL.
+ */
 bool json_print(const json_t *object, bool indented, FILE *file);
+/** The same, indented, and free it. */
+bool json_print_new(json_t *object, FILE *file);
 
 #endif

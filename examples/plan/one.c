@@ -73,16 +73,12 @@ const char *plan_lack_name(const plan_lack_t *lack) {
 
 json_t *plan_lack_object(const plan_lack_t *lack) {
     json_t *object = json_object();
-    bool made = json_put(object, "tier", json_string(zr_tier_name(lack->tier)));
-    made &= json_put(object, "of_both", json_boolean(lack->is_of_both));
-    made &= json_put(object, "needed", json_count(lack->needed_bytes));
-    made &= json_put(object, "there", json_count(lack->there_bytes));
-    made &= json_put(object, "tag", json_string(zr_tag_name(lack->tag)));
-    made &= json_put(object, "tag_bytes", json_count(lack->tag_bytes));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "tier", json_string(zr_tier_name(lack->tier)));
+    json_put(&object, "of_both", json_boolean(lack->is_of_both));
+    json_put(&object, "needed", json_count(lack->needed_bytes));
+    json_put(&object, "there", json_count(lack->there_bytes));
+    json_put(&object, "tag", json_string(zr_tag_name(lack->tag)));
+    json_put(&object, "tag_bytes", json_count(lack->tag_bytes));
     return object;
 }
 

@@ -24,58 +24,47 @@ static json_t *peaks_object(const plan_options_t *options, const plan_row_t *row
 
 static json_t *time_object(const gpt_plan_times_t *times) {
     json_t *object = json_object();
-    bool made = true;
     for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
-        made &= json_put(
-            object, gpt_plan_part_name((gpt_plan_part_t)part),
+        json_put(
+            &object, gpt_plan_part_name((gpt_plan_part_t)part),
             json_pack("{s:f, s:f}", "busy", times->busy[part], "exposed", times->exposed[part]));
-    made &= json_put(object, "idle", json_number(times->idle));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "idle", json_number(times->idle));
     return object;
 }
 
 /* Of what is offloaded: how much, and how much of it is no lower than host memory. */
-static bool put_parts(json_t *object, const zr_config_t *config) {
+static void put_parts(json_t **object_p, const zr_config_t *config) {
     const zr_offload_options_t *state = &config->offload_optimizer;
     const zr_offload_param_options_t *params = &config->offload_param;
-    bool made = true;
     if (state->device != ZR_OFFLOAD_NONE) {
-        made &= json_put(object, "offload_ratio", json_number(state->ratio));
-        made &= json_put(object, "state_in_host", json_count(state->max_in_cpu_elems));
+        json_put(object_p, "offload_ratio", json_number(state->ratio));
+        json_put(object_p, "state_in_host", json_count(state->max_in_cpu_elems));
     }
     if (params->device != ZR_OFFLOAD_NONE) {
-        made &= json_put(object, "offload_param_ratio", json_number(params->ratio));
-        made &= json_put(object, "params_in_host", json_count(params->max_in_cpu_elems));
+        json_put(object_p, "offload_param_ratio", json_number(params->ratio));
+        json_put(object_p, "params_in_host", json_count(params->max_in_cpu_elems));
     }
-    return made;
 }
 
 static json_t *row_object(const plan_options_t *options, const plan_row_t *row) {
     json_t *object = json_object();
     int group_size = plan_row_group_size(options, row);
-    bool made = json_put(object, "stage", json_count((uint64_t)row->stage));
-    made &= json_put(object, "shard_group_size", json_count((uint64_t)group_size));
-    made &= json_put(object, "offload_optimizer", json_string(train_offload_name(row->optimizer)));
-    made &= json_put(object, "offload_params", json_string(train_offload_name(row->params)));
-    made &= put_parts(object, &row->config);
-    made &= json_put(object, "recompute", json_string(row->recompute ? "unit" : "none"));
-    made &= json_put(object, "micro_batch", json_count(row->micro_batch));
-    made &= json_put(object, "fits", json_boolean(row->one.fits));
-    made &= json_put(object, "peak_bytes", peaks_object(options, row));
+    json_put(&object, "stage", json_count((uint64_t)row->stage));
+    json_put(&object, "shard_group_size", json_count((uint64_t)group_size));
+    json_put(&object, "offload_optimizer", json_string(train_offload_name(row->optimizer)));
+    json_put(&object, "offload_params", json_string(train_offload_name(row->params)));
+    put_parts(&object, &row->config);
+    json_put(&object, "recompute", json_string(row->recompute ? "unit" : "none"));
+    json_put(&object, "micro_batch", json_count(row->micro_batch));
+    json_put(&object, "fits", json_boolean(row->one.fits));
+    json_put(&object, "peak_bytes", peaks_object(options, row));
     if (row->one.fits) {
-        made &= json_put(object, "step_ms", json_number(1e3 * row->one.plan.step_seconds));
-        made &= json_put(object, "tokens_per_s", json_number(row->tokens_per_s));
-        made &= json_put(object, "time", time_object(&row->one.plan.times));
+        json_put(&object, "step_ms", json_number(1e3 * row->one.plan.step_seconds));
+        json_put(&object, "tokens_per_s", json_number(row->tokens_per_s));
+        json_put(&object, "time", time_object(&row->one.plan.times));
     } else {
-        made &= json_put(object, "lack", plan_lack_object(&row->one.lack));
-        made &= json_put(object, "message", json_text(row->one.message));
-    }
-    if (!made) {
-        json_decref(object);
-        return NULL;
+        json_put(&object, "lack", plan_lack_object(&row->one.lack));
+        json_put(&object, "message", json_text(row->one.message));
     }
     return object;
 }
@@ -89,50 +78,40 @@ static json_t *recommendation_object(const plan_options_t *options, const plan_r
     plan_command_options(options, row, &run_text);
     plan_command_beside_file(options, row, &rest_text);
     plan_words_why(rows, &why_text);
-    bool made = json_put(object, "plan", json_count(rows->recommended));
-    made &= json_put(object, "why", json_text(why));
-    made &= json_put(object, "options", json_text(run));
-    made &= json_put(object, "options_with_config", json_text(rest));
-    made &= plan_command_file(options, row, &file) == ZR_OK;
-    made = made && json_put(object, "config", json_loads(file, 0, NULL));
+    json_put(&object, "plan", json_count(rows->recommended));
+    json_put(&object, "why", json_text(why));
+    json_put(&object, "options", json_text(run));
+    json_put(&object, "options_with_config", json_text(rest));
+    bool has_file = plan_command_file(options, row, &file) == ZR_OK;
+    json_put(&object, "config", has_file ? json_loads(file, 0, NULL) : NULL);
     free(file);
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
     return object;
 }
 
 static json_t *hardware_object(const plan_options_t *options) {
     json_t *object = json_object();
-    bool made = json_put(object, "name", json_text(options->hardware.name));
-    made &= json_put(object, "kind", json_string(zr_hardware_kind_name(options->hardware.kind)));
-    made &= json_put(object, "rates", json_string(options->is_this ? "not measured" : "described"));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "name", json_text(options->hardware.name));
+    json_put(&object, "kind", json_string(zr_hardware_kind_name(options->hardware.kind)));
+    json_put(&object, "rates", json_string(options->is_this ? "not measured" : "described"));
     return object;
 }
 
 bool plan_report_json(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {
     const train_options_t *run = &options->run;
     json_t *object = json_object(), *plans = json_array();
-    bool made = json_put(object, "result", json_string(rows->n_fit > 0 ? "planned" : "none_fits"));
-    made &= json_put(object, "model", train_shape_object(run));
-    made &= json_put(object, "hardware", hardware_object(options));
-    made &= json_put(object, "ranks", json_count((uint64_t)run->n_ranks));
-    made &= json_put(object, "dtype", json_string(zr_dtype_name(run->config.dtype)));
-    made &= json_put(object, "grad_accum", json_count(run->config.grad_accum));
-    made &= json_put(object, "seq", json_count(run->seq));
+    json_put(&object, "result", json_string(rows->n_fit > 0 ? "planned" : "none_fits"));
+    json_put(&object, "model", train_shape_object(run));
+    json_put(&object, "hardware", hardware_object(options));
+    json_put(&object, "ranks", json_count((uint64_t)run->n_ranks));
+    json_put(&object, "dtype", json_string(zr_dtype_name(run->config.dtype)));
+    json_put(&object, "grad_accum", json_count(run->config.grad_accum));
+    json_put(&object, "seq", json_count(run->seq));
     for (size_t i = 0; i < rows->n; i++)
-        made &= json_array_append_new(plans, row_object(options, &rows->all[i])) == 0;
-    made &= json_put(object, "plans", plans);
+        json_append(&plans, row_object(options, &rows->all[i]));
+    json_put(&object, "plans", plans);
     if (rows->n_fit > 0)
-        made &= json_put(object, "recommended", recommendation_object(options, rows));
-    bool printed = made && json_print(object, true, file);
-    json_decref(object);
-    return printed;
+        json_put(&object, "recommended", recommendation_object(options, rows));
+    return json_print_new(object, file);
 }
 
 /* ---- for people ------------------------------------------------------------------------------ */

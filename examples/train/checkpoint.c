@@ -25,24 +25,21 @@ uint64_t train_checkpoint_step_sequences(const train_options_t *options) {
 /* What the order of the data depends on. */
 static json_t *data_object(const train_options_t *options, const data_t *data) {
     json_t *object = json_object();
-    bool made = json_put(object, "kind", json_string(data_kind(data)));
-    made &= json_put(object, "tokens", json_count(data_n_tokens(data)));
-    made &= json_put(object, "seq", json_count(options->seq));
-    made &= json_put(object, "seq_min", json_count(options->seq_min));
-    made &= json_put(object, "seed", json_count(options->seed));
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "kind", json_string(data_kind(data)));
+    json_put(&object, "tokens", json_count(data_n_tokens(data)));
+    json_put(&object, "seq", json_count(options->seq));
+    json_put(&object, "seq_min", json_count(options->seq_min));
+    json_put(&object, "seed", json_count(options->seed));
+    return object;
 }
 
 static char *trainer_text(const train_options_t *options, const data_t *data,
                           uint64_t n_sequences) {
     json_t *object = json_object();
-    bool made = json_put(object, "model", gpt_shape_json(&options->shape));
-    made &= json_put(object, "data", data_object(options, data));
-    made &= json_put(object, "sequences", json_count(n_sequences));
-    char *text = made ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_put(&object, "model", gpt_shape_json(&options->shape));
+    json_put(&object, "data", data_object(options, data));
+    json_put(&object, "sequences", json_count(n_sequences));
+    char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;
 }

@@ -18,19 +18,15 @@
 /* Waiting for NVMe is a part where there is any; collectives beside compute are no part of it. */
 static json_t *time_object(const train_options_t *options, const train_time_t *time) {
     json_t *object = json_object();
-    bool made = json_put(object, "compute", json_number(time->compute));
-    made &= json_put(object, "comm", json_number(time->comm));
-    made &= json_put(object, "optimizer", json_number(time->optimizer));
-    made &= json_put(object, "stall", json_number(time->stall));
-    made &= json_put(object, "data", json_number(time->data));
+    json_put(&object, "compute", json_number(time->compute));
+    json_put(&object, "comm", json_number(time->comm));
+    json_put(&object, "optimizer", json_number(time->optimizer));
+    json_put(&object, "stall", json_number(time->stall));
+    json_put(&object, "data", json_number(time->data));
     if (time->beside > 0)
-        made &= json_put(object, "beside", json_number(time->beside));
+        json_put(&object, "beside", json_number(time->beside));
     if (train_options_use_nvme(options))
-        made &= json_put(object, "io", json_number(time->io));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+        json_put(&object, "io", json_number(time->io));
     return object;
 }
 
@@ -38,23 +34,23 @@ zr_status_t train_report_log_step(FILE *file, const train_options_t *options,
                                   const train_step_line_t *line, const zr_log_t *log) {
     const zr_step_report_t *report = &line->report;
     json_t *object = json_object();
-    bool made = json_put(object, "step", json_count(report->step));
-    made &= json_put(object, "loss", json_number(line->loss));
-    made &= json_put(object, "lr", json_number(report->lr));
-    made &= json_put(object, "norm", json_number(report->gradient_norm));
-    made &= json_put(object, "clip", json_number(report->clip_factor));
-    made &= json_put(object, "skipped", json_boolean(report->skipped));
-    made &= json_put(object, "tokens", json_count(line->n_tokens));
-    made &= json_put(object, "step_ms", json_number(1e3 * line->seconds));
-    made &= json_put(object, "tokens_per_s", json_number(line->tokens_per_s));
+    json_put(&object, "step", json_count(report->step));
+    json_put(&object, "loss", json_number(line->loss));
+    json_put(&object, "lr", json_number(report->lr));
+    json_put(&object, "norm", json_number(report->gradient_norm));
+    json_put(&object, "clip", json_number(report->clip_factor));
+    json_put(&object, "skipped", json_boolean(report->skipped));
+    json_put(&object, "tokens", json_count(line->n_tokens));
+    json_put(&object, "step_ms", json_number(1e3 * line->seconds));
+    json_put(&object, "tokens_per_s", json_number(line->tokens_per_s));
     if (options->n_ranks > 1) {
-        made &= json_put(object, "slowest_rank", json_count((uint64_t)line->slowest.rank));
-        made &= json_put(object, "excess_ms", json_number(1e3 * line->slowest.excess_seconds));
+        json_put(&object, "slowest_rank", json_count((uint64_t)line->slowest.rank));
+        json_put(&object, "excess_ms", json_number(1e3 * line->slowest.excess_seconds));
     }
     if (options->config.wall_clock_breakdown)
-        made &= json_put(object, "time", time_object(options, &line->time));
+        json_put(&object, "time", time_object(options, &line->time));
     errno = 0;
-    bool printed = made && json_print(object, false, file);
+    bool made = object != NULL, printed = json_print(object, false, file);
     int error = errno;
     json_decref(object);
     if (!made)
@@ -93,12 +89,8 @@ void train_report_progress(messages_t *messages, const train_options_t *options,
 json_t *train_shape_object(const train_options_t *options) {
     const gpt_shape_t *shape = &options->shape;
     json_t *object = gpt_shape_json(shape);
-    bool made = json_put(object, "name", json_string(options->model));
-    made &= json_put(object, "parameters", json_count(gpt_n_params(shape)));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "name", json_string(options->model));
+    json_put(&object, "parameters", json_count(gpt_n_params(shape)));
     return object;
 }
 
@@ -107,13 +99,9 @@ static json_t *model_object(const train_options_t *options, const train_result_t
     json_t *object = train_shape_object(options);
     if (size->n_units == 0)
         return object;
-    bool made = json_put(object, "trainable", json_count(size->trainable_elems));
-    made &= json_put(object, "frozen", json_count(size->frozen_elems));
-    made &= json_put(object, "units", json_count(size->n_units));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "trainable", json_count(size->trainable_elems));
+    json_put(&object, "frozen", json_count(size->frozen_elems));
+    json_put(&object, "units", json_count(size->n_units));
     return object;
 }
 
@@ -126,29 +114,20 @@ static json_t *padding_object(const zr_model_size_t *size) {
 
 static json_t *peak_object(const train_peak_t *peak, zr_tier_t tier) {
     json_t *object = json_object(), *tags = json_object();
-    bool made = json_put(object, "live", json_count(peak->live));
-    made &= json_put(object, "reserved", json_count(peak->reserved));
+    json_put(&object, "live", json_count(peak->live));
+    json_put(&object, "reserved", json_count(peak->reserved));
     for (int tag = 0; tag < ZR_N_TAGS; tag++)
         if (tier != ZR_TIER_NVME || train_tag_is_on_drives((zr_tag_t)tag))
-            made &= json_put(tags, zr_tag_name((zr_tag_t)tag), json_count(peak->by_tag[tag]));
-    made &= json_put(object, "tags", tags);
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+            json_put(&tags, zr_tag_name((zr_tag_t)tag), json_count(peak->by_tag[tag]));
+    json_put(&object, "tags", tags);
     return object;
 }
 
 json_t *train_peaks_object(const train_peak_t peaks[ZR_N_TIERS], bool has_drives) {
     json_t *object = json_object();
-    bool made = true;
     for (int tier = ZR_TIER_DEVICE; tier <= (has_drives ? ZR_TIER_NVME : ZR_TIER_HOST); tier++)
-        made &= json_put(object, zr_tier_name((zr_tier_t)tier),
-                         peak_object(&peaks[tier], (zr_tier_t)tier));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+        json_put(&object, zr_tier_name((zr_tier_t)tier),
+                 peak_object(&peaks[tier], (zr_tier_t)tier));
     return object;
 }
 
@@ -165,225 +144,177 @@ static json_t *nvme_bytes_object(const train_result_t *result) {
 
 static json_t *class_object(const train_class_peak_t *peak) {
     json_t *object = json_object();
-    bool made = json_put(object, "live", json_count(peak->live));
-    made &= json_put(object, "reserved", json_count(peak->reserved));
-    made &= json_put(object, "largest_hole", json_count(peak->largest_hole));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "live", json_count(peak->live));
+    json_put(&object, "reserved", json_count(peak->reserved));
+    json_put(&object, "largest_hole", json_count(peak->largest_hole));
     return object;
 }
 
 static json_t *plan_object(const zr_replay_plan_t *plan) {
     json_t *object = json_object();
-    bool made = json_put(object, "allocations", json_count(plan->n_allocations));
-    made &= json_put(object, "max_live", json_count(plan->max_live_bytes));
-    made &= json_put(object, "bound", json_count(plan->bound_bytes));
-    made &= json_put(object, "height", json_count(plan->height_bytes));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "allocations", json_count(plan->n_allocations));
+    json_put(&object, "max_live", json_count(plan->max_live_bytes));
+    json_put(&object, "bound", json_count(plan->bound_bytes));
+    json_put(&object, "height", json_count(plan->height_bytes));
     return object;
 }
 
 static json_t *replay_object(const zr_replay_statistics_t *replay) {
     json_t *object = json_object();
-    bool made = json_put(object, "plans", json_count(replay->n_plans));
-    made &= json_put(object, "plans_dropped", json_count(replay->n_dropped));
-    made &= json_put(object, "plan_seconds", json_real(replay->plan_seconds));
-    made &= json_put(object, "steps", json_count(replay->n_steps));
-    made &= json_put(object, "steps_followed", json_count(replay->n_clean_steps));
-    made &= json_put(object, "planned", json_count(replay->n_planned));
-    made &= json_put(object, "unplanned", json_count(replay->n_unplanned));
-    made &= json_put(object, "left_out", json_count(replay->n_left_out));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "plans", json_count(replay->n_plans));
+    json_put(&object, "plans_dropped", json_count(replay->n_dropped));
+    json_put(&object, "plan_seconds", json_real(replay->plan_seconds));
+    json_put(&object, "steps", json_count(replay->n_steps));
+    json_put(&object, "steps_followed", json_count(replay->n_clean_steps));
+    json_put(&object, "planned", json_count(replay->n_planned));
+    json_put(&object, "unplanned", json_count(replay->n_unplanned));
+    json_put(&object, "left_out", json_count(replay->n_left_out));
     return object;
 }
 
 /* Peaks by class, and the plan, per tier. */
 static json_t *memory_object(const train_result_t *result) {
     json_t *object = json_object();
-    bool made = true;
     if (result->replay.is_on)
-        made &= json_put(object, "replay", replay_object(&result->replay));
+        json_put(&object, "replay", replay_object(&result->replay));
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
         json_t *classes = json_object();
         for (int i = 0; i < ZR_N_CLASSES; i++)
-            made &=
-                json_put(classes, zr_class_name(i), class_object(&result->peak[tier].by_class[i]));
+            json_put(&classes, zr_class_name(i), class_object(&result->peak[tier].by_class[i]));
         json_t *memory = json_object();
-        made &= json_put(memory, "classes", classes);
+        json_put(&memory, "classes", classes);
         if (result->replay.has_plan)
-            made &= json_put(memory, "plan", plan_object(&result->replay.plans[tier]));
-        made &= json_put(object, zr_tier_name((zr_tier_t)tier), memory);
-    }
-    if (!made) {
-        json_decref(object);
-        return NULL;
+            json_put(&memory, "plan", plan_object(&result->replay.plans[tier]));
+        json_put(&object, zr_tier_name((zr_tier_t)tier), memory);
     }
     return object;
 }
 
 static json_t *sent_object(const uint64_t *bytes_sent) {
     json_t *object = json_object();
-    bool made = true;
     for (int i = 0; i <= ZR_BROADCAST; i++)
-        made &= json_put(object, zr_collective_name((zr_collective_t)i), json_count(bytes_sent[i]));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+        json_put(&object, zr_collective_name((zr_collective_t)i), json_count(bytes_sent[i]));
     return object;
 }
 
 static json_t *levels_object(const train_result_t *result) {
     json_t *object = json_object();
-    bool made =
-        json_put(object, "within_groups", sent_object(result->level_bytes_sent[ZR_LEVEL_GROUP]));
-    made &= json_put(object, "between_groups",
-                     sent_object(result->level_bytes_sent[ZR_LEVEL_REPLICAS]));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "within_groups", sent_object(result->level_bytes_sent[ZR_LEVEL_GROUP]));
+    json_put(&object, "between_groups", sent_object(result->level_bytes_sent[ZR_LEVEL_REPLICAS]));
     return object;
 }
 
 static json_t *data_object(const train_result_t *result) {
     json_t *object = json_object();
-    bool made = json_put(object, "kind", json_string(result->data_kind));
-    made &= json_put(object, "files", json_count(result->n_data_files));
-    made &= json_put(object, "tokens", json_count(result->n_data_tokens));
-    made &= json_put(object, "windows", json_count(result->n_data_windows));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "kind", json_string(result->data_kind));
+    json_put(&object, "files", json_count(result->n_data_files));
+    json_put(&object, "tokens", json_count(result->n_data_tokens));
+    json_put(&object, "windows", json_count(result->n_data_windows));
     return object;
 }
 
 static json_t *chosen_object(const train_choice_t *choice) {
     json_t *object = json_object();
-    bool made = json_put(object, "options", json_text(choice->options + 1));
-    made &= json_put(object, "why", json_text(choice->why));
-    made &= json_put(object, "plans", json_count(choice->n_plans));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "options", json_text(choice->options + 1));
+    json_put(&object, "why", json_text(choice->why));
+    json_put(&object, "plans", json_count(choice->n_plans));
     return object;
 }
 
-static bool put_planned(json_t *object, const train_planned_t *planned) {
+static void put_planned(json_t **object_p, const train_planned_t *planned) {
     bool has_drives = planned->peak[ZR_TIER_NVME].reserved > 0;
-    bool made = json_put(object, "planned_fits", json_boolean(planned->fits));
-    return json_put(object, "planned_peak_bytes", train_peaks_object(planned->peak, has_drives)) &&
-           made;
+    json_put(object_p, "planned_fits", json_boolean(planned->fits));
+    json_put(object_p, "planned_peak_bytes", train_peaks_object(planned->peak, has_drives));
 }
 
 static json_t *checkpoint_object(const train_options_t *options, const train_result_t *result) {
     const train_saves_t *saves = &result->saves;
     json_t *object = json_object();
-    bool made = json_put(object, "dir", json_text(options->checkpoint.dir));
-    made &= json_put(object, "resumed_at", json_count(result->first_step));
-    made &= json_put(object, "saves", json_count(saves->n_saves));
+    json_put(&object, "dir", json_text(options->checkpoint.dir));
+    json_put(&object, "resumed_at", json_count(result->first_step));
+    json_put(&object, "saves", json_count(saves->n_saves));
     if (saves->n_saves > 0)
-        made &= json_put(object, "last", json_string(saves->last));
-    made &= json_put(object, "bytes", json_count(saves->n_bytes));
-    made &= json_put(object, "seconds", json_number(saves->seconds));
-    made &= json_put(object, "write_seconds", json_number(saves->write_seconds));
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+        json_put(&object, "last", json_string(saves->last));
+    json_put(&object, "bytes", json_count(saves->n_bytes));
+    json_put(&object, "seconds", json_number(saves->seconds));
+    json_put(&object, "write_seconds", json_number(saves->write_seconds));
+    return object;
 }
 
 static json_t *trace_object(const train_options_t *options, const train_trace_result_t *trace) {
     json_t *object = json_object();
-    bool made = json_put(object, "file", json_text(options->trace_path));
-    made &= json_put(object, "first_step", json_count(trace->first_step));
-    made &= json_put(object, "last_step", json_count(trace->last_step));
-    made &= json_put(object, "events", json_count(trace->n_events));
-    made &= json_put(object, "left_out", json_count(trace->n_left_out));
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "file", json_text(options->trace_path));
+    json_put(&object, "first_step", json_count(trace->first_step));
+    json_put(&object, "last_step", json_count(trace->last_step));
+    json_put(&object, "events", json_count(trace->n_events));
+    json_put(&object, "left_out", json_count(trace->n_left_out));
+    return object;
 }
 
 /* Before it is open, nobody knows. */
-static bool put_device(json_t *object, const train_result_t *result) {
+static void put_device(json_t **object_p, const train_result_t *result) {
     if (result->device[0] == '\0')
-        return true;
-    bool made = json_put(object, "overlap_comm", json_boolean(result->overlaps));
-    made &= json_put(object, "threads", json_count(result->n_threads));
-    return json_put(object, "device", json_string(result->device)) && made;
+        return;
+    json_put(object_p, "overlap_comm", json_boolean(result->overlaps));
+    json_put(object_p, "threads", json_count(result->n_threads));
+    json_put(object_p, "device", json_string(result->device));
 }
 
-static bool put_memory(json_t *object, const train_result_t *result) {
-    bool made = true;
+static void put_memory(json_t **object_p, const train_result_t *result) {
     if (result->has_memory)
-        made &= json_put(object, "peak_bytes",
-                         train_peaks_object(result->peak, train_result_has_store(result)));
+        json_put(object_p, "peak_bytes",
+                 train_peaks_object(result->peak, train_result_has_store(result)));
     if (result->planned.is_made)
-        made &= put_planned(object, &result->planned);
+        put_planned(object_p, &result->planned);
     size_t resident = process_peak_resident_bytes();
     if (resident != 0)
-        made &= json_put(object, "peak_resident_bytes", json_count(resident));
+        json_put(object_p, "peak_resident_bytes", json_count(resident));
     if (result->has_memory)
-        made &= json_put(object, "memory", memory_object(result));
-    return made;
+        json_put(object_p, "memory", memory_object(result));
 }
 
 /* What is known once the model is made, and its parts are placed. */
-static bool put_placed(json_t *object, const train_options_t *options,
+static void put_placed(json_t **object_p, const train_options_t *options,
                        const train_result_t *result) {
     if (result->size.n_units == 0)
-        return true;
-    bool made = json_put(object, "padding", padding_object(&result->size));
+        return;
+    json_put(object_p, "padding", padding_object(&result->size));
     if (options->config.offload_optimizer.device != ZR_OFFLOAD_NONE ||
         options->config.offload_param.device != ZR_OFFLOAD_NONE ||
         options->offload_activations != ZR_OFFLOAD_NONE)
-        made &= json_put(object, "offload", train_offload_object(options, result));
-    return made;
+        json_put(object_p, "offload", train_offload_object(options, result));
 }
 
-static bool put_common(json_t *object, const train_options_t *options,
+static void put_common(json_t **object_p, const train_options_t *options,
                        const train_result_t *result) {
     const zr_config_t *c = &options->config;
-    bool made = json_put(object, "stage", json_count((uint64_t)c->stage));
-    made &= json_put(object, "ranks", json_count((uint64_t)options->n_ranks));
+    json_put(object_p, "stage", json_count((uint64_t)c->stage));
+    json_put(object_p, "ranks", json_count((uint64_t)options->n_ranks));
     int n_shards = zr_config_n_shards(c, options->n_ranks);
-    made &= json_put(object, "shard_group_size", json_count((uint64_t)n_shards));
-    made &= put_device(object, result);
-    made &= json_put(object, "dtype", json_string(zr_dtype_name(c->dtype)));
-    made &= json_put(object, "micro_batch", json_count(c->micro_batch));
-    made &= json_put(object, "grad_accum", json_count(c->grad_accum));
-    made &= json_put(object, "seq", json_count(options->seq));
-    made &= json_put(object, "seq_min", json_count(options->seq_min));
-    made &= json_put(object, "recompute", json_string(options->recompute ? "unit" : "none"));
-    made &= json_put(object, "model", model_object(options, result));
+    json_put(object_p, "shard_group_size", json_count((uint64_t)n_shards));
+    put_device(object_p, result);
+    json_put(object_p, "dtype", json_string(zr_dtype_name(c->dtype)));
+    json_put(object_p, "micro_batch", json_count(c->micro_batch));
+    json_put(object_p, "grad_accum", json_count(c->grad_accum));
+    json_put(object_p, "seq", json_count(options->seq));
+    json_put(object_p, "seq_min", json_count(options->seq_min));
+    json_put(object_p, "recompute", json_string(options->recompute ? "unit" : "none"));
+    json_put(object_p, "model", model_object(options, result));
     if (result->data_kind != NULL)
-        made &= json_put(object, "data", data_object(result));
-    made &= put_placed(object, options, result);
-    made &= json_put(object, "steps", json_count(result->n_steps));
-    made &= json_put(object, "n_skipped", json_count(result->n_skipped));
-    made &= json_put(object, "tokens", json_count(result->n_trained_tokens));
+        json_put(object_p, "data", data_object(result));
+    put_placed(object_p, options, result);
+    json_put(object_p, "steps", json_count(result->n_steps));
+    json_put(object_p, "n_skipped", json_count(result->n_skipped));
+    json_put(object_p, "tokens", json_count(result->n_trained_tokens));
     if (options->choice.options[0] != '\0')
-        made &= json_put(object, "chosen", chosen_object(&options->choice));
-    made &= put_memory(object, result);
+        json_put(object_p, "chosen", chosen_object(&options->choice));
+    put_memory(object_p, result);
     if (options->checkpoint.dir != NULL)
-        made &= json_put(object, "checkpoint", checkpoint_object(options, result));
+        json_put(object_p, "checkpoint", checkpoint_object(options, result));
     if (train_options_use_nvme(options))
-        made &= json_put(object, "nvme_bytes", nvme_bytes_object(result));
+        json_put(object_p, "nvme_bytes", nvme_bytes_object(result));
     if (result->trace.is_written)
-        made &= json_put(object, "trace", trace_object(options, &result->trace));
-    return made;
+        json_put(object_p, "trace", trace_object(options, &result->trace));
 }
 
 /* Whether what was trained can be used. */
@@ -412,37 +343,31 @@ static double excess_ms(const train_result_t *result) {
 
 static json_t *slowest_object(const train_result_t *result) {
     json_t *object = json_object();
-    bool made = json_put(object, "rank", json_count((uint64_t)result->slowest_rank));
-    made &= json_put(object, "steps", json_count(result->slowest.n_steps));
-    made &= json_put(object, "excess_ms", json_number(excess_ms(result)));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "rank", json_count((uint64_t)result->slowest_rank));
+    json_put(&object, "steps", json_count(result->slowest.n_steps));
+    json_put(&object, "excess_ms", json_number(excess_ms(result)));
     return object;
 }
 
-static bool put_success(json_t *object, const train_options_t *options,
+static void put_success(json_t **object_p, const train_options_t *options,
                         const train_result_t *result) {
     bool has_trained = result->n_steps > result->first_step;
     json_t *loss = json_object();
-    bool made = json_put(loss, "first", json_number(has_trained ? result->first_loss : NAN));
-    made &= json_put(loss, "last", json_number(has_trained ? result->last_loss : NAN));
-    made &= json_put(object, "loss", loss);
-    made &= json_put(object, "step_ms", json_number(has_trained ? result->step_ms : NAN));
-    made &= json_put(object, "tokens_per_s", json_number(has_trained ? result->tokens_per_s : NAN));
-    made &= json_put(object, "weights_xxh3", json_hex(result->weights.xxh3));
-    made &= json_put(object, "non_finite_weights", json_count(result->weights.n_non_finite));
-    made &= json_put(object, "finite", json_boolean(is_finite(result)));
-    made &= json_put(object, "comm_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_MODEL]));
-    made &=
-        json_put(object, "comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL]));
+    json_put(&loss, "first", json_number(has_trained ? result->first_loss : NAN));
+    json_put(&loss, "last", json_number(has_trained ? result->last_loss : NAN));
+    json_put(object_p, "loss", loss);
+    json_put(object_p, "step_ms", json_number(has_trained ? result->step_ms : NAN));
+    json_put(object_p, "tokens_per_s", json_number(has_trained ? result->tokens_per_s : NAN));
+    json_put(object_p, "weights_xxh3", json_hex(result->weights.xxh3));
+    json_put(object_p, "non_finite_weights", json_count(result->weights.n_non_finite));
+    json_put(object_p, "finite", json_boolean(is_finite(result)));
+    json_put(object_p, "comm_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_MODEL]));
+    json_put(object_p, "comm_control_bytes", sent_object(result->bytes_sent[ZR_TRAFFIC_CONTROL]));
     if (zr_config_n_shards(&options->config, options->n_ranks) < options->n_ranks)
-        made &= json_put(object, "comm_levels", levels_object(result));
-    made &= json_put(object, "time", time_object(options, &result->time));
+        json_put(object_p, "comm_levels", levels_object(result));
+    json_put(object_p, "time", time_object(options, &result->time));
     if (result->n_delayed_steps > 0)
-        made &= json_put(object, "slowest_rank", slowest_object(result));
-    return made;
+        json_put(object_p, "slowest_rank", slowest_object(result));
 }
 
 /* ---- of each rank ---- */
@@ -455,44 +380,33 @@ static json_t *size_object(const train_peak_t *peak) {
 static json_t *sizes_object(const train_result_t *own) {
     json_t *object = json_object();
     train_peak_t of_drives = train_sum_peak_of_drives(own);
-    bool made = json_put(object, "device", size_object(&own->peak[ZR_TIER_DEVICE]));
-    made &= json_put(object, "host", size_object(&own->peak[ZR_TIER_HOST]));
+    json_put(&object, "device", size_object(&own->peak[ZR_TIER_DEVICE]));
+    json_put(&object, "host", size_object(&own->peak[ZR_TIER_HOST]));
     if (train_result_has_store(own))
-        made &= json_put(object, "nvme", size_object(&of_drives));
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+        json_put(&object, "nvme", size_object(&of_drives));
+    return object;
 }
 
 /* Processes have memory of their own; threads are one process. */
 static json_t *rank_object(const train_options_t *options, int rank, const train_result_t *own) {
     json_t *object = json_object();
     bool has_steps = own->n_steps > own->first_step;
-    bool made = json_put(object, "rank", json_count((uint64_t)rank));
-    made &= json_put(object, "step_ms", json_number(has_steps ? own->step_ms : NAN));
-    made &= json_put(object, "own_ms", json_number(has_steps ? own->own_ms : NAN));
+    json_put(&object, "rank", json_count((uint64_t)rank));
+    json_put(&object, "step_ms", json_number(has_steps ? own->step_ms : NAN));
+    json_put(&object, "own_ms", json_number(has_steps ? own->own_ms : NAN));
     if (own->has_memory)
-        made &= json_put(object, "peak_bytes", sizes_object(own));
+        json_put(&object, "peak_bytes", sizes_object(own));
     if (options->is_launched && own->peak_resident_bytes != 0)
-        made &= json_put(object, "peak_resident_bytes", json_count(own->peak_resident_bytes));
-    if (made)
-        return object;
-    json_decref(object);
-    return NULL;
+        json_put(&object, "peak_resident_bytes", json_count(own->peak_resident_bytes));
+    return object;
 }
 
-static bool put_ranks(json_t *object, const train_options_t *options, const zero_train_t *run) {
+static void put_ranks(json_t **object_p, const train_options_t *options, const zero_train_t *run) {
     json_t *ranks = json_array();
     int n_known = 0, first = zero_train_first_known(run, &n_known);
-    bool made = ranks != NULL;
-    for (int rank = first; rank < first + n_known && made; rank++)
-        made = json_array_append_new(
-                   ranks, rank_object(options, rank, zero_train_result_of(run, rank))) == 0;
-    if (made)
-        return json_put(object, "per_rank", ranks);
-    json_decref(ranks);
-    return false;
+    for (int rank = first; rank < first + n_known; rank++)
+        json_append(&ranks, rank_object(options, rank, zero_train_result_of(run, rank)));
+    json_put(object_p, "per_rank", ranks);
 }
 
 bool train_report_json(const train_options_t *options, const zero_train_t *run,
@@ -501,21 +415,19 @@ bool train_report_json(const train_options_t *options, const zero_train_t *run,
     bool failed = result->status != ZR_OK, is_saved = options->checkpoint.dir != NULL;
     bool is_lost = failed || (result->interrupted && !is_saved);
     const char *outcome = is_lost ? "failed" : result->interrupted ? "saved" : "trained";
-    bool made = json_put(object, "result", json_string(outcome));
+    json_put(&object, "result", json_string(outcome));
     if (result->interrupted)
-        made &= json_put(object, "interrupted", json_true());
+        json_put(&object, "interrupted", json_true());
     if (failed)
-        made &= json_put(object, "error", json_string(zr_status_name(result->status)));
+        json_put(&object, "error", json_string(zr_status_name(result->status)));
     if (is_lost)
-        made &= json_put(object, "message", json_text(message));
-    made &= put_common(object, options, result);
+        json_put(&object, "message", json_text(message));
+    put_common(&object, options, result);
     if (run != NULL)
-        made &= put_ranks(object, options, run);
+        put_ranks(&object, options, run);
     if (!failed && result->n_steps > 0)
-        made &= put_success(object, options, result);
-    bool printed = made && json_print(object, true, file);
-    json_decref(object);
-    return printed;
+        put_success(&object, options, result);
+    return json_print_new(object, file);
 }
 
 /* ---- for people ------------------------------------------------------------------------- */

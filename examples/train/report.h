@@ -64,7 +64,7 @@ json_t *train_shape_object(const train_options_t *options);
 /** A number per tier. */
 json_t *train_tiers_object(const size_t counts[ZR_N_TIERS]);
 /** Put what is written per day, of all together, and what it means for the drives. */
-bool train_put_endurance(json_t *object, const train_options_t *options,
+void train_put_endurance(json_t **object_p, const train_options_t *options,
                          const train_result_t *result);
 /** The same for people; nothing when nothing was offloaded. */
 void train_offload_summary(const train_options_t *options, const train_result_t *result,

@@ -76,77 +76,66 @@ static json_t *copies_object(const train_offload_t *offload, uint64_t bytes) {
     return json_pack("{s:I, s:f}", "bytes", (json_int_t)bytes, "bytes_per_s", rate(offload, bytes));
 }
 
-bool train_put_endurance(json_t *object, const train_options_t *options,
+void train_put_endurance(json_t **object_p, const train_options_t *options,
                          const train_result_t *result) {
     double per_day = bytes_per_day(result);
-    bool made = json_put(object, "bytes_per_day", json_number(per_day));
+    json_put(object_p, "bytes_per_day", json_number(per_day));
     if (options->nvme_tbw_bytes > 0) {
-        made &= json_put(object, "tbw_bytes", json_count(options->nvme_tbw_bytes));
+        json_put(object_p, "tbw_bytes", json_count(options->nvme_tbw_bytes));
         if (per_day > 0)
-            made &= json_put(object, "endurance_days",
-                             json_number((double)options->nvme_tbw_bytes / per_day));
+            json_put(object_p, "endurance_days",
+                     json_number((double)options->nvme_tbw_bytes / per_day));
     }
-    return made;
 }
 
 static json_t *nvme_object(const train_options_t *options, const train_result_t *result) {
     const train_offload_t *offload = &result->offload;
     json_t *object = json_object();
-    bool made = json_put(object, "paths", json_text(options->config.nvme.paths));
-    made &= json_put(object, "direct", json_boolean(offload->is_direct));
-    made &= json_put(object, "registered", json_boolean(offload->is_registered));
-    made &= json_put(object, "verified", json_boolean(options->config.nvme.verify));
-    made &= json_put(object, "checksum_seconds", json_number(offload->checksum_seconds));
-    made &= json_put(object, "read", direction_object(offload, ZR_STORE_GET));
-    made &= json_put(object, "written", direction_object(offload, ZR_STORE_PUT));
-    made &= train_put_endurance(object, options, result);
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "paths", json_text(options->config.nvme.paths));
+    json_put(&object, "direct", json_boolean(offload->is_direct));
+    json_put(&object, "registered", json_boolean(offload->is_registered));
+    json_put(&object, "verified", json_boolean(options->config.nvme.verify));
+    json_put(&object, "checksum_seconds", json_number(offload->checksum_seconds));
+    json_put(&object, "read", direction_object(offload, ZR_STORE_GET));
+    json_put(&object, "written", direction_object(offload, ZR_STORE_PUT));
+    train_put_endurance(&object, options, result);
     return object;
 }
 
 /* Of the optimizer's state. */
-static bool put_optimizer(json_t *object, const train_options_t *options,
+static void put_optimizer(json_t **object_p, const train_options_t *options,
                           const train_result_t *result) {
     const train_offload_t *offload = &result->offload;
     const zr_offload_options_t *asked = &options->config.offload_optimizer;
-    bool made = json_put(object, "ratio", json_number(asked->ratio));
-    made &= json_put(object, "largest_group_elems", json_count(offload->largest_group_elems));
-    made &= json_put(object, "groups", train_tiers_object(offload->n_groups));
-    made &= json_put(object, "state_bytes", train_tiers_object(offload->state_bytes));
+    json_put(object_p, "ratio", json_number(asked->ratio));
+    json_put(object_p, "largest_group_elems", json_count(offload->largest_group_elems));
+    json_put(object_p, "groups", train_tiers_object(offload->n_groups));
+    json_put(object_p, "state_bytes", train_tiers_object(offload->state_bytes));
     if (offload->largest_group_elems > 0) {
         char why[192];
         explain_update(options, offload, why, sizeof(why));
-        made &= json_put(object, "update", json_string(update_place(options, offload)));
-        made &= json_put(object, "update_reason", json_string(why));
+        json_put(object_p, "update", json_string(update_place(options, offload)));
+        json_put(object_p, "update_reason", json_string(why));
     }
-    made &= json_put(object, "update_seconds", json_number(offload->update_seconds));
-    made &= json_put(object, "early_groups", json_integer((json_int_t)offload->n_early_groups));
-    made &= json_put(object, "gradients_down", copies_object(offload, offload->copied_down_bytes));
-    made &= json_put(object, "parameters_up", copies_object(offload, offload->copied_up_bytes));
+    json_put(object_p, "update_seconds", json_number(offload->update_seconds));
+    json_put(object_p, "early_groups", json_integer((json_int_t)offload->n_early_groups));
+    json_put(object_p, "gradients_down", copies_object(offload, offload->copied_down_bytes));
+    json_put(object_p, "parameters_up", copies_object(offload, offload->copied_up_bytes));
     if (offload->has_store)
-        made &= json_put(object, "nvme", nvme_object(options, result));
-    return made;
+        json_put(object_p, "nvme", nvme_object(options, result));
 }
 
 json_t *train_offload_object(const train_options_t *options, const train_result_t *result) {
     const zr_config_t *c = &options->config;
     json_t *object = json_object();
-    bool made =
-        json_put(object, "optimizer", json_string(train_offload_name(c->offload_optimizer.device)));
-    made &= json_put(object, "auto", json_boolean(options->auto_optimizer || options->auto_params));
+    json_put(&object, "optimizer", json_string(train_offload_name(c->offload_optimizer.device)));
+    json_put(&object, "auto", json_boolean(options->auto_optimizer || options->auto_params));
     if (c->offload_optimizer.device != ZR_OFFLOAD_NONE)
-        made &= put_optimizer(object, options, result);
+        put_optimizer(&object, options, result);
     if (c->offload_param.device != ZR_OFFLOAD_NONE)
-        made &= json_put(object, "params", train_params_object(options, result));
+        json_put(&object, "params", train_params_object(options, result));
     if (options->offload_activations != ZR_OFFLOAD_NONE)
-        made &= json_put(object, "activations", train_activations_object(options, result));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+        json_put(&object, "activations", train_activations_object(options, result));
     return object;
 }
 

@@ -24,39 +24,30 @@ static json_t *written_object(const train_offload_params_t *params) {
 static json_t *nvme_object(const train_options_t *options, const train_result_t *result) {
     const train_offload_params_t *params = &result->offload.params;
     json_t *object = json_object();
-    bool made = json_put(object, "paths", json_text(options->config.nvme.paths));
-    made &= json_put(object, "direct", json_boolean(params->is_direct));
-    made &= json_put(object, "registered", json_boolean(params->is_registered));
-    made &= json_put(object, "verified", json_boolean(options->config.nvme.verify));
-    made &= json_put(object, "checksum_seconds", json_number(params->checksum_seconds));
-    made &= json_put(object, "buffers", json_count(params->n_buffers));
-    made &= json_put(object, "buffer_bytes", json_count(params->staging_bytes));
-    made &= json_put(object, "read", read_object(params));
-    made &= json_put(object, "written", written_object(params));
-    made &= train_put_endurance(object, options, result);
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+    json_put(&object, "paths", json_text(options->config.nvme.paths));
+    json_put(&object, "direct", json_boolean(params->is_direct));
+    json_put(&object, "registered", json_boolean(params->is_registered));
+    json_put(&object, "verified", json_boolean(options->config.nvme.verify));
+    json_put(&object, "checksum_seconds", json_number(params->checksum_seconds));
+    json_put(&object, "buffers", json_count(params->n_buffers));
+    json_put(&object, "buffer_bytes", json_count(params->staging_bytes));
+    json_put(&object, "read", read_object(params));
+    json_put(&object, "written", written_object(params));
+    train_put_endurance(&object, options, result);
     return object;
 }
 
 json_t *train_params_object(const train_options_t *options, const train_result_t *result) {
     const train_offload_params_t *params = &result->offload.params;
     json_t *object = json_object();
-    bool made = json_put(object, "device",
-                         json_string(train_offload_name(options->config.offload_param.device)));
-    made &= json_put(object, "ratio", json_number(options->config.offload_param.ratio));
-    made &= json_put(object, "bytes", train_tiers_object(params->bytes));
-    made &= json_put(object, "copied_up_bytes", json_integer((json_int_t)params->copied_up_bytes));
-    made &=
-        json_put(object, "copied_down_bytes", json_integer((json_int_t)params->copied_down_bytes));
+    json_put(&object, "device",
+             json_string(train_offload_name(options->config.offload_param.device)));
+    json_put(&object, "ratio", json_number(options->config.offload_param.ratio));
+    json_put(&object, "bytes", train_tiers_object(params->bytes));
+    json_put(&object, "copied_up_bytes", json_integer((json_int_t)params->copied_up_bytes));
+    json_put(&object, "copied_down_bytes", json_integer((json_int_t)params->copied_down_bytes));
     if (params->has_store)
-        made &= json_put(object, "nvme", nvme_object(options, result));
-    if (!made) {
-        json_decref(object);
-        return NULL;
-    }
+        json_put(&object, "nvme", nvme_object(options, result));
     return object;
 }
 

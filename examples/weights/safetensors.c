@@ -263,17 +263,14 @@ const safetensors_tensor_t *safetensors_find(const safetensors_header_t *header,
 
 static json_t *describe(const safetensors_tensor_t *tensor, uint64_t offset_bytes) {
     json_t *object = json_object(), *shape = json_array();
-    bool good = json_put(object, "dtype", json_string(tensor->type->name));
-    for (int i = 0; good && i < tensor->n_dims; i++)
-        good = json_array_append_new(shape, json_count(tensor->dims[i])) == 0;
-    good = json_put(object, "shape", shape) && good;
-    good = good && json_put(object, "data_offsets",
-                            json_pack("[II]", (json_int_t)offset_bytes,
-                                      (json_int_t)(offset_bytes + tensor->size_bytes)));
-    if (good)
-        return object;
-    json_decref(object);
-    return NULL;
+    json_put(&object, "dtype", json_string(tensor->type->name));
+    for (int i = 0; i < tensor->n_dims; i++)
+        json_append(&shape, json_count(tensor->dims[i]));
+    json_put(&object, "shape", shape);
+    json_put(&object, "data_offsets",
+             json_pack("[II]", (json_int_t)offset_bytes,
+                       (json_int_t)(offset_bytes + tensor->size_bytes)));
+    return object;
 }
 
 /* The header's text, without what aligns it. */
@@ -282,14 +279,15 @@ static char *print_header(const safetensors_tensor_t *tensors, size_t n_tensors,
     json_t *object = json_object();
     /* "pt": Hugging Face reads no file that does not say which library's layout it has. */
     json_t *metadata = json_pack("{s:s}", "format", "pt");
-    bool good = model == NULL || json_put(metadata, SAFETENSORS_MODEL_KEY, json_string(model));
-    good = json_put(object, METADATA, metadata) && good;
+    if (model != NULL)
+        json_put(&metadata, SAFETENSORS_MODEL_KEY, json_string(model));
+    json_put(&object, METADATA, metadata);
     uint64_t offset_bytes = 0;
-    for (size_t i = 0; good && i < n_tensors; i++) {
-        good = json_put(object, tensors[i].name, describe(&tensors[i], offset_bytes));
+    for (size_t i = 0; i < n_tensors; i++) {
+        json_put(&object, tensors[i].name, describe(&tensors[i], offset_bytes));
         offset_bytes += tensors[i].size_bytes;
     }
-    char *text = good ? json_dumps(object, JSON_COMPACT) : NULL;
+    char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;
 }

@@ -158,25 +158,22 @@ json_t *shape_to_hf_config(const gpt_shape_t *shape, const char *dtype) {
     json_t *config =
         json_pack("{s:[s], s:s, s:s, s:s}", "architectures", "GPT2LMHeadModel", "model_type",
                   "gpt2", "activation_function", "gelu_new", "torch_dtype", dtype);
-    bool good = json_put(config, "vocab_size", json_count(shape->vocab)) &&
-                json_put(config, "n_positions", json_count(shape->seq)) &&
-                json_put(config, "n_ctx", json_count(shape->seq)) &&
-                json_put(config, "n_embd", json_count(shape->channels)) &&
-                json_put(config, "n_layer", json_count(shape->n_layers)) &&
-                json_put(config, "n_head", json_count(shape->heads)) &&
-                json_put(config, "n_inner", json_null()) &&
-                json_put(config, "layer_norm_epsilon", json_real(1e-5)) &&
-                json_put(config, "tie_word_embeddings", json_true()) &&
-                json_put(config, "bos_token_id", end_of_text(shape)) &&
-                json_put(config, "eos_token_id", end_of_text(shape)) &&
-                json_put(config, "attn_pdrop", json_real(0.0)) &&
-                json_put(config, "embd_pdrop", json_real(0.0)) &&
-                json_put(config, "resid_pdrop", json_real(0.0));
-    for (size_t i = 0; good && i < N_ELEMS(switches); i++)
-        good = json_object_get(config, switches[i].key) != NULL ||
-               json_put(config, switches[i].key, json_boolean(switches[i].wanted));
-    if (good)
-        return config;
-    json_decref(config);
-    return NULL;
+    json_put(&config, "vocab_size", json_count(shape->vocab));
+    json_put(&config, "n_positions", json_count(shape->seq));
+    json_put(&config, "n_ctx", json_count(shape->seq));
+    json_put(&config, "n_embd", json_count(shape->channels));
+    json_put(&config, "n_layer", json_count(shape->n_layers));
+    json_put(&config, "n_head", json_count(shape->heads));
+    json_put(&config, "n_inner", json_null());
+    json_put(&config, "layer_norm_epsilon", json_real(1e-5));
+    json_put(&config, "tie_word_embeddings", json_true());
+    json_put(&config, "bos_token_id", end_of_text(shape));
+    json_put(&config, "eos_token_id", end_of_text(shape));
+    json_put(&config, "attn_pdrop", json_real(0.0));
+    json_put(&config, "embd_pdrop", json_real(0.0));
+    json_put(&config, "resid_pdrop", json_real(0.0));
+    for (size_t i = 0; i < N_ELEMS(switches); i++)
+        if (json_object_get(config, switches[i].key) == NULL)
+            json_put(&config, switches[i].key, json_boolean(switches[i].wanted));
+    return config;
 }

@@ -177,8 +177,8 @@ static zr_status_t check_folder(const char *folder, const zr_log_t *log) {
 
 static char *trainer_text(const gpt_shape_t *shape) {
     json_t *trainer = json_object();
-    bool made = json_put(trainer, MODEL_KEY, gpt_shape_json(shape));
-    char *text = made ? json_dumps(trainer, JSON_COMPACT) : NULL;
+    json_put(&trainer, MODEL_KEY, gpt_shape_json(shape));
+    char *text = json_dumps(trainer, JSON_COMPACT);
     json_decref(trainer);
     return text;
 }

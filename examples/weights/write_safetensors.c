@@ -154,18 +154,12 @@ static zr_status_t write_json(const writing_t *w, const char *folder, const char
 static zr_status_t write_index(const writing_t *w, const char *folder) {
     json_t *index = json_object(), *map = json_object();
     uint64_t n_bytes = 0;
-    bool good = true;
-    for (size_t i = 0; good && i < w->n_tensors; i++) {
+    for (size_t i = 0; i < w->n_tensors; i++) {
         n_bytes += w->tensors[i].size_bytes;
-        good = json_put(map, w->tensors[i].name, json_string(name_of_file(w, w->files[i]).text));
+        json_put(&map, w->tensors[i].name, json_string(name_of_file(w, w->files[i]).text));
     }
-    good =
-        good && json_put(index, "metadata", json_pack("{s:I}", "total_size", (json_int_t)n_bytes));
-    good = json_put(index, "weight_map", map) && good;
-    if (!good) {
-        json_decref(index);
-        index = NULL;
-    }
+    json_put(&index, "metadata", json_pack("{s:I}", "total_size", (json_int_t)n_bytes));
+    json_put(&index, "weight_map", map);
     return write_json(w, folder, HF_INDEX_NAME, index);
 }
 

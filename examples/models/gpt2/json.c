@@ -8,9 +8,6 @@ json_t *gpt_shape_json(const gpt_shape_t *shape) {
     json_t *object = json_object();
     gpt_shape_sizes(shape, sizes);
     for (size_t i = 0; i < GPT_N_SIZES; i++)
-        if (!json_put(object, sizes[i].name, json_count(sizes[i].value))) {
-            json_decref(object);
-            return NULL;
-        }
+        json_put(&object, sizes[i].name, json_count(sizes[i].value));
     return object;
 }
