@@ -381,7 +381,7 @@ fake_t *fake_open(size_t granule_bytes, bool is_late) {
     zr_device_options_t options = zr_device_options_default();
     options.log = fake_log(fake);
     options.n_threads = 1;
-    assert_int_equal(zr_device_open("host", &options, &fake->device), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &fake->device));
     fake->backend = zr_host_backend;
     fake->backend.range_reserve = range_reserve;
     fake->backend.range_release = range_release;

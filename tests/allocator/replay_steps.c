@@ -57,16 +57,16 @@ steps_t *steps_open(const steps_options_t *options) {
     how.log = fake_log(steps->fake);
     for (int tier = 0; tier < STEPS_N_TIERS; tier++)
         how.budget_bytes[tier] = options->budget_bytes;
-    assert_int_equal(zr_allocator_create(steps->fake->device, &how, &steps->allocator), ZR_OK);
+    assert_ok(zr_allocator_create(steps->fake->device, &how, &steps->allocator));
     for (int i = 0; i < STEPS_N_STREAMS; i++)
-        assert_int_equal(zr_stream_create(steps->fake->device, "test", &steps->streams[i]), ZR_OK);
+        assert_ok(zr_stream_create(steps->fake->device, "test", &steps->streams[i]));
     return steps;
 }
 
 /* Each class is one range again: free, or unmapped. */
 static void check_all_free(steps_t *steps) {
     for (int tier = 0; tier < STEPS_N_TIERS; tier++) {
-        assert_int_equal(zr_allocator_trim(steps->allocator, (zr_tier_t)tier), ZR_OK);
+        assert_ok(zr_allocator_trim(steps->allocator, (zr_tier_t)tier));
         zr_tier_statistics_t statistics = steps_memory(steps, (zr_tier_t)tier);
         assert_int_equal(statistics.n_live, 0);
         assert_int_equal(statistics.live.live, 0);
@@ -84,7 +84,7 @@ void steps_close(steps_t **steps_p) {
     steps_t *steps = *steps_p;
     while (steps->n_live > 0) {
         step_op_t op = {.kind = STEP_FREE, .slot = steps->live[0], .stream = STEPS_NO_STREAM};
-        assert_int_equal(steps_do(steps, &op), ZR_OK);
+        assert_ok(steps_do(steps, &op));
     }
     steps_check(steps);
     zr_allocator_replay_stop(steps->allocator);
@@ -296,9 +296,9 @@ static void join(steps_t *steps, int waiter, int other) {
     bool fails_wait = steps->fake->fail_stream_waits;
     steps->fake->fail_event_create = steps->fake->fail_event_record = false;
     steps->fake->fail_stream_waits = false;
-    assert_int_equal(zr_event_create(steps->fake->device, &event), ZR_OK);
-    assert_int_equal(zr_event_record(event, steps->streams[other]), ZR_OK);
-    assert_int_equal(zr_stream_wait(steps->streams[waiter], event), ZR_OK);
+    assert_ok(zr_event_create(steps->fake->device, &event));
+    assert_ok(zr_event_record(event, steps->streams[other]));
+    assert_ok(zr_stream_wait(steps->streams[waiter], event));
     zr_event_destroy(&event);
     steps->n_user_waits++;
     steps->fake->fail_event_create = fails_create;
@@ -312,7 +312,7 @@ static void use_last(steps_t *steps, const steps_tensor_t *tensor, int stream) {
         bool fails = steps->fake->fail_waits;
         steps->fake->fail_waits = false;
         if (tensor->is_used)
-            assert_int_equal(zr_stream_synchronize(steps->streams[tensor->stream]), ZR_OK);
+            assert_ok(zr_stream_synchronize(steps->streams[tensor->stream]));
         steps->fake->fail_waits = fails;
         return;
     }
@@ -363,7 +363,7 @@ uint64_t steps_run(steps_t *steps, const step_t *step) {
     steps->step++;
     steps->places = 0;
     for (size_t i = 0; i < step->n_ops; i++)
-        assert_int_equal(steps_do(steps, &step->ops[i]), ZR_OK);
+        assert_ok(steps_do(steps, &step->ops[i]));
     steps_check(steps);
     return steps->places;
 }

@@ -45,7 +45,7 @@ static zr_allocation_request_t request_of(size_t size_bytes) {
 static void *allocate(fixture_t *fixture, size_t size_bytes) {
     zr_allocation_request_t request = request_of(size_bytes);
     void *pointer = NULL;
-    assert_int_equal(zr_allocate(fixture->allocator, &request, &pointer), ZR_OK);
+    assert_ok(zr_allocate(fixture->allocator, &request, &pointer));
     assert_non_null(pointer);
     return pointer;
 }
@@ -103,14 +103,14 @@ TEST(test_destroy_takes_null) {
 TEST_WITH(test_defaults_have_no_budget, setup, teardown) {
     fixture_t *fixture = *state;
     zr_allocator_t *allocator = NULL;
-    assert_int_equal(zr_allocator_create(fixture->fake->device, NULL, &allocator), ZR_OK);
+    assert_ok(zr_allocator_create(fixture->fake->device, NULL, &allocator));
     zr_tier_statistics_t statistics;
     zr_allocator_statistics(allocator, ZR_TIER_HOST, &statistics);
     assert_true(statistics.budget_bytes == ZR_NO_BUDGET);
     zr_allocation_request_t request = request_of(3 * GRANULE + 1);
     request.tier = ZR_TIER_HOST;
     void *pointer = NULL;
-    assert_int_equal(zr_allocate(allocator, &request, &pointer), ZR_OK);
+    assert_ok(zr_allocate(allocator, &request, &pointer));
     memset(pointer, 1, request.size_bytes);
     zr_free(allocator, &pointer, NULL);
     zr_allocator_destroy(&allocator);
@@ -144,11 +144,11 @@ TEST_WITH(test_empty_allocations_need_no_budget, setup, teardown) {
     options.log = fake_log(fixture->fake);
     options.budget_bytes[ZR_TIER_HOST] = 0;
     zr_allocator_t *allocator = NULL;
-    assert_int_equal(zr_allocator_create(fixture->fake->device, &options, &allocator), ZR_OK);
+    assert_ok(zr_allocator_create(fixture->fake->device, &options, &allocator));
     zr_allocation_request_t request = request_of(0);
     request.tier = ZR_TIER_HOST;
     void *empty = NULL, *full = NULL;
-    assert_int_equal(zr_allocate(allocator, &request, &empty), ZR_OK);
+    assert_ok(zr_allocate(allocator, &request, &empty));
     request.size_bytes = 1;
     assert_int_equal(zr_allocate(allocator, &request, &full), ZR_ERR_BUDGET);
     zr_free(allocator, &empty, NULL);
@@ -184,7 +184,7 @@ TEST_WITH(test_classes_share_no_granule, setup, teardown) {
     for (int i = 0; i < ZR_N_LIFETIMES; i++) {
         zr_allocation_request_t request = request_of(256);
         request.lifetime = (zr_lifetime_t)i;
-        assert_int_equal(zr_allocate(fixture->allocator, &request, &pointers[i]), ZR_OK);
+        assert_ok(zr_allocate(fixture->allocator, &request, &pointers[i]));
         for (int k = 0; k < i; k++)
             assert_true((uintptr_t)pointers[i] / GRANULE != (uintptr_t)pointers[k] / GRANULE);
     }
@@ -318,7 +318,7 @@ TEST_WITH(test_holes_at_the_peak, setup, teardown) {
     request.lifetime = ZR_LIFETIME_COLLECTIVE;
     assert_int_not_equal(class, ZR_LIFETIME_COLLECTIVE);
     void *other = NULL;
-    assert_int_equal(zr_allocate(fixture->allocator, &request, &other), ZR_OK);
+    assert_ok(zr_allocate(fixture->allocator, &request, &other));
     for (int round = 0; round < 2; round++) {
         zr_tier_statistics_t statistics = statistics_of(fixture, ZR_TIER_DEVICE);
         assert_int_equal(statistics.by_class[class].largest_hole_bytes, 3 * GRANULE);
@@ -329,7 +329,7 @@ TEST_WITH(test_holes_at_the_peak, setup, teardown) {
         zr_free(fixture->allocator, &last, NULL);
         zr_free(fixture->allocator, &other, NULL);
     }
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     zr_tier_statistics_t statistics = statistics_of(fixture, ZR_TIER_DEVICE);
     assert_int_equal(statistics.by_class[class].reserved.live, 0);
     assert_int_equal(statistics.by_class[class].reserved.peak, 6 * GRANULE);
@@ -343,7 +343,7 @@ TEST_WITH(test_reset_of_peaks, setup, teardown) {
     fixture_t *fixture = *state;
     void *a = allocate(fixture, 4 * GRANULE), *b = allocate(fixture, 5);
     zr_free(fixture->allocator, &a, NULL);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     zr_allocator_reset_peaks(fixture->allocator);
     zr_tier_statistics_t statistics = statistics_of(fixture, ZR_TIER_DEVICE);
     assert_int_equal(statistics.live.peak, 5);
@@ -361,7 +361,7 @@ TEST_WITH(test_trim_gives_idle_memory_back, setup, teardown) {
     void *keep = allocate(fixture, 100), *drop = allocate(fixture, 10 * GRANULE);
     zr_free(fixture->allocator, &drop, NULL);
     assert_int_equal(statistics_of(fixture, ZR_TIER_DEVICE).reserved.live, 11 * GRANULE);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     assert_int_equal(statistics_of(fixture, ZR_TIER_DEVICE).reserved.live, GRANULE);
     assert_int_equal(fixture->fake->mapped_bytes[ZR_TIER_DEVICE], GRANULE);
     zr_free(fixture->allocator, &keep, NULL);
@@ -377,7 +377,7 @@ TEST_WITH(test_leaks_are_told_per_tag, setup, teardown) {
     request.tier = ZR_TIER_HOST;
     request.tag = ZR_TAG_OPTIMIZER_STATE;
     void *pointer = NULL;
-    assert_int_equal(zr_allocate(fixture->allocator, &request, &pointer), ZR_OK);
+    assert_ok(zr_allocate(fixture->allocator, &request, &pointer));
     zr_allocator_destroy(&fixture->allocator);
     assert_null(fixture->allocator);
     const char *text = fixture->fake->text;

@@ -28,8 +28,7 @@ static void create(fixture_t *fixture, size_t budget_bytes) {
                                    [ZR_TAG_GATHERED_PARAMETERS] = "less at a time",
                                    [ZR_TAG_WORKSPACE] = "less at a time",
                                    [ZR_TAG_DATA] = "less data"}};
-    assert_int_equal(zr_allocator_create(fixture->fake->device, &options, &fixture->allocator),
-                     ZR_OK);
+    assert_ok(zr_allocator_create(fixture->fake->device, &options, &fixture->allocator));
 }
 
 static int setup(void **state) {
@@ -61,8 +60,7 @@ static zr_status_t try_allocate(fixture_t *fixture, size_t size_bytes, zr_lifeti
 
 static void *allocate(fixture_t *fixture, size_t size_bytes, zr_lifetime_t lifetime) {
     void *pointer = NULL;
-    assert_int_equal(try_allocate(fixture, size_bytes, lifetime, ZR_TAG_GRADIENTS, &pointer),
-                     ZR_OK);
+    assert_ok(try_allocate(fixture, size_bytes, lifetime, ZR_TAG_GRADIENTS, &pointer));
     return pointer;
 }
 
@@ -153,13 +151,13 @@ TEST_WITH(test_growth_maps_the_least, setup, teardown) {
     void *there = blocks[2];
     zr_free(fixture->allocator, &blocks[0], NULL);
     zr_free(fixture->allocator, &blocks[2], NULL);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     size_t before = statistics_of(fixture).reserved.live;
     blocks[2] = allocate(fixture, 3 * GRANULE, ZR_LIFETIME_STEP);
     assert_int_equal(statistics_of(fixture).reserved.live, before + 3 * GRANULE);
     assert_true(blocks[2] < there); /* the lower of two that cost the same */
     zr_free(fixture->allocator, &blocks[4], NULL);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     before = statistics_of(fixture).reserved.live;
     blocks[4] = allocate(fixture, 3 * GRANULE + GRANULE / 2, ZR_LIFETIME_STEP);
     assert_int_equal(statistics_of(fixture).reserved.live, before + 3 * GRANULE); /* not 4 */
@@ -173,7 +171,7 @@ TEST_WITH(test_message_when_the_total_is_the_cause, setup, teardown) {
     fixture_t *fixture = *state;
     void *gradients = allocate(fixture, 20 * GRANULE, ZR_LIFETIME_STEP), *more = NULL;
     void *data = NULL;
-    assert_int_equal(try_allocate(fixture, 100, ZR_LIFETIME_UNIT, ZR_TAG_DATA, &data), ZR_OK);
+    assert_ok(try_allocate(fixture, 100, ZR_LIFETIME_UNIT, ZR_TAG_DATA, &data));
     assert_int_equal(try_allocate(fixture, 16 * GRANULE + 1, ZR_LIFETIME_UNIT,
                                   ZR_TAG_GATHERED_PARAMETERS, &more),
                      ZR_ERR_BUDGET);
@@ -325,7 +323,7 @@ TEST_WITH(test_a_machine_that_is_always_full, setup, teardown) {
     fixture_t *fixture = *state;
     for (size_t granules = 0; granules < 20; granules++) {
         fixture->fake->machine_bytes = granules * GRANULE;
-        assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+        assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
         assert_true(play(fixture) > 0);
         assert_true(zr_allocator_is_valid(fixture->allocator));
     }

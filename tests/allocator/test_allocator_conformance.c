@@ -325,7 +325,7 @@ static void do_something_rare(oracle_t *oracle) {
         return;
     }
     zr_tier_t tier = (zr_tier_t)below(oracle, N_TIERS_TESTED);
-    assert_int_equal(zr_allocator_trim(oracle->allocator, tier), ZR_OK);
+    assert_ok(zr_allocator_trim(oracle->allocator, tier));
 }
 
 static void do_one(oracle_t *oracle, size_t n_wanted) {
@@ -351,7 +351,7 @@ static void check_all_free(oracle_t *oracle) {
     for (int i = 0; i < N_STREAMS; i++)
         fake_stream_pass(oracle->streams[i], SIZE_MAX);
     for (int tier = 0; tier < N_TIERS_TESTED; tier++) {
-        assert_int_equal(zr_allocator_trim(oracle->allocator, (zr_tier_t)tier), ZR_OK);
+        assert_ok(zr_allocator_trim(oracle->allocator, (zr_tier_t)tier));
         zr_tier_statistics_t statistics;
         zr_allocator_statistics(oracle->allocator, (zr_tier_t)tier, &statistics);
         assert_int_equal(statistics.live.live, 0);
@@ -386,11 +386,9 @@ static uint64_t run(const setting_t *setting) {
     options.budget_bytes[ZR_TIER_DEVICE] = oracle->budget[ZR_TIER_DEVICE] = setting->budget_bytes;
     options.budget_bytes[ZR_TIER_HOST] = oracle->budget[ZR_TIER_HOST] =
         setting->budget_bytes / 2 + 1000;
-    assert_int_equal(zr_allocator_create(oracle->fake->device, &options, &oracle->allocator),
-                     ZR_OK);
+    assert_ok(zr_allocator_create(oracle->fake->device, &options, &oracle->allocator));
     for (int i = 0; i < N_STREAMS; i++)
-        assert_int_equal(zr_stream_create(oracle->fake->device, "test", &oracle->streams[i]),
-                         ZR_OK);
+        assert_ok(zr_stream_create(oracle->fake->device, "test", &oracle->streams[i]));
 
     size_t n_wanted = MAX_LIVE;
     for (size_t i = 0; i < setting->n_operations; i++) {

@@ -51,19 +51,17 @@ static void make_tensor(run_t *run, size_t granule) {
         run->n_refused++;
         return;
     }
-    assert_int_equal(status, ZR_OK);
-    assert_int_equal(zr_kernel_fill(tensor->stream, tensor->pointer, ZR_DTYPE_F32, tensor->n_elems,
-                                    tensor->value),
-                     ZR_OK);
+    assert_ok(status);
+    assert_ok(zr_kernel_fill(tensor->stream, tensor->pointer, ZR_DTYPE_F32, tensor->n_elems,
+                             tensor->value));
     run->n_live++;
 }
 
 static void check_tensor(run_t *run, const tensor_t *tensor) {
     float *values = malloc(tensor->n_elems * sizeof(float));
-    assert_int_equal(zr_copy_async(tensor->stream, values, tensor->pointer,
-                                   tensor->n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST),
-                     ZR_OK);
-    assert_int_equal(zr_stream_synchronize(tensor->stream), ZR_OK);
+    assert_ok(zr_copy_async(tensor->stream, values, tensor->pointer,
+                            tensor->n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
+    assert_ok(zr_stream_synchronize(tensor->stream));
     for (size_t i = 0; i < tensor->n_elems; i++)
         if (values[i] != tensor->value)
             fail_msg("element %zu of %zu is another tensor's", i, tensor->n_elems);
@@ -108,9 +106,9 @@ static void run_random(uint64_t seed, size_t budget_granules) {
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = fixture_log(&run.f);
     options.budget_bytes[ZR_TIER_DEVICE] = budget_granules * granule;
-    assert_int_equal(zr_allocator_create(run.f.device, &options, &run.allocator), ZR_OK);
+    assert_ok(zr_allocator_create(run.f.device, &options, &run.allocator));
     for (int i = 0; i < N_STREAMS; i++)
-        assert_int_equal(zr_stream_create(run.f.device, "s", &run.streams[i]), ZR_OK);
+        assert_ok(zr_stream_create(run.f.device, "s", &run.streams[i]));
     for (int i = 0; i < N_OPERATIONS; i++) {
         if (run.n_live == 0 || (run.n_live < MAX_LIVE && draw(&run, 2) == 0))
             make_tensor(&run, granule);

@@ -56,7 +56,7 @@ static void use(zr_allocator_t *allocator, zr_stream_t *stream) {
 static size_t run(size_t n, bool stays) {
     fake_t *fake = fake_open(GRANULE, true);
     zr_stream_t *stream = NULL;
-    assert_int_equal(zr_stream_create(fake->device, "test", &stream), ZR_OK);
+    assert_ok(zr_stream_create(fake->device, "test", &stream));
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = fake_log(fake);
     options.budget_bytes[ZR_TIER_DEVICE] = options.budget_bytes[ZR_TIER_HOST] = 90 * GRANULE;
@@ -110,7 +110,7 @@ static void use_recorded(zr_allocator_t *allocator, zr_stream_t *stream, int rou
                                            .tag = ZR_TAG_OTHER,
                                            .lifetime = (zr_lifetime_t)(i % ZR_N_LIFETIMES),
                                            .name = name};
-        assert_int_equal(zr_allocate(allocator, &request, &pointers[i]), ZR_OK);
+        assert_ok(zr_allocate(allocator, &request, &pointers[i]));
         zr_allocator_mark(allocator,
                           &(zr_mark_t){.step = (size_t)round + 1, .micro_batch = (size_t)i});
     }
@@ -142,10 +142,10 @@ static size_t run_recorded(size_t n, bool stays) {
     zr_allocator_t *allocator = NULL;
     zr_recording_t *recording = NULL;
     zr_recording_info_t info;
-    assert_int_equal(zr_stream_create(fake->device, "test", &stream), ZR_OK);
+    assert_ok(zr_stream_create(fake->device, "test", &stream));
     zr_allocator_options_t options = zr_allocator_options_default();
     zr_log_t log = options.log = fake_log(fake);
-    assert_int_equal(zr_allocator_create(fake->device, &options, &allocator), ZR_OK);
+    assert_ok(zr_allocator_create(fake->device, &options, &allocator));
     for (int round = 0; round < N_ROUNDS; round++)
         use_recorded(allocator, stream, round);
 
@@ -160,7 +160,7 @@ static size_t run_recorded(size_t n, bool stays) {
         use_recorded(allocator, stream, round);
     }
     if (started == ZR_OK) {
-        assert_int_equal(zr_allocator_record_stop(allocator, &recording), ZR_OK);
+        assert_ok(zr_allocator_record_stop(allocator, &recording));
         zr_recording_info(recording, &info);
         assert_true(info.is_complete || fault.n_failed > 0);
         assert_true(!info.is_complete || info.n_lives >= (N_ROUNDS - 1) * N_POINTERS);

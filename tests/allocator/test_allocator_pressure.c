@@ -30,9 +30,8 @@ static void open_with(fixture_t *fixture, size_t budget_bytes) {
     options.log = fake_log(fixture->fake);
     options.budget_bytes[ZR_TIER_DEVICE] = budget_bytes;
     options.budget_bytes[ZR_TIER_HOST] = GRANULE;
-    assert_int_equal(zr_allocator_create(fixture->fake->device, &options, &fixture->allocator),
-                     ZR_OK);
-    assert_int_equal(zr_stream_create(fixture->fake->device, "test", &fixture->stream), ZR_OK);
+    assert_ok(zr_allocator_create(fixture->fake->device, &options, &fixture->allocator));
+    assert_ok(zr_stream_create(fixture->fake->device, "test", &fixture->stream));
 }
 
 static void close_it(fixture_t *fixture) {
@@ -68,7 +67,7 @@ static zr_status_t try_allocate(const fixture_t *fixture, size_t size_bytes, zr_
 
 static void *allocate(const fixture_t *fixture, size_t size_bytes, zr_lifetime_t lifetime) {
     void *pointer = NULL;
-    assert_int_equal(try_allocate(fixture, size_bytes, lifetime, &pointer), ZR_OK);
+    assert_ok(try_allocate(fixture, size_bytes, lifetime, &pointer));
     return pointer;
 }
 
@@ -205,7 +204,7 @@ TEST_WITH(test_idle_memory_of_a_better_place_is_used, setup, teardown) {
     void *wall = allocate(fixture, GRANULE, ZR_LIFETIME_STEP);
     void *five = allocate(fixture, 5 * GRANULE, ZR_LIFETIME_STEP);
     give(fixture, gap);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     give(fixture, five);
     assert_int_equal(mapped(fixture, ZR_LIFETIME_STEP), 7);
     void *two = NULL;
@@ -354,7 +353,7 @@ static void check_whole(fixture_t *fixture) {
     assert_int_equal(statistics_of(fixture).live.live, 0);
     make_idle(fixture, N_GRANULES, ZR_LIFETIME_COLLECTIVE);
     assert_true(statistics_of(fixture).reserved.peak <= N_GRANULES * GRANULE);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     assert_int_equal(statistics_of(fixture).reserved.live, 0);
 }
 
@@ -493,7 +492,7 @@ TEST_WITH(test_frugal_growth_up_to_the_peak_is_mapped, setup, teardown) {
     fixture_t *fixture = *state;
     fixture->allocator->is_frugal = true;
     make_idle(fixture, 12, ZR_LIFETIME_STEP);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     make_idle(fixture, 6, ZR_LIFETIME_STEP);
     fake_forget_calls(fixture->fake);
     make_idle(fixture, 6, ZR_LIFETIME_UNIT);

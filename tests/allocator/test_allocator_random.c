@@ -71,7 +71,7 @@ static void do_something_rare(traffic_t *traffic, size_t i) {
     if (i % 1000 == 0)
         steps_check(steps);
     if (below(traffic, 4000) == 0)
-        assert_int_equal(zr_allocator_trim(steps->allocator, (zr_tier_t)below(traffic, 2)), ZR_OK);
+        assert_ok(zr_allocator_trim(steps->allocator, (zr_tier_t)below(traffic, 2)));
     if (steps->fake->n_logged[ZR_LOG_ERROR] > 0)
         fake_log_clear(steps->fake);
 }

@@ -117,7 +117,7 @@ static void allocate(oracle_t *oracle) {
     free(had_passed);
     if (status == ZR_ERR_BUDGET)
         return;
-    assert_int_equal(status, ZR_OK);
+    assert_ok(status);
     expected_t *grown = realloc(oracle->lives, (oracle->n_lives + 1) * sizeof(*grown));
     assert_non_null(grown);
     oracle->lives = grown;
@@ -159,7 +159,7 @@ static void restart(oracle_t *oracle) {
         oracle->lives[n++] = life;
     }
     oracle->n_lives = n;
-    assert_int_equal(zr_allocator_record_start(oracle->allocator, 0), ZR_OK);
+    assert_ok(zr_allocator_record_start(oracle->allocator, 0));
     zr_allocator_reset_peaks(oracle->allocator);
     oracle->n_late = 0;
 }
@@ -447,11 +447,9 @@ static void create(oracle_t *oracle, uint64_t seed, bool is_late) {
     options.log = fake_log(oracle->fake);
     options.budget_bytes[ZR_TIER_DEVICE] = 2 * MIB;
     options.budget_bytes[ZR_TIER_HOST] = MIB + 1000;
-    assert_int_equal(zr_allocator_create(oracle->fake->device, &options, &oracle->allocator),
-                     ZR_OK);
+    assert_ok(zr_allocator_create(oracle->fake->device, &options, &oracle->allocator));
     for (int i = 0; i < N_STREAMS; i++)
-        assert_int_equal(zr_stream_create(oracle->fake->device, "test", &oracle->streams[i]),
-                         ZR_OK);
+        assert_ok(zr_stream_create(oracle->fake->device, "test", &oracle->streams[i]));
 }
 
 static void destroy(oracle_t *oracle) {
@@ -466,7 +464,7 @@ static void destroy(oracle_t *oracle) {
 
 static void save(const oracle_t *oracle, const zr_recording_t *recording, const char *path) {
     zr_log_t log = fake_log(oracle->fake);
-    assert_int_equal(zr_snapshot_save(recording, path, &log), ZR_OK);
+    assert_ok(zr_snapshot_save(recording, path, &log));
 }
 
 /* What stop has ended: everything whose stream has passed. */
@@ -487,7 +485,7 @@ static void run(uint64_t seed, bool is_late, size_t n_restarts) {
     zr_recording_info_t info;
     zr_tier_statistics_t statistics[N_TIERS_TESTED];
     create(&oracle, seed, is_late);
-    assert_int_equal(zr_allocator_record_start(oracle.allocator, 0), ZR_OK);
+    assert_ok(zr_allocator_record_start(oracle.allocator, 0));
     for (size_t round = 0; round <= n_restarts; round++) {
         if (round > 0)
             restart(&oracle);
@@ -496,7 +494,7 @@ static void run(uint64_t seed, bool is_late, size_t n_restarts) {
         assert_true(zr_allocator_is_valid(oracle.allocator));
     }
     int64_t before = now(&oracle);
-    assert_int_equal(zr_allocator_record_stop(oracle.allocator, &recording), ZR_OK);
+    assert_ok(zr_allocator_record_stop(oracle.allocator, &recording));
     see_stop(&oracle, recording, before);
     assert_true(zr_allocator_is_valid(oracle.allocator));
     for (int tier = 0; tier < N_TIERS_TESTED; tier++)
@@ -543,7 +541,7 @@ static void *take(zr_allocator_t *allocator, const char *name, size_t size) {
                                        .lifetime = ZR_LIFETIME_UNIT,
                                        .name = name};
     void *pointer = NULL;
-    assert_int_equal(zr_allocate(allocator, &request, &pointer), ZR_OK);
+    assert_ok(zr_allocate(allocator, &request, &pointer));
     return pointer;
 }
 
@@ -560,11 +558,11 @@ TEST(test_started_late) {
     zr_free(oracle.allocator, &gone, NULL);
     assert_int_equal(zr_allocator_record_stop(oracle.allocator, &recording), ZR_ERR_STATE);
     assert_null(recording);
-    assert_int_equal(zr_allocator_record_start(oracle.allocator, 0), ZR_OK);
+    assert_ok(zr_allocator_record_start(oracle.allocator, 0));
     void *second = take(oracle.allocator, "second", 300);
     fake_stream_pass(oracle.streams[0], 1);
     zr_free(oracle.allocator, &first, NULL);
-    assert_int_equal(zr_allocator_record_stop(oracle.allocator, &recording), ZR_OK);
+    assert_ok(zr_allocator_record_stop(oracle.allocator, &recording));
     zr_free(oracle.allocator, &second, NULL);
     zr_recording_info_t info;
     zr_recording_info(recording, &info);
@@ -595,13 +593,13 @@ TEST(test_many_names) {
     zr_recording_t *recording = NULL;
     char name[32];
     create(&oracle, 1, false);
-    assert_int_equal(zr_allocator_record_start(oracle.allocator, 0), ZR_OK);
+    assert_ok(zr_allocator_record_start(oracle.allocator, 0));
     for (int i = 0; i < 2 * N; i++) {
         snprintf(name, sizeof(name), "tensor %d", i % N);
         void *pointer = take(oracle.allocator, name, 1);
         zr_free(oracle.allocator, &pointer, NULL);
     }
-    assert_int_equal(zr_allocator_record_stop(oracle.allocator, &recording), ZR_OK);
+    assert_ok(zr_allocator_record_stop(oracle.allocator, &recording));
     for (size_t i = 0; i < 2 * N; i++) {
         zr_life_t life;
         zr_recording_life(recording, i, &life);
@@ -623,7 +621,7 @@ TEST(test_limit) {
     zr_log_t log = fake_log(oracle.fake);
     assert_int_equal(zr_allocator_record_start(oracle.allocator, 16), ZR_ERR_MEMORY);
     assert_int_equal(zr_allocator_record_stop(oracle.allocator, &recording), ZR_ERR_STATE);
-    assert_int_equal(zr_allocator_record_start(oracle.allocator, 32768), ZR_OK);
+    assert_ok(zr_allocator_record_start(oracle.allocator, 32768));
     fake_log_clear(oracle.fake);
     for (int i = 0; i < 500; i++)
         pointers[i] = take(oracle.allocator, "one", 256);
@@ -632,7 +630,7 @@ TEST(test_limit) {
     assert_true(zr_allocator_is_valid(oracle.allocator));
     for (int i = 0; i < 450; i++)
         zr_free(oracle.allocator, &pointers[i], NULL);
-    assert_int_equal(zr_allocator_record_stop(oracle.allocator, &recording), ZR_OK);
+    assert_ok(zr_allocator_record_stop(oracle.allocator, &recording));
     zr_recording_info(recording, &info);
     assert_false(info.is_complete);
     assert_true(info.n_lives > 50 && info.n_lives < 500);
@@ -641,15 +639,15 @@ TEST(test_limit) {
     assert_int_not_equal(access("limit.csv", F_OK), 0);
     zr_recording_destroy(&recording);
 
-    assert_int_equal(zr_allocator_record_start(oracle.allocator, 32768), ZR_OK);
+    assert_ok(zr_allocator_record_start(oracle.allocator, 32768));
     for (int i = 450; i < 500; i++)
         zr_free(oracle.allocator, &pointers[i], NULL);
-    assert_int_equal(zr_allocator_record_stop(oracle.allocator, &recording), ZR_OK);
+    assert_ok(zr_allocator_record_stop(oracle.allocator, &recording));
     zr_recording_info(recording, &info);
     assert_true(info.is_complete);
     assert_int_equal(info.n_lives, 50);
     zr_recording_destroy(&recording);
-    assert_int_equal(zr_allocator_record_start(oracle.allocator, 0), ZR_OK);
+    assert_ok(zr_allocator_record_start(oracle.allocator, 0));
     destroy(&oracle); /* and the recording with it */
 }
 
@@ -662,10 +660,10 @@ TEST(test_unwritable) {
     char path[64];
     create(&oracle, 1, false);
     zr_log_t log = fake_log(oracle.fake);
-    assert_int_equal(zr_allocator_record_start(oracle.allocator, 0), ZR_OK);
+    assert_ok(zr_allocator_record_start(oracle.allocator, 0));
     void *pointer = take(oracle.allocator, "one", 256);
     zr_free(oracle.allocator, &pointer, NULL);
-    assert_int_equal(zr_allocator_record_stop(oracle.allocator, &recording), ZR_OK);
+    assert_ok(zr_allocator_record_stop(oracle.allocator, &recording));
     assert_int_equal(zr_snapshot_save(recording, "one.txt", &log), ZR_ERR_ARGUMENT);
     for (int i = 0; i < 3; i++) {
         fake_log_clear(oracle.fake);

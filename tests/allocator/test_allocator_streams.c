@@ -72,7 +72,7 @@ static zr_status_t try_allocate(fixture_t *fixture, size_t size_bytes, zr_lifeti
 
 static void *allocate(fixture_t *fixture, size_t size_bytes) {
     void *pointer = NULL;
-    assert_int_equal(try_allocate(fixture, size_bytes, ZR_LIFETIME_UNIT, &pointer), ZR_OK);
+    assert_ok(try_allocate(fixture, size_bytes, ZR_LIFETIME_UNIT, &pointer));
     return pointer;
 }
 
@@ -161,24 +161,24 @@ TEST_WITH(test_more_streams_than_queues, setup, teardown) {
     /* The last queue is shared. Its second block has passed, but stands behind the first. */
     int first = ZR_N_PENDING_QUEUES - 1;
     fake_stream_pass(fixture->streams[first + 1], 1);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     assert_int_equal(statistics_of(fixture).pending.live, N_STREAMS * 1000);
     fake_stream_pass(fixture->streams[first], 1);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     assert_int_equal(statistics_of(fixture).pending.live, (N_STREAMS - 2) * 1000);
 
     /* A queue that has become empty serves another stream. */
     fake_stream_pass(fixture->streams[0], 1);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     assert_int_equal(statistics_of(fixture).pending.live, (N_STREAMS - 3) * 1000);
     free_late(fixture, allocate(fixture, 1000), first + 2);
     fake_stream_pass(fixture->streams[first + 2], 2); /* one is there, one in the last queue */
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     assert_int_equal(statistics_of(fixture).pending.live, (N_STREAMS - 4) * 1000);
 
     for (int i = 0; i < N_STREAMS; i++)
         fake_stream_pass(fixture->streams[i], 1);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     assert_int_equal(statistics_of(fixture).pending.live, 0);
     assert_int_equal(statistics_of(fixture).reserved.live, 0);
 }
@@ -208,10 +208,10 @@ TEST_WITH(test_waits_no_longer_than_needed, setup, teardown) {
 TEST_WITH(test_pending_memory_is_never_unmapped, setup, teardown) {
     fixture_t *fixture = *state;
     void *old = free_late(fixture, allocate(fixture, 4 * GRANULE), 0);
-    assert_int_equal(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE), ZR_OK);
+    assert_ok(zr_allocator_trim(fixture->allocator, ZR_TIER_DEVICE));
     assert_true(fake_is_mapped(fixture->fake, old, 4 * GRANULE));
     void *more = NULL; /* another class: waits, then takes the granules */
-    assert_int_equal(try_allocate(fixture, N_GRANULES * GRANULE, ZR_LIFETIME_STEP, &more), ZR_OK);
+    assert_ok(try_allocate(fixture, N_GRANULES * GRANULE, ZR_LIFETIME_STEP, &more));
     assert_int_equal(fixture->fake->n_waits, 1);
     assert_false(fake_is_mapped(fixture->fake, old, 1));
     zr_free(fixture->allocator, &more, NULL);

@@ -97,10 +97,10 @@ static void record(zr_allocator_t *allocator, int i) {
     zr_recording_t *recording = NULL;
     zr_recording_info_t info;
     if (i % 4 < 2)
-        assert_int_equal(zr_allocator_record_start(allocator, 0), ZR_OK);
+        assert_ok(zr_allocator_record_start(allocator, 0));
     if (i % 4 != 3)
         return;
-    assert_int_equal(zr_allocator_record_stop(allocator, &recording), ZR_OK);
+    assert_ok(zr_allocator_record_stop(allocator, &recording));
     zr_recording_info(recording, &info);
     assert_true(info.is_complete);
     for (size_t k = 0; k < info.n_lives; k++) {
@@ -118,7 +118,7 @@ TEST(test_threads_share_an_allocator) {
     options.log = fake_log(fake);
     options.budget_bytes[ZR_TIER_DEVICE] = options.budget_bytes[ZR_TIER_HOST] = BUDGET_BYTES;
     zr_allocator_t *allocator = NULL;
-    assert_int_equal(zr_allocator_create(fake->device, &options, &allocator), ZR_OK);
+    assert_ok(zr_allocator_create(fake->device, &options, &allocator));
 
     worker_t workers[N_THREADS] = {{0}};
     pthread_barrier_t together;
@@ -134,7 +134,7 @@ TEST(test_threads_share_an_allocator) {
         zr_allocator_statistics(allocator, ZR_TIER_DEVICE, &statistics);
         assert_true(statistics.live.live <= statistics.reserved.live);
         assert_true(statistics.reserved.peak <= statistics.budget_bytes);
-        assert_int_equal(zr_allocator_trim(allocator, ZR_TIER_HOST), ZR_OK);
+        assert_ok(zr_allocator_trim(allocator, ZR_TIER_HOST));
         record(allocator, i);
     }
     size_t n_allocated = 0, n_refused = 0;
@@ -219,7 +219,7 @@ TEST(test_threads_share_a_hook) {
     options.log = fake_log(fake);
     options.budget_bytes[ZR_TIER_DEVICE] = options.budget_bytes[ZR_TIER_HOST] = BUDGET_BYTES;
     cache_t cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    assert_int_equal(zr_allocator_create(fake->device, &options, &cache.allocator), ZR_OK);
+    assert_ok(zr_allocator_create(fake->device, &options, &cache.allocator));
     zr_allocator_set_evict(cache.allocator, evict, &cache);
     cacher_t cachers[N_THREADS];
     for (int i = 0; i < N_THREADS; i++) {

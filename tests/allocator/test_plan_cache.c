@@ -26,8 +26,7 @@ static zr_plan_options_t options_with(zr_plan_cache_t *cache) {
 static made_t make(const zr_plan_options_t *options, const zr_plan_buffer_t *buffers) {
     made_t made;
     memset(&made, 0, sizeof(made));
-    assert_int_equal(zr_plan_offsets(buffers, N_BUFFERS, options, made.offsets, &made.result),
-                     ZR_OK);
+    assert_ok(zr_plan_offsets(buffers, N_BUFFERS, options, made.offsets, &made.result));
     return made;
 }
 

@@ -6,6 +6,7 @@
  */
 #include "tests/allocator/fail_malloc.h"
 #include "tests/allocator/plan_cases.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 
 #define N_BUFFERS 600
@@ -13,17 +14,12 @@
 static zr_plan_buffer_t buffers[N_BUFFERS];
 static size_t offsets[N_BUFFERS];
 
-static void count_message(void *context, zr_log_level_t level, int rank, const char *message) {
-    ++*(int *)context;
-}
-
 /* Plan with a fault; false when the fault was not met. */
 static bool plan_with_fault(size_t n_buffers, size_t countdown, bool stays) {
-    int n_messages = 0;
+    kept_log_t kept;
     zr_plan_result_t result = {.height_bytes = 12345};
     zr_plan_options_t options = zr_plan_options_default();
-    options.log.sink = count_message;
-    options.log.context = &n_messages;
+    options.log = kept_log(&kept, options.log.level);
     options.max_seconds = 0.0;
     options.max_steps = 30000;
     memset(offsets, 0xee, sizeof(offsets));
@@ -35,11 +31,11 @@ static bool plan_with_fault(size_t n_buffers, size_t countdown, bool stays) {
     fault.countdown = 0;
     if (status == ZR_OK) {
         assert_true(plan_is_valid(buffers, n_buffers, offsets, result.height_bytes));
-        assert_int_equal(n_messages, 0);
+        assert_int_equal(kept.n_messages, 0);
         assert_int_equal(fault.n_failed, 0);
     } else {
         assert_int_equal(status, ZR_ERR_MEMORY);
-        assert_int_equal(n_messages, 1);
+        assert_int_equal(kept.n_messages, 1);
         assert_int_equal(offsets[0], untouched);
         assert_int_equal(result.height_bytes, 12345);
     }

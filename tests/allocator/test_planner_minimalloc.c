@@ -44,7 +44,7 @@ static void plan_case(const char *name) {
     options.max_seconds = 0.0;
     options.max_steps = MAX_STEPS;
     assert_true(n > 0 && capacity > 0);
-    assert_int_equal(zr_plan_offsets(buffers, n, &options, offsets, &result), ZR_OK);
+    assert_ok(zr_plan_offsets(buffers, n, &options, offsets, &result));
     print_message("%s: %zu buffers, height %zu, %" PRIu64 " steps, %s\n", name, n,
                   result.height_bytes, result.n_steps, result.strategy);
     assert_true(plan_is_valid(buffers, n, offsets, result.height_bytes));

@@ -39,7 +39,7 @@ TEST(test_threads) {
     for (int i = 0; i < N_THREADS; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     for (int i = 0; i < N_THREADS; i++) {
-        assert_int_equal(together[i].status, ZR_OK);
+        assert_ok(together[i].status);
         assert_int_equal(together[i].result.n_steps, alone[i].result.n_steps);
         assert_memory_equal(together[i].offsets, alone[i].offsets, sizeof(alone[i].offsets));
         assert_true(plan_is_valid(together[i].buffers, N_BUFFERS, together[i].offsets,

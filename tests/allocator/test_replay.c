@@ -89,7 +89,7 @@ static steps_t *open_with(bool is_late, size_t budget_bytes, size_t max_allocati
     steps_t *steps = steps_open(&options);
     zr_replay_options_t how = zr_replay_options_default();
     how.max_allocations = max_allocations;
-    assert_int_equal(zr_allocator_replay_start(steps->allocator, &how), ZR_OK);
+    assert_ok(zr_allocator_replay_start(steps->allocator, &how));
     return steps;
 }
 
@@ -720,7 +720,7 @@ TEST(test_other_steps_do_not_enlarge_each_other) {
 
 static void do_part(steps_t *steps, const step_t *step, size_t from, size_t to) {
     for (size_t i = from; i < to; i++)
-        assert_int_equal(steps_do(steps, &step->ops[i]), ZR_OK);
+        assert_ok(steps_do(steps, &step->ops[i]));
     steps_check(steps);
 }
 
@@ -742,7 +742,7 @@ TEST(test_stop_and_start_anywhere) {
             do_part(steps, &step, middle, step.n_ops);
             steps_run(steps, &step);
         }
-        assert_int_equal(zr_allocator_replay_start(steps->allocator, NULL), ZR_OK);
+        assert_ok(zr_allocator_replay_start(steps->allocator, NULL));
         if (at % 3 == 1)
             do_part(steps, &step, middle, step.n_ops);
         for (size_t i = 0; at % 3 == 2 && i < N_BASE; i++) {
@@ -845,7 +845,7 @@ TEST(test_many_live_when_a_plan_is_dropped) {
     for (size_t step = 1; step <= 3; step++) {
         zr_allocator_mark(steps->allocator, &(zr_mark_t){.step = step, .unit = 1});
         for (int i = 0; i < N; i++)
-            assert_int_equal(zr_allocate(steps->allocator, &request, &pointers[i]), ZR_OK);
+            assert_ok(zr_allocate(steps->allocator, &request, &pointers[i]));
         for (int i = 0; i < N; i += 2)
             zr_free(steps->allocator, &pointers[i], NULL);
         if (step == 3) {
@@ -866,7 +866,7 @@ TEST(test_without_room_for_a_plan_it_goes_on_without) {
     for (int is_late = 0; is_late < 2; is_late++) {
         steps_t *steps = open_with(is_late != 0, 24 * GRANULE, 0);
         step_op_t large = persistent(EXTRA, 14 * GRANULE);
-        assert_int_equal(steps_do(steps, &large), ZR_OK);
+        assert_ok(steps_do(steps, &large));
         step_t step = base_step();
         /* Without a plan, granules are mapped where they are needed; a plan needs all at once. */
         step_t small = step;
@@ -913,7 +913,7 @@ TEST(test_each_map_call_fails) {
 static void check_recording(steps_t *steps, size_t n_live, size_t n_made, size_t peak) {
     zr_recording_t *recording = NULL;
     zr_recording_info_t info;
-    assert_int_equal(zr_allocator_record_stop(steps->allocator, &recording), ZR_OK);
+    assert_ok(zr_allocator_record_stop(steps->allocator, &recording));
     zr_recording_info(recording, &info);
     assert_true(info.is_complete);
     assert_int_equal(info.n_lives, n_live + n_made);
@@ -937,7 +937,7 @@ static void check_recording(steps_t *steps, size_t n_live, size_t n_made, size_t
     static const char *const paths[] = {"replay.csv", "replay.json", "replay.pickle"};
     zr_log_t log = fake_log(steps->fake);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(zr_snapshot_save(recording, paths[i], &log), ZR_OK);
+        assert_ok(zr_snapshot_save(recording, paths[i], &log));
         remove(paths[i]);
     }
     zr_recording_destroy(&recording);
@@ -952,7 +952,7 @@ TEST(test_recordings_see_planned_memory) {
         steps->step++;
         do_part(steps, &step, 0, at);
         size_t n_live = (size_t)steps->n_live;
-        assert_int_equal(zr_allocator_record_start(steps->allocator, 0), ZR_OK);
+        assert_ok(zr_allocator_record_start(steps->allocator, 0));
         zr_allocator_reset_peaks(steps->allocator);
         steps_memory(steps, ZR_TIER_DEVICE);
         for (int tier = 0; tier < STEPS_N_TIERS; tier++) {
@@ -968,7 +968,7 @@ TEST(test_recordings_see_planned_memory) {
         size_t before = steps_memory(steps, 0).n_allocations + steps_memory(steps, 1).n_allocations;
         do_part(steps, &step, at, step.n_ops);
         if (at % 4 == 1)
-            assert_int_equal(zr_allocator_record_start(steps->allocator, 0), ZR_OK);
+            assert_ok(zr_allocator_record_start(steps->allocator, 0));
         if (at % 4 == 1) {
             n_live = (size_t)steps->n_live;
             before = steps_memory(steps, 0).n_allocations + steps_memory(steps, 1).n_allocations;
@@ -1031,7 +1031,7 @@ TEST(test_what_others_free_is_kept_for_a_segment) {
         steps_t *steps = steps_open(&options);
         zr_replay_options_t how = zr_replay_options_default();
         how.compute = has_compute ? steps->streams[COMPUTE] : NULL;
-        assert_int_equal(zr_allocator_replay_start(steps->allocator, &how), ZR_OK);
+        assert_ok(zr_allocator_replay_start(steps->allocator, &how));
         step_t step = {.n_ops = 0};
         for (int i = 0; i < 6; i++) {
             step_mark(&step, 1, (size_t)i, 0);

@@ -75,7 +75,7 @@ static size_t run(size_t n, bool stays, bool is_late) {
     size_t n_failed = fault.n_failed;
     fault.countdown = 0;
     if (!steps_replay(steps).is_on)
-        assert_int_equal(zr_allocator_replay_start(steps->allocator, &how), ZR_OK);
+        assert_ok(zr_allocator_replay_start(steps->allocator, &how));
     for (int i = 0; i < 24; i++)
         do_step(steps, &step);
     assert_int_equal(steps_replay(steps).last_clean_step, steps->step - 1);

@@ -287,10 +287,9 @@ static void do_something_else(training_t *training) {
     else if (dice < 50)
         do_persistent(training);
     else if (dice < 52)
-        assert_int_equal(zr_stream_synchronize(steps->streams[below(training, STEPS_N_STREAMS)]),
-                         ZR_OK);
+        assert_ok(zr_stream_synchronize(steps->streams[below(training, STEPS_N_STREAMS)]));
     else if (dice == 53)
-        assert_int_equal(zr_allocator_trim(steps->allocator, (zr_tier_t)below(training, 2)), ZR_OK);
+        assert_ok(zr_allocator_trim(steps->allocator, (zr_tier_t)below(training, 2)));
 }
 
 static void do_op(training_t *training, const step_op_t *op) {
@@ -437,16 +436,16 @@ static void settle(training_t *training) {
 
 static void restart(training_t *training, const zr_replay_options_t *how) {
     zr_allocator_replay_stop(training->steps->allocator);
-    assert_int_equal(zr_allocator_replay_start(training->steps->allocator, how), ZR_OK);
+    assert_ok(zr_allocator_replay_start(training->steps->allocator, how));
 }
 
 static void record(training_t *training, bool begins) {
     zr_recording_t *recording = NULL;
     if (begins) {
-        assert_int_equal(zr_allocator_record_start(training->steps->allocator, 0), ZR_OK);
+        assert_ok(zr_allocator_record_start(training->steps->allocator, 0));
         return;
     }
-    assert_int_equal(zr_allocator_record_stop(training->steps->allocator, &recording), ZR_OK);
+    assert_ok(zr_allocator_record_stop(training->steps->allocator, &recording));
     zr_recording_destroy(&recording);
 }
 
@@ -457,7 +456,7 @@ static void run(uint64_t seed, const steps_options_t *options) {
     steps_t *steps = training->steps = steps_open(options);
     zr_replay_options_t how = zr_replay_options_default();
     how.compute = seed % 2 == 0 ? NULL : steps->streams[0];
-    assert_int_equal(zr_allocator_replay_start(steps->allocator, &how), ZR_OK);
+    assert_ok(zr_allocator_replay_start(steps->allocator, &how));
     zr_replay_statistics_t replay = {0};
     for (size_t round = 0; steps->n_operations < N_OPERATIONS; round++) {
         /* Where memory is not scarce, a step keeps the plan that it has left. */

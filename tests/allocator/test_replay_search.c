@@ -31,7 +31,7 @@ static void allocate(training_t *training, size_t i) {
                                        .tag = ZR_TAG_ACTIVATIONS,
                                        .lifetime = ZR_LIFETIME_UNIT};
     void *pointer = NULL;
-    assert_int_equal(zr_allocate(training->allocator, &request, &pointer), ZR_OK);
+    assert_ok(zr_allocate(training->allocator, &request, &pointer));
     memset(pointer, (int)i + 1, request.size_bytes);
     training->pointers[i] = pointer;
 }
@@ -79,11 +79,10 @@ static void open_training(training_t *training, uint64_t seed, bool keeps_one) {
     *training = (training_t){.fake = fake_open(GRANULE, false)};
     plan_random_t random = {.state = seed};
     plan_cut_rectangle(&random, training->tensors, N_TENSORS, N_TIMES, HEIGHT);
-    assert_int_equal(zr_allocator_create(training->fake->device, NULL, &training->allocator),
-                     ZR_OK);
+    assert_ok(zr_allocator_create(training->fake->device, NULL, &training->allocator));
     zr_replay_options_t options = zr_replay_options_default();
     options.search_seconds = 600;
-    assert_int_equal(zr_allocator_replay_start(training->allocator, &options), ZR_OK);
+    assert_ok(zr_allocator_replay_start(training->allocator, &options));
     training->allocator->replay->planning.search.max_steps = 1;
     run_step(training, SIZE_MAX);
     training->kept = keeps_one ? last_tensor(training) : SIZE_MAX;

@@ -128,7 +128,7 @@ static void run(shared_t *shared, worker_t *workers) {
         if (step % 50 == 0)
             assert_true(zr_allocator_is_valid(shared->allocator));
         if (step % 64 == 0)
-            assert_int_equal(zr_allocator_trim(shared->allocator, ZR_TIER_DEVICE), ZR_OK);
+            assert_ok(zr_allocator_trim(shared->allocator, ZR_TIER_DEVICE));
     }
     zr_allocator_replay_statistics(shared->allocator, &statistics);
     assert_int_equal(statistics.n_steps, N_STEPS - 1);
@@ -141,10 +141,10 @@ static void check(size_t budget_bytes) {
     options.log = fake_log(fake);
     options.budget_bytes[ZR_TIER_DEVICE] = options.budget_bytes[ZR_TIER_HOST] = budget_bytes;
     shared_t shared = {0};
-    assert_int_equal(zr_allocator_create(fake->device, &options, &shared.allocator), ZR_OK);
+    assert_ok(zr_allocator_create(fake->device, &options, &shared.allocator));
     zr_replay_options_t how = zr_replay_options_default();
     how.search_seconds = 1;
-    assert_int_equal(zr_allocator_replay_start(shared.allocator, &how), ZR_OK);
+    assert_ok(zr_allocator_replay_start(shared.allocator, &how));
     worker_t workers[N_THREADS] = {{0}};
     run(&shared, workers);
     shared.is_over = true;

@@ -24,8 +24,13 @@ static inline bool one_thing_is_plural(const char *word, size_t length) {
 
 /* "step 1 allocates" */
 static inline bool one_thing_is_name(const char *message, const char *at) {
-    return (at - message >= 5 && strncmp(at - 5, "rank ", 5) == 0) ||
-           (at - message >= 5 && strncmp(at - 5, "step ", 5) == 0);
+    static const char *const names[] = {"rank ", "step ", "buffer "};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        size_t length = strlen(names[i]);
+        if ((size_t)(at - message) >= length && strncmp(at - length, names[i], length) == 0)
+            return true;
+    }
+    return false;
 }
 
 /** End the program, from whichever thread, where a message says "1 files". */

@@ -40,6 +40,9 @@
     }                                                                                              \
     static void name(void **state)
 
+/** A call of the library has to succeed. */
+#define assert_ok(call) assert_int_equal(call, 0)
+
 /** What TEST does with a test: remember it, before main(). */
 void add_test(struct CMUnitTest test, int line);
 

@@ -25,7 +25,7 @@ static void check_backward(fixture_t *f, zr_nn_attention_backward_t args, int nt
     emu_fail_call("cudaFuncSetAttribute", nth > 1 ? nth - 1 : 1, 1);
     assert_refused(f, ZR_ERR_DEVICE, zr_nn_attention_backward(f->stream, &args, workspace));
     assert_non_null(strstr(f->last_error, "shared memory"));
-    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    assert_ok(zr_stream_synchronize(f->stream));
 }
 
 TEST(test_launch_fails) {

@@ -100,7 +100,7 @@ static double run(const zr_nn_lm_head_t *args) {
     memset(guard, 0xa5, sizeof(guard));
     fixture_upload(&fixture, workspace + bytes, guard, GUARD_BYTES);
     fixture_upload(&fixture, args->loss, &loss, sizeof(loss));
-    assert_int_equal(zr_cuda_nn_lm_head(fixture.stream, args, workspace), ZR_OK);
+    assert_ok(zr_cuda_nn_lm_head(fixture.stream, args, workspace));
     fixture_download(&fixture, guard, workspace + bytes, GUARD_BYTES);
     for (size_t i = 0; i < GUARD_BYTES; i++)
         assert_int_equal(guard[i], 0xa5);
@@ -196,7 +196,7 @@ TEST(test_products) {
             emu_fail_kernel("cublasLtMatmul", nth, 719);
             void *workspace = fixture_take(
                 &fixture, zr_cuda_nn_lm_head_workspace_bytes(fixture.device, &args), 0);
-            assert_int_equal(zr_cuda_nn_lm_head(fixture.stream, &args, workspace), ZR_OK);
+            assert_ok(zr_cuda_nn_lm_head(fixture.stream, &args, workspace));
             bool has_failed = zr_stream_synchronize(fixture.stream) != ZR_OK;
             assert_int_equal(has_failed, nth == n_products);
             emu_fail_kernel("", 0, 0);

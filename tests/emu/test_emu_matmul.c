@@ -68,7 +68,7 @@ static void free_product(product_t *p) {
 static void run(const zr_nn_matmul_t *args) {
     size_t bytes = zr_cuda_nn_matmul_workspace_bytes(fixture.device, args);
     void *workspace = fixture_take(&fixture, bytes, 0);
-    assert_int_equal(zr_cuda_nn_matmul(fixture.stream, args, workspace), ZR_OK);
+    assert_ok(zr_cuda_nn_matmul(fixture.stream, args, workspace));
 }
 
 /* Whether y is rounded on its way to the result, because something is done behind the product. */
@@ -215,9 +215,8 @@ TEST(test_one_address_is_off) {
         emu_array_t *arrays[] = {&p.a, &p.b, &p.c, &p.bias, &p.pre_gelu, &p.addend};
         size_t bytes = arrays[which]->n * 2;
         char *moved = fixture_take(&fixture, bytes, 2);
-        assert_int_equal(zr_copy_async(fixture.stream, moved, arrays[which]->data, bytes,
-                                       ZR_COPY_DEVICE_TO_DEVICE),
-                         ZR_OK);
+        assert_ok(zr_copy_async(fixture.stream, moved, arrays[which]->data, bytes,
+                                ZR_COPY_DEVICE_TO_DEVICE));
         arrays[which]->data = moved;
         p.args.a = p.a.data;
         p.args.b = p.b.data;
@@ -244,7 +243,7 @@ TEST(test_one_address_is_off) {
 
 static zr_cuda_blas_t *blas(void) {
     zr_cuda_blas_t *blas = NULL;
-    assert_int_equal(zr_cuda_blas(fixture.device, &blas), ZR_OK);
+    assert_ok(zr_cuda_blas(fixture.device, &blas));
     return blas;
 }
 
@@ -264,7 +263,7 @@ TEST(test_shape_is_kept) {
     assert_refused(&fixture, ZR_ERR_DEVICE, zr_cuda_nn_matmul(fixture.stream, &p.args, workspace));
     assert_true(emu_has_failed_call());
     run(&p.args);
-    assert_int_equal(zr_stream_synchronize(fixture.stream), ZR_OK);
+    assert_ok(zr_stream_synchronize(fixture.stream));
     free_product(&p);
 }
 
@@ -284,7 +283,7 @@ TEST(test_shapes_are_forgotten) {
     assert_int_equal(blas()->n_plans, ZR_MATMUL_PLANS);
     for (size_t i = 0; i + 1 < ZR_MATMUL_PLANS; i++)
         assert_int_equal(blas()->plans[i]->key.m, 2 * ZR_MATMUL_PLANS - i);
-    assert_int_equal(zr_stream_synchronize(fixture.stream), ZR_OK);
+    assert_ok(zr_stream_synchronize(fixture.stream));
     free_product(&p);
 }
 
@@ -316,8 +315,8 @@ TEST(test_each_call_fails) {
             assert_int_equal(fixture.n_errors, has_failed);
             if (has_failed)
                 assert_non_null(strstr(fixture.last_error, "CUBLAS_STATUS_INTERNAL_ERROR"));
-            assert_int_equal(zr_cuda_nn_matmul(fixture.stream, &p.args, workspace), ZR_OK);
-            assert_int_equal(zr_stream_synchronize(fixture.stream), ZR_OK);
+            assert_ok(zr_cuda_nn_matmul(fixture.stream, &p.args, workspace));
+            assert_ok(zr_stream_synchronize(fixture.stream));
             free_product(&p);
             if (!has_failed)
                 break;

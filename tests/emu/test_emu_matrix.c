@@ -35,7 +35,7 @@ static void check_product(fixture_t *f, probe_layout_t layout) {
     fixture_reset(f);
     void *on_a = fixture_place(f, a, sizeof(a), 0), *on_b = fixture_place(f, b, sizeof(b), 0);
     float *on_c = fixture_take(f, sizeof(c), 0);
-    assert_int_equal(probe_product(f->stream, on_c, on_a, on_b, layout, 48), ZR_OK);
+    assert_ok(probe_product(f->stream, on_c, on_a, on_b, layout, 48));
     fixture_download(f, c, on_c, sizeof(c));
     for (int m = 0; m < 16; m++)
         for (int n = 0; n < 16; n++) {
@@ -81,7 +81,7 @@ static int n_right_copies(fixture_t *f, size_t n_words, bool with_wait) {
     fixture_reset(f);
     const float *from = fixture_place(f, in, n_words * sizeof(float), 0);
     float *to = fixture_take(f, sizeof(out), 0);
-    assert_int_equal(probe_copies(f->stream, to, from, n_words, with_wait), ZR_OK);
+    assert_ok(probe_copies(f->stream, to, from, n_words, with_wait));
     fixture_download(f, out, to, sizeof(out));
     for (size_t i = 0; i < 256; i++)
         n_right += out[255 - i] == (i < n_words ? in[i] : 0.0f);
@@ -100,17 +100,17 @@ TEST_WITH(test_shared, setup, teardown) {
     float out[512];
     fixture_reset(f);
     float *to = fixture_take(f, sizeof(out), 0);
-    assert_int_equal(probe_shared(f->stream, to, false), ZR_OK);
+    assert_ok(probe_shared(f->stream, to, false));
     fixture_download(f, out, to, sizeof(out));
     for (int i = 0; i < 512; i++)
         assert_true(isnan(out[i])); /* also in the second block */
 
     assert_refused(f, ZR_ERR_DEVICE, probe_much_shared(f->stream, to, (48 << 10) + 128, false));
     assert_refused(f, ZR_ERR_DEVICE, probe_much_shared(f->stream, to, (99 << 10) + 128, true));
-    assert_int_equal(probe_much_shared(f->stream, to, 48 << 10, false), ZR_OK);
-    assert_int_equal(probe_much_shared(f->stream, to, 99 << 10, true), ZR_OK);
-    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    assert_ok(probe_much_shared(f->stream, to, 48 << 10, false));
+    assert_ok(probe_much_shared(f->stream, to, 99 << 10, true));
+    assert_ok(zr_stream_synchronize(f->stream));
 
-    assert_int_equal(probe_shared(f->stream, to, true), ZR_OK);
+    assert_ok(probe_shared(f->stream, to, true));
     assert_refused(f, ZR_ERR_DEVICE, zr_stream_synchronize(f->stream));
 }

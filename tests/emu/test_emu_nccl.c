@@ -457,9 +457,9 @@ TEST_WITH(test_host_device, set_up, NULL) {
     zr_comm_t *comm = NULL;
     float value = 1;
     zr_message_t message = {"x", ZR_DTYPE_F32, ZR_TRAFFIC_MODEL};
-    assert_int_equal(zr_comm_create_nccl_threads(1, NULL, &comm), ZR_OK);
-    assert_int_equal(zr_device_open("host", NULL, &device), ZR_OK);
-    assert_int_equal(zr_stream_create(device, "comm", &stream), ZR_OK);
+    assert_ok(zr_comm_create_nccl_threads(1, NULL, &comm));
+    assert_ok(zr_device_open("host", NULL, &device));
+    assert_ok(zr_stream_create(device, "comm", &stream));
     assert_int_equal(zr_comm_all_reduce(comm, &message, &value, 1, stream), ZR_ERR_ARGUMENT);
     zr_comm_destroy(&comm);
     zr_stream_destroy(&stream);

@@ -35,16 +35,16 @@ static int setup(void **state) {
     zr_trace_options_t trace_options = zr_trace_options_default();
     trace_options.last_step = 1;
     s.opened = seconds_now();
-    assert_int_equal(zr_trace_create(&trace_options, &s.trace), ZR_OK);
+    assert_ok(zr_trace_create(&trace_options, &s.trace));
     options.trace = s.trace;
-    assert_int_equal(zr_device_open("cuda", &options, &s.device), ZR_OK);
+    assert_ok(zr_device_open("cuda", &options, &s.device));
     size_t granule = zr_device_info(s.device)->granule_bytes;
     s.size_bytes = (N_ELEMS * sizeof(float) + granule - 1) / granule * granule;
-    assert_int_equal(zr_stream_create(s.device, "compute", &s.compute), ZR_OK);
-    assert_int_equal(zr_stream_create(s.device, "comm", &s.comm), ZR_OK);
-    assert_int_equal(zr_event_create(s.device, &s.event), ZR_OK);
-    assert_int_equal(zr_range_reserve(s.device, ZR_TIER_DEVICE, s.size_bytes, &s.memory), ZR_OK);
-    assert_int_equal(zr_range_map(s.device, ZR_TIER_DEVICE, s.memory, 0, s.size_bytes), ZR_OK);
+    assert_ok(zr_stream_create(s.device, "compute", &s.compute));
+    assert_ok(zr_stream_create(s.device, "comm", &s.comm));
+    assert_ok(zr_event_create(s.device, &s.event));
+    assert_ok(zr_range_reserve(s.device, ZR_TIER_DEVICE, s.size_bytes, &s.memory));
+    assert_ok(zr_range_map(s.device, ZR_TIER_DEVICE, s.memory, 0, s.size_bytes));
     *state = &s;
     return 0;
 }
@@ -55,7 +55,7 @@ static void go_to(setting_t *s, size_t step, const char *phase) {
 }
 
 static void fill(zr_stream_t *stream, void *memory) {
-    assert_int_equal(zr_kernel_fill(stream, memory, ZR_DTYPE_F32, N_ELEMS, 1.0f), ZR_OK);
+    assert_ok(zr_kernel_fill(stream, memory, ZR_DTYPE_F32, N_ELEMS, 1.0f));
 }
 
 /* Everything but the trace. */
@@ -81,18 +81,18 @@ static void work_has_its_own_time(void **state) {
         s->comm,
         &(zr_trace_slice_t){.kind = ZR_SLICE_COLLECTIVE, .name = "all_gather", .subject = tensor});
     memset(tensor, 'x', sizeof(tensor) - 1);
-    assert_int_equal(zr_event_record(s->event, s->comm), ZR_OK);
-    assert_int_equal(zr_stream_wait(s->compute, s->event), ZR_OK);
+    assert_ok(zr_event_record(s->event, s->comm));
+    assert_ok(zr_stream_wait(s->compute, s->event));
     for (int i = 0; i < N_PIECES; i++)
         fill(s->compute, s->memory);
     go_to(s, 2, NULL);
     fill(s->compute, s->memory); /* of a step that is not recorded */
-    assert_int_equal(zr_stream_synchronize(s->compute), ZR_OK);
+    assert_ok(zr_stream_synchronize(s->compute));
     close_device(s);
     /* Timers have the digits of a float, of all the time since the device was opened. */
     long long off_ns = 1000 + (long long)(1e9 * (seconds_now() - s->opened) / 1e6);
 
-    assert_int_equal(zr_trace_save(&s->trace, 1, FILE_NAME, NULL), ZR_OK);
+    assert_ok(zr_trace_save(&s->trace, 1, FILE_NAME, NULL));
     json_t *file = trace_file_load(FILE_NAME);
     assert_int_equal(trace_file_count(file, 1, "comm", "all_gather h.0 parameters"), 1);
     assert_int_equal(trace_file_count(file, 1, "compute", "norm"), 1);
@@ -134,9 +134,9 @@ static void times_need_no_more_than_the_work(void **state) {
         setting_t *s = *state;
         go_to(s, 1, "norm");
         fill(s->compute, s->memory);
-        assert_int_equal(zr_stream_synchronize(s->compute), ZR_OK);
+        assert_ok(zr_stream_synchronize(s->compute));
         close_device(s);
-        assert_int_equal(zr_trace_save(&s->trace, 1, FILE_NAME, NULL), ZR_OK);
+        assert_ok(zr_trace_save(&s->trace, 1, FILE_NAME, NULL));
         json_t *file = trace_file_load(FILE_NAME);
         free(trace_file_slices(file, 1, "compute", "work", &n));
         json_decref(file);

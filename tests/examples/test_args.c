@@ -3,10 +3,10 @@
  * valid one.
  */
 #include "examples/common/args.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
-#include "tests/examples/captured_log.h"
 
-static captured_log_t captured;
+static kept_log_t captured;
 
 static void assert_said(const char *part) {
     if (strstr(captured.text, part) == NULL)
@@ -30,7 +30,7 @@ TEST(sizes_with_units) {
         {"16777215TiB", (size_t)16777215 << 40},
         {"18446744073709551614", SIZE_MAX - 1},
     };
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t bytes = 1;
         assert_int_equal(args_size("--device-memory", cases[i].text, &log, &bytes), ZR_OK);
@@ -59,7 +59,7 @@ TEST(wrong_sizes) {
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t bytes = 77;
-        zr_log_t log = captured_log(&captured);
+        zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
         assert_int_equal(args_size("--device-memory", cases[i].text, &log, &bytes),
                          ZR_ERR_ARGUMENT);
         assert_int_equal(bytes, 77);
@@ -73,7 +73,7 @@ TEST(counts_and_numbers) {
     size_t count = 0;
     double number = 0;
     uint64_t value = 0;
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     assert_int_equal(args_count("--ranks", "8", 1, 1024, &log, &count), ZR_OK);
     assert_int_equal(count, 8);
     assert_int_equal(args_number("--lr", "3e-4", 0, 1, &log, &number), ZR_OK);
@@ -109,7 +109,7 @@ TEST(choices) {
     static const char *const stages[] = {"0", "1", "2", "3", "auto"};
     static const char *const dtypes[] = {"fp32", "bf16"};
     size_t choice = 9;
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     assert_int_equal(args_choice("--stage", "2", stages, 5, &log, &choice), ZR_OK);
     assert_int_equal(choice, 2);
     assert_int_equal(args_choice("--stage", "4", stages, 5, &log, &choice), ZR_ERR_ARGUMENT);
@@ -157,7 +157,7 @@ static zr_status_t parse(const char *line) {
     static const struct argp argp = {.options = options, .parser = see};
     char copy[256], *words[16] = {"program"};
     int n = 1;
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     snprintf(copy, sizeof(copy), "%s", line);
     for (char *word = strtok(copy, " "); word != NULL; word = strtok(NULL, " "))
         words[n++] = word;

@@ -6,10 +6,10 @@
 #include <sys/stat.h>
 
 #include "examples/data/data.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
-#include "tests/examples/captured_log.h"
 
-static captured_log_t captured;
+static kept_log_t captured;
 static char folder[] = "/tmp/zr-test-data-XXXXXX";
 
 static const char *path_of(const char *name) {
@@ -47,7 +47,7 @@ static zr_status_t open_paths(const char *const *paths, size_t n_paths, size_t s
                               .seq = seq,
                               .vocab = vocab,
                               .seed = seed,
-                              .log = captured_log(&captured)};
+                              .log = kept_log(&captured, ZR_LOG_INFO)};
     return data_open(&options, data_p);
 }
 
@@ -303,7 +303,7 @@ static data_t *open_varying(size_t seq_min, size_t seq, uint64_t seed) {
                               .seq_min = seq_min,
                               .vocab = 256,
                               .seed = seed,
-                              .log = captured_log(&captured)};
+                              .log = kept_log(&captured, ZR_LOG_INFO)};
     data_t *data = NULL;
     assert_int_equal(data_open(&options, &data), ZR_OK);
     return data;
@@ -540,7 +540,7 @@ TEST(refused_lengths) {
                                  .seq = 8,
                                  .seq_min = 9,
                                  .vocab = 256,
-                                 .log = captured_log(&captured)};
+                                 .log = kept_log(&captured, ZR_LOG_INFO)};
     assert_int_equal(data_open(&longer_min, &data), ZR_ERR_ARGUMENT);
     assert_said("sequences of 9 tokens or more: allowed are 1 to 8");
     path = "";

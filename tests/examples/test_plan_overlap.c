@@ -3,15 +3,12 @@
  * it is asked for, and then the network works while the processors do, in the same memory.
  */
 #include "examples/train/plan.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 
 enum { N_RANKS = 4 };
 
-static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
-static const zr_log_t quiet = {.sink = drop, .level = ZR_LOG_ERROR};
+static const zr_log_t quiet = {.sink = drop_message, .level = ZR_LOG_ERROR};
 
 /* So many ranks on a host, and a network that takes about as long as compute. */
 static zr_hardware_t hosts(int ranks_per_node) {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include "examples/train/train.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 #include "tests/zero/comm/free_port.h"
 
@@ -19,10 +20,6 @@ zr_status_t __wrap_zr_stream_create(zr_device_t *device, const char *name, zr_st
     return __real_zr_stream_create(device, name, stream_p);
 }
 
-static void say_nothing(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
 static train_result_t train_as(int rank, int port) {
     char *words[] = {"zero-train",    "--model=layers=1,channels=16,heads=2,seq=16,vocab=256",
                      "--data=data",   "--steps=2",
@@ -31,7 +28,7 @@ static train_result_t train_as(int rank, int port) {
     char text[16];
     train_result_t result = {0};
     train_options_t options;
-    zr_log_t log = {.sink = say_nothing, .level = ZR_LOG_ERROR};
+    zr_log_t log = {.sink = drop_message, .level = ZR_LOG_ERROR};
     number = rank;
     snprintf(text, sizeof(text), "%d", port);
     setenv("MASTER_PORT", text, 1);

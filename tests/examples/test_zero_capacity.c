@@ -7,8 +7,8 @@
 #include "examples/capacity/search.h"
 #include "examples/capacity/verify.h"
 #include "examples/plan/hardware.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
-#include "tests/examples/captured_log.h"
 #include "tests/examples/run_train.h"
 
 #define SMALL "--seq 16 --head-size 16 --threads 1 "
@@ -79,10 +79,6 @@ TEST(sizes_grow) {
 
 /* ---- the search ------------------------------------------------------------------------------ */
 
-static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
 /* Every size from the smallest to well beyond the answer, planned one by one. */
 static void expect_largest(const capacity_search_t *search) {
     size_t largest = 0;
@@ -92,7 +88,7 @@ static void expect_largest(const capacity_search_t *search) {
         gpt_plan_t plan;
         assert_true(capacity_family_shape(&search->options->family, i, &run.shape));
         gpt_plan_request_t request = train_plan_request(&run, &search->its_case->hardware);
-        request.log = (zr_log_t){.sink = drop, .level = ZR_LOG_ERROR};
+        request.log = (zr_log_t){.sink = drop_message, .level = ZR_LOG_ERROR};
         if (gpt_plan(&request, &plan) != ZR_OK)
             continue;
         largest = i;
@@ -645,8 +641,8 @@ static void assert_fields_documented(json_t *value) {
 /* More than there is room for is no less of a question. */
 TEST(no_option_is_left_out) {
     static shared_givens_t givens;
-    captured_log_t captured;
-    zr_log_t log = captured_log(&captured);
+    kept_log_t captured;
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     for (size_t i = 0; i < SHARED_OPTIONS_MOST_GIVEN; i++) {
         assert_int_equal(shared_givens_note(&givens, "sweep", "ranks=1", true, &log), ZR_OK);
         assert_int_equal(givens.n, i + 1);

@@ -51,16 +51,13 @@ void fixture_open(fixture_t *fixture, const char *device_name, int n_threads, co
     zr_device_options_t options = {
         .log = fixture_log(fixture), .n_threads = n_threads, .isa = isa, .beside = is_beside};
     options.shares_memory = strcmp(device_name, "shared") == 0;
-    assert_int_equal(zr_device_open(fixture_backend(device_name), &options, &fixture->device),
-                     ZR_OK);
-    assert_int_equal(zr_stream_create_beside(fixture->device, "test", &fixture->stream), ZR_OK);
+    assert_ok(zr_device_open(fixture_backend(device_name), &options, &fixture->device));
+    assert_ok(zr_stream_create_beside(fixture->device, "test", &fixture->stream));
     size_t granule = zr_device_info(fixture->device)->granule_bytes;
     fixture->arena_bytes = (ARENA_BYTES + granule - 1) / granule * granule;
     void *arena = NULL;
-    assert_int_equal(
-        zr_range_reserve(fixture->device, ZR_TIER_DEVICE, fixture->arena_bytes, &arena), ZR_OK);
-    assert_int_equal(zr_range_map(fixture->device, ZR_TIER_DEVICE, arena, 0, fixture->arena_bytes),
-                     ZR_OK);
+    assert_ok(zr_range_reserve(fixture->device, ZR_TIER_DEVICE, fixture->arena_bytes, &arena));
+    assert_ok(zr_range_map(fixture->device, ZR_TIER_DEVICE, arena, 0, fixture->arena_bytes));
     fixture->arena = arena;
 }
 
@@ -83,15 +80,13 @@ void fixture_reset(fixture_t *fixture) {
 }
 
 void fixture_upload(fixture_t *fixture, void *dst, const void *src, size_t size_bytes) {
-    assert_int_equal(zr_copy_async(fixture->stream, dst, src, size_bytes, ZR_COPY_HOST_TO_DEVICE),
-                     ZR_OK);
-    assert_int_equal(zr_stream_synchronize(fixture->stream), ZR_OK);
+    assert_ok(zr_copy_async(fixture->stream, dst, src, size_bytes, ZR_COPY_HOST_TO_DEVICE));
+    assert_ok(zr_stream_synchronize(fixture->stream));
 }
 
 void fixture_download(fixture_t *fixture, void *dst, const void *src, size_t size_bytes) {
-    assert_int_equal(zr_copy_async(fixture->stream, dst, src, size_bytes, ZR_COPY_DEVICE_TO_HOST),
-                     ZR_OK);
-    assert_int_equal(zr_stream_synchronize(fixture->stream), ZR_OK);
+    assert_ok(zr_copy_async(fixture->stream, dst, src, size_bytes, ZR_COPY_DEVICE_TO_HOST));
+    assert_ok(zr_stream_synchronize(fixture->stream));
 }
 
 void *fixture_place(fixture_t *fixture, const void *src, size_t size_bytes, size_t skip_bytes) {

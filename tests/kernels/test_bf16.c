@@ -67,16 +67,14 @@ static void check_casts(const char *isa) {
     zr_status_t status = zr_device_open("host", &options, &device);
     if (status == ZR_ERR_UNSUPPORTED)
         return; /* said by the log */
-    assert_int_equal(status, ZR_OK);
+    assert_ok(status);
     zr_stream_t *stream = NULL;
-    assert_int_equal(zr_stream_create(device, "cast", &stream), ZR_OK);
+    assert_ok(zr_stream_create(device, "cast", &stream));
     uint16_t *narrow = malloc(N_PATTERNS * sizeof(uint16_t));
     float *wide = malloc(N_PATTERNS * sizeof(float));
-    assert_int_equal(
-        zr_kernel_cast(stream, narrow, ZR_DTYPE_BF16, patterns, ZR_DTYPE_F32, N_PATTERNS), ZR_OK);
+    assert_ok(zr_kernel_cast(stream, narrow, ZR_DTYPE_BF16, patterns, ZR_DTYPE_F32, N_PATTERNS));
     assert_memory_equal(narrow, expected, N_PATTERNS * sizeof(uint16_t));
-    assert_int_equal(zr_kernel_cast(stream, wide, ZR_DTYPE_F32, narrow, ZR_DTYPE_BF16, N_PATTERNS),
-                     ZR_OK);
+    assert_ok(zr_kernel_cast(stream, wide, ZR_DTYPE_F32, narrow, ZR_DTYPE_BF16, N_PATTERNS));
     for (size_t i = 0; i < N_PATTERNS; i++) {
         uint32_t bits;
         memcpy(&bits, &wide[i], sizeof(bits));

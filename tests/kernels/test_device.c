@@ -97,28 +97,24 @@ TEST(test_map_granule_by_granule) {
     size_t granule = zr_device_info(f->device)->granule_bytes;
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++) {
         void *base = NULL;
-        assert_int_equal(zr_range_reserve(f->device, (zr_tier_t)tier, 8 * granule, &base), ZR_OK);
+        assert_ok(zr_range_reserve(f->device, (zr_tier_t)tier, 8 * granule, &base));
         assert_int_equal((uintptr_t)base % granule, 0);
         assert_int_equal((uintptr_t)base % 4096, 0);
         char *bytes = base;
         /* 1 and 3..6; then 2 joins them; then 4 and 5 leave, and the others keep their bytes. */
-        assert_int_equal(zr_range_map(f->device, (zr_tier_t)tier, base, granule, granule), ZR_OK);
-        assert_int_equal(zr_range_map(f->device, (zr_tier_t)tier, base, 3 * granule, 4 * granule),
-                         ZR_OK);
+        assert_ok(zr_range_map(f->device, (zr_tier_t)tier, base, granule, granule));
+        assert_ok(zr_range_map(f->device, (zr_tier_t)tier, base, 3 * granule, 4 * granule));
         write_pattern(f, bytes + granule, granule, 1);
         write_pattern(f, bytes + 3 * granule, 4 * granule, 3);
-        assert_int_equal(zr_range_map(f->device, (zr_tier_t)tier, base, 2 * granule, granule),
-                         ZR_OK);
+        assert_ok(zr_range_map(f->device, (zr_tier_t)tier, base, 2 * granule, granule));
         write_pattern(f, bytes + 2 * granule, granule, 2);
         check_pattern(f, bytes + granule, granule, 1);
         check_pattern(f, bytes + 3 * granule, 4 * granule, 3);
-        assert_int_equal(zr_range_unmap(f->device, (zr_tier_t)tier, base, 4 * granule, 2 * granule),
-                         ZR_OK);
+        assert_ok(zr_range_unmap(f->device, (zr_tier_t)tier, base, 4 * granule, 2 * granule));
         check_pattern(f, bytes + 2 * granule, granule, 2);
         check_pattern(f, bytes + 3 * granule, granule, 3);
         /* Memory comes back at the same addresses. */
-        assert_int_equal(zr_range_map(f->device, (zr_tier_t)tier, base, 4 * granule, 2 * granule),
-                         ZR_OK);
+        assert_ok(zr_range_map(f->device, (zr_tier_t)tier, base, 4 * granule, 2 * granule));
         write_pattern(f, bytes + 4 * granule, 2 * granule, 9);
         check_pattern(f, bytes + 4 * granule, 2 * granule, 9);
         zr_range_release(f->device, (zr_tier_t)tier, &base, 8 * granule);
@@ -129,9 +125,9 @@ TEST(test_map_granule_by_granule) {
 /* Two ranges of 8 granules, the first mapped whole. */
 static void reserve_two(fixture_t *f, zr_tier_t tier, void **first_p, void **second_p) {
     size_t granule = zr_device_info(f->device)->granule_bytes;
-    assert_int_equal(zr_range_reserve(f->device, tier, 8 * granule, first_p), ZR_OK);
-    assert_int_equal(zr_range_reserve(f->device, tier, 8 * granule, second_p), ZR_OK);
-    assert_int_equal(zr_range_map(f->device, tier, *first_p, 0, 8 * granule), ZR_OK);
+    assert_ok(zr_range_reserve(f->device, tier, 8 * granule, first_p));
+    assert_ok(zr_range_reserve(f->device, tier, 8 * granule, second_p));
+    assert_ok(zr_range_map(f->device, tier, *first_p, 0, 8 * granule));
 }
 
 /* What is moved can be used there, can be mapped anew here, and leaves its neighbours alone. */
@@ -144,24 +140,22 @@ TEST(test_move) {
         reserve_two(f, tier, &a, &b);
         char *first = a, *second = b;
         write_pattern(f, first, 8 * granule, 5);
-        assert_int_equal(zr_range_map(f->device, tier, b, 4 * granule, granule), ZR_OK);
+        assert_ok(zr_range_map(f->device, tier, b, 4 * granule, granule));
         write_pattern(f, second + 4 * granule, granule, 6);
-        assert_int_equal(zr_range_move(f->device, tier, a, 2 * granule, b, granule, 3 * granule),
-                         ZR_OK);
+        assert_ok(zr_range_move(f->device, tier, a, 2 * granule, b, granule, 3 * granule));
         check_pattern(f, first, 2 * granule, 5);
         check_pattern(f, second + 4 * granule, granule, 6);
         write_pattern(f, second + granule, 3 * granule, 7);
         /* Here it can be mapped again, and there it can be unmapped. */
-        assert_int_equal(zr_range_map(f->device, tier, a, 2 * granule, 3 * granule), ZR_OK);
+        assert_ok(zr_range_map(f->device, tier, a, 2 * granule, 3 * granule));
         write_pattern(f, first + 2 * granule, 3 * granule, 8);
         check_pattern(f, second + granule, 3 * granule, 7);
         check_pattern(f, first, 2 * granule, 5);
-        assert_int_equal(zr_range_unmap(f->device, tier, b, 2 * granule, granule), ZR_OK);
+        assert_ok(zr_range_unmap(f->device, tier, b, 2 * granule, granule));
         check_pattern(f, second + granule, granule, 7);
         check_pattern(f, second + 4 * granule, granule, 6);
         /* Within a range, side by side. */
-        assert_int_equal(zr_range_move(f->device, tier, b, granule, b, 2 * granule, granule),
-                         ZR_OK);
+        assert_ok(zr_range_move(f->device, tier, b, granule, b, 2 * granule, granule));
         write_pattern(f, second + 2 * granule, granule, 9);
         check_pattern(f, second + 4 * granule, granule, 6);
         zr_range_release(f->device, tier, &a, 8 * granule);
@@ -178,14 +172,13 @@ TEST(test_move_what_was_moved) {
     for (int round = 0; round < 3; round++) {
         write_pattern(f, a, 8 * granule, (unsigned char)round);
         for (size_t i = 0; i < 8; i++) {
-            assert_int_equal(zr_range_move(f->device, ZR_TIER_DEVICE, a, i * granule, b,
-                                           i * 3 % 8 * granule, granule),
-                             ZR_OK);
+            assert_ok(zr_range_move(f->device, ZR_TIER_DEVICE, a, i * granule, b,
+                                    i * 3 % 8 * granule, granule));
             write_pattern(f, (char *)b + i * 3 % 8 * granule, granule, (unsigned char)(20 + i));
         }
         for (size_t i = 0; i < 8; i++)
             check_pattern(f, (char *)b + i * 3 % 8 * granule, granule, (unsigned char)(20 + i));
-        assert_int_equal(zr_range_move(f->device, ZR_TIER_DEVICE, b, 0, a, 0, 8 * granule), ZR_OK);
+        assert_ok(zr_range_move(f->device, ZR_TIER_DEVICE, b, 0, a, 0, 8 * granule));
     }
     zr_range_release(f->device, ZR_TIER_DEVICE, &a, 8 * granule);
     zr_range_release(f->device, ZR_TIER_DEVICE, &b, 8 * granule);
@@ -197,10 +190,10 @@ TEST(test_move_refusals) {
     zr_tier_t tier = ZR_TIER_DEVICE;
     void *a = NULL, *b = NULL, *host = NULL;
     reserve_two(f, tier, &a, &b);
-    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_HOST, 8 * granule, &host), ZR_OK);
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_HOST, 8 * granule, &host));
     write_pattern(f, a, 8 * granule, 1);
     int n_errors = f->n_errors;
-    assert_int_equal(zr_range_move(f->device, tier, a, granule, b, granule, 0), ZR_OK);
+    assert_ok(zr_range_move(f->device, tier, a, granule, b, granule, 0));
     assert_int_equal(f->n_errors, n_errors);
     assert_refused(f, ZR_ERR_ARGUMENT, zr_range_move(f->device, tier, a, 1, b, 0, granule));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_range_move(f->device, tier, a, 0, b, 1, granule));
@@ -228,9 +221,9 @@ TEST(test_map_nothing) {
     size_t granule = zr_device_info(f->device)->granule_bytes;
     int n_errors = f->n_errors;
     void *base = NULL;
-    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, granule, &base), ZR_OK);
-    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, 0), ZR_OK);
-    assert_int_equal(zr_range_unmap(f->device, ZR_TIER_DEVICE, base, 0, 0), ZR_OK);
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_DEVICE, granule, &base));
+    assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, 0));
+    assert_ok(zr_range_unmap(f->device, ZR_TIER_DEVICE, base, 0, 0));
     zr_range_release(f->device, ZR_TIER_DEVICE, &base, granule);
     zr_range_release(f->device, ZR_TIER_DEVICE, &base, granule);
     zr_range_release(f->device, ZR_TIER_DEVICE, NULL, granule);
@@ -251,7 +244,7 @@ TEST(test_range_refusals) {
     assert_int_equal(f->n_errors, n_errors_before);
     assert_null(base);
 
-    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, 4 * granule, &base), ZR_OK);
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_DEVICE, 4 * granule, &base));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_range_map(f->device, ZR_TIER_DEVICE, base, 1, granule));
     assert_refused(f, ZR_ERR_ARGUMENT,
                    zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, granule - 1));
@@ -285,14 +278,14 @@ TEST(test_map_too_much) {
     void *base = NULL;
     if (zr_range_reserve(f->device, ZR_TIER_DEVICE, size_bytes, &base) != ZR_OK)
         skip(); /* fewer addresses than that: a limit of the system on this process */
-    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, granule), ZR_OK);
+    assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, granule));
     write_pattern(f, base, granule, 77);
     int n_errors_before = f->n_errors; /* what a caller may get over is no error */
     assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, size_bytes - granule),
                      ZR_ERR_BUDGET);
     assert_int_equal(f->n_errors, n_errors_before);
     check_pattern(f, base, granule, 77);
-    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, granule), ZR_OK);
+    assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, base, granule, granule));
     write_pattern(f, (char *)base + granule, granule, 78);
     zr_range_release(f->device, ZR_TIER_DEVICE, &base, size_bytes);
 }
@@ -319,27 +312,26 @@ static void check_order(fixture_t *f, create_stream_fn create_second) {
     enum { n_elems = 100003, n_rounds = 20 };
     zr_stream_t *second = NULL;
     zr_event_t *produced = NULL, *consumed = NULL;
-    assert_int_equal(create_second(f->device, "second", &second), ZR_OK);
-    assert_int_equal(zr_event_create(f->device, &produced), ZR_OK);
-    assert_int_equal(zr_event_create(f->device, &consumed), ZR_OK);
+    assert_ok(create_second(f->device, "second", &second));
+    assert_ok(zr_event_create(f->device, &produced));
+    assert_ok(zr_event_create(f->device, &consumed));
     fixture_reset(f);
     float *x = fixture_take(f, n_elems * sizeof(float), 0);
     float *sum = fixture_take(f, n_elems * sizeof(float), 0);
     float *result = malloc(n_elems * sizeof(float));
 
-    assert_int_equal(zr_kernel_fill(f->stream, sum, ZR_DTYPE_F32, n_elems, 0.0f), ZR_OK);
+    assert_ok(zr_kernel_fill(f->stream, sum, ZR_DTYPE_F32, n_elems, 0.0f));
     for (int round = 1; round <= n_rounds; round++) {
         /* The first stream writes x, the second adds it up; neither overtakes the other. */
-        assert_int_equal(zr_stream_wait(f->stream, consumed), ZR_OK);
-        assert_int_equal(zr_kernel_fill(f->stream, x, ZR_DTYPE_F32, n_elems, (float)round), ZR_OK);
-        assert_int_equal(zr_event_record(produced, f->stream), ZR_OK);
-        assert_int_equal(zr_stream_wait(second, produced), ZR_OK);
-        assert_int_equal(zr_kernel_add(second, sum, ZR_DTYPE_F32, x, ZR_DTYPE_F32, n_elems), ZR_OK);
-        assert_int_equal(zr_event_record(consumed, second), ZR_OK);
+        assert_ok(zr_stream_wait(f->stream, consumed));
+        assert_ok(zr_kernel_fill(f->stream, x, ZR_DTYPE_F32, n_elems, (float)round));
+        assert_ok(zr_event_record(produced, f->stream));
+        assert_ok(zr_stream_wait(second, produced));
+        assert_ok(zr_kernel_add(second, sum, ZR_DTYPE_F32, x, ZR_DTYPE_F32, n_elems));
+        assert_ok(zr_event_record(consumed, second));
     }
-    assert_int_equal(
-        zr_copy_async(second, result, sum, n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST), ZR_OK);
-    assert_int_equal(zr_stream_synchronize(second), ZR_OK);
+    assert_ok(zr_copy_async(second, result, sum, n_elems * sizeof(float), ZR_COPY_DEVICE_TO_HOST));
+    assert_ok(zr_stream_synchronize(second));
     for (size_t i = 0; i < n_elems; i++)
         assert_true(result[i] == (has_data(f) ? (float)(n_rounds * (n_rounds + 1) / 2) : 0.0f));
     free(result);
@@ -358,16 +350,16 @@ TEST(test_events) {
     fixture_t *f = *state;
     zr_event_t *event = NULL;
     bool passed = false;
-    assert_int_equal(zr_event_create(f->device, &event), ZR_OK);
-    assert_int_equal(zr_event_query(event, &passed), ZR_OK);
+    assert_ok(zr_event_create(f->device, &event));
+    assert_ok(zr_event_query(event, &passed));
     assert_true(passed); /* never recorded */
-    assert_int_equal(zr_event_synchronize(event), ZR_OK);
-    assert_int_equal(zr_stream_wait(f->stream, event), ZR_OK);
+    assert_ok(zr_event_synchronize(event));
+    assert_ok(zr_stream_wait(f->stream, event));
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(zr_event_record(event, f->stream), ZR_OK);
-        assert_int_equal(zr_event_synchronize(event), ZR_OK);
+        assert_ok(zr_event_record(event, f->stream));
+        assert_ok(zr_event_synchronize(event));
         passed = false;
-        assert_int_equal(zr_event_query(event, &passed), ZR_OK);
+        assert_ok(zr_event_query(event, &passed));
         assert_true(passed);
     }
     zr_event_destroy(&event);
@@ -384,9 +376,9 @@ TEST(test_stream_refusals) {
     fixture_t other;
     fixture_open(&other, device_name, 1, NULL);
     zr_event_t *event = NULL;
-    assert_int_equal(zr_event_create(other.device, &event), ZR_OK);
+    assert_ok(zr_event_create(other.device, &event));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_event_record(event, f->stream));
-    assert_int_equal(zr_stream_wait(f->stream, event), ZR_OK); /* ranks wait for each other */
+    assert_ok(zr_stream_wait(f->stream, event)); /* ranks wait for each other */
     zr_event_destroy(&event);
     fixture_close(&other);
     zr_stream_destroy(&stream);
@@ -411,8 +403,7 @@ TEST(test_copies) {
             memset(result, 0xa5, n + 2);
             fixture_upload(f, back, result, n + 2); /* the bytes around must stay */
             fixture_upload(f, there, source, n + 2);
-            assert_int_equal(
-                zr_copy_async(f->stream, back + 1, there + 1, n, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
+            assert_ok(zr_copy_async(f->stream, back + 1, there + 1, n, ZR_COPY_DEVICE_TO_DEVICE));
             fixture_download(f, result, back, n + 2);
             assert_int_equal(result[0], has_data(f) ? 0xa5 : 0);
             assert_int_equal(result[n + 1], has_data(f) ? 0xa5 : 0);
@@ -439,9 +430,9 @@ TEST(test_copy_refusals) {
                    zr_copy_async(f->stream, x + 8, x, 16, ZR_COPY_DEVICE_TO_DEVICE));
     assert_refused(f, ZR_ERR_ARGUMENT,
                    zr_copy_async(f->stream, x, x + 8, 16, ZR_COPY_DEVICE_TO_DEVICE));
-    assert_int_equal(zr_copy_async(f->stream, x, x + 16, 16, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
-    assert_int_equal(zr_copy_async(f->stream, NULL, NULL, 0, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
-    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    assert_ok(zr_copy_async(f->stream, x, x + 16, 16, ZR_COPY_DEVICE_TO_DEVICE));
+    assert_ok(zr_copy_async(f->stream, NULL, NULL, 0, ZR_COPY_DEVICE_TO_DEVICE));
+    assert_ok(zr_stream_synchronize(f->stream));
 }
 
 /* ---- costs ----------------------------------------------------------------------- */
@@ -449,7 +440,7 @@ TEST(test_copy_refusals) {
 static void check_cost(fixture_t *f, zr_stream_t *stream, double operations, double bytes) {
     static zr_cost_t before; /* of the one stream that the test uses */
     zr_cost_t cost;
-    assert_int_equal(zr_stream_cost(stream, &cost), ZR_OK);
+    assert_ok(zr_stream_cost(stream, &cost));
     assert_true(cost.operations - before.operations == operations);
     assert_true(cost.bytes - before.bytes == bytes);
     before = cost;
@@ -458,25 +449,24 @@ static void check_cost(fixture_t *f, zr_stream_t *stream, double operations, dou
 TEST(test_costs) {
     fixture_t *f = *state;
     zr_stream_t *stream = NULL;
-    assert_int_equal(zr_stream_create(f->device, "costs", &stream), ZR_OK);
+    assert_ok(zr_stream_create(f->device, "costs", &stream));
     fixture_reset(f);
     float *x = fixture_take(f, 4000, 0), *y = fixture_take(f, 4000, 0);
     check_cost(f, stream, 0, 0);
-    assert_int_equal(zr_kernel_fill(stream, x, ZR_DTYPE_F32, 1000, 1.0f), ZR_OK);
+    assert_ok(zr_kernel_fill(stream, x, ZR_DTYPE_F32, 1000, 1.0f));
     check_cost(f, stream, 0, 4000);
-    assert_int_equal(zr_copy_async(stream, y, x, 4000, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
+    assert_ok(zr_copy_async(stream, y, x, 4000, ZR_COPY_DEVICE_TO_DEVICE));
     check_cost(f, stream, 0, 8000);
-    assert_int_equal(zr_kernel_add(stream, x, ZR_DTYPE_F32, y, ZR_DTYPE_BF16, 1000), ZR_OK);
+    assert_ok(zr_kernel_add(stream, x, ZR_DTYPE_F32, y, ZR_DTYPE_BF16, 1000));
     check_cost(f, stream, 1000, 10000);
-    assert_int_equal(zr_kernel_scale(stream, x, ZR_DTYPE_BF16, 1000, 1.0f), ZR_OK);
+    assert_ok(zr_kernel_scale(stream, x, ZR_DTYPE_BF16, 1000, 1.0f));
     check_cost(f, stream, 1000, 4000);
-    assert_int_equal(zr_kernel_cast(stream, y, ZR_DTYPE_BF16, x, ZR_DTYPE_F32, 1000), ZR_OK);
+    assert_ok(zr_kernel_cast(stream, y, ZR_DTYPE_BF16, x, ZR_DTYPE_F32, 1000));
     check_cost(f, stream, 0, 6000);
     const void *sources[] = {x, y, x};
-    assert_int_equal(zr_kernel_sum(stream, y, sources, 3, ZR_DTYPE_F32, 1000), ZR_OK);
+    assert_ok(zr_kernel_sum(stream, y, sources, 3, ZR_DTYPE_F32, 1000));
     check_cost(f, stream, 2000, 16000);
-    assert_int_equal(zr_kernel_sum_of_squares(stream, x, ZR_DTYPE_BF16, 900, (double *)y, NULL),
-                     ZR_OK);
+    assert_ok(zr_kernel_sum_of_squares(stream, x, ZR_DTYPE_BF16, 900, (double *)y, NULL));
     check_cost(f, stream, 1800, 1800);
     assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_scale(stream, NULL, ZR_DTYPE_F32, 1, 1.0f));
     check_cost(f, stream, 0, 0);

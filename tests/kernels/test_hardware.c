@@ -4,32 +4,14 @@
  */
 #include "kernels/base/hardware.h"
 #include "kernels/device.h"
-#include "tests/common/one_thing.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
-
-typedef struct kept {
-    int n_errors;
-    char text[4096];
-} kept_t;
-
-static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
-    expect_one_thing(message);
-    kept_t *kept = context;
-    (void)level, (void)rank;
-    kept->n_errors++;
-    snprintf(kept->text, sizeof(kept->text), "%s", message);
-}
-
-static zr_log_t log_to(kept_t *kept) {
-    *kept = (kept_t){0};
-    return (zr_log_t){.sink = keep, .context = kept, .level = ZR_LOG_WARNING, .rank = -1};
-}
 
 TEST(test_default) {
     zr_hardware_t hardware = zr_hardware_default();
-    assert_int_equal(zr_hardware_check(&hardware, NULL), ZR_OK);
+    assert_ok(zr_hardware_check(&hardware, NULL));
     hardware.kind = ZR_HARDWARE_CUDA;
-    assert_int_equal(zr_hardware_check(&hardware, NULL), ZR_OK);
+    assert_ok(zr_hardware_check(&hardware, NULL));
     assert_string_equal(zr_hardware_kind_name(ZR_HARDWARE_HOST), "host");
     assert_string_equal(zr_hardware_kind_name(ZR_HARDWARE_CUDA), "cuda");
 }
@@ -58,8 +40,8 @@ TEST(test_figures) {
 }
 
 static void refuse(zr_hardware_kind_t kind, const zr_figure_t *figure, double value) {
-    kept_t kept;
-    zr_log_t log = log_to(&kept);
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_WARNING);
     zr_hardware_t hardware = zr_hardware_default();
     hardware.kind = kind;
     zr_hardware_set_figure(&hardware, figure, value);
@@ -93,8 +75,8 @@ TEST(test_refusals) {
                 refuse(of, &figures[i], 12288.0);
         }
     }
-    kept_t kept;
-    zr_log_t log = log_to(&kept);
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_WARNING);
     zr_hardware_t hardware = zr_hardware_default();
     hardware.granule_bytes = 2048;
     assert_int_equal(zr_hardware_check(&hardware, &log), ZR_ERR_ARGUMENT);
@@ -102,7 +84,7 @@ TEST(test_refusals) {
     hardware = zr_hardware_default();
     hardware.kind = (zr_hardware_kind_t)7;
     hardware.launch_s = 0.0;
-    log = log_to(&kept);
+    log = kept_log(&kept, ZR_LOG_WARNING);
     assert_int_equal(zr_hardware_check(&hardware, &log), ZR_ERR_ARGUMENT);
-    assert_int_equal(kept.n_errors, 2); /* all that is wrong */
+    assert_int_equal(kept.n_messages, 2); /* all that is wrong */
 }

@@ -26,11 +26,11 @@ static int setup(void **state) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 2;
     options.beside = true;
-    assert_int_equal(zr_device_open("host", &options, &s.device), ZR_OK);
-    assert_int_equal(zr_stream_create(s.device, "plain", &s.plain), ZR_OK);
-    assert_int_equal(zr_stream_create_beside(s.device, "beside", &s.beside), ZR_OK);
-    assert_int_equal(zr_stream_create_beside(s.device, "other", &s.other), ZR_OK);
-    assert_int_equal(zr_event_create(s.device, &s.event), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &s.device));
+    assert_ok(zr_stream_create(s.device, "plain", &s.plain));
+    assert_ok(zr_stream_create_beside(s.device, "beside", &s.beside));
+    assert_ok(zr_stream_create_beside(s.device, "other", &s.other));
+    assert_ok(zr_event_create(s.device, &s.event));
     sem_init(&s.may_go, 0, 0);
     sem_init(&s.has_gone, 0, 0);
     assert_int_equal(posix_memalign(&memory, 64, N_ELEMS * sizeof(float)), 0);
@@ -61,7 +61,7 @@ static void wait_for_caller(void *context, zr_stream_t *stream) {
 }
 
 static void hold(setting_t *s, zr_stream_t *stream) {
-    assert_int_equal(zr_stream_call(stream, wait_for_caller, s), ZR_OK);
+    assert_ok(zr_stream_call(stream, wait_for_caller, s));
 }
 
 static void let_go(setting_t *s) {
@@ -71,12 +71,12 @@ static void let_go(setting_t *s) {
 
 static bool has_passed(const setting_t *s) {
     bool passed = false;
-    assert_int_equal(zr_event_query(s->event, &passed), ZR_OK);
+    assert_ok(zr_event_query(s->event, &passed));
     return passed;
 }
 
 static void fill(setting_t *s, zr_stream_t *stream, float value) {
-    assert_int_equal(zr_kernel_fill(stream, s->x, ZR_DTYPE_F32, N_ELEMS, value), ZR_OK);
+    assert_ok(zr_kernel_fill(stream, s->x, ZR_DTYPE_F32, N_ELEMS, value));
 }
 
 static bool is_filled(const setting_t *s, float value) {
@@ -101,8 +101,8 @@ TEST_WITH(test_kinds, setup, teardown) {
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
     zr_stream_t *stream = NULL;
-    assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
-    assert_int_equal(zr_stream_create_beside(device, "comm", &stream), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &device));
+    assert_ok(zr_stream_create_beside(device, "comm", &stream));
     assert_true(zr_device_info(device)->synchronous && zr_stream_is_synchronous(stream));
     assert_false(zr_stream_takes_calls(stream));
     zr_stream_destroy(&stream);
@@ -112,12 +112,12 @@ TEST_WITH(test_kinds, setup, teardown) {
 TEST_WITH(test_caller_goes_on, setup, teardown) {
     setting_t *s = *state;
     hold(s, s->beside);
-    assert_int_equal(zr_event_record(s->event, s->beside), ZR_OK);
+    assert_ok(zr_event_record(s->event, s->beside));
     assert_false(has_passed(s));
     fill(s, s->plain, 3.0f); /* at once, while the stream beside is held */
     assert_true(is_filled(s, 3.0f));
     let_go(s);
-    assert_int_equal(zr_event_synchronize(s->event), ZR_OK);
+    assert_ok(zr_event_synchronize(s->event));
     assert_true(has_passed(s));
 }
 
@@ -126,11 +126,11 @@ TEST_WITH(test_work_keeps_its_order, setup, teardown) {
     fill(s, s->plain, 1.0f);
     hold(s, s->beside);
     fill(s, s->beside, 2.0f);
-    assert_int_equal(zr_kernel_scale(s->beside, s->x, ZR_DTYPE_F32, N_ELEMS, 10.0f), ZR_OK);
-    assert_int_equal(zr_event_record(s->event, s->beside), ZR_OK);
+    assert_ok(zr_kernel_scale(s->beside, s->x, ZR_DTYPE_F32, N_ELEMS, 10.0f));
+    assert_ok(zr_event_record(s->event, s->beside));
     assert_true(is_filled(s, 1.0f));
     let_go(s);
-    assert_int_equal(zr_stream_wait(s->plain, s->event), ZR_OK); /* holds the caller */
+    assert_ok(zr_stream_wait(s->plain, s->event)); /* holds the caller */
     assert_true(is_filled(s, 20.0f));
     assert_true(has_passed(s));
 }
@@ -141,13 +141,13 @@ TEST_WITH(test_streams_wait_for_each_other, setup, teardown) {
     fill(s, s->plain, 1.0f);
     hold(s, s->beside);
     fill(s, s->beside, 5.0f);
-    assert_int_equal(zr_event_record(s->event, s->beside), ZR_OK);
-    assert_int_equal(zr_stream_wait(s->other, s->event), ZR_OK);
-    assert_int_equal(zr_kernel_scale(s->other, s->x, ZR_DTYPE_F32, N_ELEMS, 2.0f), ZR_OK);
-    assert_int_equal(zr_event_record(s->event, s->other), ZR_OK); /* the wait was for the first */
+    assert_ok(zr_event_record(s->event, s->beside));
+    assert_ok(zr_stream_wait(s->other, s->event));
+    assert_ok(zr_kernel_scale(s->other, s->x, ZR_DTYPE_F32, N_ELEMS, 2.0f));
+    assert_ok(zr_event_record(s->event, s->other)); /* the wait was for the first */
     assert_true(is_filled(s, 1.0f));
     let_go(s);
-    assert_int_equal(zr_stream_synchronize(s->other), ZR_OK);
+    assert_ok(zr_stream_synchronize(s->other));
     assert_true(is_filled(s, 10.0f));
 }
 
@@ -174,21 +174,16 @@ static void run_kernels(zr_stream_t *stream, float *const *x) {
                               .weight_decay = 0.1f,
                               .grad_scale = 0.5f,
                               .step = 2};
-    assert_int_equal(zr_kernel_fill(stream, x[3], ZR_DTYPE_F32, N_ELEMS, 0.25f), ZR_OK);
-    assert_int_equal(zr_kernel_scale(stream, x[1], ZR_DTYPE_F32, N_ELEMS - 3, 0.5f), ZR_OK);
-    assert_int_equal(zr_kernel_add(stream, x[0], ZR_DTYPE_F32, x[1], ZR_DTYPE_BF16, N_ELEMS - 1),
-                     ZR_OK);
-    assert_int_equal(zr_kernel_cast(stream, x[5], ZR_DTYPE_BF16, x[0], ZR_DTYPE_F32, N_ELEMS),
-                     ZR_OK);
-    assert_int_equal(zr_kernel_sum(stream, x[4], sources, 3, ZR_DTYPE_F32, N_ELEMS), ZR_OK);
-    assert_int_equal(zr_kernel_spread(stream, &dst, 1, sources, 2, ZR_DTYPE_F32, N_ELEMS / 2),
-                     ZR_OK);
-    assert_int_equal(
-        zr_copy_async(stream, x[5] + N_ELEMS / 2, x[4], N_ELEMS, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
-    assert_int_equal(zr_kernel_adamw(stream, &adamw), ZR_OK);
-    assert_int_equal(zr_kernel_sum_of_squares(stream, x[0], ZR_DTYPE_F32, N_ELEMS - 7,
-                                              (double *)x[4], x[4] + 64),
-                     ZR_OK);
+    assert_ok(zr_kernel_fill(stream, x[3], ZR_DTYPE_F32, N_ELEMS, 0.25f));
+    assert_ok(zr_kernel_scale(stream, x[1], ZR_DTYPE_F32, N_ELEMS - 3, 0.5f));
+    assert_ok(zr_kernel_add(stream, x[0], ZR_DTYPE_F32, x[1], ZR_DTYPE_BF16, N_ELEMS - 1));
+    assert_ok(zr_kernel_cast(stream, x[5], ZR_DTYPE_BF16, x[0], ZR_DTYPE_F32, N_ELEMS));
+    assert_ok(zr_kernel_sum(stream, x[4], sources, 3, ZR_DTYPE_F32, N_ELEMS));
+    assert_ok(zr_kernel_spread(stream, &dst, 1, sources, 2, ZR_DTYPE_F32, N_ELEMS / 2));
+    assert_ok(zr_copy_async(stream, x[5] + N_ELEMS / 2, x[4], N_ELEMS, ZR_COPY_DEVICE_TO_DEVICE));
+    assert_ok(zr_kernel_adamw(stream, &adamw));
+    assert_ok(zr_kernel_sum_of_squares(stream, x[0], ZR_DTYPE_F32, N_ELEMS - 7, (double *)x[4],
+                                       x[4] + 64));
 }
 
 static void take_arrays(float **x) {
@@ -208,7 +203,7 @@ TEST_WITH(test_every_kernel_is_queued, setup, teardown) {
     take_arrays(beside);
     run_kernels(s->plain, here);
     run_kernels(s->beside, beside);
-    assert_int_equal(zr_stream_synchronize(s->beside), ZR_OK);
+    assert_ok(zr_stream_synchronize(s->beside));
     for (int i = 0; i < N_ARRAYS; i++) {
         assert_memory_equal(here[i], beside[i], N_ELEMS * sizeof(float));
         free(here[i]);
@@ -241,12 +236,12 @@ static void wait_for_tasks_beside(void *context, size_t index) {
 /* The device's threads are at the caller's work: the stream's thread works alone, and waits not. */
 TEST_WITH(test_threads_are_shared, setup, teardown) {
     setting_t *s = *state;
-    assert_int_equal(zr_stream_call(s->beside, run_tasks, s), ZR_OK);
+    assert_ok(zr_stream_call(s->beside, run_tasks, s));
     zr_host_parallel_for(s->device, 2, wait_for_tasks_beside, s);
-    assert_int_equal(zr_stream_synchronize(s->beside), ZR_OK);
-    assert_int_equal(zr_stream_call(s->beside, run_tasks, s), ZR_OK); /* nobody has them now */
+    assert_ok(zr_stream_synchronize(s->beside));
+    assert_ok(zr_stream_call(s->beside, run_tasks, s)); /* nobody has them now */
     let_go(s);
-    assert_int_equal(zr_stream_synchronize(s->beside), ZR_OK);
+    assert_ok(zr_stream_synchronize(s->beside));
 }
 
 static zr_status_t fail_work(zr_stream_t *stream, const zr_host_work_t *work) {
@@ -271,12 +266,12 @@ TEST_WITH(test_words_of_a_failure, setup, teardown) {
     char words[2][ZR_DEVICE_WORDS_BYTES] = {"?", "?"};
     options.beside = true;
     options.log.sink = say;
-    assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
-    assert_int_equal(zr_stream_create_beside(device, "comm", &stream), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &device));
+    assert_ok(zr_stream_create_beside(device, "comm", &stream));
     zr_device_last_error(device, words[0]);
     assert_string_equal(words[0], "");
-    assert_int_equal(zr_stream_call(stream, fail_and_ask, words[1]), ZR_OK);
-    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    assert_ok(zr_stream_call(stream, fail_and_ask, words[1]));
+    assert_ok(zr_stream_synchronize(stream));
     assert_string_equal(words[1], "what has failed");
     zr_device_last_error(device, words[0]);
     assert_string_equal(words[0], "what has failed");
@@ -289,19 +284,19 @@ TEST_WITH(test_failure_is_told_by_waits, setup, teardown) {
     setting_t *s = *state;
     const zr_host_work_t work = {.run = fail_work};
     zr_event_t *before = NULL;
-    assert_int_equal(zr_event_create(s->device, &before), ZR_OK);
+    assert_ok(zr_event_create(s->device, &before));
     fill(s, s->plain, 0.0f);
-    assert_int_equal(zr_event_record(before, s->beside), ZR_OK);
-    assert_int_equal(zr_stream_wait(s->plain, before), ZR_OK);
-    assert_int_equal(zr_host_queue(s->beside, &work), ZR_OK);
+    assert_ok(zr_event_record(before, s->beside));
+    assert_ok(zr_stream_wait(s->plain, before));
+    assert_ok(zr_host_queue(s->beside, &work));
     fill(s, s->beside, 4.0f);
-    assert_int_equal(zr_event_record(s->event, s->beside), ZR_OK);
+    assert_ok(zr_event_record(s->event, s->beside));
     assert_int_equal(zr_stream_synchronize(s->beside), ZR_ERR_DEVICE);
     assert_true(is_filled(s, 4.0f));
     assert_int_equal(zr_stream_wait(s->plain, s->event), ZR_ERR_DEVICE);
     assert_int_equal(zr_event_synchronize(s->event), ZR_ERR_DEVICE);
     assert_int_equal(zr_stream_synchronize(s->beside), ZR_ERR_DEVICE);
-    assert_int_equal(zr_stream_synchronize(s->plain), ZR_OK);
+    assert_ok(zr_stream_synchronize(s->plain));
     zr_event_destroy(&before);
 }
 
@@ -310,30 +305,30 @@ TEST_WITH(test_destroying_does_what_is_queued, setup, teardown) {
     fill(s, s->plain, 1.0f);
     hold(s, s->beside);
     fill(s, s->beside, 7.0f);
-    assert_int_equal(zr_event_record(s->event, s->beside), ZR_OK);
-    assert_int_equal(zr_stream_wait(s->other, s->event), ZR_OK);
+    assert_ok(zr_event_record(s->event, s->beside));
+    assert_ok(zr_stream_wait(s->other, s->event));
     let_go(s);
     zr_stream_destroy(&s->beside);
     assert_true(is_filled(s, 7.0f));
     assert_true(has_passed(s)); /* an event outlives its stream */
-    assert_int_equal(zr_stream_synchronize(s->other), ZR_OK);
+    assert_ok(zr_stream_synchronize(s->other));
 }
 
 TEST_WITH(test_what_has_passed_holds_nobody, setup, teardown) {
     setting_t *s = *state;
     assert_true(zr_device_wait_seconds(s->device) == 0);
-    assert_int_equal(zr_event_record(s->event, s->plain), ZR_OK);
-    assert_int_equal(zr_stream_wait(s->plain, s->event), ZR_OK);
-    assert_int_equal(zr_stream_wait(s->other, s->event), ZR_OK);
-    assert_int_equal(zr_stream_synchronize(s->plain), ZR_OK);
-    assert_int_equal(zr_event_record(s->event, s->beside), ZR_OK); /* nothing was queued */
+    assert_ok(zr_event_record(s->event, s->plain));
+    assert_ok(zr_stream_wait(s->plain, s->event));
+    assert_ok(zr_stream_wait(s->other, s->event));
+    assert_ok(zr_stream_synchronize(s->plain));
+    assert_ok(zr_event_record(s->event, s->beside)); /* nothing was queued */
     assert_true(has_passed(s));
-    assert_int_equal(zr_event_synchronize(s->event), ZR_OK);
+    assert_ok(zr_event_synchronize(s->event));
     assert_true(zr_device_wait_seconds(s->device) == 0);
     hold(s, s->beside);
-    assert_int_equal(zr_event_record(s->event, s->beside), ZR_OK);
+    assert_ok(zr_event_record(s->event, s->beside));
     sem_post(&s->may_go); /* now, or while the caller waits */
-    assert_int_equal(zr_event_synchronize(s->event), ZR_OK);
+    assert_ok(zr_event_synchronize(s->event));
     sem_wait(&s->has_gone);
     assert_true(zr_device_wait_seconds(s->device) >= 0);
 }

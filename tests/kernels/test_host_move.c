@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "kernels/device.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 
 #define N_GRANULES 16
@@ -62,23 +63,19 @@ typedef struct fixture {
     int pipe[2];
 } fixture_t;
 
-static void discard(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
 static int setup(void **state) {
     fixture_t *f = calloc(1, sizeof(*f));
     memset(&system_calls, 0, sizeof(system_calls));
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = 1;
-    options.log = (zr_log_t){.sink = discard, .level = ZR_LOG_DEBUG, .rank = -1};
-    assert_int_equal(zr_device_open("host", &options, &f->device), ZR_OK);
+    options.log = (zr_log_t){.sink = drop_message, .level = ZR_LOG_DEBUG, .rank = -1};
+    assert_ok(zr_device_open("host", &options, &f->device));
     f->granule = zr_device_info(f->device)->granule_bytes;
     void *from = NULL, *to = NULL;
     size_t size = N_GRANULES * f->granule;
-    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, size, &from), ZR_OK);
-    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, size, &to), ZR_OK);
-    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, from, 0, size), ZR_OK);
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_DEVICE, size, &from));
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_DEVICE, size, &to));
+    assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, from, 0, size));
     f->from = from;
     f->to = to;
     assert_int_equal(pipe(f->pipe), 0);
@@ -134,7 +131,7 @@ TEST_WITH(test_the_pages_go_along, setup, teardown) {
         skip();
     for (size_t i = 0; i < N_GRANULES; i++)
         f->from[i * f->granule] = (char)(i + 1);
-    assert_int_equal(move(f, f->from, 3, f->to, 9, 5), ZR_OK);
+    assert_ok(move(f, f->from, 3, f->to, 9, 5));
     for (size_t i = 0; i < N_GRANULES; i++) {
         bool is_moved = i >= 3 && i < 8;
         assert_int_equal(is_accessible(f, f->from + i * f->granule), !is_moved);
@@ -144,8 +141,8 @@ TEST_WITH(test_the_pages_go_along, setup, teardown) {
     assert_accessible(f, f->to, 14, N_GRANULES, false);
     /* Also in one call where they came in many and in another order. */
     for (size_t i = 0; i < 5; i++)
-        assert_int_equal(move(f, f->to, 9 + i, f->from, 7 - i, 1), ZR_OK);
-    assert_int_equal(move(f, f->from, 0, f->to, 0, N_GRANULES), ZR_OK);
+        assert_ok(move(f, f->to, 9 + i, f->from, 7 - i, 1));
+    assert_ok(move(f, f->from, 0, f->to, 0, N_GRANULES));
     assert_accessible(f, f->from, 0, N_GRANULES, false);
     for (size_t i = 0; i < N_GRANULES; i++)
         assert_int_equal(f->to[i * f->granule], i >= 3 && i < 8 ? 11 - i : i + 1);
@@ -173,7 +170,7 @@ TEST_WITH(test_the_advice_holds, setup, teardown) {
     fixture_t *f = *state;
     if (is_advised(f->from) != 1)
         skip(); /* a system without huge pages */
-    assert_int_equal(move(f, f->from, 2, f->to, 4, 3), ZR_OK);
+    assert_ok(move(f, f->from, 2, f->to, 4, 3));
     for (size_t i = 0; i < N_GRANULES; i++) {
         assert_int_equal(is_advised(f->from + i * f->granule), 1);
         assert_int_equal(is_advised(f->to + i * f->granule), 1);
@@ -224,8 +221,8 @@ TEST_WITH(test_nobody_gets_the_addresses, setup, teardown) {
     while (!atomic_load(&other.is_ready))
         ;
     for (int i = 0; i < 2000; i++) {
-        assert_int_equal(move(f, f->from, 4, f->to, 0, 8), ZR_OK);
-        assert_int_equal(move(f, f->to, 0, f->from, 4, 8), ZR_OK);
+        assert_ok(move(f, f->from, 4, f->to, 0, 8));
+        assert_ok(move(f, f->to, 0, f->from, 4, 8));
     }
     atomic_store(&other.is_over, true);
     pthread_join(thread, NULL);
@@ -240,7 +237,7 @@ TEST_WITH(test_without_moving_memory_is_mapped_anew, setup, teardown) {
     memset(f->from, 7, N_GRANULES * f->granule);
     system_calls.no_mremap = true;
     system_calls.error = EINVAL;
-    assert_int_equal(move(f, f->from, 4, f->to, 0, 8), ZR_OK);
+    assert_ok(move(f, f->from, 4, f->to, 0, 8));
     assert_accessible(f, f->from, 4, 12, false);
     assert_accessible(f, f->to, 8, N_GRANULES, false);
     memset(f->to, 1, 8 * f->granule);
@@ -257,8 +254,7 @@ TEST_WITH(test_memory_that_the_machine_keeps, setup, teardown) {
     assert_accessible(f, f->from, 0, 4, true);
     assert_accessible(f, f->from, 4, 12, false);
     assert_accessible(f, f->to, 0, 8, false);
-    assert_int_equal(
-        zr_range_map(f->device, ZR_TIER_DEVICE, f->from, 4 * f->granule, 8 * f->granule), ZR_OK);
+    assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, f->from, 4 * f->granule, 8 * f->granule));
     memset(f->from, 1, N_GRANULES * f->granule);
 }
 
@@ -266,9 +262,9 @@ TEST_WITH(test_memory_that_the_machine_keeps, setup, teardown) {
 static void scatter(fixture_t *f) {
     memset(f->from, 7, N_GRANULES * f->granule);
     for (size_t i = 0; i < 8; i++)
-        assert_int_equal(move(f, f->from, 4 + i, f->to, 11 - i, 1), ZR_OK);
+        assert_ok(move(f, f->from, 4 + i, f->to, 11 - i, 1));
     for (size_t i = 0; i < 8; i++)
-        assert_int_equal(move(f, f->to, 4 + i, f->from, 4 + i, 1), ZR_OK);
+        assert_ok(move(f, f->to, 4 + i, f->from, 4 + i, 1));
 }
 
 /* One move in which the n-th call fails; what the status says is so, and the neighbours keep
@@ -290,11 +286,9 @@ static bool move_with_fault(fixture_t *f, long n) {
         assert_true(f->from[i] == 7 && f->from[12 * f->granule + i] == 7);
     system_calls.no_mprotect = false;
     if (is_moved)
-        assert_int_equal(move(f, f->to, 3, f->from, 4, 8), ZR_OK);
+        assert_ok(move(f, f->to, 3, f->from, 4, 8));
     else if (status == ZR_ERR_BUDGET)
-        assert_int_equal(
-            zr_range_map(f->device, ZR_TIER_DEVICE, f->from, 4 * f->granule, 8 * f->granule),
-            ZR_OK);
+        assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, f->from, 4 * f->granule, 8 * f->granule));
     return has_failed;
 }
 

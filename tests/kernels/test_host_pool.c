@@ -27,7 +27,7 @@ static zr_device_t *open_host(int n_threads) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = n_threads;
     zr_device_t *device = NULL;
-    assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &device));
     return device;
 }
 

@@ -123,18 +123,17 @@ TEST(test_memory_is_given_back) {
     fixture_t *f = *state;
     size_t view_bytes, n = 8 * HUGE_BYTES, before = bytes_in_file(f);
     void *base = NULL;
-    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_HOST, n, &base), ZR_OK);
-    assert_int_equal(zr_range_map(f->device, ZR_TIER_HOST, base, 0, n), ZR_OK);
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_HOST, n, &base));
+    assert_ok(zr_range_map(f->device, ZR_TIER_HOST, base, 0, n));
     char *view = open_view(f, &view_bytes);
     memset(base, 1, n);
     memset(view + place_of(f, base, n), 2, n);
     assert_int_equal(bytes_in_file(f), before + n);
-    assert_int_equal(zr_range_unmap(f->device, ZR_TIER_HOST, base, HUGE_BYTES, 4 * HUGE_BYTES),
-                     ZR_OK);
+    assert_ok(zr_range_unmap(f->device, ZR_TIER_HOST, base, HUGE_BYTES, 4 * HUGE_BYTES));
     assert_int_equal(bytes_in_file(f), before + 4 * HUGE_BYTES);
     assert_int_equal(((char *)base)[HUGE_BYTES - 1], 2);
     assert_int_equal(((char *)base)[5 * HUGE_BYTES], 2);
-    assert_int_equal(zr_range_map(f->device, ZR_TIER_HOST, base, HUGE_BYTES, HUGE_BYTES), ZR_OK);
+    assert_ok(zr_range_map(f->device, ZR_TIER_HOST, base, HUGE_BYTES, HUGE_BYTES));
     assert_int_equal(((char *)base)[HUGE_BYTES], 0);
     zr_range_release(f->device, ZR_TIER_HOST, &base, n);
     assert_int_equal(bytes_in_file(f), before);
@@ -147,15 +146,14 @@ TEST(test_no_more_than_the_machine_has) {
     size_t granule = zr_device_info(f->device)->granule_bytes;
     size_t most = zr_device_info(f->device)->memory_bytes / granule * granule;
     void *base = NULL;
-    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, most, &base), ZR_OK);
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_DEVICE, most, &base));
     assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, most), ZR_ERR_BUDGET);
-    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, most - f->arena_bytes),
-                     ZR_OK);
+    assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, most - f->arena_bytes));
     assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, most - f->arena_bytes, granule),
                      ZR_ERR_BUDGET);
     zr_range_release(f->device, ZR_TIER_DEVICE, &base, most);
-    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, granule, &base), ZR_OK);
-    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, granule), ZR_OK);
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_DEVICE, granule, &base));
+    assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, granule));
     zr_range_release(f->device, ZR_TIER_DEVICE, &base, granule);
 }
 
@@ -200,7 +198,7 @@ TEST(test_random_moves) {
     int n_moves = 0;
     for (int r = 0; r < 2; r++) {
         void *base = NULL;
-        assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, range_bytes, &base), ZR_OK);
+        assert_ok(zr_range_reserve(f->device, ZR_TIER_DEVICE, range_bytes, &base));
         model.base[r] = base;
     }
     char *view = open_view(f, &view_bytes);
@@ -211,16 +209,15 @@ TEST(test_random_moves) {
         int most = 1 + (int)(fixture_random(&seed) % 6);
         int n = run_of(model.value[from], a, true, most);
         if (n > 0 && step % 4 == 0) {
-            assert_int_equal(zr_range_unmap(f->device, ZR_TIER_DEVICE, model.base[from],
-                                            (size_t)a * granule, (size_t)n * granule),
-                             ZR_OK);
+            assert_ok(zr_range_unmap(f->device, ZR_TIER_DEVICE, model.base[from],
+                                     (size_t)a * granule, (size_t)n * granule));
             memset(&model.value[from][a], 0, (size_t)n * sizeof(int));
         } else if (n > 0 && (n = run_of(model.value[to], b, false, n)) > 0) {
             fail_mmap_at = step % 5 == 0 ? 1 + step / 5 % (2 * n) : 0;
             zr_status_t status =
                 zr_range_move(f->device, ZR_TIER_DEVICE, model.base[from], (size_t)a * granule,
                               model.base[to], (size_t)b * granule, (size_t)n * granule);
-            assert_int_equal(status, ZR_OK);
+            assert_ok(status);
             bool has_failed = fail_mmap_at == 0 && step % 5 == 0; /* then it was mapped anew */
             fail_mmap_at = 0;
             for (int i = 0; i < n; i++) {
@@ -232,9 +229,8 @@ TEST(test_random_moves) {
             }
             n_moves++;
         } else if ((n = run_of(model.value[to], b, false, most)) > 0) {
-            assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, model.base[to],
-                                          (size_t)b * granule, (size_t)n * granule),
-                             ZR_OK);
+            assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, model.base[to], (size_t)b * granule,
+                                   (size_t)n * granule));
             for (int i = 0; i < n; i++) {
                 model.value[to][b + i] = 1 + step % 120;
                 memset(model.base[to] + (size_t)(b + i) * granule, 1 + step % 120, granule);
@@ -257,11 +253,10 @@ TEST(test_pieces) {
     size_t granule = zr_device_info(f->device)->granule_bytes;
     uint64_t place = 0;
     void *base = NULL;
-    assert_int_equal(zr_range_reserve(f->device, ZR_TIER_DEVICE, 8 * granule, &base), ZR_OK);
-    assert_int_equal(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, 4 * granule), ZR_OK);
-    assert_int_equal(
-        zr_range_move(f->device, ZR_TIER_DEVICE, base, granule, base, 5 * granule, 2 * granule),
-        ZR_OK);
+    assert_ok(zr_range_reserve(f->device, ZR_TIER_DEVICE, 8 * granule, &base));
+    assert_ok(zr_range_map(f->device, ZR_TIER_DEVICE, base, 0, 4 * granule));
+    assert_ok(
+        zr_range_move(f->device, ZR_TIER_DEVICE, base, granule, base, 5 * granule, 2 * granule));
     char *tensor = (char *)base + 5 * granule;
     assert_true(zr_host_find_shared(f->device, tensor, 2 * granule, &place));
     assert_int_equal(place, place_of(f, base, 1) + granule);

@@ -58,23 +58,20 @@ static void run_adamw(zr_stream_t *stream, const inputs_t *in, results_t *out, b
                        .epsilon = 1e-8f,
                        .weight_decay = 0.1f,
                        .step = 3};
-    assert_int_equal(zr_kernel_adamw(stream, &args), ZR_OK);
+    assert_ok(zr_kernel_adamw(stream, &args));
 }
 
 static void run_sums(zr_stream_t *stream, const inputs_t *in, results_t *out) {
     double workspace[16];
     assert_true(zr_sum_of_squares_workspace_bytes(N_ELEMS) <= sizeof(workspace));
-    assert_int_equal(zr_kernel_sum_of_squares(stream, out->fill, ZR_DTYPE_F32, N_ELEMS,
-                                              &out->sum_of_squares[0], workspace),
-                     ZR_OK);
-    assert_int_equal(zr_kernel_sum_of_squares(stream, in->b_bf16, ZR_DTYPE_BF16, N_ELEMS,
-                                              &out->sum_of_squares[1], workspace),
-                     ZR_OK);
+    assert_ok(zr_kernel_sum_of_squares(stream, out->fill, ZR_DTYPE_F32, N_ELEMS,
+                                       &out->sum_of_squares[0], workspace));
+    assert_ok(zr_kernel_sum_of_squares(stream, in->b_bf16, ZR_DTYPE_BF16, N_ELEMS,
+                                       &out->sum_of_squares[1], workspace));
     const void *wide[] = {in->a, in->b, in->c, in->v, in->b, in->c, in->c};
     const void *narrow[] = {in->a_bf16, in->b_bf16, in->b_bf16};
-    assert_int_equal(zr_kernel_sum(stream, out->sum, wide, 7, ZR_DTYPE_F32, N_ELEMS), ZR_OK);
-    assert_int_equal(zr_kernel_sum(stream, out->sum_bf16, narrow, 3, ZR_DTYPE_BF16, N_ELEMS),
-                     ZR_OK);
+    assert_ok(zr_kernel_sum(stream, out->sum, wide, 7, ZR_DTYPE_F32, N_ELEMS));
+    assert_ok(zr_kernel_sum(stream, out->sum_bf16, narrow, 3, ZR_DTYPE_BF16, N_ELEMS));
 }
 
 static void run_elements(zr_stream_t *stream, const inputs_t *in, results_t *out) {
@@ -87,15 +84,15 @@ static void run_elements(zr_stream_t *stream, const inputs_t *in, results_t *out
     for (size_t i = 0; i < N_ELEMS; i++)
         if (!isfinite(out->fill[i]))
             out->fill[i] = 0.0f; /* the sum of squares has to be a number worth comparing */
-    assert_int_equal(zr_kernel_add(stream, out->add, f32, in->b, f32, N_ELEMS), ZR_OK);
-    assert_int_equal(zr_kernel_add(stream, out->add, f32, in->a_bf16, bf16, N_ELEMS), ZR_OK);
-    assert_int_equal(zr_kernel_add(stream, out->add_bf16, bf16, in->c, f32, N_ELEMS), ZR_OK);
-    assert_int_equal(zr_kernel_add(stream, out->add_bf16, bf16, in->a_bf16, bf16, N_ELEMS), ZR_OK);
-    assert_int_equal(zr_kernel_scale(stream, out->scale, f32, N_ELEMS, 0.1f), ZR_OK);
-    assert_int_equal(zr_kernel_scale(stream, out->scale_bf16, bf16, N_ELEMS, 3.3f), ZR_OK);
-    assert_int_equal(zr_kernel_cast(stream, out->narrowed, bf16, in->a, f32, N_ELEMS), ZR_OK);
-    assert_int_equal(zr_kernel_cast(stream, out->widened, f32, in->a_bf16, bf16, N_ELEMS), ZR_OK);
-    assert_int_equal(zr_kernel_fill(stream, out->fill_bf16, bf16, N_ELEMS, 0.1f), ZR_OK);
+    assert_ok(zr_kernel_add(stream, out->add, f32, in->b, f32, N_ELEMS));
+    assert_ok(zr_kernel_add(stream, out->add, f32, in->a_bf16, bf16, N_ELEMS));
+    assert_ok(zr_kernel_add(stream, out->add_bf16, bf16, in->c, f32, N_ELEMS));
+    assert_ok(zr_kernel_add(stream, out->add_bf16, bf16, in->a_bf16, bf16, N_ELEMS));
+    assert_ok(zr_kernel_scale(stream, out->scale, f32, N_ELEMS, 0.1f));
+    assert_ok(zr_kernel_scale(stream, out->scale_bf16, bf16, N_ELEMS, 3.3f));
+    assert_ok(zr_kernel_cast(stream, out->narrowed, bf16, in->a, f32, N_ELEMS));
+    assert_ok(zr_kernel_cast(stream, out->widened, f32, in->a_bf16, bf16, N_ELEMS));
+    assert_ok(zr_kernel_fill(stream, out->fill_bf16, bf16, N_ELEMS, 0.1f));
 }
 
 /* One bit pattern for all NaNs. */
@@ -120,10 +117,10 @@ static bool run_all(const char *isa, int n_threads, const inputs_t *inputs, resu
     zr_status_t status = zr_device_open("host", &options, &device);
     if (status == ZR_ERR_UNSUPPORTED)
         return false;
-    assert_int_equal(status, ZR_OK);
+    assert_ok(status);
     assert_non_null(strstr(zr_device_info(device)->description, isa));
     assert_int_equal(zr_device_info(device)->n_threads, n_threads);
-    assert_int_equal(zr_stream_create(device, "isa", &stream), ZR_OK);
+    assert_ok(zr_stream_create(device, "isa", &stream));
     memset(results, 0, sizeof(*results));
     run_adamw(stream, inputs, results, true);
     run_adamw(stream, inputs, results, false);
@@ -178,17 +175,15 @@ TEST(test_large_sums) {
         zr_stream_t *stream = NULL;
         if (zr_device_open("host", &options, &device) != ZR_OK)
             continue;
-        assert_int_equal(zr_stream_create(device, "isa", &stream), ZR_OK);
+        assert_ok(zr_stream_create(device, "isa", &stream));
         const void *sources[] = {a, b};
         void *dsts[] = {sums[0], sums[1]};
         memset(sums[0], 0, n_elems * sizeof(float));
         memset(sums[1], 0, n_elems * sizeof(float));
-        assert_int_equal(zr_kernel_spread(stream, dsts, 2, sources, 2, ZR_DTYPE_F32, n_elems),
-                         ZR_OK);
+        assert_ok(zr_kernel_spread(stream, dsts, 2, sources, 2, ZR_DTYPE_F32, n_elems));
         for (size_t i = 0; i < n_elems; i++)
             assert_true(sums[0][i] == (float)i + 0.5f && sums[1][i] == (float)i + 0.5f);
-        assert_int_equal(zr_kernel_spread(stream, dsts, 2, sources, 1, ZR_DTYPE_F32, n_elems),
-                         ZR_OK);
+        assert_ok(zr_kernel_spread(stream, dsts, 2, sources, 1, ZR_DTYPE_F32, n_elems));
         assert_memory_equal(sums[0], a, n_elems * sizeof(float));
         assert_memory_equal(sums[1], a, n_elems * sizeof(float));
         zr_stream_destroy(&stream);
@@ -213,7 +208,7 @@ TEST(test_default_is_the_best) {
         zr_device_close(&device);
     }
     zr_device_t *device = NULL;
-    assert_int_equal(zr_device_open("host", NULL, &device), ZR_OK);
+    assert_ok(zr_device_open("host", NULL, &device));
     assert_non_null(strstr(zr_device_info(device)->description, best));
     zr_device_close(&device);
 }

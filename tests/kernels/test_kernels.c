@@ -168,8 +168,8 @@ static void check_adamw(fixture_t *f, const adamw_case_t *c) {
                        .epsilon = c->epsilon,
                        .weight_decay = c->weight_decay,
                        .step = c->step};
-    assert_int_equal(zr_kernel_adamw(f->stream, &args), ZR_OK);
-    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    assert_ok(zr_kernel_adamw(f->stream, &args));
+    assert_ok(zr_stream_synchronize(f->stream));
     check_adamw_results(f, c, &args, arrays);
     for (int k = 0; k < 5; k++)
         free_array(&arrays[k]);
@@ -228,7 +228,7 @@ TEST(test_adamw_not_finite) {
                        .beta2 = 0.99f,
                        .epsilon = 1e-8f,
                        .step = 1};
-    assert_int_equal(zr_kernel_adamw(f->stream, &args), ZR_OK);
+    assert_ok(zr_kernel_adamw(f->stream, &args));
     float results[2][n_elems];
     fixture_download(f, results[0], args.master, sizeof(ones));
     fixture_download(f, results[1], args.param, sizeof(ones));
@@ -255,8 +255,8 @@ TEST(test_adamw_refusals) {
                              .epsilon = 1e-8f,
                              .weight_decay = 0.1f,
                              .step = 1};
-    assert_int_equal(zr_kernel_fill(f->stream, x, ZR_DTYPE_F32, 16, 1.0f), ZR_OK);
-    assert_int_equal(zr_kernel_adamw(f->stream, &good), ZR_OK);
+    assert_ok(zr_kernel_fill(f->stream, x, ZR_DTYPE_F32, 16, 1.0f));
+    assert_ok(zr_kernel_adamw(f->stream, &good));
 #define REFUSED_WITH(member, value)                                                                \
     do {                                                                                           \
         zr_adamw_t bad = good;                                                                     \
@@ -294,9 +294,8 @@ static double device_sum_of_squares(fixture_t *f, const array_t *x) {
     size_t workspace_bytes = zr_sum_of_squares_workspace_bytes(x->n_elems);
     void *workspace = workspace_bytes > 0 ? fixture_take(f, workspace_bytes, 8) : NULL;
     double *result = fixture_take(f, sizeof(double), 8);
-    assert_int_equal(
-        zr_kernel_sum_of_squares(f->stream, x->device, x->dtype, x->n_elems, result, workspace),
-        ZR_OK);
+    assert_ok(
+        zr_kernel_sum_of_squares(f->stream, x->device, x->dtype, x->n_elems, result, workspace));
     double value = -1.0;
     fixture_download(f, &value, result, sizeof(value));
     return value;
@@ -371,9 +370,8 @@ TEST(test_add) {
             array_t src = make_array(f, dtypes[mix % 2], sizes[s], s % 2, 2.0f, s + 100);
             for (size_t i = 0; i < sizes[s]; i++)
                 expected[i] = ref_add(dst.values[i], src.values[i]);
-            assert_int_equal(
-                zr_kernel_add(f->stream, dst.device, dst.dtype, src.device, src.dtype, sizes[s]),
-                ZR_OK);
+            assert_ok(
+                zr_kernel_add(f->stream, dst.device, dst.dtype, src.device, src.dtype, sizes[s]));
             assert_holds(f, &dst, expected);
             assert_holds(f, &src, src.values);
             free_array(&dst);
@@ -393,8 +391,7 @@ TEST(test_scale) {
             array_t x = make_array(f, dtypes[d], sizes[s], s % 3, 2.0f, s);
             for (size_t i = 0; i < sizes[s]; i++)
                 expected[i] = ref_multiply(x.values[i], factor);
-            assert_int_equal(zr_kernel_scale(f->stream, x.device, x.dtype, sizes[s], factor),
-                             ZR_OK);
+            assert_ok(zr_kernel_scale(f->stream, x.device, x.dtype, sizes[s], factor));
             assert_holds(f, &x, expected);
             free_array(&x);
         }
@@ -409,14 +406,12 @@ TEST(test_cast_and_fill) {
             fixture_reset(f);
             array_t dst = make_array(f, dtypes[mix / 2], sizes[s], s % 3, 1.0f, s);
             array_t src = make_array(f, dtypes[mix % 2], sizes[s], s % 2, 1.0f, s + 100);
-            assert_int_equal(
-                zr_kernel_cast(f->stream, dst.device, dst.dtype, src.device, src.dtype, sizes[s]),
-                ZR_OK);
+            assert_ok(
+                zr_kernel_cast(f->stream, dst.device, dst.dtype, src.device, src.dtype, sizes[s]));
             assert_holds(f, &dst, src.values);
             for (size_t i = 0; i < sizes[s]; i++)
                 expected[i] = 1.2345678f;
-            assert_int_equal(zr_kernel_fill(f->stream, dst.device, dst.dtype, sizes[s], 1.2345678f),
-                             ZR_OK);
+            assert_ok(zr_kernel_fill(f->stream, dst.device, dst.dtype, sizes[s], 1.2345678f));
             assert_holds(f, &dst, expected);
             free_array(&dst);
             free_array(&src);
@@ -441,10 +436,10 @@ TEST(test_element_refusals) {
     assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_fill(s, x + 2, f32, 4, 1.0f));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_fill(s, x, f32, SIZE_MAX / 4, 1.0f));
     /* Nothing to do is always possible. */
-    assert_int_equal(zr_kernel_add(s, NULL, f32, NULL, bf16, 0), ZR_OK);
-    assert_int_equal(zr_kernel_scale(s, NULL, f32, 0, 1.0f), ZR_OK);
-    assert_int_equal(zr_kernel_cast(s, NULL, bf16, NULL, f32, 0), ZR_OK);
-    assert_int_equal(zr_kernel_fill(s, NULL, bf16, 0, 1.0f), ZR_OK);
+    assert_ok(zr_kernel_add(s, NULL, f32, NULL, bf16, 0));
+    assert_ok(zr_kernel_scale(s, NULL, f32, 0, 1.0f));
+    assert_ok(zr_kernel_cast(s, NULL, bf16, NULL, f32, 0));
+    assert_ok(zr_kernel_fill(s, NULL, bf16, 0, 1.0f));
 }
 
 /* ---- sum of sources ----------------------------------------------------------------------- */
@@ -467,8 +462,7 @@ static void check_sum(fixture_t *f, zr_dtype_t dtype, size_t n_elems, int n_sour
             expected[i] = ref_add(expected[i], arrays[k].values[i]);
     }
     int dst = dst_index >= 0 ? dst_index : n_sources;
-    assert_int_equal(
-        zr_kernel_sum(f->stream, arrays[dst].device, sources, n_sources, dtype, n_elems), ZR_OK);
+    assert_ok(zr_kernel_sum(f->stream, arrays[dst].device, sources, n_sources, dtype, n_elems));
     assert_holds(f, &arrays[dst], expected);
     for (int k = 0; k <= n_sources; k++) {
         if (k != dst)
@@ -510,10 +504,10 @@ TEST(test_sum_keeps_the_order) {
     void *a = fixture_place(f, &big, 4, 0), *b = fixture_place(f, &one, 4, 0);
     void *c = fixture_place(f, &one, 4, 0), *dst = fixture_take(f, 4, 0);
     const void *from_big[] = {a, b, c}, *from_small[] = {b, c, a};
-    assert_int_equal(zr_kernel_sum(f->stream, dst, from_big, 3, ZR_DTYPE_F32, 1), ZR_OK);
+    assert_ok(zr_kernel_sum(f->stream, dst, from_big, 3, ZR_DTYPE_F32, 1));
     fixture_download(f, &result, dst, 4);
     assert_true(result == 0x1p24f);
-    assert_int_equal(zr_kernel_sum(f->stream, dst, from_small, 3, ZR_DTYPE_F32, 1), ZR_OK);
+    assert_ok(zr_kernel_sum(f->stream, dst, from_small, 3, ZR_DTYPE_F32, 1));
     fixture_download(f, &result, dst, 4);
     assert_true(result == 0x1p24f + 2.0f);
 }
@@ -531,7 +525,7 @@ TEST(test_sum_refusals) {
                    zr_kernel_sum(f->stream, x, sources, ZR_MAX_SUM_SOURCES + 1, ZR_DTYPE_F32, 4));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_sum(f->stream, x, sources, 1, ZR_DTYPE_I32, 4));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_sum(f->stream, NULL, sources, 1, ZR_DTYPE_F32, 4));
-    assert_int_equal(zr_kernel_sum(f->stream, x, sources, 2, ZR_DTYPE_F32, 0), ZR_OK);
+    assert_ok(zr_kernel_sum(f->stream, x, sources, 2, ZR_DTYPE_F32, 0));
 }
 
 /* ---- to several places ------------------------------------------------------------------------
@@ -561,8 +555,7 @@ static void check_spread(fixture_t *f, zr_dtype_t dtype, size_t n_elems, int n_s
         for (int k = 1; k < n_sources; k++)
             expected[i] = ref_add(expected[i], arrays[k].values[i]);
     }
-    assert_int_equal(zr_kernel_spread(f->stream, dsts, n_dsts, sources, n_sources, dtype, n_elems),
-                     ZR_OK);
+    assert_ok(zr_kernel_spread(f->stream, dsts, n_dsts, sources, n_sources, dtype, n_elems));
     for (int k = 0; k < n_sources + n_dsts; k++) {
         bool is_dst = k == source_dst || k > n_sources || (k == n_sources && source_dst < 0);
         assert_holds(f, &arrays[k], is_dst ? expected : arrays[k].values);
@@ -612,9 +605,8 @@ TEST(test_spread_copies_bits) {
         fixture_reset(f);
         const void *source = fixture_place(f, patterns, sizeof(patterns), 0);
         void *dsts[] = {fixture_take(f, sizeof(copy), 8), fixture_take(f, sizeof(copy), 0)};
-        assert_int_equal(zr_kernel_spread(f->stream, dsts, 2, &source, 1, all[d],
-                                          sizeof(copy) / zr_dtype_size(all[d])),
-                         ZR_OK);
+        assert_ok(zr_kernel_spread(f->stream, dsts, 2, &source, 1, all[d],
+                                   sizeof(copy) / zr_dtype_size(all[d])));
         for (int i = 0; i < 2; i++) {
             fixture_download(f, copy, dsts[i], sizeof(copy));
             assert_memory_equal(copy, patterns, sizeof(copy));
@@ -642,8 +634,8 @@ TEST(test_spread_refusals) {
     assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, NULL, 1, f32, 4));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, odd, 2, ZR_DTYPE_I32, 2));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_spread(s, dsts, 1, odd, 1, (zr_dtype_t)-1, 2));
-    assert_int_equal(zr_kernel_spread(s, dsts, 0, sources, 1, f32, 4), ZR_OK);
-    assert_int_equal(zr_kernel_spread(s, dsts, 2, sources, 2, f32, 0), ZR_OK);
+    assert_ok(zr_kernel_spread(s, dsts, 0, sources, 1, f32, 4));
+    assert_ok(zr_kernel_spread(s, dsts, 2, sources, 2, f32, 0));
 }
 
 int main(int argc, char **argv) {

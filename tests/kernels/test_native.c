@@ -17,7 +17,7 @@ static zr_charge_t charge_of(double operations, double bytes) {
 static void launch(float *x) {
     zr_charge_t charge = charge_of(2.0 * N, 2.0 * N * sizeof(float));
     native_kernel(zr_stream_native(fixture.stream), x, N);
-    assert_int_equal(zr_stream_launched(fixture.stream, &charge), ZR_OK);
+    assert_ok(zr_stream_launched(fixture.stream, &charge));
 }
 
 TEST(test_handle) {
@@ -30,11 +30,11 @@ TEST(test_order) {
     float values[N];
     float *x = fixture_take(&fixture, sizeof(values), 0),
           *y = fixture_take(&fixture, sizeof(values), 0);
-    assert_int_equal(zr_kernel_fill(fixture.stream, y, ZR_DTYPE_F32, N, 0.5f), ZR_OK);
+    assert_ok(zr_kernel_fill(fixture.stream, y, ZR_DTYPE_F32, N, 0.5f));
     for (int round = 0; round < 3; round++) {
-        assert_int_equal(zr_kernel_fill(fixture.stream, x, ZR_DTYPE_F32, N, (float)round), ZR_OK);
+        assert_ok(zr_kernel_fill(fixture.stream, x, ZR_DTYPE_F32, N, (float)round));
         launch(x);
-        assert_int_equal(zr_kernel_add(fixture.stream, y, ZR_DTYPE_F32, x, ZR_DTYPE_F32, N), ZR_OK);
+        assert_ok(zr_kernel_add(fixture.stream, y, ZR_DTYPE_F32, x, ZR_DTYPE_F32, N));
     }
     fixture_download(&fixture, values, y, sizeof(values));
     for (size_t i = 0; i < N; i++)
@@ -44,9 +44,9 @@ TEST(test_order) {
 TEST(test_cost) {
     zr_cost_t before, after;
     float *x = fixture_take(&fixture, N * sizeof(float), 0);
-    assert_int_equal(zr_stream_cost(fixture.stream, &before), ZR_OK);
+    assert_ok(zr_stream_cost(fixture.stream, &before));
     launch(x);
-    assert_int_equal(zr_stream_cost(fixture.stream, &after), ZR_OK);
+    assert_ok(zr_stream_cost(fixture.stream, &after));
     assert_true(after.operations - before.operations == 2.0 * N);
     assert_true(after.bytes - before.bytes == 2.0 * N * sizeof(float));
 
@@ -58,7 +58,7 @@ TEST(test_cost) {
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         assert_refused(&fixture, ZR_ERR_ARGUMENT, zr_stream_launched(fixture.stream, &wrong[i]));
     assert_refused(&fixture, ZR_ERR_ARGUMENT, zr_stream_launched(fixture.stream, NULL));
-    assert_int_equal(zr_stream_cost(fixture.stream, &before), ZR_OK);
+    assert_ok(zr_stream_cost(fixture.stream, &before));
     assert_memory_equal(&before, &after, sizeof(after));
 }
 

@@ -51,17 +51,17 @@ typedef struct machine {
 static machine_t open_with(const zr_hardware_t *described, bool beside) {
     machine_t m = {0};
     zr_hardware_t hardware = *described;
-    assert_int_equal(zr_sim_clock_create(NULL, &m.clock), ZR_OK);
+    assert_ok(zr_sim_clock_create(NULL, &m.clock));
     zr_device_options_t options = zr_device_options_default();
     options.hardware = &hardware;
     options.clock = m.clock;
     options.beside = beside;
-    assert_int_equal(zr_device_open("sim", &options, &m.device), ZR_OK);
-    assert_int_equal(zr_stream_create(m.device, "a", &m.a), ZR_OK);
-    assert_int_equal(zr_stream_create_beside(m.device, "b", &m.b), ZR_OK);
-    assert_int_equal(zr_event_create(m.device, &m.event), ZR_OK);
+    assert_ok(zr_device_open("sim", &options, &m.device));
+    assert_ok(zr_stream_create(m.device, "a", &m.a));
+    assert_ok(zr_stream_create_beside(m.device, "b", &m.b));
+    assert_ok(zr_event_create(m.device, &m.event));
     void *base = NULL;
-    assert_int_equal(zr_range_reserve(m.device, ZR_TIER_DEVICE, MEMORY_BYTES, &base), ZR_OK);
+    assert_ok(zr_range_reserve(m.device, ZR_TIER_DEVICE, MEMORY_BYTES, &base));
     m.memory = base;
     return m;
 }
@@ -86,19 +86,16 @@ static void close_machine(machine_t *m) {
 
 /* A kernel of so many seconds. */
 static void compute(const machine_t *m, zr_stream_t *stream, double seconds) {
-    assert_int_equal(
-        zr_kernel_fill(stream, m->memory, ZR_DTYPE_F32, (size_t)(seconds * 1e9 / 4.0), 0.0f),
-        ZR_OK);
+    assert_ok(zr_kernel_fill(stream, m->memory, ZR_DTYPE_F32, (size_t)(seconds * 1e9 / 4.0), 0.0f));
 }
 
 static void copy_up(const machine_t *m, zr_stream_t *stream, double seconds) {
-    assert_int_equal(zr_copy_async(stream, m->memory, m->memory + MEMORY_BYTES / 2,
-                                   (size_t)(seconds * 1e6), ZR_COPY_HOST_TO_DEVICE),
-                     ZR_OK);
+    assert_ok(zr_copy_async(stream, m->memory, m->memory + MEMORY_BYTES / 2,
+                            (size_t)(seconds * 1e6), ZR_COPY_HOST_TO_DEVICE));
 }
 
 static double synchronize(const machine_t *m, zr_stream_t *stream) {
-    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    assert_ok(zr_stream_synchronize(stream));
     return zr_sim_clock_now(m->clock);
 }
 
@@ -122,15 +119,15 @@ TEST(test_events) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     bool passed = true;
     copy_up(&m, m.b, 0.25);
-    assert_int_equal(zr_event_record(m.event, m.b), ZR_OK);
+    assert_ok(zr_event_record(m.event, m.b));
     copy_up(&m, m.b, 0.25); /* behind the record */
-    assert_int_equal(zr_event_query(m.event, &passed), ZR_OK);
+    assert_ok(zr_event_query(m.event, &passed));
     assert_false(passed);
-    assert_int_equal(zr_stream_wait(m.a, m.event), ZR_OK);
+    assert_ok(zr_stream_wait(m.a, m.event));
     compute(&m, m.a, 0.125);
-    assert_int_equal(zr_event_synchronize(m.event), ZR_OK);
+    assert_ok(zr_event_synchronize(m.event));
     assert_seconds(zr_sim_clock_now(m.clock), 0.25);
-    assert_int_equal(zr_event_query(m.event, &passed), ZR_OK);
+    assert_ok(zr_event_query(m.event, &passed));
     assert_true(passed);
     assert_seconds(synchronize(&m, m.a), 0.375);
     assert_seconds(synchronize(&m, m.b), 0.5);
@@ -161,9 +158,8 @@ TEST(test_host_kind_is_synchronous) {
     assert_true(info->synchronous && info->host_addressable && info->computes_on_host);
     compute(&m, m.a, 0.25);
     assert_seconds(zr_sim_clock_now(m.clock), 0.25);
-    assert_int_equal(zr_copy_async(m.b, m.memory, m.memory + MEMORY_BYTES / 2, (size_t)125000000,
-                                   ZR_COPY_HOST_TO_DEVICE),
-                     ZR_OK); /* read and written */
+    assert_ok(zr_copy_async(m.b, m.memory, m.memory + MEMORY_BYTES / 2, (size_t)125000000,
+                            ZR_COPY_HOST_TO_DEVICE)); /* read and written */
     assert_seconds(zr_sim_clock_now(m.clock), 0.5);
     assert_seconds(zr_sim_clock_busy(m.clock, ZR_SIM_TO_DEVICE), 0.0);
     close_machine(&m);
@@ -178,20 +174,20 @@ TEST(test_host_with_streams_beside) {
     assert_true(!info->synchronous && info->host_addressable && info->computes_on_host);
     assert_true(zr_stream_is_synchronous(m.a) && !zr_stream_is_synchronous(m.b));
     zr_sim_queue(m.b, ZR_SIM_NETWORK, "all_gather", 0.5);
-    assert_int_equal(zr_event_record(m.event, m.b), ZR_OK);
+    assert_ok(zr_event_record(m.event, m.b));
     assert_seconds(zr_sim_clock_now(m.clock), 0.0);
     compute(&m, m.a, 0.125); /* beside it */
     assert_seconds(zr_sim_clock_now(m.clock), 0.125);
     assert_seconds(zr_device_wait_seconds(m.device), 0.0);
-    assert_int_equal(zr_stream_wait(m.a, m.event), ZR_OK);
+    assert_ok(zr_stream_wait(m.a, m.event));
     assert_seconds(zr_sim_clock_now(m.clock), 0.5);
     assert_seconds(zr_device_wait_seconds(m.device), 0.375);
     compute(&m, m.b, 0.25);
     assert_seconds(zr_sim_clock_now(m.clock), 0.5);
     assert_seconds(synchronize(&m, m.b), 0.75);
     assert_seconds(zr_device_wait_seconds(m.device), 0.625);
-    assert_int_equal(zr_event_record(m.event, m.a), ZR_OK); /* has passed */
-    assert_int_equal(zr_stream_wait(m.b, m.event), ZR_OK);
+    assert_ok(zr_event_record(m.event, m.a)); /* has passed */
+    assert_ok(zr_stream_wait(m.b, m.event));
     assert_seconds(zr_device_wait_seconds(m.device), 0.625);
     close_machine(&m);
 }
@@ -206,8 +202,7 @@ static void run_matmul(const machine_t *m, zr_dtype_t a, zr_dtype_t b, size_t si
                            .a_dtype = a,
                            .b_dtype = b,
                            .c_dtype = a};
-    assert_int_equal(zr_nn_matmul(m->a, &args, (zr_nn_workspace_t){m->memory, MEMORY_BYTES}),
-                     ZR_OK);
+    assert_ok(zr_nn_matmul(m->a, &args, (zr_nn_workspace_t){m->memory, MEMORY_BYTES}));
 }
 
 /* Operations or bytes, whichever take longer; products at the rate of their dtypes. */
@@ -231,7 +226,7 @@ TEST(test_kernels_cost) {
                                          .log_sum = (float *)m.memory,
                                          .activation_dtype = ZR_DTYPE_BF16};
     before = zr_sim_clock_now(m.clock);
-    assert_int_equal(zr_nn_attention(m.a, &attention, (zr_nn_workspace_t){0}), ZR_OK);
+    assert_ok(zr_nn_attention(m.a, &attention, (zr_nn_workspace_t){0}));
     assert_seconds(synchronize(&m, m.a) - before,
                    zr_nn_attention_cost(&attention).operations / 2e9);
     close_machine(&m);
@@ -266,7 +261,7 @@ TEST(test_rates_of_their_own) {
                                   .scale = 1.0f,
                                   .activation_dtype = ZR_DTYPE_BF16,
                                   .param_dtype = ZR_DTYPE_BF16};
-    assert_int_equal(zr_nn_lm_head(m.a, &head, (zr_nn_workspace_t){m.memory, MEMORY_BYTES}), ZR_OK);
+    assert_ok(zr_nn_lm_head(m.a, &head, (zr_nn_workspace_t){m.memory, MEMORY_BYTES}));
     assert_seconds(synchronize(&m, m.a), 0x1p28 / 1e9); /* a quarter of 4e9 */
     double before = zr_sim_clock_now(m.clock);
     float *numbers = (float *)m.memory;
@@ -280,7 +275,7 @@ TEST(test_rates_of_their_own) {
                                .param_dtype = ZR_DTYPE_BF16,
                                .grad_scale = 1.0f,
                                .step = 1};
-    assert_int_equal(zr_kernel_adamw(m.a, &update), ZR_OK);
+    assert_ok(zr_kernel_adamw(m.a, &update));
     assert_seconds(synchronize(&m, m.a) - before, 30e6 / 5e8);
     close_machine(&m);
 }
@@ -290,8 +285,8 @@ TEST(test_host_beside) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     zr_device_t *host = NULL;
     zr_stream_t *stream = NULL;
-    assert_int_equal(zr_device_open_host(m.device, NULL, &host), ZR_OK);
-    assert_int_equal(zr_stream_create(host, "host", &stream), ZR_OK);
+    assert_ok(zr_device_open_host(m.device, NULL, &host));
+    assert_ok(zr_stream_create(host, "host", &stream));
     assert_true(zr_device_info(host)->computes_on_host && zr_device_info(host)->stores_nothing);
     assert_false(zr_device_info(m.device)->computes_on_host);
     compute(&m, m.a, 0.25);
@@ -303,8 +298,8 @@ TEST(test_host_beside) {
     zr_device_close(&host);
     close_machine(&m);
 
-    assert_int_equal(zr_device_open("host", NULL, &m.device), ZR_OK);
-    assert_int_equal(zr_device_open_host(m.device, NULL, &host), ZR_OK);
+    assert_ok(zr_device_open("host", NULL, &m.device));
+    assert_ok(zr_device_open_host(m.device, NULL, &host));
     assert_string_equal(zr_device_info(host)->backend, "host");
     zr_device_close(&host);
     zr_device_close(&m.device);
@@ -330,19 +325,16 @@ TEST(test_addresses_are_nothing) {
     machine_t m = open_machine(ZR_HARDWARE_CUDA);
     void *host = NULL;
     double loss = 5.0;
-    assert_int_equal(zr_range_map(m.device, ZR_TIER_DEVICE, m.memory, 0, MEMORY_BYTES), ZR_OK);
-    assert_int_equal(zr_range_reserve(m.device, ZR_TIER_HOST, MEMORY_BYTES, &host), ZR_OK);
-    assert_int_equal(zr_range_map(m.device, ZR_TIER_HOST, host, 0, MEMORY_BYTES), ZR_OK);
+    assert_ok(zr_range_map(m.device, ZR_TIER_DEVICE, m.memory, 0, MEMORY_BYTES));
+    assert_ok(zr_range_reserve(m.device, ZR_TIER_HOST, MEMORY_BYTES, &host));
+    assert_ok(zr_range_map(m.device, ZR_TIER_HOST, host, 0, MEMORY_BYTES));
     assert_int_equal(touch(m.memory), SIGSEGV);
     assert_int_equal(touch(host), SIGSEGV);
     /* Reading from it gives zeros, but no copy writes where there is nothing. */
-    assert_int_equal(zr_copy_async(m.a, &loss, m.memory, sizeof(loss), ZR_COPY_DEVICE_TO_HOST),
-                     ZR_OK);
+    assert_ok(zr_copy_async(m.a, &loss, m.memory, sizeof(loss), ZR_COPY_DEVICE_TO_HOST));
     assert_true(loss == 0.0);
-    assert_int_equal(zr_copy_async(m.a, host, m.memory, MEMORY_BYTES, ZR_COPY_DEVICE_TO_HOST),
-                     ZR_OK);
-    assert_int_equal(zr_copy_async(m.a, m.memory, host, MEMORY_BYTES, ZR_COPY_HOST_TO_DEVICE),
-                     ZR_OK);
+    assert_ok(zr_copy_async(m.a, host, m.memory, MEMORY_BYTES, ZR_COPY_DEVICE_TO_HOST));
+    assert_ok(zr_copy_async(m.a, m.memory, host, MEMORY_BYTES, ZR_COPY_HOST_TO_DEVICE));
     zr_range_release(m.device, ZR_TIER_HOST, &host, MEMORY_BYTES);
     close_machine(&m);
 }
@@ -357,20 +349,20 @@ static void check_tier(zr_hardware_kind_t kind, zr_tier_t tier, size_t expected_
     hardware.device_memory_bytes = (size_t)3 << 30;
     hardware.host_memory_bytes = (size_t)5 << 30;
     options.hardware = &hardware;
-    assert_int_equal(zr_device_open("sim", &options, &device), ZR_OK);
-    assert_int_equal(zr_range_reserve(device, tier, size, &base), ZR_OK);
-    assert_int_equal(zr_range_reserve(device, tier, size, &other), ZR_OK);
+    assert_ok(zr_device_open("sim", &options, &device));
+    assert_ok(zr_range_reserve(device, tier, size, &base));
+    assert_ok(zr_range_reserve(device, tier, size, &other));
     assert_int_equal((uintptr_t)base % granule, 0);
-    assert_int_equal(zr_range_map(device, tier, base, 0, expected_bytes), ZR_OK);
+    assert_ok(zr_range_map(device, tier, base, 0, expected_bytes));
     assert_int_equal(zr_range_map(device, tier, base, expected_bytes, granule), ZR_ERR_BUDGET);
-    assert_int_equal(zr_range_move(device, tier, base, 0, other, granule, 2 * granule), ZR_OK);
+    assert_ok(zr_range_move(device, tier, base, 0, other, granule, 2 * granule));
     assert_int_equal(zr_range_map(device, tier, base, 0, granule), ZR_ERR_BUDGET);
-    assert_int_equal(zr_range_unmap(device, tier, other, granule, granule), ZR_OK);
-    assert_int_equal(zr_range_map(device, tier, base, 0, granule), ZR_OK);
+    assert_ok(zr_range_unmap(device, tier, other, granule, granule));
+    assert_ok(zr_range_map(device, tier, base, 0, granule));
     assert_int_equal(zr_range_map(device, tier, base, granule, granule), ZR_ERR_BUDGET);
     zr_range_release(device, tier, &other, size); /* with one granule that was mapped */
-    assert_int_equal(zr_range_map(device, tier, base, granule, granule), ZR_OK);
-    assert_int_equal(zr_range_reserve(device, tier, size, &other), ZR_OK);
+    assert_ok(zr_range_map(device, tier, base, granule, granule));
+    assert_ok(zr_range_reserve(device, tier, size, &other));
     assert_int_equal(zr_range_map(device, tier, other, 0, granule), ZR_ERR_BUDGET);
     zr_device_close(&device);
 }
@@ -393,8 +385,8 @@ static void check_workspaces(int n_threads, size_t rows, zr_dtype_t param) {
     size_t bytes[2][7];
     hardware.n_threads = options.n_threads = n_threads;
     options.hardware = &hardware;
-    assert_int_equal(zr_device_open("host", &options, &devices[0]), ZR_OK);
-    assert_int_equal(zr_device_open("sim", &options, &devices[1]), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &devices[0]));
+    assert_ok(zr_device_open("sim", &options, &devices[1]));
     const zr_nn_matmul_t matmul = {
         .m = rows, .n = 300, .k = 200, .b_dtype = param, .transpose_b = true};
     const zr_nn_bias_grad_t bias_grad = {.n_rows = rows, .n_columns = 77, .param_dtype = param};
@@ -417,7 +409,7 @@ static void check_workspaces(int n_threads, size_t rows, zr_dtype_t param) {
         bytes[i][5] = zr_nn_embedding_backward_workspace_bytes(device, &embedding);
         bytes[i][6] = zr_nn_lm_head_workspace_bytes(device, &head);
         zr_dtype_t dtype = ZR_DTYPE_U8;
-        assert_int_equal(zr_nn_activation_dtype(device, param, &dtype), ZR_OK);
+        assert_ok(zr_nn_activation_dtype(device, param, &dtype));
         assert_int_equal(dtype, ZR_DTYPE_F32);
     }
     assert_memory_equal(bytes[0], bytes[1], sizeof(bytes[0]));
@@ -477,7 +469,7 @@ static void check_growth(zr_hardware_kind_t kind, zr_dtype_t param, int most_tel
     zr_device_options_t options = zr_device_options_default();
     zr_device_t *device = NULL;
     options.hardware = &hardware;
-    assert_int_equal(zr_device_open("sim", &options, &device), ZR_OK);
+    assert_ok(zr_device_open("sim", &options, &device));
     for (size_t c = 0; c < 3; c++) {
         size_t before[N_ROW_WORKSPACES] = {0}, bytes[N_ROW_WORKSPACES];
         for (size_t rows = 1; rows <= 5000; rows++) {
@@ -521,7 +513,7 @@ TEST(test_random_work) {
         zr_sim_clock_t *clock = NULL;
         seen_t seen = {.n = 0};
         uint64_t random = seed;
-        assert_int_equal(zr_sim_clock_create(NULL, &clock), ZR_OK);
+        assert_ok(zr_sim_clock_create(NULL, &clock));
         zr_sim_clock_observe(clock, see, &seen);
         for (size_t i = 0; i < 400; i++) {
             bool passes = seed % 2 == 0;

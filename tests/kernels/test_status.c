@@ -26,7 +26,7 @@ static zr_status_t try_twice(zr_status_t first, zr_status_t second) {
 }
 
 TEST(test_try) {
-    assert_int_equal(try_twice(ZR_OK, ZR_OK), ZR_OK);
+    assert_ok(try_twice(ZR_OK, ZR_OK));
     assert_int_equal(try_twice(ZR_ERR_IO, ZR_ERR_COMM), ZR_ERR_IO);
     assert_int_equal(try_twice(ZR_OK, ZR_ERR_COMM), ZR_ERR_COMM);
 }

@@ -64,7 +64,7 @@ static zr_trace_t *make(size_t first, size_t last, bool from_start) {
     options.first_step = first;
     options.last_step = last;
     options.from_start = from_start;
-    assert_int_equal(zr_trace_create(&options, &trace), ZR_OK);
+    assert_ok(zr_trace_create(&options, &trace));
     return trace;
 }
 
@@ -86,7 +86,7 @@ static void at(zr_trace_t *trace, double now, size_t step, size_t micro_batch, c
 
 static json_t *save(zr_trace_t *trace) {
     const zr_log_t log = log_here();
-    assert_int_equal(zr_trace_save(&trace, 1, FILE_NAME, &log), ZR_OK);
+    assert_ok(zr_trace_save(&trace, 1, FILE_NAME, &log));
     return trace_file_load(FILE_NAME);
 }
 
@@ -201,7 +201,7 @@ TEST(full) {
     zr_trace_info_t info;
     options.log = log_here();
     options.most_bytes = ZR_TRACE_LEAST_BYTES;
-    assert_int_equal(zr_trace_create(&options, &trace), ZR_OK);
+    assert_ok(zr_trace_create(&options, &trace));
     at(trace, 0, 1, 1, "forward", "h.0");
     for (int i = 0; i < 20000; i++)
         work(trace, "compute", i % 2 == 0 ? "a" : "b", i, i + 1);
@@ -298,9 +298,8 @@ TEST(bad_options) {
 
 /* A fill and a copy on a stream. */
 static void run_work(zr_stream_t *stream, float *memory) {
-    assert_int_equal(zr_kernel_fill(stream, memory, ZR_DTYPE_F32, 1000, 1.0f), ZR_OK);
-    assert_int_equal(zr_copy_async(stream, memory + 1000, memory, 4000, ZR_COPY_DEVICE_TO_DEVICE),
-                     ZR_OK);
+    assert_ok(zr_kernel_fill(stream, memory, ZR_DTYPE_F32, 1000, 1.0f));
+    assert_ok(zr_copy_async(stream, memory + 1000, memory, 4000, ZR_COPY_DEVICE_TO_DEVICE));
 }
 
 static void on_device(const char *name, const char *times) {
@@ -312,16 +311,16 @@ static void on_device(const char *name, const char *times) {
     zr_trace_t *trace = make(1, SIZE_MAX, true);
     options.trace = trace;
     options.n_threads = 1;
-    assert_int_equal(zr_device_open(name, &options, &device), ZR_OK);
+    assert_ok(zr_device_open(name, &options, &device));
     assert_ptr_equal(zr_device_trace(device), trace);
     size_t size = zr_device_info(device)->granule_bytes;
     size = (8000 + size - 1) / size * size;
-    assert_int_equal(zr_stream_create(device, "compute", &stream), ZR_OK);
-    assert_int_equal(zr_range_reserve(device, ZR_TIER_DEVICE, size, &memory), ZR_OK);
-    assert_int_equal(zr_range_map(device, ZR_TIER_DEVICE, memory, 0, size), ZR_OK);
+    assert_ok(zr_stream_create(device, "compute", &stream));
+    assert_ok(zr_range_reserve(device, ZR_TIER_DEVICE, size, &memory));
+    assert_ok(zr_range_map(device, ZR_TIER_DEVICE, memory, 0, size));
     double begin = zr_device_now(device);
     run_work(stream, memory);
-    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    assert_ok(zr_stream_synchronize(stream));
     double seconds = zr_device_now(device) - begin;
     json_t *file = save(trace);
     check_names(file, "compute", names, 2);
@@ -368,15 +367,13 @@ TEST(on_stream_beside) {
     options.n_threads = 1;
     options.beside = true;
     sem_init(&may_go, 0, 0);
-    assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
-    assert_int_equal(zr_stream_create_beside(device, "comm", &stream), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &device));
+    assert_ok(zr_stream_create_beside(device, "comm", &stream));
     at(trace, zr_device_now(device), 1, 0, "norm", NULL);
-    assert_int_equal(zr_stream_call(stream, wait_for_go, &may_go), ZR_OK);
-    assert_int_equal(zr_copy_async(stream, memory + 8, memory, 32, ZR_COPY_DEVICE_TO_DEVICE),
-                     ZR_OK);
+    assert_ok(zr_stream_call(stream, wait_for_go, &may_go));
+    assert_ok(zr_copy_async(stream, memory + 8, memory, 32, ZR_COPY_DEVICE_TO_DEVICE));
     zr_stream_group_begin(stream);
-    assert_int_equal(zr_copy_async(stream, memory + 8, memory, 32, ZR_COPY_DEVICE_TO_DEVICE),
-                     ZR_OK);
+    assert_ok(zr_copy_async(stream, memory + 8, memory, 32, ZR_COPY_DEVICE_TO_DEVICE));
     zr_stream_group_end(
         stream,
         &(zr_trace_slice_t){.kind = ZR_SLICE_COLLECTIVE, .name = "all_gather", .subject = tensor});
@@ -384,7 +381,7 @@ TEST(on_stream_beside) {
     at(trace, zr_device_now(device), 2, 1, NULL, NULL);
     double queued = zr_device_now(device);
     sem_post(&may_go);
-    assert_int_equal(zr_stream_synchronize(stream), ZR_OK);
+    assert_ok(zr_stream_synchronize(stream));
     zr_trace_set_origin(trace, queued);
     json_t *file = save(trace);
     check_names(file, "comm", names, 4);
@@ -412,8 +409,8 @@ TEST(off_is_not_one_allocation) {
     float *memory = calloc(2000, sizeof(*memory));
     options.n_threads = 1;
     assert_non_null(memory);
-    assert_int_equal(zr_device_open("host", &options, &device), ZR_OK);
-    assert_int_equal(zr_stream_create(device, "compute", &stream), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &device));
+    assert_ok(zr_stream_create(device, "compute", &stream));
     size_t before = n_allocations;
     run_work(stream, memory);
     zr_trace_at(NULL, 0, &(zr_trace_place_t){.step = 1});

@@ -55,7 +55,7 @@ void fixture_open(fixture_t *f, const char *backend, size_t n_paths) {
     f->n_files_before = count_descriptors();
     f->options = zr_store_options_default();
     if (strcmp(backend, "sim") == 0)
-        assert_int_equal(zr_device_open("sim", NULL, &f->device), ZR_OK);
+        assert_ok(zr_device_open("sim", NULL, &f->device));
     f->options.device = f->device;
     f->options.log = (zr_log_t){.sink = keep, .context = f, .level = ZR_LOG_WARNING, .rank = 3};
     f->options.chunk_bytes = CHUNK;

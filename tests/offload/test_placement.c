@@ -18,7 +18,7 @@ static zr_placement_options_t options_of(size_t group_elems, double ratio) {
 static zr_placement_t make(size_t group_elems, double ratio) {
     zr_placement_t placement;
     zr_placement_options_t options = options_of(group_elems, ratio);
-    assert_int_equal(zr_placement_make(&options, tensor_elems, N_TENSORS, &placement), ZR_OK);
+    assert_ok(zr_placement_make(&options, tensor_elems, N_TENSORS, &placement));
     return placement;
 }
 
@@ -94,7 +94,7 @@ TEST(two_tiers_share_what_goes_down) {
                 options.has_lowest = true;
                 options.lowest = ZR_TIER_NVME;
                 options.most_lower_elems = most;
-                assert_int_equal(zr_placement_make(&options, tensor_elems, N_TENSORS, &p), ZR_OK);
+                assert_ok(zr_placement_make(&options, tensor_elems, N_TENSORS, &p));
                 expect_whole(&p, groups[g]);
                 size_t host = p.bytes[ZR_TIER_HOST] / 12, nvme = p.bytes[ZR_TIER_NVME] / 12;
                 size_t wanted = most < host + nvme ? most : host + nvme;

@@ -37,12 +37,11 @@ static void set_up(stash_fixture_t *f, const char *place, bool is_late) {
     fault_arm(FAULT_NONE, 0, 0, 0);
     fixture_open(&f->store, place == NULL ? "memory" : place, 2);
     f->is_late = is_late;
-    assert_int_equal(
-        is_late ? late_device_open(&f->device) : zr_device_open("host", NULL, &f->device), ZR_OK);
+    assert_ok(is_late ? late_device_open(&f->device) : zr_device_open("host", NULL, &f->device));
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = f->store.options.log;
-    assert_int_equal(zr_allocator_create(f->device, &options, &f->allocator), ZR_OK);
-    assert_int_equal(zr_stream_create(f->device, "compute", &f->stream), ZR_OK);
+    assert_ok(zr_allocator_create(f->device, &options, &f->allocator));
+    assert_ok(zr_stream_create(f->device, "compute", &f->stream));
     f->store.options.allocator = f->allocator;
     f->options = (zr_stash_options_t){.log = f->store.options.log,
                                       .allocator = f->allocator,
@@ -64,7 +63,7 @@ static void create_store(stash_fixture_t *f) {
     size_t sizes[N_SLOTS + 2];
     for (size_t i = 0; i < N_SLOTS + 2; i++)
         sizes[i] = (SLOT_BYTES + 4095) / 4096 * 4096;
-    assert_int_equal(fixture_create(&f->store, sizes, N_SLOTS + 2), ZR_OK);
+    assert_ok(fixture_create(&f->store, sizes, N_SLOTS + 2));
     f->options.store = f->store.store;
     f->options.first_extent = 1;
 }
@@ -74,7 +73,7 @@ static void create(stash_fixture_t *f) {
     memset(f->is_full, 0, sizeof(f->is_full));
     if (f->options.tier == ZR_TIER_NVME)
         create_store(f);
-    assert_int_equal(zr_stash_create(&f->options, &f->stash), ZR_OK);
+    assert_ok(zr_stash_create(&f->options, &f->stash));
 }
 
 static size_t n_live(stash_fixture_t *f, zr_tier_t tier) {
@@ -87,7 +86,7 @@ static void tear_down(stash_fixture_t *f) {
     zr_stash_destroy(&f->stash);
     assert_null(f->stash);
     zr_store_destroy(&f->store.store);
-    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    assert_ok(zr_stream_synchronize(f->stream));
     assert_int_equal(n_live(f, ZR_TIER_DEVICE), 0);
     assert_int_equal(n_live(f, ZR_TIER_HOST), 0);
     zr_stream_destroy(&f->stream);
@@ -112,9 +111,8 @@ static void *new_tensor(stash_fixture_t *f, const void *content, size_t size_byt
                                        .name = "test",
                                        .stream = f->stream};
     void *tensor = NULL;
-    assert_int_equal(zr_allocate(f->allocator, &request, &tensor), ZR_OK);
-    assert_int_equal(zr_copy_async(f->stream, tensor, content, size_bytes, ZR_COPY_HOST_TO_DEVICE),
-                     ZR_OK);
+    assert_ok(zr_allocate(f->allocator, &request, &tensor));
+    assert_ok(zr_copy_async(f->stream, tensor, content, size_bytes, ZR_COPY_HOST_TO_DEVICE));
     return tensor;
 }
 
@@ -146,10 +144,9 @@ static zr_status_t get(stash_fixture_t *f, size_t slot, bool *same_p) {
     ZR_TRY(zr_stash_get(f->stash, slot, f->stream, &tensor));
     f->is_full[slot] = false;
     memset(f->read, 0, SLOT_BYTES);
-    assert_int_equal(
-        zr_copy_async(f->stream, f->read, tensor, f->sizes[slot], ZR_COPY_DEVICE_TO_HOST), ZR_OK);
+    assert_ok(zr_copy_async(f->stream, f->read, tensor, f->sizes[slot], ZR_COPY_DEVICE_TO_HOST));
     zr_free(f->allocator, &tensor, f->stream);
-    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    assert_ok(zr_stream_synchronize(f->stream));
     scribble(f);
     *same_p = memcmp(f->read, f->content[slot], f->sizes[slot]) == 0;
     return ZR_OK;
@@ -157,7 +154,7 @@ static zr_status_t get(stash_fixture_t *f, size_t slot, bool *same_p) {
 
 static void expect_get(stash_fixture_t *f, size_t slot) {
     bool is_same = false;
-    assert_int_equal(get(f, slot, &is_same), ZR_OK);
+    assert_ok(get(f, slot, &is_same));
     if (!is_same)
         fail_msg("slot %zu of %zu bytes came back different", slot, f->sizes[slot]);
 }
@@ -184,14 +181,14 @@ static void operate(stash_fixture_t *f) {
     size_t n = next_random(&f->random) % 16, slot = next_random(&f->random) % N_SLOTS;
     if (n == 0 && next_random(&f->random) % 8 == 0) {
         zr_stash_clear(f->stash);
-        assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK); /* contents are ours again */
+        assert_ok(zr_stream_synchronize(f->stream)); /* contents are ours again */
         memset(f->is_full, 0, sizeof(f->is_full));
     } else if (n < 9 && !f->is_full[slot]) {
-        assert_int_equal(put(f, slot, random_size(f)), ZR_OK);
+        assert_ok(put(f, slot, random_size(f)));
     } else if ((slot = choose_full(f)) == N_SLOTS) {
         return;
     } else if (n < 12) {
-        assert_int_equal(zr_stash_prefetch(f->stash, slot, f->stream), ZR_OK);
+        assert_ok(zr_stash_prefetch(f->stash, slot, f->stream));
     } else {
         expect_get(f, slot);
     }
@@ -226,9 +223,9 @@ TEST(what_is_cleared_is_at_rest) {
         stash_fixture_t f;
         set_up(&f, NULL, true);
         create(&f);
-        assert_int_equal(put(&f, 0, SLOT_BYTES), ZR_OK);
+        assert_ok(put(&f, 0, SLOT_BYTES));
         if (i % 2 != 0)
-            assert_int_equal(zr_stash_prefetch(f.stash, 0, f.stream), ZR_OK);
+            assert_ok(zr_stash_prefetch(f.stash, 0, f.stream));
         zr_stash_clear(f.stash);
         zr_allocation_request_t request = {.size_bytes = SLOT_BYTES,
                                            .tier = ZR_TIER_HOST,
@@ -238,17 +235,16 @@ TEST(what_is_cleared_is_at_rest) {
         void *host = NULL, *tensors[N_TAKEN];
         for (size_t taken = 0; taken < N_TAKEN; taken++)
             tensors[taken] = new_tensor(&f, own, SLOT_BYTES);
-        assert_int_equal(zr_allocate(f.allocator, &request, &host), ZR_OK);
+        assert_ok(zr_allocate(f.allocator, &request, &host));
         memcpy(host, own, SLOT_BYTES);
-        assert_int_equal(zr_stream_synchronize(f.stream), ZR_OK);
+        assert_ok(zr_stream_synchronize(f.stream));
         zr_stash_destroy(&f.stash);
         assert_memory_equal(host, own, SLOT_BYTES);
         zr_free(f.allocator, &host, NULL);
         for (size_t taken = 0; taken < N_TAKEN; taken++) {
-            assert_int_equal(
-                zr_copy_async(f.stream, f.read, tensors[taken], SLOT_BYTES, ZR_COPY_DEVICE_TO_HOST),
-                ZR_OK);
-            assert_int_equal(zr_stream_synchronize(f.stream), ZR_OK);
+            assert_ok(zr_copy_async(f.stream, f.read, tensors[taken], SLOT_BYTES,
+                                    ZR_COPY_DEVICE_TO_HOST));
+            assert_ok(zr_stream_synchronize(f.stream));
             assert_memory_equal(f.read, own, SLOT_BYTES);
             zr_free(f.allocator, &tensors[taken], f.stream);
         }
@@ -280,7 +276,7 @@ TEST(last_in_first_out) {
             f.options.n_buffers = n_buffers;
             create(&f);
             for (size_t i = 1; i <= 3; i++)
-                assert_int_equal(pass(&f, i * CHUNK, &n_different), ZR_OK);
+                assert_ok(pass(&f, i * CHUNK, &n_different));
             assert_int_equal(n_different, 0);
             zr_stash_statistics(f.stash, &s);
             for (int d = 0; d < ZR_N_STORE_DIRECTIONS; d++) {
@@ -306,7 +302,7 @@ TEST(reads_ahead) {
     set_up(&f, "memory", false);
     create(&f);
     for (size_t i = 0; i < N_SLOTS; i++)
-        assert_int_equal(put(&f, i, CHUNK), ZR_OK);
+        assert_ok(put(&f, i, CHUNK));
     for (size_t i = 1; i <= 4; i++) {
         expect_get(&f, N_SLOTS - i);
         zr_stash_statistics(f.stash, &s);
@@ -326,21 +322,20 @@ TEST(much_under_way) {
         unsigned char *all = new_buffer(N_SLOTS * SLOT_BYTES, 0);
         unsigned char *old = new_buffer(N_SLOTS * SLOT_BYTES, 0);
         for (size_t slot = 0; slot < N_SLOTS; slot++)
-            assert_int_equal(put(&f, slot, SLOT_BYTES), ZR_OK);
+            assert_ok(put(&f, slot, SLOT_BYTES));
         for (size_t slot = N_SLOTS; slot-- > 0;) {
             if (slot > 0)
-                assert_int_equal(zr_stash_prefetch(f.stash, slot - 1, f.stream), ZR_OK);
-            assert_int_equal(zr_stash_get(f.stash, slot, f.stream, &tensor), ZR_OK);
-            assert_int_equal(zr_copy_async(f.stream, all + slot * SLOT_BYTES, tensor, SLOT_BYTES,
-                                           ZR_COPY_DEVICE_TO_HOST),
-                             ZR_OK);
+                assert_ok(zr_stash_prefetch(f.stash, slot - 1, f.stream));
+            assert_ok(zr_stash_get(f.stash, slot, f.stream, &tensor));
+            assert_ok(zr_copy_async(f.stream, all + slot * SLOT_BYTES, tensor, SLOT_BYTES,
+                                    ZR_COPY_DEVICE_TO_HOST));
             zr_free(f.allocator, &tensor, f.stream);
             unsigned char *content = f.content[slot];
             f.content[slot] = old + slot * SLOT_BYTES; /* the old one stays as it is until then */
-            assert_int_equal(put(&f, slot, SLOT_BYTES), ZR_OK);
+            assert_ok(put(&f, slot, SLOT_BYTES));
             f.content[slot] = content;
         }
-        assert_int_equal(zr_stream_synchronize(f.stream), ZR_OK);
+        assert_ok(zr_stream_synchronize(f.stream));
         for (size_t slot = 0; slot < N_SLOTS; slot++) {
             assert_memory_equal(all + slot * SLOT_BYTES, f.content[slot], SLOT_BYTES);
             memcpy(f.content[slot], old + slot * SLOT_BYTES, SLOT_BYTES);
@@ -366,34 +361,33 @@ TEST(a_store_that_is_shared) {
         set_up(&f, places[place], false);
         for (size_t i = 0; i < 1 + 2 * N_SLOTS; i++)
             extents[i] = (zr_store_extent_t){"shared", 10 * CHUNK, (i + N_SLOTS - 1) / N_SLOTS};
-        assert_int_equal(zr_store_create(f.store.backend, &f.store.options, extents,
-                                         1 + 2 * N_SLOTS, &f.store.store),
-                         ZR_OK);
+        assert_ok(zr_store_create(f.store.backend, &f.store.options, extents, 1 + 2 * N_SLOTS,
+                                  &f.store.store));
         f.options.store = f.store.store;
         f.options.first_extent = 1 + N_SLOTS;
-        assert_int_equal(zr_stash_create(&f.options, &other), ZR_OK);
+        assert_ok(zr_stash_create(&f.options, &other));
         f.options.first_extent = 1;
-        assert_int_equal(zr_stash_create(&f.options, &f.stash), ZR_OK);
+        assert_ok(zr_stash_create(&f.options, &f.stash));
         unsigned char *buffer = new_buffer(10 * CHUNK, 0);
         memset(buffer, 1, 10 * CHUNK);
-        assert_int_equal(zr_store_put(f.store.store, 0, 0, 10 * CHUNK, buffer, &ticket), ZR_OK);
+        assert_ok(zr_store_put(f.store.store, 0, 0, 10 * CHUNK, buffer, &ticket));
         void *tensor = new_tensor(&f, buffer, CHUNK);
-        assert_int_equal(zr_stash_put(other, 0, &tensor, CHUNK, f.stream), ZR_OK);
+        assert_ok(zr_stash_put(other, 0, &tensor, CHUNK, f.stream));
         for (size_t i = 0; i < N_SLOTS; i++)
-            assert_int_equal(put(&f, i, CHUNK), ZR_OK);
+            assert_ok(put(&f, i, CHUNK));
         zr_stash_clear(f.stash);
         memset(f.is_full, 0, sizeof(f.is_full));
         for (size_t i = 0; i < N_SLOTS; i++)
-            assert_int_equal(put(&f, i, CHUNK), ZR_OK);
+            assert_ok(put(&f, i, CHUNK));
         for (size_t i = N_SLOTS; i-- > 0;)
             expect_get(&f, i);
         zr_stash_destroy(&f.stash);
-        assert_int_equal(zr_stash_get(other, 0, f.stream, &tensor), ZR_OK);
+        assert_ok(zr_stash_get(other, 0, f.stream, &tensor));
         zr_free(f.allocator, &tensor, f.stream);
         zr_stash_statistics(other, &s);
         assert_int_equal(s.store_statistics.count[ZR_STORE_PUT].bytes, 0);
         zr_stash_destroy(&other);
-        assert_int_equal(zr_store_wait(f.store.store, ticket), ZR_OK); /* still ours */
+        assert_ok(zr_store_wait(f.store.store, ticket)); /* still ours */
         zr_store_account_statistics(f.store.store, 0, &own);
         assert_int_equal(own.count[ZR_STORE_PUT].bytes, 10 * CHUNK);
         free_buffer(buffer);
@@ -409,7 +403,7 @@ TEST(without_events_content_is_lost) {
     create(&f);
     late_device_ignore_waits(true);
     for (int i = 0; i < 4; i++)
-        assert_int_equal(pass(&f, SLOT_BYTES, &n_different), ZR_OK);
+        assert_ok(pass(&f, SLOT_BYTES, &n_different));
     late_device_ignore_waits(false);
     assert_true(n_different > 0);
     tear_down(&f);
@@ -424,7 +418,7 @@ TEST(memory_that_it_takes) {
         create(&f);
         zr_allocator_reset_peaks(f.allocator);
         for (size_t i = 0; i < N_SLOTS; i++)
-            assert_int_equal(put(&f, i, SLOT_BYTES), ZR_OK);
+            assert_ok(put(&f, i, SLOT_BYTES));
         zr_allocator_statistics(f.allocator, ZR_TIER_HOST, &host);
         zr_allocator_statistics(f.allocator, ZR_TIER_DEVICE, &device);
         assert_int_equal(device.by_tag[ZR_TAG_ACTIVATIONS].live, 0);
@@ -471,8 +465,8 @@ TEST(drives_that_fail) {
                 assert_refused(&f.store, cases[i].expected, status, cases[i].said);
                 n_failed++;
             }
-            assert_int_equal(zr_stream_synchronize(f.stream), ZR_OK);
-            assert_int_equal(pass(&f, SLOT_BYTES, &n_different), ZR_OK);
+            assert_ok(zr_stream_synchronize(f.stream));
+            assert_ok(pass(&f, SLOT_BYTES, &n_different));
             assert_int_equal(n_different, 0);
             tear_down(&f);
             assert_true(at < 1000);
@@ -490,15 +484,15 @@ TEST(a_budget_that_is_too_small) {
     options.budget_bytes[ZR_TIER_HOST] = 16 * zr_device_info(f.device)->granule_bytes;
     while (options.budget_bytes[ZR_TIER_HOST] < SLOT_BYTES)
         options.budget_bytes[ZR_TIER_HOST] *= 2;
-    assert_int_equal(zr_allocator_create(f.device, &options, &f.allocator), ZR_OK);
+    assert_ok(zr_allocator_create(f.device, &options, &f.allocator));
     f.options.allocator = f.allocator;
     f.options.slot_bytes = options.budget_bytes[ZR_TIER_HOST];
     create(&f);
-    assert_int_equal(put(&f, 0, SLOT_BYTES), ZR_OK);
+    assert_ok(put(&f, 0, SLOT_BYTES));
     void *tensor = NULL;
     zr_allocation_request_t request = {
         .size_bytes = f.options.slot_bytes, .tier = ZR_TIER_DEVICE, .stream = f.stream};
-    assert_int_equal(zr_allocate(f.allocator, &request, &tensor), ZR_OK);
+    assert_ok(zr_allocate(f.allocator, &request, &tensor));
     void *kept = tensor;
     assert_refused(&f.store, ZR_ERR_BUDGET,
                    zr_stash_put(f.stash, 1, &tensor, f.options.slot_bytes, f.stream), "things");
@@ -506,7 +500,7 @@ TEST(a_budget_that_is_too_small) {
     assert_refused(&f.store, ZR_ERR_STATE, zr_stash_get(f.stash, 0, f.stream, &tensor),
                    "after an error; clear it");
     zr_stash_clear(f.stash);
-    assert_int_equal(zr_stash_put(f.stash, 1, &tensor, f.options.slot_bytes, f.stream), ZR_OK);
+    assert_ok(zr_stash_put(f.stash, 1, &tensor, f.options.slot_bytes, f.stream));
     tear_down(&f);
 }
 
@@ -536,7 +530,7 @@ TEST(what_is_refused) {
     assert_refused(&f.store, ZR_ERR_STATE, zr_stash_prefetch(f.stash, 1, f.stream), "is empty");
     assert_refused(&f.store, ZR_ERR_ARGUMENT, zr_stash_get(f.stash, N_SLOTS, f.stream, &tensor),
                    "there are 9");
-    assert_int_equal(put(&f, 1, 100), ZR_OK);
+    assert_ok(put(&f, 1, 100));
     tensor = new_tensor(&f, f.content[1], 100);
     assert_refused(&f.store, ZR_ERR_STATE, zr_stash_put(f.stash, 1, &tensor, 100, f.stream),
                    "which is full");

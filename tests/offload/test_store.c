@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include "tests/common/kept_log.h"
 #include "tests/offload/store_fixture.h"
 #include "tests/offload/store_oracle.h"
 
@@ -93,7 +94,7 @@ static void go_round(fixture_t *f, size_t skew, uint64_t seed) {
     for (size_t e = 0; e < N_SIZES; e++) {
         unsigned char *buffer = new_buffer(sizes[e], skew);
         fill_pattern(buffer, sizes[e], seed + e);
-        assert_int_equal(put_now(f->store, e, 0, sizes[e], buffer), ZR_OK);
+        assert_ok(put_now(f->store, e, 0, sizes[e], buffer));
         free_buffer(buffer);
     }
     for (size_t e = 0; e < N_SIZES; e++) {
@@ -101,7 +102,7 @@ static void go_round(fixture_t *f, size_t skew, uint64_t seed) {
         unsigned char *buffer = new_buffer(GUARD + sizes[e] + GUARD, skew);
         memset(buffer, 0x77, GUARD + sizes[e] + GUARD);
         fill_pattern(expected, sizes[e], seed + e);
-        assert_int_equal(get_now(f->store, e, 0, sizes[e], buffer + GUARD), ZR_OK);
+        assert_ok(get_now(f->store, e, 0, sizes[e], buffer + GUARD));
         expect_bytes(buffer + GUARD, expected, sizes[e]);
         for (size_t i = 0; i < GUARD; i++) {
             assert_int_equal(buffer[i], 0x77);
@@ -124,7 +125,7 @@ static void check_bounces(const fixture_t *f) {
 TEST_WITH(test_sizes, setup, teardown) {
     fixture_t *f = *state;
     uint64_t total = 0;
-    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    assert_ok(fixture_create(f, sizes, N_SIZES));
     static const size_t skews[] = {0, 1, 512, 4032};
     for (size_t i = 0; i < 4; i++) {
         go_round(f, skews[i], 100 * i);
@@ -148,7 +149,7 @@ TEST_WITH(test_sizes, setup, teardown) {
 /* An extent's size as declared can be asked for; there is none beyond the last. */
 TEST_WITH(test_facts, setup, teardown) {
     fixture_t *f = *state;
-    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    assert_ok(fixture_create(f, sizes, N_SIZES));
     const zr_store_info_t *info = zr_store_info(f->store);
     assert_string_equal(info->backend, variant->backend);
     assert_int_equal(info->n_extents, N_SIZES);
@@ -169,11 +170,11 @@ TEST_WITH(test_facts, setup, teardown) {
 TEST_WITH(test_empty, setup, teardown) {
     fixture_t *f = *state;
     static const size_t nothing[3] = {0};
-    assert_int_equal(fixture_create(f, NULL, 0), ZR_OK);
-    assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
-    assert_int_equal(fixture_create(f, nothing, 3), ZR_OK);
-    assert_int_equal(put_now(f->store, 1, 0, 0, NULL), ZR_OK);
-    assert_int_equal(get_now(f->store, 2, 0, 0, NULL), ZR_OK);
+    assert_ok(fixture_create(f, NULL, 0));
+    assert_ok(zr_store_wait_all(f->store));
+    assert_ok(fixture_create(f, nothing, 3));
+    assert_ok(put_now(f->store, 1, 0, 0, NULL));
+    assert_ok(get_now(f->store, 2, 0, 0, NULL));
 }
 
 /* ---- sub-ranges, order ----------------------------------------------------------------------- */
@@ -181,23 +182,23 @@ TEST_WITH(test_empty, setup, teardown) {
 TEST_WITH(test_sub_ranges, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 9 * CHUNK + 77;
-    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    assert_ok(fixture_create(f, &size, 1));
     unsigned char *whole = new_buffer(size, 0), *part = new_buffer(size, 0);
     fill_pattern(whole, size, 1);
-    assert_int_equal(put_now(f->store, 0, 0, size, whole), ZR_OK);
+    assert_ok(put_now(f->store, 0, 0, size, whole));
     for (size_t first = 0; first <= 9; first++) {
         for (size_t last = first + 1; last <= 10; last++) {
             size_t begin = first * CHUNK, end = last * CHUNK < size ? last * CHUNK : size;
             memset(part, 0, size);
-            assert_int_equal(get_now(f->store, 0, begin, end - begin, part), ZR_OK);
+            assert_ok(get_now(f->store, 0, begin, end - begin, part));
             expect_bytes(part, whole + begin, end - begin);
             fill_pattern(whole + begin, end - begin, first * 100 + last);
-            assert_int_equal(put_now(f->store, 0, begin, end - begin, whole + begin), ZR_OK);
-            assert_int_equal(get_now(f->store, 0, 0, size, part), ZR_OK);
+            assert_ok(put_now(f->store, 0, begin, end - begin, whole + begin));
+            assert_ok(get_now(f->store, 0, 0, size, part));
             expect_bytes(part, whole, size);
         }
     }
-    assert_int_equal(put_now(f->store, 0, size, 0, NULL), ZR_OK); /* nothing, at the end */
+    assert_ok(put_now(f->store, 0, size, 0, NULL)); /* nothing, at the end */
     free_buffer(part);
     free_buffer(whole);
 }
@@ -206,20 +207,19 @@ TEST_WITH(test_sub_ranges, setup, teardown) {
 TEST_WITH(test_order_on_the_same_bytes, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 5 * REQUEST + 13;
-    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    assert_ok(fixture_create(f, &size, 1));
     unsigned char *a = new_buffer(size, 0), *b = new_buffer(size, 8), *c = new_buffer(size, 0);
     unsigned char *d = new_buffer(size, 0);
     zr_store_ticket_t tickets[5];
     fill_pattern(a, size, 1);
     fill_pattern(b, size, 2);
-    assert_int_equal(zr_store_put(f->store, 0, 0, size, a, &tickets[0]), ZR_OK);
-    assert_int_equal(zr_store_get(f->store, 0, 0, size, c, &tickets[1]), ZR_OK);
-    assert_int_equal(zr_store_put(f->store, 0, REQUEST, size - REQUEST, b + REQUEST, &tickets[2]),
-                     ZR_OK);
-    assert_int_equal(zr_store_put(f->store, 0, 0, REQUEST, b, &tickets[3]), ZR_OK);
-    assert_int_equal(zr_store_get(f->store, 0, 0, size, d, &tickets[4]), ZR_OK);
+    assert_ok(zr_store_put(f->store, 0, 0, size, a, &tickets[0]));
+    assert_ok(zr_store_get(f->store, 0, 0, size, c, &tickets[1]));
+    assert_ok(zr_store_put(f->store, 0, REQUEST, size - REQUEST, b + REQUEST, &tickets[2]));
+    assert_ok(zr_store_put(f->store, 0, 0, REQUEST, b, &tickets[3]));
+    assert_ok(zr_store_get(f->store, 0, 0, size, d, &tickets[4]));
     for (int i = 4; i >= 0; i--)
-        assert_int_equal(zr_store_wait(f->store, tickets[i]), ZR_OK);
+        assert_ok(zr_store_wait(f->store, tickets[i]));
     expect_bytes(c, a, size);
     expect_bytes(d, b, size);
     assert_true(statistics(f).n_conflicts >= 3);
@@ -236,32 +236,29 @@ TEST_WITH(test_order_on_the_same_bytes, setup, teardown) {
 TEST_WITH(test_many_in_flight, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = MANY * 3 * CHUNK, part = 3 * CHUNK;
-    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    assert_ok(fixture_create(f, &size, 1));
     unsigned char *from = new_buffer(size, 0), *to = new_buffer(size, 0);
     zr_store_ticket_t tickets[MANY], one_more = 99;
     fill_pattern(from, size, 5);
     for (size_t i = 0; i < MANY; i++)
-        assert_int_equal(zr_store_put(f->store, 0, i * part, part, from + i * part, &tickets[i]),
-                         ZR_OK);
+        assert_ok(zr_store_put(f->store, 0, i * part, part, from + i * part, &tickets[i]));
     assert_refused(f, ZR_ERR_STATE, zr_store_put(f->store, 0, 0, part, from, &one_more),
                    "as many as max_transfers, 32, have been started and not waited for");
     assert_int_equal(one_more, 99);
     for (size_t i = 0; i < MANY; i++) /* not in the order of the calls */
-        assert_int_equal(zr_store_wait(f->store, tickets[(i * 11 + 5) % MANY]), ZR_OK);
+        assert_ok(zr_store_wait(f->store, tickets[(i * 11 + 5) % MANY]));
     for (size_t i = MANY; i-- > 0;)
-        assert_int_equal(zr_store_get(f->store, 0, i * part, part, to + i * part, &tickets[i]),
-                         ZR_OK);
-    assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
+        assert_ok(zr_store_get(f->store, 0, i * part, part, to + i * part, &tickets[i]));
+    assert_ok(zr_store_wait_all(f->store));
     expect_bytes(from, to, size);
     for (size_t i = 0; i < MANY; i++)
         assert_refused(f, ZR_ERR_STATE, zr_store_wait(f->store, tickets[i]), "is of no transfer");
-    assert_int_equal(put_now(f->store, 0, 0, part, from), ZR_OK);
+    assert_ok(put_now(f->store, 0, 0, part, from));
     for (size_t i = 0; i < MANY; i++) /* nor when its place in the table is used again */
-        assert_int_equal(zr_store_get(f->store, 0, i * part, part, to + i * part, &one_more),
-                         ZR_OK);
+        assert_ok(zr_store_get(f->store, 0, i * part, part, to + i * part, &one_more));
     for (size_t i = 0; i < MANY; i++)
         assert_refused(f, ZR_ERR_STATE, zr_store_wait(f->store, tickets[i]), "is of no transfer");
-    assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
+    assert_ok(zr_store_wait_all(f->store));
     free_buffer(to);
     free_buffer(from);
 }
@@ -270,26 +267,26 @@ TEST_WITH(test_many_in_flight, setup, teardown) {
 TEST_WITH(test_poll, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 12 * REQUEST;
-    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    assert_ok(fixture_create(f, &size, 1));
     unsigned char *from = new_buffer(size, 3), *to = new_buffer(size, 0);
     zr_store_ticket_t ticket;
     bool done = true;
     fill_pattern(from, size, 6);
-    assert_int_equal(zr_store_put(f->store, 0, 0, size, from, &ticket), ZR_OK);
+    assert_ok(zr_store_put(f->store, 0, 0, size, from, &ticket));
     for (done = false; !done;)
-        assert_int_equal(zr_store_poll(f->store, ticket, &done), ZR_OK);
+        assert_ok(zr_store_poll(f->store, ticket, &done));
     assert_refused(f, ZR_ERR_STATE, zr_store_poll(f->store, ticket, &done), "is of no transfer");
-    assert_int_equal(zr_store_get(f->store, 0, 0, size, to, &ticket), ZR_OK);
+    assert_ok(zr_store_get(f->store, 0, 0, size, to, &ticket));
     while (statistics(f).count[ZR_STORE_GET].n_transfers + statistics(f).n_failed == 0)
         zr_store_progress(f->store);
     done = false;
-    assert_int_equal(zr_store_poll(f->store, ticket, &done), ZR_OK);
+    assert_ok(zr_store_poll(f->store, ticket, &done));
     assert_true(done);
     expect_bytes(from, to, size);
     done = false;
-    assert_int_equal(zr_store_poll(f->store, ZR_STORE_NO_TICKET, &done), ZR_OK);
+    assert_ok(zr_store_poll(f->store, ZR_STORE_NO_TICKET, &done));
     assert_true(done);
-    assert_int_equal(zr_store_wait(f->store, ZR_STORE_NO_TICKET), ZR_OK);
+    assert_ok(zr_store_wait(f->store, ZR_STORE_NO_TICKET));
     free_buffer(to);
     free_buffer(from);
 }
@@ -298,12 +295,12 @@ TEST_WITH(test_poll, setup, teardown) {
 TEST_WITH(test_destroy_waits, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 12 * REQUEST;
-    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    assert_ok(fixture_create(f, &size, 1));
     unsigned char *from = new_buffer(size, 0), *to = new_buffer(size, 0);
     zr_store_ticket_t ticket;
     fill_pattern(from, size, 7);
-    assert_int_equal(zr_store_put(f->store, 0, 0, size, from, &ticket), ZR_OK);
-    assert_int_equal(zr_store_get(f->store, 0, 0, size, to, &ticket), ZR_OK);
+    assert_ok(zr_store_put(f->store, 0, 0, size, from, &ticket));
+    assert_ok(zr_store_get(f->store, 0, 0, size, to, &ticket));
     zr_store_destroy(&f->store);
     expect_bytes(from, to, size);
     zr_store_destroy(&f->store);
@@ -316,7 +313,7 @@ TEST_WITH(test_random, setup, teardown) {
     fixture_t *f = *state;
     for (uint64_t seed = 0; seed < 3; seed++) {
         oracle_result_t result;
-        assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+        assert_ok(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS));
         f->options.log.level = ZR_LOG_ERROR;
         oracle_run(f->store, 400, 20, seed, &result);
         for (size_t i = 1; i < ORACLE_N_STATUSES; i++)
@@ -345,17 +342,13 @@ static void *run_rank(void *context) {
     return result.n_ended[0] > 50 ? context : NULL; /* what came back has been compared */
 }
 
-static void ignore(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
 TEST_WITH(test_ranks_in_threads, setup, teardown) {
     fixture_t *f = *state;
     pthread_t ranks[4];
     zr_store_options_t options[4];
     for (int rank = 0; rank < 4; rank++) {
         options[rank] = f->options;
-        options[rank].log = (zr_log_t){.sink = ignore, .level = ZR_LOG_ERROR, .rank = rank};
+        options[rank].log = (zr_log_t){.sink = drop_message, .level = ZR_LOG_ERROR, .rank = rank};
         assert_int_equal(pthread_create(&ranks[rank], NULL, run_rank, &options[rank]), 0);
     }
     for (int rank = 0; rank < 4; rank++) {
@@ -379,20 +372,19 @@ TEST_WITH(test_accounts, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 2 * REQUEST;
     const zr_store_extent_t extents[] = {{"a", size, 0}, {"b", CHUNK, 7}, {"c", size, 0}};
-    assert_int_equal(zr_store_create(f->backend, &f->options, extents, 3, &f->store), ZR_OK);
+    assert_ok(zr_store_create(f->backend, &f->options, extents, 3, &f->store));
     assert_int_equal(zr_store_extent(f->store, 1)->account, 7);
     unsigned char *buffer = new_buffer(size, 0);
     zr_store_ticket_t tickets[3];
     fill_pattern(buffer, size, 3);
     for (size_t e = 0; e < 3; e++)
-        assert_int_equal(zr_store_put(f->store, e, 0, extents[e].size_bytes, buffer, &tickets[e]),
-                         ZR_OK);
-    assert_int_equal(zr_store_wait(f->store, tickets[1]), ZR_OK);
+        assert_ok(zr_store_put(f->store, e, 0, extents[e].size_bytes, buffer, &tickets[e]));
+    assert_ok(zr_store_wait(f->store, tickets[1]));
     assert_true(of_account(f, 7).wait_seconds[ZR_STORE_PUT] > 0);
     assert_true(of_account(f, 0).wait_seconds[ZR_STORE_PUT] == 0); /* though it moved on */
-    assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
-    assert_int_equal(get_now(f->store, 2, 0, size, buffer), ZR_OK);
-    assert_int_equal(get_now(f->store, 1, 0, 0, buffer), ZR_OK);
+    assert_ok(zr_store_wait_all(f->store));
+    assert_ok(get_now(f->store, 2, 0, size, buffer));
+    assert_ok(get_now(f->store, 1, 0, 0, buffer));
 
     zr_store_statistics_t a = of_account(f, 0), b = of_account(f, 7), sum = statistics(f);
     assert_int_equal(a.count[ZR_STORE_PUT].bytes, 2 * size);
@@ -415,28 +407,28 @@ TEST_WITH(test_accounts, setup, teardown) {
 TEST_WITH(test_register, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 4 * REQUEST;
-    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    assert_ok(fixture_create(f, &size, 1));
     unsigned char *from = new_buffer(size, 0), *to = new_buffer(size, 0);
     unsigned char *more = new_buffer(size, 0);
     const zr_store_buffer_t buffers[] = {{from, size}, {to, size / 2}}, third = {more, size};
     zr_store_ticket_t ticket;
     fill_pattern(from, size, 8);
-    assert_int_equal(zr_store_register(f->store, buffers, 2), ZR_OK);
-    assert_int_equal(zr_store_put(f->store, 0, 0, size, from, &ticket), ZR_OK);
-    assert_int_equal(zr_store_register(f->store, &third, 1), ZR_OK); /* with one in flight */
-    assert_int_equal(zr_store_get(f->store, 0, 0, size, to, &ticket), ZR_OK); /* in and beyond */
-    assert_int_equal(zr_store_wait_all(f->store), ZR_OK);
+    assert_ok(zr_store_register(f->store, buffers, 2));
+    assert_ok(zr_store_put(f->store, 0, 0, size, from, &ticket));
+    assert_ok(zr_store_register(f->store, &third, 1));          /* with one in flight */
+    assert_ok(zr_store_get(f->store, 0, 0, size, to, &ticket)); /* in and beyond */
+    assert_ok(zr_store_wait_all(f->store));
     expect_bytes(from, to, size);
     memset(to, 0, size);
     zr_store_unregister(f->store, buffers, 2); /* others' stay */
-    assert_int_equal(get_now(f->store, 0, 0, size, to), ZR_OK);
-    assert_int_equal(get_now(f->store, 0, 0, size, more), ZR_OK);
+    assert_ok(get_now(f->store, 0, 0, size, to));
+    assert_ok(get_now(f->store, 0, 0, size, more));
     expect_bytes(from, to, size);
     expect_bytes(from, more, size);
     zr_store_unregister(f->store, buffers, 2); /* which are not named any more */
     zr_store_unregister(f->store, &third, 1);
-    assert_int_equal(zr_store_register(f->store, NULL, 0), ZR_OK);
-    assert_int_equal(get_now(f->store, 0, 0, size, to), ZR_OK);
+    assert_ok(zr_store_register(f->store, NULL, 0));
+    assert_ok(get_now(f->store, 0, 0, size, to));
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_register(f->store, NULL, 1), "no array");
     const zr_store_buffer_t none = {NULL, 5}, empty = {to, 0};
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_register(f->store, &none, 1), "buffer 0 is 5");
@@ -457,7 +449,7 @@ static unsigned char *map_pages(void *at, size_t size) {
 TEST_WITH(test_unregister, setup, teardown) {
     fixture_t *f = *state;
     static const size_t size = 4 * REQUEST;
-    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    assert_ok(fixture_create(f, &size, 1));
     unsigned char *from = new_buffer(size, 0);
     for (size_t i = 0; i < 3; i++) {
         unsigned char *pages[3];
@@ -466,14 +458,14 @@ TEST_WITH(test_unregister, setup, teardown) {
             pages[j] = map_pages(NULL, size);
             memset(pages[j], (int)j, size);
             buffers[j] = (zr_store_buffer_t){pages[j], size};
-            assert_int_equal(zr_store_register(f->store, &buffers[j], 1), ZR_OK);
+            assert_ok(zr_store_register(f->store, &buffers[j], 1));
         }
         fill_pattern(from, size, i);
-        assert_int_equal(put_now(f->store, 0, 0, size, from), ZR_OK);
+        assert_ok(put_now(f->store, 0, 0, size, from));
         zr_store_unregister(f->store, &buffers[i], 1);
         (void)map_pages(pages[i], size);
         for (size_t j = 0; j < 3; j++) {
-            assert_int_equal(get_now(f->store, 0, 0, size, pages[j]), ZR_OK);
+            assert_ok(get_now(f->store, 0, 0, size, pages[j]));
             expect_bytes(pages[j], from, size);
         }
         zr_store_unregister(f->store, buffers, 3);
@@ -489,7 +481,7 @@ TEST_WITH(test_unregister, setup, teardown) {
 TEST_WITH(test_refused_transfers, setup, teardown) {
     fixture_t *f = *state;
     static const size_t two[] = {3 * CHUNK + 5, 10};
-    assert_int_equal(fixture_create(f, two, 2), ZR_OK);
+    assert_ok(fixture_create(f, two, 2));
     unsigned char *buffer = new_buffer(4 * CHUNK, 0);
     zr_store_ticket_t t = 99;
     zr_store_t *s = f->store;
@@ -508,10 +500,10 @@ TEST_WITH(test_refused_transfers, setup, teardown) {
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 0, CHUNK, NULL, &t), "no buffer (NULL)");
     assert_refused(f, ZR_ERR_ARGUMENT, zr_store_put(s, 0, 0, CHUNK, buffer, NULL), "ticket");
     assert_refused(f, ZR_ERR_STATE, zr_store_get(s, 1, 0, 10, buffer, &t), "holds nothing");
-    assert_int_equal(put_now(s, 0, CHUNK, CHUNK, buffer), ZR_OK);
+    assert_ok(put_now(s, 0, CHUNK, CHUNK, buffer));
     assert_refused(f, ZR_ERR_STATE, zr_store_get(s, 0, CHUNK, 2 * CHUNK, buffer, &t),
                    "the chunk at 16384 holds nothing");
-    assert_int_equal(get_now(s, 0, CHUNK, CHUNK, buffer), ZR_OK);
+    assert_ok(get_now(s, 0, CHUNK, CHUNK, buffer));
     assert_int_equal(t, 99);
     assert_refused(f, ZR_ERR_STATE, zr_store_wait(s, 12345678),
                    "ticket 12345678 is of no transfer");
@@ -542,7 +534,7 @@ static void flip_each_chunk(fixture_t *f, unsigned char *buffer) {
             if (j == i && zr_store_info(f->store)->has_checksums)
                 assert_refused(f, ZR_ERR_FORMAT, verify_chunk(f, buffer, j), "are not those that");
             else
-                assert_int_equal(verify_chunk(f, buffer, j), ZR_OK);
+                assert_ok(verify_chunk(f, buffer, j));
         }
         *byte ^= (unsigned char)(1 << i % 8);
     }
@@ -553,20 +545,19 @@ TEST_WITH(test_checksums_at_another_time, setup, teardown) {
     uint64_t sums[N_CHUNKS];
     zr_store_ticket_t ticket;
     unsigned char *buffer = new_buffer(later_bytes, 0), *back = new_buffer(later_bytes, 0);
-    assert_int_equal(fixture_create(f, &later_bytes, 1), ZR_OK);
+    assert_ok(fixture_create(f, &later_bytes, 1));
     bool keeps = strcmp(variant->backend, "sim") != 0;
     assert_true(zr_store_info(f->store)->has_checksums == (f->options.verify && keeps));
     fill_pattern(buffer, later_bytes, 5);
-    assert_int_equal(zr_store_hash(f->store, 0, 0, later_bytes, buffer, sums), ZR_OK);
-    assert_int_equal(zr_store_put_hashed(f->store, 0, 0, later_bytes, buffer, sums, &ticket),
-                     ZR_OK);
-    assert_int_equal(zr_store_wait(f->store, ticket), ZR_OK);
-    assert_int_equal(get_now(f->store, 0, 0, later_bytes, back), ZR_OK);
+    assert_ok(zr_store_hash(f->store, 0, 0, later_bytes, buffer, sums));
+    assert_ok(zr_store_put_hashed(f->store, 0, 0, later_bytes, buffer, sums, &ticket));
+    assert_ok(zr_store_wait(f->store, ticket));
+    assert_ok(get_now(f->store, 0, 0, later_bytes, back));
     expect_bytes(back, buffer, later_bytes);
 
     memset(back, 0, later_bytes);
-    assert_int_equal(zr_store_get_unverified(f->store, 0, 0, later_bytes, back, &ticket), ZR_OK);
-    assert_int_equal(zr_store_wait(f->store, ticket), ZR_OK);
+    assert_ok(zr_store_get_unverified(f->store, 0, 0, later_bytes, back, &ticket));
+    assert_ok(zr_store_wait(f->store, ticket));
     expect_bytes(back, buffer, later_bytes);
     flip_each_chunk(f, back);
     free_buffer(back);
@@ -579,14 +570,13 @@ TEST_WITH(test_a_change_after_hashing, setup, teardown) {
     uint64_t sums[N_CHUNKS] = {0};
     zr_store_ticket_t ticket = 0;
     unsigned char *buffer = new_buffer(later_bytes, 0);
-    assert_int_equal(fixture_create(f, &later_bytes, 1), ZR_OK);
+    assert_ok(fixture_create(f, &later_bytes, 1));
     for (size_t i = 0; i < N_CHUNKS; i++) {
         fill_pattern(buffer, later_bytes, i);
-        assert_int_equal(zr_store_hash(f->store, 0, 0, later_bytes, buffer, sums), ZR_OK);
+        assert_ok(zr_store_hash(f->store, 0, 0, later_bytes, buffer, sums));
         buffer[i * CHUNK + 5] ^= 16;
-        assert_int_equal(zr_store_put_hashed(f->store, 0, 0, later_bytes, buffer, sums, &ticket),
-                         ZR_OK);
-        assert_int_equal(zr_store_wait(f->store, ticket), ZR_OK);
+        assert_ok(zr_store_put_hashed(f->store, 0, 0, later_bytes, buffer, sums, &ticket));
+        assert_ok(zr_store_wait(f->store, ticket));
         fixture_log_clear(f);
         assert_int_equal(get_now(f->store, 0, 0, later_bytes, buffer),
                          zr_store_info(f->store)->has_checksums ? ZR_ERR_FORMAT : ZR_OK);
@@ -600,7 +590,7 @@ TEST_WITH(test_refused_checksums, setup, teardown) {
     uint64_t sums[N_CHUNKS];
     zr_store_ticket_t ticket = 0;
     unsigned char *buffer = new_buffer(later_bytes, 0);
-    assert_int_equal(fixture_create(f, &later_bytes, 1), ZR_OK);
+    assert_ok(fixture_create(f, &later_bytes, 1));
     fixture_log_clear(f);
     zr_store_t *s = f->store;
     assert_refused(f, ZR_ERR_STATE, zr_store_verify(s, 0, 0, CHUNK, buffer), "holds nothing");
@@ -674,10 +664,10 @@ TEST_WITH(test_budget, setup, teardown) {
     zr_tier_statistics_t s;
     options.log = f->options.log;
     options.budget_bytes[ZR_TIER_HOST] = 16 * REQUEST;
-    assert_int_equal(zr_device_open("host", NULL, &device), ZR_OK);
-    assert_int_equal(zr_allocator_create(device, &options, &allocator), ZR_OK);
+    assert_ok(zr_device_open("host", NULL, &device));
+    assert_ok(zr_allocator_create(device, &options, &allocator));
     f->options.allocator = allocator;
-    assert_int_equal(fixture_create(f, &size, 1), ZR_OK);
+    assert_ok(fixture_create(f, &size, 1));
     zr_allocator_statistics(allocator, ZR_TIER_HOST, &s);
     assert_true(s.live.live > 0 && s.live.live <= zr_store_info(f->store)->host_bytes);
     zr_store_destroy(&f->store);
@@ -686,7 +676,7 @@ TEST_WITH(test_budget, setup, teardown) {
     zr_allocator_destroy(&allocator);
 
     options.budget_bytes[ZR_TIER_HOST] = 4096;
-    assert_int_equal(zr_allocator_create(device, &options, &allocator), ZR_OK);
+    assert_ok(zr_allocator_create(device, &options, &allocator));
     f->options.allocator = allocator;
     assert_refused(f, ZR_ERR_BUDGET, fixture_create(f, &size, 1), "does not fit");
     assert_null(f->store);

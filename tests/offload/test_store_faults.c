@@ -32,7 +32,7 @@ static void run_with_fault(fixture_t *f, fault_kind_t kind, long result, size_t 
                            oracle_result_t *result_p) {
     fault_arm(FAULT_NONE, 0, 0, 0);
     fixture_log_clear(f);
-    assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+    assert_ok(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS));
     fault_arm(kind, result, n, 1);
     oracle_run(f->store, N_TRANSFERS, 8, seed, result_p);
     zr_store_destroy(&f->store);
@@ -125,9 +125,9 @@ static const size_t one_size = 6 * REQUEST;
 static unsigned char *put_one(fixture_t *f) {
     unsigned char *buffer = new_buffer(one_size, 0);
     fault_arm(FAULT_NONE, 0, 0, 0);
-    assert_int_equal(fixture_create(f, &one_size, 1), ZR_OK);
+    assert_ok(fixture_create(f, &one_size, 1));
     fill_pattern(buffer, one_size, 1);
-    assert_int_equal(put_now(f->store, 0, 0, one_size, buffer), ZR_OK);
+    assert_ok(put_now(f->store, 0, 0, one_size, buffer));
     fixture_log_clear(f);
     return buffer;
 }
@@ -147,7 +147,7 @@ TEST_WITH(test_messages, setup, teardown) {
     fault_arm(FAULT_NONE, 0, 0, 0);
     assert_refused(f, ZR_ERR_STATE, get_now(f->store, 0, 0, one_size, buffer),
                    "the chunk at 32768 holds nothing");
-    assert_int_equal(put_now(f->store, 0, 0, one_size, buffer), ZR_OK);
+    assert_ok(put_now(f->store, 0, 0, one_size, buffer));
     fault_arm(FAULT_FLIP, 0, 1, 1);
     assert_refused(f, ZR_ERR_FORMAT, get_now(f->store, 0, 0, one_size, buffer),
                    "the 8192 bytes at 0 are not those that were put: rank 3's file in ");
@@ -166,13 +166,13 @@ TEST_WITH(test_patience_ends, setup, teardown) {
     fault_arm(FAULT_RESULT, 0, 1, 1);
     assert_refused(f, ZR_ERR_IO, get_now(f->store, 0, CHUNK, CHUNK, buffer), "the file ends there");
     fault_arm(FAULT_RESULT, 0, 1, 2); /* nothing was written, twice */
-    assert_int_equal(put_now(f->store, 0, 0, CHUNK, buffer), ZR_OK);
+    assert_ok(put_now(f->store, 0, 0, CHUNK, buffer));
     zr_store_statistics_t s;
     zr_store_statistics(f->store, &s);
     assert_int_equal(s.n_failed, 3);
     assert_true(s.n_retried > 200);
     fault_arm(FAULT_RESULT, 4096, 1, 1); /* short */
-    assert_int_equal(put_now(f->store, 0, 0, CHUNK, buffer), ZR_OK);
+    assert_ok(put_now(f->store, 0, 0, CHUNK, buffer));
     zr_store_account_statistics(f->store, FIXTURE_ACCOUNT, &s);
     assert_int_equal(s.n_failed, 3);
     assert_true(s.n_retried > 200);
@@ -192,7 +192,7 @@ TEST_WITH(test_submissions_that_pass, setup, teardown) {
     for (size_t i = 0; i < 4; i++) {
         for (size_t at = 1; at < 40; at += 3) {
             oracle_result_t result;
-            assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+            assert_ok(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS));
             fault_arm(FAULT_SUBMIT, results[i], at, 5);
             oracle_run(f->store, 3 * N_TRANSFERS, 8, at, &result);
             assert_true(fault.n_hits > 0);
@@ -212,7 +212,7 @@ TEST_WITH(test_the_ring_fails, setup, teardown) {
             zr_store_ticket_t ticket;
             unsigned char byte[CHUNK] = {0};
             fault_arm(FAULT_NONE, 0, 0, 0);
-            assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+            assert_ok(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS));
             fixture_log_clear(f);
             fault_arm(kinds[i], -EBADF, at, 1);
             oracle_run(f->store, N_TRANSFERS, 8, at, &result);
@@ -244,7 +244,7 @@ TEST_WITH(test_a_silent_drive, setup, teardown) {
     fixture_t *f = *state;
     unsigned char *buffer = put_one(f);
     fault_arm(FAULT_NEXT, 0, 1, 2);
-    assert_int_equal(get_now(f->store, 0, 0, one_size, buffer), ZR_OK);
+    assert_ok(get_now(f->store, 0, 0, one_size, buffer));
     assert_int_equal(f->n_logged[ZR_LOG_WARNING], 2);
     assert_logged(f, "requests has ended for 60 s; the drive of rank 3's file in ");
     free_buffer(buffer);
@@ -312,7 +312,7 @@ TEST_WITH(test_forbidden, setup, teardown) {
 /* A store that goes on with less, and says so. */
 static void use(fixture_t *f, const char *warning) {
     oracle_result_t result;
-    assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+    assert_ok(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS));
     assert_true(fault.n_hits > 0 || fault.kind == FAULT_BLOCK || fault.kind == FAULT_ALIGN);
     assert_int_equal(f->n_logged[ZR_LOG_WARNING] > 0, warning != NULL);
     if (warning != NULL)
@@ -356,13 +356,13 @@ TEST_WITH(test_lesser_creations, setup, teardown) {
 /* Every request from registered memory is one, wherever huge pages begin in it. */
 static void move_registered(fixture_t *f, unsigned char *base, size_t size_bytes) {
     const zr_store_buffer_t buffer = {base, size_bytes};
-    assert_int_equal(zr_store_register(f->store, &buffer, 1), ZR_OK);
+    assert_ok(zr_store_register(f->store, &buffer, 1));
     for (size_t at = 0; at < size_bytes; at += 3 * CHUNK) {
         size_t left = size_bytes - at, size = left < 2 * REQUEST ? left : 2 * REQUEST;
         fill_pattern(base + at, size, at);
-        assert_int_equal(put_now(f->store, 0, 0, size, base + at), ZR_OK);
+        assert_ok(put_now(f->store, 0, 0, size, base + at));
         memset(base + at, 0, size);
-        assert_int_equal(get_now(f->store, 0, 0, size, base + at), ZR_OK);
+        assert_ok(get_now(f->store, 0, 0, size, base + at));
     }
 }
 
@@ -373,7 +373,7 @@ TEST_WITH(test_registered_memory, setup, teardown) {
     static const size_t sizes[] = {CHUNK, 2 << 20, 3 << 20, 5 << 20};
     unsigned char *memory = aligned_alloc(huge, 4 * huge);
     assert_non_null(memory);
-    assert_int_equal(fixture_create(f, &extent, 1), ZR_OK);
+    assert_ok(fixture_create(f, &extent, 1));
     if (!zr_store_info(f->store)->is_registered)
         print_message("nothing can be registered here, so nothing is tested\n");
     for (size_t i = 0; i < 16 && zr_store_info(f->store)->is_registered; i++) {

@@ -20,14 +20,14 @@ static size_t run(const char *backend, size_t n) {
     fault.n_failed = 0;
     zr_status_t status = zr_store_create(backend, &f.options, extents, 2, &f.store);
     if (status == ZR_OK) {
-        assert_int_equal(zr_store_put(f.store, 1, 0, 3 * REQUEST + 1, buffer, &ticket), ZR_OK);
+        assert_ok(zr_store_put(f.store, 1, 0, 3 * REQUEST + 1, buffer, &ticket));
         status = zr_store_register(f.store, &registered, 1);
-        assert_int_equal(zr_store_wait(f.store, ticket), ZR_OK);
+        assert_ok(zr_store_wait(f.store, ticket));
         memset(buffer, 2, 4 * REQUEST);
-        assert_int_equal(get_now(f.store, 1, 0, 3 * REQUEST + 1, buffer), ZR_OK);
+        assert_ok(get_now(f.store, 1, 0, 3 * REQUEST + 1, buffer));
         assert_int_equal(buffer[3 * REQUEST], 1);
         zr_store_unregister(f.store, &registered, 1); /* takes no memory */
-        assert_int_equal(get_now(f.store, 1, 0, 3 * REQUEST + 1, buffer), ZR_OK);
+        assert_ok(get_now(f.store, 1, 0, 3 * REQUEST + 1, buffer));
     }
     fault.countdown = 0;
     assert_true(status == ZR_OK || status == ZR_ERR_MEMORY || status == ZR_ERR_BUDGET ||

@@ -3,7 +3,7 @@
  * it is asked for where nothing is stored, and only there.
  */
 #include "kernels/simulation.h"
-#include "tests/common/one_thing.h"
+#include "tests/common/kept_log.h"
 #include "tests/offload/store_fixture.h"
 
 /* A byte takes 1 us to read and 2 us to write; checksums go 100 times as fast. */
@@ -31,11 +31,11 @@ static void open_shared(machine_t *m, bool verify, size_t disk_bytes, double cor
     hardware.disk_write = (zr_link_t){0.5e6, 0.25};
     hardware.disk_both_bytes_per_s = both_bytes_per_s;
     hardware.disk_bytes = disk_bytes;
-    assert_int_equal(zr_sim_clock_create(NULL, &m->clock), ZR_OK);
+    assert_ok(zr_sim_clock_create(NULL, &m->clock));
     options.hardware = &hardware;
     options.clock = m->clock;
-    assert_int_equal(zr_device_open("sim", &options, &m->device), ZR_OK);
-    assert_int_equal(zr_range_reserve(m->device, ZR_TIER_HOST, RANGE_BYTES, &m->range), ZR_OK);
+    assert_ok(zr_device_open("sim", &options, &m->device));
+    assert_ok(zr_range_reserve(m->device, ZR_TIER_HOST, RANGE_BYTES, &m->range));
     m->memory = m->range;
     m->options.chunk_bytes = m->options.request_bytes = CHUNK;
     m->options.device = m->device;
@@ -54,7 +54,7 @@ static void close_machine(machine_t *m) {
 
 static void create(machine_t *m) {
     const zr_store_extent_t extent = {.name = "x", .size_bytes = N_CHUNKS * CHUNK};
-    assert_int_equal(zr_store_create("sim", &m->options, &extent, 1, &m->store), ZR_OK);
+    assert_ok(zr_store_create("sim", &m->options, &extent, 1, &m->store));
 }
 
 static void expect_now(const machine_t *m, double wanted) {
@@ -64,15 +64,11 @@ static void expect_now(const machine_t *m, double wanted) {
 }
 
 static void put(machine_t *m, size_t chunk, zr_store_ticket_t *ticket_p) {
-    assert_int_equal(
-        zr_store_put(m->store, 0, chunk * CHUNK, CHUNK, m->memory + chunk * CHUNK, ticket_p),
-        ZR_OK);
+    assert_ok(zr_store_put(m->store, 0, chunk * CHUNK, CHUNK, m->memory + chunk * CHUNK, ticket_p));
 }
 
 static void get(machine_t *m, size_t chunk, zr_store_ticket_t *ticket_p) {
-    assert_int_equal(
-        zr_store_get(m->store, 0, chunk * CHUNK, CHUNK, m->memory + chunk * CHUNK, ticket_p),
-        ZR_OK);
+    assert_ok(zr_store_get(m->store, 0, chunk * CHUNK, CHUNK, m->memory + chunk * CHUNK, ticket_p));
 }
 
 /* Transfers of one direction share its bandwidth, and their latencies pass at once. */
@@ -86,24 +82,24 @@ TEST(test_times) {
     put(&m, 0, &tickets[0]);
     put(&m, 1, &tickets[1]);
     expect_now(&m, 0.0); /* nothing was waited for */
-    assert_int_equal(zr_store_wait(m.store, tickets[0]), ZR_OK);
+    assert_ok(zr_store_wait(m.store, tickets[0]));
     expect_now(&m, write + 0.25);
-    assert_int_equal(zr_store_wait(m.store, tickets[1]), ZR_OK);
+    assert_ok(zr_store_wait(m.store, tickets[1]));
     expect_now(&m, 2 * write + 0.25);
 
     double begin = zr_sim_clock_now(m.clock);
     get(&m, 0, &tickets[0]);
     put(&m, 2, &tickets[1]); /* beside it */
     get(&m, 1, &tickets[2]);
-    assert_int_equal(zr_store_wait(m.store, tickets[1]), ZR_OK);
+    assert_ok(zr_store_wait(m.store, tickets[1]));
     expect_now(&m, begin + write + 0.25);
-    assert_int_equal(zr_store_poll(m.store, tickets[0], &done), ZR_OK);
+    assert_ok(zr_store_poll(m.store, tickets[0], &done));
     assert_false(done);
     zr_sim_clock_wait(m.clock, begin + read + 0.5);
-    assert_int_equal(zr_store_poll(m.store, tickets[0], &done), ZR_OK);
+    assert_ok(zr_store_poll(m.store, tickets[0], &done));
     assert_true(done);
     zr_sim_clock_wait(m.clock, begin + 9.0); /* it ended long ago */
-    assert_int_equal(zr_store_wait(m.store, tickets[2]), ZR_OK);
+    assert_ok(zr_store_wait(m.store, tickets[2]));
     expect_now(&m, begin + 9.0);
 
     /* Bytes that a put is still on its way with are waited for. */
@@ -111,7 +107,7 @@ TEST(test_times) {
     put(&m, 3, &tickets[0]);
     get(&m, 3, &tickets[1]);
     expect_now(&m, begin + write + 0.25);
-    assert_int_equal(zr_store_wait_all(m.store), ZR_OK);
+    assert_ok(zr_store_wait_all(m.store));
     expect_now(&m, begin + write + 0.25 + read + 0.5);
     close_machine(&m);
 }
@@ -125,10 +121,10 @@ TEST(test_checksums_take_the_processor) {
     create(&m);
     put(&m, 0, &ticket);
     expect_now(&m, sum);
-    assert_int_equal(zr_store_wait(m.store, ticket), ZR_OK);
+    assert_ok(zr_store_wait(m.store, ticket));
     expect_now(&m, sum + CHUNK * 2e-6 + 0.25);
     get(&m, 0, &ticket);
-    assert_int_equal(zr_store_wait(m.store, ticket), ZR_OK);
+    assert_ok(zr_store_wait(m.store, ticket));
     expect_now(&m, 2 * sum + CHUNK * 3e-6 + 0.75);
     zr_store_statistics(m.store, &statistics);
     assert_true(statistics.checksum_seconds > 1.99 * sum &&
@@ -147,21 +143,21 @@ TEST(test_directions_share_a_drive) {
     open_shared(&m, false, (size_t)1 << 30, 1e20, 1e6);
     create(&m);
     put(&m, 0, &tickets[0]);
-    assert_int_equal(zr_store_wait_all(m.store), ZR_OK);
+    assert_ok(zr_store_wait_all(m.store));
     double begin = zr_sim_clock_now(m.clock);
     get(&m, 0, &tickets[0]);
     put(&m, 1, &tickets[1]);
-    assert_int_equal(zr_store_wait(m.store, tickets[0]), ZR_OK);
+    assert_ok(zr_store_wait(m.store, tickets[0]));
     expect_now(&m, begin + CHUNK * 1e-6 + 0.5);
     begin = zr_sim_clock_now(m.clock) + 10.0;
     zr_sim_clock_wait(m.clock, begin);
-    assert_int_equal(zr_store_wait_all(m.store), ZR_OK);
+    assert_ok(zr_store_wait_all(m.store));
     get(&m, 0, &tickets[0]);
     get(&m, 1, &tickets[0]);
     put(&m, 2, &tickets[1]);
-    assert_int_equal(zr_store_wait(m.store, tickets[1]), ZR_OK);
+    assert_ok(zr_store_wait(m.store, tickets[1]));
     expect_now(&m, begin + 3 * CHUNK * 1e-6 + 0.25); /* behind both, not 2 us for each byte */
-    assert_int_equal(zr_store_wait_all(m.store), ZR_OK);
+    assert_ok(zr_store_wait_all(m.store));
     close_machine(&m);
 }
 
@@ -174,33 +170,23 @@ TEST(test_transfers_take_the_processor) {
     create(&m);
     put(&m, 0, &ticket);
     expect_now(&m, core);
-    assert_int_equal(zr_store_wait(m.store, ticket), ZR_OK);
+    assert_ok(zr_store_wait(m.store, ticket));
     expect_now(&m, core + CHUNK * 2e-6 + 0.25);
     get(&m, 0, &ticket);
     expect_now(&m, 2 * core + CHUNK * 2e-6 + 0.25);
-    assert_int_equal(zr_store_wait(m.store, ticket), ZR_OK);
+    assert_ok(zr_store_wait(m.store, ticket));
     close_machine(&m);
-}
-
-typedef struct kept {
-    char text[1024];
-} kept_t;
-
-static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
-    expect_one_thing(message);
-    (void)level, (void)rank;
-    snprintf(((kept_t *)context)->text, sizeof(((kept_t *)context)->text), "%s", message);
 }
 
 /* Drives hold what the description says, to the block. */
 TEST(test_capacity) {
     machine_t m;
-    kept_t kept;
+    kept_log_t kept;
     zr_store_extent_t extents[] = {{.name = "x", .size_bytes = 3 * CHUNK},
                                    {.name = "y", .size_bytes = 1}};
     open_machine(&m, false, 3 * CHUNK + 4096, 1e20);
-    m.options.log = (zr_log_t){.sink = keep, .context = &kept, .level = ZR_LOG_ERROR};
-    assert_int_equal(zr_store_create("sim", &m.options, extents, 2, &m.store), ZR_OK);
+    m.options.log = kept_log(&kept, ZR_LOG_ERROR);
+    assert_ok(zr_store_create("sim", &m.options, extents, 2, &m.store));
     assert_int_equal(zr_store_info(m.store)->reserved_bytes, 3 * CHUNK + 4096);
     zr_store_destroy(&m.store);
     extents[1].size_bytes = 4097;
@@ -213,16 +199,17 @@ TEST(test_capacity) {
 
 TEST(test_refusals) {
     machine_t m;
-    kept_t kept;
+    kept_log_t kept;
     open_machine(&m, false, 1 << 20, 1e20);
-    m.options.log = (zr_log_t){.sink = keep, .context = &kept, .level = ZR_LOG_ERROR};
+    m.options.log = kept_log(&kept, ZR_LOG_ERROR);
     assert_int_equal(zr_store_create("memory", &m.options, NULL, 0, &m.store), ZR_ERR_UNSUPPORTED);
     assert_non_null(strstr(kept.text, "use \"sim\""));
     m.options.device = NULL;
+    m.options.log = kept_log(&kept, ZR_LOG_ERROR);
     assert_int_equal(zr_store_create("sim", &m.options, NULL, 0, &m.store), ZR_ERR_ARGUMENT);
     assert_non_null(strstr(kept.text, "use \"uring\""));
     zr_device_t *host = NULL;
-    assert_int_equal(zr_device_open("host", NULL, &host), ZR_OK);
+    assert_ok(zr_device_open("host", NULL, &host));
     m.options.device = host;
     assert_int_equal(zr_store_create("sim", &m.options, NULL, 0, &m.store), ZR_ERR_ARGUMENT);
     zr_device_close(&host);

@@ -34,14 +34,14 @@ static int teardown(void **state) {
 static void put_all(fixture_t *f, unsigned char *buffer) {
     for (size_t e = 0; e < N_SIZES; e++) {
         fill_pattern(buffer, sizes[e], e);
-        assert_int_equal(put_now(f->store, e, 0, sizes[e], buffer), ZR_OK);
+        assert_ok(put_now(f->store, e, 0, sizes[e], buffer));
     }
 }
 
 static void assert_right(fixture_t *f, size_t extent, unsigned char *buffer) {
     unsigned char *expected = new_buffer(sizes[extent], 0);
     fill_pattern(expected, sizes[extent], extent);
-    assert_int_equal(get_now(f->store, extent, 0, sizes[extent], buffer), ZR_OK);
+    assert_ok(get_now(f->store, extent, 0, sizes[extent], buffer));
     assert_memory_equal(buffer, expected, sizes[extent]);
     free_buffer(expected);
 }
@@ -64,7 +64,7 @@ static int open_again(const fixture_t *f) {
 TEST_WITH(test_flipped_bit, setup, teardown) {
     fixture_t *f = *state;
     unsigned char *buffer = new_buffer(2 * REQUEST, 0), byte = 0;
-    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    assert_ok(fixture_create(f, sizes, N_SIZES));
     put_all(f, buffer);
     int fd = open_again(f);
     assert_true(fd >= 0);
@@ -80,7 +80,7 @@ TEST_WITH(test_flipped_bit, setup, teardown) {
     assert_refused(f, ZR_ERR_FORMAT, get_now(f->store, 0, 0, sizes[0], buffer),
                    ", offset 8192, length 8192: XXH3 ");
     assert_right(f, 1, buffer);
-    assert_int_equal(get_now(f->store, 0, 2 * CHUNK, CHUNK, buffer), ZR_OK);
+    assert_ok(get_now(f->store, 0, 2 * CHUNK, CHUNK, buffer));
     put_all(f, buffer);
     assert_right(f, 0, buffer);
     free_buffer(buffer);
@@ -90,7 +90,7 @@ TEST_WITH(test_truncated_file, setup, teardown) {
     fixture_t *f = *state;
     static const off_t lengths[] = {0, CHUNK + 5, 2 * CHUNK};
     unsigned char *buffer = new_buffer(2 * REQUEST, 0);
-    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    assert_ok(fixture_create(f, sizes, N_SIZES));
     for (size_t i = 0; i < 3; i++) {
         put_all(f, buffer);
         int fd = open_again(f);
@@ -112,7 +112,7 @@ TEST_WITH(test_truncated_file, setup, teardown) {
 TEST_WITH(test_vanished_folder, setup, teardown) {
     fixture_t *f = *state;
     oracle_result_t result;
-    assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+    assert_ok(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS));
     assert_int_equal(count_names(f->folders[0]), 0);
     assert_int_equal(rmdir(f->folders[0]), 0);
     oracle_run(f->store, 100, 8, 3, &result);
@@ -139,12 +139,12 @@ TEST_WITH(test_two_stores_on_one_path, setup, teardown) {
     for (uint64_t i = 0; i < 2; i++) {
         buffers[i] = new_buffer(2 * REQUEST, 0);
         fill_pattern(buffers[i], 2 * REQUEST, i);
-        assert_int_equal(zr_store_create("uring", &f->options, &extent, 1, &stores[i]), ZR_OK);
+        assert_ok(zr_store_create("uring", &f->options, &extent, 1, &stores[i]));
     }
     for (int i = 0; i < 2; i++)
-        assert_int_equal(put_now(stores[i], 0, 0, 2 * REQUEST, buffers[i]), ZR_OK);
+        assert_ok(put_now(stores[i], 0, 0, 2 * REQUEST, buffers[i]));
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(get_now(stores[i], 0, 0, 2 * REQUEST, got), ZR_OK);
+        assert_ok(get_now(stores[i], 0, 0, 2 * REQUEST, got));
         assert_memory_equal(got, buffers[i], 2 * REQUEST);
         zr_store_destroy(&stores[i]); /* the other goes on */
         free_buffer(buffers[i]);
@@ -279,7 +279,7 @@ TEST_WITH(test_memory_file_system, setup, teardown) {
     if (access(paths[0], W_OK) != 0)
         skip();
     f->options.paths = paths;
-    assert_int_equal(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS), ZR_OK);
+    assert_ok(fixture_create(f, oracle_sizes, ORACLE_N_EXTENTS));
     oracle_run(f->store, 200, 8, 4, &result);
     for (int i = 1; i < ORACLE_N_STATUSES; i++)
         assert_int_equal(result.n_ended[i], 0);
@@ -308,9 +308,9 @@ TEST_WITH(test_named_file, setup, teardown) {
     unsigned char *buffer = new_buffer(2 * REQUEST, 0);
     char path[512];
     f->options.file_name = "kept.data";
-    assert_int_equal(fixture_create(f, sizes, N_SIZES), ZR_OK);
+    assert_ok(fixture_create(f, sizes, N_SIZES));
     put_all(f, buffer);
-    assert_int_equal(zr_store_sync(f->store), ZR_OK);
+    assert_ok(zr_store_sync(f->store));
     snprintf(path, sizeof(path), "%s/kept.data", f->folders[0]);
     FILE *file = fopen(path, "rb");
     assert_non_null(file);

@@ -38,11 +38,11 @@ static void list_items(swap_fixture_t *f) {
 static void set_up(swap_fixture_t *f, const char *backend) {
     memset(f, 0, sizeof(*f));
     fixture_open(&f->store, backend, 2);
-    assert_int_equal(fixture_create(&f->store, sizes, N_EXTENTS), ZR_OK);
-    assert_int_equal(zr_device_open("host", NULL, &f->device), ZR_OK);
+    assert_ok(fixture_create(&f->store, sizes, N_EXTENTS));
+    assert_ok(zr_device_open("host", NULL, &f->device));
     zr_allocator_options_t options = zr_allocator_options_default();
     options.log = f->store.options.log;
-    assert_int_equal(zr_allocator_create(f->device, &options, &f->allocator), ZR_OK);
+    assert_ok(zr_allocator_create(f->device, &options, &f->allocator));
     f->options = (zr_swap_options_t){.log = f->store.options.log,
                                      .allocator = f->allocator,
                                      .n_buffers = 3,
@@ -68,7 +68,7 @@ static void tear_down(swap_fixture_t *f) {
 
 static void create(swap_fixture_t *f) {
     zr_swap_destroy(&f->swap);
-    assert_int_equal(zr_swap_create(&f->options, f->store.store, &f->swap), ZR_OK);
+    assert_ok(zr_swap_create(&f->options, f->store.store, &f->swap));
 }
 
 /* What an item holds is changed so that a lost, doubled or misplaced change shows. */
@@ -130,7 +130,7 @@ static void pass_of_oracle(swap_fixture_t *f, zr_swap_pass_t pass) {
 }
 
 static void expect_pass(swap_fixture_t *f, zr_swap_pass_t pass) {
-    assert_int_equal(run_pass(f, pass), ZR_OK);
+    assert_ok(run_pass(f, pass));
     pass_of_oracle(f, pass);
 }
 
@@ -138,7 +138,7 @@ static void expect_content(swap_fixture_t *f) {
     for (size_t i = f->n_items; i-- > 0;) {
         const void *buffer = NULL;
         const zr_swap_item_t *item = &f->items[i];
-        assert_int_equal(zr_swap_load(f->swap, item, &buffer), ZR_OK);
+        assert_ok(zr_swap_load(f->swap, item, &buffer));
         assert_memory_equal(buffer, f->oracle[item->extent] + item->offset_bytes, item->size_bytes);
     }
 }
@@ -184,11 +184,11 @@ static void passes_with(swap_fixture_t *f, size_t n_buffers, bool read_ahead, bo
 /* Begin a pass over all items, do all before item `n`, and give out that one. */
 static unsigned char *go_to_item(swap_fixture_t *f, zr_swap_pass_t pass, size_t n) {
     void *buffer = NULL;
-    assert_int_equal(zr_swap_begin(f->swap, pass, f->items, f->n_items), ZR_OK);
+    assert_ok(zr_swap_begin(f->swap, pass, f->items, f->n_items));
     for (size_t i = 0; i <= n; i++) {
-        assert_int_equal(zr_swap_next(f->swap, &buffer), ZR_OK);
+        assert_ok(zr_swap_next(f->swap, &buffer));
         if (i < n)
-            assert_int_equal(zr_swap_done(f->swap), ZR_OK);
+            assert_ok(zr_swap_done(f->swap));
     }
     fixture_log_clear(&f->store);
     return buffer;
@@ -201,13 +201,13 @@ static void flip_one(swap_fixture_t *f, size_t n, size_t at, flip_t flip) {
     size_t left = f->items[n].size_bytes - at, size = left < CHUNK ? left : CHUNK;
     unsigned char *buffer = go_to_item(f, ZR_SWAP_SLICES, n);
     if (flip == AFTER_CLOSE) {
-        assert_int_equal(zr_swap_open_slice(f->swap, at, size), ZR_OK);
+        assert_ok(zr_swap_open_slice(f->swap, at, size));
         change_part(buffer, at, size, 1);
-        assert_int_equal(zr_swap_close_slice(f->swap, at, size), ZR_OK);
+        assert_ok(zr_swap_close_slice(f->swap, at, size));
     }
     buffer[at + (at / CHUNK * 577 + n) % size] ^= 32;
     if (flip == AFTER_CLOSE) {
-        assert_int_equal(zr_swap_done(f->swap), ZR_OK);
+        assert_ok(zr_swap_done(f->swap));
         zr_swap_destroy(&f->swap); /* waits for its write */
         create(f);
         buffer = go_to_item(f, ZR_SWAP_SLICES, n);
@@ -240,9 +240,9 @@ static void refuse_slice(swap_fixture_t *f, size_t n_opened, size_t n_closed,
     expect_pass(f, ZR_SWAP_FILL);
     go_to_item(f, ZR_SWAP_SLICES, 0);
     for (size_t i = 0; i < n_opened; i++)
-        assert_int_equal(zr_swap_open_slice(f->swap, 0, CHUNK), ZR_OK);
+        assert_ok(zr_swap_open_slice(f->swap, 0, CHUNK));
     for (size_t i = 0; i < n_closed; i++)
-        assert_int_equal(zr_swap_close_slice(f->swap, 0, CHUNK - 8), ZR_OK);
+        assert_ok(zr_swap_close_slice(f->swap, 0, CHUNK - 8));
     bool is_beyond = offset_bytes > BUFFER - 16;
     assert_refused(&f->store, is_beyond ? ZR_ERR_ARGUMENT : ZR_ERR_STATE,
                    call(f->swap, offset_bytes, 16),
@@ -273,12 +273,12 @@ TEST(slices_may_be_opened_again) {
     for (int n_closed = 1; n_closed <= 2; n_closed++) {
         unsigned char *buffer = go_to_item(&f, ZR_SWAP_SLICES, 0);
         for (int i = 0; i < 2; i++) {
-            assert_int_equal(zr_swap_open_slice(f.swap, 0, CHUNK), ZR_OK);
+            assert_ok(zr_swap_open_slice(f.swap, 0, CHUNK));
             buffer[7]++;
             if (i < n_closed)
-                assert_int_equal(zr_swap_close_slice(f.swap, 0, CHUNK), ZR_OK);
+                assert_ok(zr_swap_close_slice(f.swap, 0, CHUNK));
         }
-        assert_int_equal(zr_swap_done(f.swap), ZR_OK);
+        assert_ok(zr_swap_done(f.swap));
         zr_swap_destroy(&f.swap);
         create(&f);
         f.oracle[0][7] = (unsigned char)(f.oracle[0][7] + 2);
@@ -293,7 +293,7 @@ TEST(slices_without_checksums) {
     set_up(&f, "memory");
     zr_store_destroy(&f.store.store);
     f.store.options.verify = false;
-    assert_int_equal(fixture_create(&f.store, sizes, N_EXTENTS), ZR_OK);
+    assert_ok(fixture_create(&f.store, sizes, N_EXTENTS));
     create(&f);
     expect_pass(&f, ZR_SWAP_FILL);
     expect_pass(&f, ZR_SWAP_SLICES);
@@ -324,23 +324,23 @@ TEST(passes_over_uring) {
 /* Reads the first n_items, with n_held buffers out at a time where there are so many. */
 static void read_some(swap_fixture_t *f, size_t n_items, size_t n_held) {
     size_t n_out = 0;
-    assert_int_equal(zr_swap_begin(f->swap, ZR_SWAP_READ, f->items, f->n_items), ZR_OK);
+    assert_ok(zr_swap_begin(f->swap, ZR_SWAP_READ, f->items, f->n_items));
     void *buffers[MAX_ITEMS];
     for (size_t i = 0; i < n_items + n_held; i++) {
         if (i >= n_held && i - n_held < n_items) { /* what was held is as it was */
             const zr_swap_item_t *item = &f->items[i - n_held];
             assert_memory_equal(buffers[i - n_held], f->oracle[item->extent] + item->offset_bytes,
                                 item->size_bytes);
-            assert_int_equal(zr_swap_done(f->swap), ZR_OK);
+            assert_ok(zr_swap_done(f->swap));
             n_out--;
         }
         if (i < n_items) {
-            assert_int_equal(zr_swap_next(f->swap, &buffers[i]), ZR_OK);
+            assert_ok(zr_swap_next(f->swap, &buffers[i]));
             n_out++;
         }
     }
     assert_int_equal(n_out, 0);
-    assert_int_equal(zr_swap_end(f->swap), ZR_OK);
+    assert_ok(zr_swap_end(f->swap));
 }
 
 static void reads_over(const char *backend) {
@@ -389,18 +389,18 @@ TEST(passes_may_be_dropped) {
     expect_pass(&f, ZR_SWAP_FILL);
     static const zr_swap_pass_t passes[] = {ZR_SWAP_UPDATE, ZR_SWAP_SLICES};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(zr_swap_begin(f.swap, passes[i], f.items, f.n_items), ZR_OK);
-        assert_int_equal(zr_swap_end(f.swap), ZR_OK);
+        assert_ok(zr_swap_begin(f.swap, passes[i], f.items, f.n_items));
+        assert_ok(zr_swap_end(f.swap));
         expect_content(&f);
         expect_pass(&f, passes[i]);
         expect_content(&f);
-        assert_int_equal(zr_swap_begin(f.swap, passes[i], f.items, f.n_items), ZR_OK);
-        assert_int_equal(zr_swap_next(f.swap, &buffer), ZR_OK);
+        assert_ok(zr_swap_begin(f.swap, passes[i], f.items, f.n_items));
+        assert_ok(zr_swap_next(f.swap, &buffer));
         assert_refused(&f.store, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 8 items are done");
         zr_swap_destroy(&f.swap);
         create(&f);
     }
-    assert_int_equal(zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, f.n_items), ZR_OK);
+    assert_ok(zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, f.n_items));
     assert_refused(&f.store, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 8 items are done");
     tear_down(&f);
 }
@@ -427,9 +427,9 @@ TEST(loads_are_kept) {
     create(&f);
     expect_pass(&f, ZR_SWAP_FILL);
     for (size_t i = 0; i < f.options.n_buffers; i++)
-        assert_int_equal(zr_swap_load(f.swap, &f.items[i], &buffer), ZR_OK);
-    assert_int_equal(zr_swap_load(f.swap, &f.items[0], &buffer), ZR_OK);
-    assert_int_equal(zr_swap_load(f.swap, &f.items[0], &again), ZR_OK);
+        assert_ok(zr_swap_load(f.swap, &f.items[i], &buffer));
+    assert_ok(zr_swap_load(f.swap, &f.items[0], &buffer));
+    assert_ok(zr_swap_load(f.swap, &f.items[0], &again));
     assert_ptr_equal(buffer, again);
     zr_swap_statistics(f.swap, &statistics);
     assert_int_equal(statistics.n_loads, f.options.n_buffers);
@@ -448,18 +448,18 @@ TEST(wrong_calls_are_refused) {
     assert_refused(log, ZR_ERR_STATE, zr_swap_next(f.swap, &buffer), "no next item");
     assert_refused(log, ZR_ERR_STATE, zr_swap_done(f.swap), "no item is being worked on");
     assert_refused(log, ZR_ERR_STATE, zr_swap_end(f.swap), "cannot end");
-    assert_int_equal(zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, 2), ZR_OK);
+    assert_ok(zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, 2));
     assert_refused(log, ZR_ERR_STATE, zr_swap_begin(f.swap, ZR_SWAP_FILL, f.items, 2), "not ended");
     assert_refused(log, ZR_ERR_STATE, zr_swap_load(f.swap, &f.items[0], &loaded), "under way");
-    assert_int_equal(zr_swap_next(f.swap, &buffer), ZR_OK);
+    assert_ok(zr_swap_next(f.swap, &buffer));
     assert_refused(log, ZR_ERR_STATE, zr_swap_next(f.swap, &buffer), "1 of 2 are given");
     assert_refused(log, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 2 items are done");
     zr_swap_destroy(&f.swap); /* in the middle of a pass */
     create(&f);
     expect_pass(&f, ZR_SWAP_FILL);
-    assert_int_equal(zr_swap_begin(f.swap, ZR_SWAP_READ, f.items, f.n_items), ZR_OK);
+    assert_ok(zr_swap_begin(f.swap, ZR_SWAP_READ, f.items, f.n_items));
     for (size_t i = 0; i < f.options.n_buffers; i++)
-        assert_int_equal(zr_swap_next(f.swap, &buffer), ZR_OK);
+        assert_ok(zr_swap_next(f.swap, &buffer));
     assert_refused(log, ZR_ERR_STATE, zr_swap_next(f.swap, &buffer), "3 of 8 are given");
     assert_refused(log, ZR_ERR_STATE, zr_swap_end(f.swap), "0 of 3 given items are done");
     tear_down(&f);
@@ -488,7 +488,7 @@ TEST(a_budget_holds) {
     options.log = f.store.options.log;
     options.budget_bytes[ZR_TIER_HOST] = 2 * BUFFER;
     zr_allocator_t *small = NULL;
-    assert_int_equal(zr_allocator_create(f.device, &options, &small), ZR_OK);
+    assert_ok(zr_allocator_create(f.device, &options, &small));
     f.options.allocator = small;
     assert_refused(&f.store, ZR_ERR_BUDGET, zr_swap_create(&f.options, f.store.store, &f.swap),
                    "staging buffers of the store");

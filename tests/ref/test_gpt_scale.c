@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include "examples/plan/simulate.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 
 /* Eight devices to a node, of the order of present ones. */
@@ -35,10 +36,6 @@ static zr_hardware_t cluster(void) {
     return hardware;
 }
 
-static void ignore(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
 static gpt_plan_request_t request_of(const char *model, int stage, int n_ranks) {
     char error[256];
     gpt_plan_request_t request = {.options = {.recompute = true, .seed = 1},
@@ -47,7 +44,7 @@ static gpt_plan_request_t request_of(const char *model, int stage, int n_ranks) 
                                   .n_ranks = n_ranks,
                                   .sums = ZR_SUM_ANY,
                                   .hardware = cluster(),
-                                  .log = {.sink = ignore, .level = ZR_LOG_ERROR}};
+                                  .log = {.sink = drop_message, .level = ZR_LOG_ERROR}};
     assert_true(gpt_shape_parse(model, &request.shape, error, sizeof(error)));
     request.seq = request.shape.seq;
     request.config.stage = stage;

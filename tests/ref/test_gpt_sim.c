@@ -11,6 +11,7 @@
 
 #include "examples/models/gpt2/gpt.h"
 #include "kernels/simulation.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
 
@@ -114,10 +115,6 @@ static zr_status_t run_on_host(test_rank_t *rank) {
     return run(c, &c->config, rank, &c->host[rank->rank]);
 }
 
-static void drop(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
 /* The machine that the ranks of the host have run on. */
 static zr_hardware_t this_machine(const used_t *host) {
     zr_hardware_t hardware = zr_hardware_default();
@@ -135,7 +132,7 @@ static zr_hardware_t this_machine(const used_t *host) {
 
 static void run_on_sim(const sim_case_t *c, int number, used_t *used) {
     zr_hardware_t hardware = this_machine(&c->host[number]);
-    test_rank_t rank = {.rank = number, .log = {.sink = drop, .level = ZR_LOG_ERROR}};
+    test_rank_t rank = {.rank = number, .log = {.sink = drop_message, .level = ZR_LOG_ERROR}};
     zr_device_options_t options = {.log = rank.log, .hardware = &hardware, .beside = is_beside};
     zr_comm_options_t comm_options = {.log = rank.log, .timeout_ms = 1000};
     zr_config_t config = c->config;

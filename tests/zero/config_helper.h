@@ -7,29 +7,15 @@
 
 #include <sys/mman.h>
 
-#include "tests/common/one_thing.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 #include "zero/config/keys.h"
 #include "zero/nearest.h"
 
-typedef struct messages {
-    char text[16384]; /* each on a line */
-    int n_messages;
-} messages_t;
-
-static inline void keep_message(void *context, zr_log_level_t level, int rank,
-                                const char *message) {
-    expect_one_thing(message);
-    messages_t *messages = (messages_t *)context;
-    size_t used = strlen(messages->text);
-    snprintf(messages->text + used, sizeof(messages->text) - used, "%s\n", message);
-    messages->n_messages++;
-}
+typedef kept_log_t messages_t;
 
 static inline zr_log_t keep_messages(messages_t *messages) {
-    messages->text[0] = '\0';
-    messages->n_messages = 0;
-    return (zr_log_t){.sink = keep_message, .context = messages, .level = ZR_LOG_DEBUG, .rank = -1};
+    return kept_log(messages, ZR_LOG_DEBUG);
 }
 
 /** Read a text as a file; the messages are new. */

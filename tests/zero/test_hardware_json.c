@@ -2,29 +2,14 @@
  * Hardware descriptions as files: what is written is read back as it was, and whatever is wrong in
  * a file is named, all of it, with the nearest figure there is.
  */
-#include "tests/common/one_thing.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 #include "zero/hardware_json.h"
 
 static const char *const path = "test_hardware_json.tmp";
 
-typedef struct kept {
-    int n_errors;
-    char text[8192];
-} kept_t;
-
-static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
-    expect_one_thing(message);
-    kept_t *kept = context;
-    size_t used = strlen(kept->text);
-    (void)level, (void)rank;
-    kept->n_errors++;
-    snprintf(kept->text + used, sizeof(kept->text) - used, "%s\n", message);
-}
-
-static zr_status_t read_back(kept_t *kept, zr_hardware_t *hardware) {
-    zr_log_t log = {.sink = keep, .context = kept, .level = ZR_LOG_WARNING, .rank = -1};
-    *kept = (kept_t){0};
+static zr_status_t read_back(kept_log_t *kept, zr_hardware_t *hardware) {
+    zr_log_t log = kept_log(kept, ZR_LOG_WARNING);
     return zr_hardware_read_json(path, &log, hardware);
 }
 
@@ -78,10 +63,10 @@ TEST(test_round_trip) {
     for (int kind = ZR_HARDWARE_HOST; kind <= ZR_HARDWARE_CUDA; kind++) {
         zr_hardware_t written = unusual((zr_hardware_kind_t)kind), hardware;
         const char *sources[64] = {"a source", NULL, "another"};
-        kept_t kept;
+        kept_log_t kept;
         assert_int_equal(zr_hardware_write_json(&written, sources, path, NULL), ZR_OK);
         assert_int_equal(read_back(&kept, &hardware), ZR_OK);
-        assert_int_equal(kept.n_errors, 0);
+        assert_int_equal(kept.n_messages, 0);
         expect_same(&written, &hardware);
         char *text = read_text();
         assert_non_null(strstr(text, "\"n_threads\": \"a source\""));
@@ -98,7 +83,7 @@ TEST(test_round_trip) {
 TEST(test_impossible) {
     zr_hardware_t written = zr_hardware_default(), hardware;
     char expected[512];
-    kept_t kept;
+    kept_log_t kept;
     assert_int_equal(zr_hardware_write_json(&written, NULL, path, NULL), ZR_OK);
     char *whole = read_text(), *place = strstr(whole, "\"granule_bytes\": 4096");
     assert_non_null(place);
@@ -132,19 +117,19 @@ TEST(test_missing) {
         place[1] ^= 1; /* another name */
         write_text(whole);
         place[1] ^= 1;
-        kept_t kept;
+        kept_log_t kept;
         assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
         assert_non_null(strstr(kept.text, "there is no figure"));
         assert_non_null(strstr(kept.text, figures[i].name)); /* the nearest */
     }
     free(whole);
-    kept_t kept;
+    kept_log_t kept;
     write_text("{\"name\": \"x\", \"kind\": \"cuda\"}");
     assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
-    assert_int_equal(kept.n_errors, (int)n);
+    assert_int_equal(kept.n_messages, (int)n);
     write_text("{\"name\": \"x\", \"kind\": \"host\"}");
     assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
-    assert_true(kept.n_errors < (int)n && kept.n_errors > 10);
+    assert_true(kept.n_messages < (int)n && kept.n_messages > 10);
     assert_null(strstr(kept.text, "to_device"));
     write_text("{}");
     assert_int_equal(read_back(&kept, &hardware), ZR_ERR_ARGUMENT);
@@ -153,7 +138,7 @@ TEST(test_missing) {
 }
 
 static void refuse(const char *text, zr_status_t status, const char *message) {
-    kept_t kept;
+    kept_log_t kept;
     zr_hardware_t hardware;
     memset(&hardware, 0x5a, sizeof(hardware));
     zr_hardware_t before = hardware;
@@ -185,7 +170,7 @@ TEST(test_refusals) {
     refuse("{\"sources\": {\"launch_s\": 1}}", ZR_ERR_ARGUMENT, "source of launch_s");
     refuse("{\"sources\": {\"lunch_s\": \"x\"}}", ZR_ERR_ARGUMENT, "is it \"launch_s\"?");
     zr_hardware_t hardware = unusual(ZR_HARDWARE_CUDA);
-    kept_t kept;
+    kept_log_t kept;
     assert_int_equal(zr_hardware_write_json(&hardware, NULL, path, NULL), ZR_OK);
     char *text = read_text(), *place = strstr(text, "\"granule_bytes\": ");
     assert_non_null(place);
@@ -196,7 +181,7 @@ TEST(test_refusals) {
     assert_non_null(strstr(kept.text, "power of two"));
     assert_int_equal(remove(path), 0);
     assert_int_equal(read_back(&kept, &hardware), ZR_ERR_IO);
-    zr_log_t log = {.sink = keep, .context = &kept};
+    zr_log_t log = kept_log(&kept, ZR_LOG_ERROR);
     assert_int_equal(zr_hardware_write_json(&hardware, NULL, "/no/such/folder", &log), ZR_ERR_IO);
     hardware.launch_s = -1.0;
     assert_int_equal(zr_hardware_write_json(&hardware, NULL, path, &log), ZR_ERR_ARGUMENT);

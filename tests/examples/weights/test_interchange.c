@@ -4,8 +4,8 @@
  * the formats' descriptions, written here a second time.
  */
 #include "examples/weights/llmc.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
-#include "tests/examples/captured_log.h"
 #include "tests/examples/weights/made_weights.h"
 
 static const gpt_shape_t small = {.n_layers = 3, .channels = 8, .heads = 2, .seq = 5, .vocab = 13};
@@ -13,7 +13,7 @@ static const gpt_shape_t small = {.n_layers = 3, .channels = 8, .heads = 2, .seq
 static const gpt_shape_t wide = {
     .n_layers = 1, .channels = 800, .heads = 10, .seq = 3, .vocab = 200};
 
-static captured_log_t captured;
+static kept_log_t captured;
 
 /* What becomes of a value in a dtype. */
 static float rounded(element_kind_t kind, float value) {
@@ -48,7 +48,7 @@ static void compare_tensor(weights_t *weights, const gpt_tensor_t *tensor, eleme
 static void open_and_compare(const char *const *paths, size_t n_paths, const gpt_shape_t *shape,
                              element_kind_t kind, size_t piece) {
     weights_t *weights;
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     if (weights_open(paths, n_paths, NULL, &log, &weights) != ZR_OK)
         fail_msg("%s", captured.text);
     assert_memory_equal(&weights->shape, shape, sizeof(*shape));
@@ -71,7 +71,7 @@ typedef zr_status_t (*write_fn)(weights_t *, const weights_export_t *, const zr_
 static weights_report_t write_weights(write_fn write, const gpt_shape_t *shape,
                                       const weights_export_t *options) {
     made_weights_t made = made_weights(shape);
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     weights_report_t report;
     weights_export_t with_progress = *options;
     with_progress.progress = note_progress;
@@ -248,7 +248,7 @@ TEST(test_layers_of_one_kind_in_turn) {
     const char *path = "turns.bin";
     weights_t *weights;
     write_weights(weights_write_llmc, &small, &(weights_export_t){.path = path});
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     assert_int_equal(weights_open(&path, 1, NULL, &log, &weights), ZR_OK);
     for (size_t turn = 0; turn < 2 * small.n_layers; turn++) {
         gpt_tensor_t tensor = gpt_tensor(&small, GPT_MLP_IN_WEIGHT, turn % small.n_layers);

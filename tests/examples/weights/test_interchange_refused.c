@@ -10,14 +10,14 @@
 #include "examples/weights/llmc.h"
 #include "examples/weights/safetensors.h"
 #include "examples/weights/weights_checkpoint.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
-#include "tests/examples/captured_log.h"
 #include "tests/examples/weights/made_weights.h"
 
 #define TEXT "layers=1,channels=4,heads=2,seq=3,vocab=7"
 static const gpt_shape_t shape = {.n_layers = 1, .channels = 4, .heads = 2, .seq = 3, .vocab = 7};
 
-static captured_log_t captured;
+static kept_log_t captured;
 
 static void expect(const char *said) {
     if (strstr(captured.text, said) == NULL)
@@ -88,7 +88,7 @@ static void write_changed(const char *path, const change_t *change) {
     if (change->dtype_of_wte != NULL)
         b.tensors[0].type = element_type_find(change->dtype_of_wte);
 
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     char *header;
     size_t n_header;
     assert_int_equal(safetensors_build(b.tensors, b.n, change->model, &log, &header, &n_header),
@@ -103,7 +103,7 @@ static void write_changed(const char *path, const change_t *change) {
 }
 
 static zr_status_t try_open(const char *const *paths, size_t n_paths, const gpt_shape_t *model) {
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     weights_t *weights;
     zr_status_t status = weights_open(paths, n_paths, model, &log, &weights);
     if (status == ZR_OK)
@@ -300,7 +300,7 @@ typedef zr_status_t (*write_fn)(weights_t *, const weights_export_t *, const zr_
 
 static zr_status_t try_write(write_fn write, made_weights_t *made,
                              const weights_export_t *options) {
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     weights_report_t report;
     return write(&made->base, options, &log, &report);
 }
@@ -343,7 +343,7 @@ TEST(test_reading_that_fails) {
                                &(weights_export_t){.path = "folder", .shard_bytes = 100}),
                      ZR_ERR_IO);
     assert_int_equal(made_folder_count("."), 0);
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     weights_import_t import = {.folder = "checkpoints"};
     for (size_t i = 0; i < gpt_n_tensors(&shape); i++) {
         gpt_tensor_t tensor = gpt_tensor_at(&shape, i);

@@ -3,10 +3,10 @@
  * those that llm.c has.
  */
 #include "examples/weights/llmc.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
-#include "tests/examples/captured_log.h"
 
-static captured_log_t captured;
+static kept_log_t captured;
 
 /* GPT-2 with 124 million parameters, as llm.c has it in fp32: 124475904 numbers behind the header.
  */
@@ -15,7 +15,7 @@ static const int32_t gpt2[8] = {20240326, 3, 1024, 50257, 12, 12, 768, 50304};
 
 static zr_status_t parse(size_t at, int32_t number, uint64_t file_bytes, llmc_header_t *header_p) {
     int32_t ints[LLMC_HEADER_INTS] = {0};
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     memcpy(ints, gpt2, sizeof(gpt2));
     ints[at] = number;
     return llmc_parse(ints, file_bytes, "x.bin", &log, header_p);
@@ -72,7 +72,7 @@ TEST(test_refused_sizes) {
 
 TEST(test_what_has_no_header) {
     int32_t ints[LLMC_HEADER_INTS];
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     gpt_shape_t shape = {.n_layers = 1, .channels = 8, .heads = 2, .seq = 5, .vocab = 13};
     llmc_header_t header = llmc_header_of(&shape, ELEMENT_FP16);
     assert_int_equal(llmc_build(&header, &log, ints), ZR_ERR_ARGUMENT);

@@ -3,15 +3,15 @@
  * and what is refused for which reason.
  */
 #include "examples/weights/safetensors.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
-#include "tests/examples/captured_log.h"
 
-static captured_log_t captured;
+static kept_log_t captured;
 
 /* In memory of its own length: what reads beyond it is found. */
 static zr_status_t parse(const char *text, size_t n, uint64_t data_bytes,
                          safetensors_header_t *header_p) {
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     char *copy = malloc(n == 0 ? 1 : n);
     assert_non_null(copy);
     memcpy(copy, text, n);
@@ -46,7 +46,7 @@ TEST(test_header_to_the_byte) {
     static const char text[] = "{\"__metadata__\":{\"format\":\"pt\",\"libzero.model\":\"m\"},"
                                "\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},"
                                "\"b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[12,28]}}";
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     char *bytes;
     size_t n_bytes, n_text = strlen(text), n_padded = (n_text + 7) / 8 * 8;
     assert_int_equal(safetensors_build(tensors, 2, "m", &log, &bytes, &n_bytes), ZR_OK);
@@ -184,7 +184,7 @@ TEST(test_deep_nesting) {
 }
 
 static void refuse_length(uint64_t length, uint64_t file_bytes, const char *said) {
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     size_t got;
     assert_int_equal(safetensors_length(&length, file_bytes, "x", &log, &got), ZR_ERR_FORMAT);
     expect(said);
@@ -202,7 +202,7 @@ TEST(test_refused_lengths) {
 /* ---- the index --------------------------------------------------------------------------- */
 
 static zr_status_t parse_index(const char *text, safetensors_index_t *index_p) {
-    zr_log_t log = captured_log(&captured);
+    zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
     return safetensors_index_parse(text, strlen(text), "x.index.json", &log, index_p);
 }
 

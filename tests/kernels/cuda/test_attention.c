@@ -150,7 +150,7 @@ static const zr_nn_workspace_t none = {NULL, 0};
 static void run_forward(attention_test_t *test) {
     zr_nn_attention_t args = forward_args(test);
     assert_int_equal(zr_nn_attention_workspace_bytes(test->f->device, &args), 0);
-    assert_int_equal(zr_nn_attention(test->f->stream, &args, none), ZR_OK);
+    assert_ok(zr_nn_attention(test->f->stream, &args, none));
 }
 
 /* The workspace is NaN, and followed by more of that. */
@@ -165,7 +165,7 @@ static void run_backward(attention_test_t *test) {
     tensor_t workspace = make(test, n_rows, ZR_DTYPE_F32);
     test->skip_elems = skip_elems;
     zr_nn_workspace_t given = {workspace.device, size_of(&workspace)};
-    assert_int_equal(zr_nn_attention_backward(test->f->stream, &args, given), ZR_OK);
+    assert_ok(zr_nn_attention_backward(test->f->stream, &args, given));
     download(test, &workspace);
     for (size_t i = 0; i < GUARD_BYTES; i++)
         assert_int_equal(workspace.bytes[GUARD_BYTES + size_of(&workspace) + i], (char)0xff);

@@ -1,6 +1,7 @@
 /*
  * See nn_test.h.
  */
+#include "tests/common/kept_log.h"
 #include "tests/kernels/nn/nn_test.h"
 
 #include <math.h>
@@ -24,10 +25,6 @@ static struct {
 
 /* ---- devices ---------------------------------------------------------------------- */
 
-static void ignore_message(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
 static bool is_host(void) {
     return strcmp(device_name, "host") == 0;
 }
@@ -47,8 +44,8 @@ static void open_arena(zr_device_t *device) {
     size_t granule = zr_device_info(device)->granule_bytes;
     void *base = NULL;
     arena.size_bytes = (ARENA_BYTES + granule - 1) / granule * granule;
-    assert_int_equal(zr_range_reserve(device, ZR_TIER_DEVICE, arena.size_bytes, &base), ZR_OK);
-    assert_int_equal(zr_range_map(device, ZR_TIER_DEVICE, base, 0, arena.size_bytes), ZR_OK);
+    assert_ok(zr_range_reserve(device, ZR_TIER_DEVICE, arena.size_bytes, &base));
+    assert_ok(zr_range_map(device, ZR_TIER_DEVICE, base, 0, arena.size_bytes));
     arena.base = base;
     arena.used_bytes = 0;
     arena.n_live = 0; /* a test that failed has freed nothing */
@@ -58,14 +55,14 @@ static void on_device(nn_device_t *device, void (*body)(nn_device_t *device)) {
     zr_device_options_t options = zr_device_options_default();
     options.n_threads = device->n_threads;
     options.isa = device->isa;
-    options.log.sink = ignore_message;
+    options.log.sink = drop_message;
     zr_status_t status = zr_device_open(device_name, &options, &device->device);
     if (status == ZR_ERR_UNSUPPORTED && device->isa != NULL) {
         print_message("no %s here: not tested\n", device->isa);
         return;
     }
-    assert_int_equal(status, ZR_OK);
-    assert_int_equal(zr_stream_create(device->device, "compute", &device->stream), ZR_OK);
+    assert_ok(status);
+    assert_ok(zr_stream_create(device->device, "compute", &device->stream));
     if (is_host())
         print_message("%d threads, %s\n", device->n_threads,
                       device->isa == NULL ? "best instruction set" : device->isa);
@@ -104,7 +101,7 @@ void nn_on_every_device(void (*body)(nn_device_t *device)) {
 
 zr_dtype_t nn_activation_dtype(const nn_device_t *device, zr_dtype_t param_dtype) {
     zr_dtype_t dtype = ZR_DTYPE_U8;
-    assert_int_equal(zr_nn_activation_dtype(device->device, param_dtype, &dtype), ZR_OK);
+    assert_ok(zr_nn_activation_dtype(device->device, param_dtype, &dtype));
     return dtype;
 }
 
@@ -131,8 +128,8 @@ static void give_back(const void *data) {
 
 static void copy(void *dst, const void *src, size_t size_bytes, zr_copy_t kind) {
     if (size_bytes > 0)
-        assert_int_equal(zr_copy_async(current->stream, dst, src, size_bytes, kind), ZR_OK);
-    assert_int_equal(zr_stream_synchronize(current->stream), ZR_OK);
+        assert_ok(zr_copy_async(current->stream, dst, src, size_bytes, kind));
+    assert_ok(zr_stream_synchronize(current->stream));
 }
 
 /* Guards behind and, where there is room, before the bytes: write them, or look at them. */

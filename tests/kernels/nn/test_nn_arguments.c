@@ -23,8 +23,8 @@ static int set_up(void **state) {
     options.n_threads = 2;
     options.log.sink = keep_message;
     options.log.context = &fixture;
-    assert_int_equal(zr_device_open("host", &options, &fixture.device), ZR_OK);
-    assert_int_equal(zr_stream_create(fixture.device, "compute", &fixture.stream), ZR_OK);
+    assert_ok(zr_device_open("host", &options, &fixture.device));
+    assert_ok(zr_stream_create(fixture.device, "compute", &fixture.stream));
     *state = &fixture;
     return 0;
 }
@@ -92,7 +92,7 @@ TEST(test_others_refuse) {
     tokens[3] = -1;
     assert_int_equal(zr_nn_embedding(f->stream, &embedding), ZR_ERR_ARGUMENT);
     tokens[3] = 8;
-    assert_int_equal(zr_nn_embedding(f->stream, &embedding), ZR_OK);
+    assert_ok(zr_nn_embedding(f->stream, &embedding));
     embedding.n_positions = 3;
     assert_int_equal(zr_nn_embedding(f->stream, &embedding), ZR_ERR_ARGUMENT);
     assert_non_null(strstr(f->message, "only 3 positions"));
@@ -141,9 +141,9 @@ TEST(test_costs) {
     zr_nn_workspace_t none = {NULL, 0};
     zr_nn_matmul_t args = small_product();
     zr_cost_t before, after;
-    assert_int_equal(zr_stream_cost(f->stream, &before), ZR_OK);
-    assert_int_equal(zr_nn_matmul(f->stream, &args, none), ZR_OK);
-    assert_int_equal(zr_stream_cost(f->stream, &after), ZR_OK);
+    assert_ok(zr_stream_cost(f->stream, &before));
+    assert_ok(zr_nn_matmul(f->stream, &args, none));
+    assert_ok(zr_stream_cost(f->stream, &after));
     assert_true(after.operations - before.operations == 16.0);
     assert_true(after.bytes - before.bytes == 48.0);
 
@@ -163,7 +163,7 @@ TEST(test_costs) {
 TEST(test_activation_dtype) {
     fixture_t *f = *state;
     zr_dtype_t dtype = ZR_DTYPE_U8;
-    assert_int_equal(zr_nn_activation_dtype(f->device, ZR_DTYPE_BF16, &dtype), ZR_OK);
+    assert_ok(zr_nn_activation_dtype(f->device, ZR_DTYPE_BF16, &dtype));
     assert_int_equal(dtype, ZR_DTYPE_F32);
     assert_int_equal(zr_nn_activation_dtype(f->device, ZR_DTYPE_I32, &dtype), ZR_ERR_ARGUMENT);
 }

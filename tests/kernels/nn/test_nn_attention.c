@@ -27,7 +27,7 @@ static void check_attention(nn_device_t *device, size_t batch, size_t seq, size_
                                  .activation_dtype = dtype};
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_attention_workspace_bytes(device->device, &forward));
-    assert_int_equal(zr_nn_attention(device->stream, &forward, workspace), ZR_OK);
+    assert_ok(zr_nn_attention(device->stream, &forward, workspace));
     nn_assert_close("attention", &out, is_exact ? 2e-6 : 1e-2);
     nn_assert_close("attention's log_sum", &log_sum, is_exact ? 2e-6 : 1e-3);
     nn_workspace_free(&workspace);
@@ -43,7 +43,7 @@ static void check_attention(nn_device_t *device, size_t batch, size_t seq, size_
                                            .dqkv = dqkv.data,
                                            .activation_dtype = dtype};
     workspace = nn_workspace(zr_nn_attention_backward_workspace_bytes(device->device, &backward));
-    assert_int_equal(zr_nn_attention_backward(device->stream, &backward, workspace), ZR_OK);
+    assert_ok(zr_nn_attention_backward(device->stream, &backward, workspace));
     nn_assert_close("attention's dqkv", &dqkv, is_exact ? 4e-6 : 2e-2);
     nn_workspace_free(&workspace);
 

@@ -75,7 +75,7 @@ static zr_nn_lm_head_t make_args(const head_case_t *c, const head_arrays_t *arra
 
 static void run_head(nn_device_t *device, const zr_nn_lm_head_t *args) {
     zr_nn_workspace_t workspace = nn_workspace(zr_nn_lm_head_workspace_bytes(device->device, args));
-    assert_int_equal(zr_nn_lm_head(device->stream, args, workspace), ZR_OK);
+    assert_ok(zr_nn_lm_head(device->stream, args, workspace));
     nn_workspace_free(&workspace);
 }
 

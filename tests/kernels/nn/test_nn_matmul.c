@@ -82,7 +82,7 @@ static double *reference(const product_t *product) {
 static void run_product(nn_device_t *device, const product_t *product) {
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_matmul_workspace_bytes(device->device, &product->args));
-    assert_int_equal(zr_nn_matmul(device->stream, &product->args, workspace), ZR_OK);
+    assert_ok(zr_nn_matmul(device->stream, &product->args, workspace));
     nn_workspace_free(&workspace);
 }
 

@@ -37,7 +37,7 @@ static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
                                  .epsilon = 1e-5f,
                                  .activation_dtype = activation,
                                  .param_dtype = c->dtype};
-    assert_int_equal(zr_nn_layernorm(device->stream, &forward), ZR_OK);
+    assert_ok(zr_nn_layernorm(device->stream, &forward));
     ref_layernorm(y.ref, x.ref, weight.ref, bias.ref, 1e-5, c->n_rows, c->channels);
     nn_assert_close("layernorm", &y, 3e-6);
 
@@ -68,7 +68,7 @@ static void check_layernorm(nn_device_t *device, const norm_case_t *c) {
                                            .param_dtype = c->dtype};
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_layernorm_backward_workspace_bytes(device->device, &backward));
-    assert_int_equal(zr_nn_layernorm_backward(device->stream, &backward, workspace), ZR_OK);
+    assert_ok(zr_nn_layernorm_backward(device->stream, &backward, workspace));
     /* With two channels the gradient is 0 but for epsilon: what is left is cancellation. */
     nn_assert_close("layernorm dx", &dx, c->channels == 2 ? 1e-2 : 1e-5);
     nn_assert_close("layernorm dweight", &dweight, 1e-5);
@@ -107,12 +107,11 @@ static void check_gelu(nn_device_t *device, size_t n, zr_dtype_t dtype) {
     nn_array_t dy = nn_array_random(n, dtype, 1.0, 3);
     for (size_t j = 0; j < n; j++)
         y.ref[j] = ref_gelu(x.ref[j]);
-    assert_int_equal(zr_nn_gelu(device->stream, y.data, x.data, dtype, n), ZR_OK);
+    assert_ok(zr_nn_gelu(device->stream, y.data, x.data, dtype, n));
     nn_assert_close("gelu", &y, 2e-7);
     for (size_t j = 0; j < n; j++)
         dy.ref[j] *= ref_gelu_slope(x.ref[j]);
-    assert_int_equal(zr_nn_gelu_backward(device->stream, dy.data, dy.data, x.data, dtype, n),
-                     ZR_OK);
+    assert_ok(zr_nn_gelu_backward(device->stream, dy.data, dy.data, x.data, dtype, n));
     nn_assert_close("gelu backward in place", &dy, 4e-7);
     nn_array_free(&x);
     nn_array_free(&y);
@@ -140,9 +139,8 @@ static void check_extremes(nn_device_t *device, zr_dtype_t dtype) {
     nn_array_t y = nn_array_random(8, dtype, 1.0, 1), dx = nn_array_random(8, dtype, 1.0, 2);
     static const double ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
     nn_array_t dy = nn_array_of(ones, 8, dtype);
-    assert_int_equal(zr_nn_gelu(device->stream, y.data, x.data, dtype, 8), ZR_OK);
-    assert_int_equal(zr_nn_gelu_backward(device->stream, dx.data, dy.data, x.data, dtype, 8),
-                     ZR_OK);
+    assert_ok(zr_nn_gelu(device->stream, y.data, x.data, dtype, 8));
+    assert_ok(zr_nn_gelu_backward(device->stream, dx.data, dy.data, x.data, dtype, 8));
     (void)nn_download(&y);
     (void)nn_download(&dx);
 #define Y(i) nn_value(&y, i)
@@ -191,7 +189,7 @@ static void check_bias_grad(nn_device_t *device, size_t n_rows, size_t n_columns
                               .param_dtype = dtype};
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_bias_grad_workspace_bytes(device->device, &args));
-    assert_int_equal(zr_nn_bias_grad(device->stream, &args, workspace), ZR_OK);
+    assert_ok(zr_nn_bias_grad(device->stream, &args, workspace));
     nn_assert_close("bias gradient", &dbias, 2e-6);
     nn_workspace_free(&workspace);
     nn_array_free(&dy);
@@ -243,7 +241,7 @@ static void check_embedding_forward(nn_device_t *device, const embedding_case_t 
                               .out = out.data,
                               .activation_dtype = activation,
                               .param_dtype = c->dtype};
-    assert_int_equal(zr_nn_embedding(device->stream, &args), ZR_OK);
+    assert_ok(zr_nn_embedding(device->stream, &args));
     nn_assert_close("embedding", &out, 1e-7);
     nn_array_free(&tokens_table);
     nn_array_free(&positions);
@@ -279,7 +277,7 @@ static void check_embedding_backward(nn_device_t *device, const embedding_case_t
                                        .param_dtype = c->dtype};
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_embedding_backward_workspace_bytes(device->device, &args));
-    assert_int_equal(zr_nn_embedding_backward(device->stream, &args, workspace), ZR_OK);
+    assert_ok(zr_nn_embedding_backward(device->stream, &args, workspace));
     nn_assert_close("token gradients", &dtokens, 1e-6);
     nn_assert_close("position gradients", &dpositions, 1e-6);
     nn_workspace_free(&workspace);
@@ -350,7 +348,7 @@ static void token_order_body(nn_device_t *device) {
                                        .param_dtype = ZR_DTYPE_F32};
     zr_nn_workspace_t workspace =
         nn_workspace(zr_nn_embedding_backward_workspace_bytes(device->device, &args));
-    assert_int_equal(zr_nn_embedding_backward(device->stream, &args, workspace), ZR_OK);
+    assert_ok(zr_nn_embedding_backward(device->stream, &args, workspace));
     nn_assert_same("token gradients in order", nn_download(&gradient), expected,
                    vocab * channels * sizeof(float));
     free(expected);
@@ -390,7 +388,7 @@ static void again_body(nn_device_t *device) {
                                            .param_dtype = ZR_DTYPE_F32};
         zr_nn_workspace_t workspace =
             nn_workspace(zr_nn_layernorm_backward_workspace_bytes(device->device, &args));
-        assert_int_equal(zr_nn_layernorm_backward(device->stream, &args, workspace), ZR_OK);
+        assert_ok(zr_nn_layernorm_backward(device->stream, &args, workspace));
         nn_workspace_free(&workspace);
         zr_nn_bias_grad_t bias = {.n_rows = n_rows,
                                   .n_columns = channels,
@@ -399,7 +397,7 @@ static void again_body(nn_device_t *device) {
                                   .activation_dtype = ZR_DTYPE_F32,
                                   .param_dtype = ZR_DTYPE_F32};
         workspace = nn_workspace(zr_nn_bias_grad_workspace_bytes(device->device, &bias));
-        assert_int_equal(zr_nn_bias_grad(device->stream, &bias, workspace), ZR_OK);
+        assert_ok(zr_nn_bias_grad(device->stream, &bias, workspace));
         nn_workspace_free(&workspace);
     }
     nn_assert_same("sums over rows, again", nn_download(&sums[0]), nn_download(&sums[1]),

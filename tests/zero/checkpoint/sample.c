@@ -1,23 +1,8 @@
 /* See sample.h. */
 #include <fcntl.h>
 
-#include "tests/common/one_thing.h"
 #include "tests/common/test.h"
 #include "tests/zero/checkpoint/sample.h"
-
-static void keep(void *context, zr_log_level_t level, int rank, const char *message) {
-    expect_one_thing(message);
-    sample_log_t *kept = context;
-    size_t used = strlen(kept->text);
-    (void)level, (void)rank;
-    kept->n_messages++;
-    snprintf(kept->text + used, sizeof(kept->text) - used, "%s\n", message);
-}
-
-zr_log_t sample_log(sample_log_t *kept) {
-    *kept = (sample_log_t){0};
-    return (zr_log_t){.sink = keep, .context = kept, .level = ZR_LOG_INFO, .rank = -1};
-}
 
 static void *copy_of(const void *from, size_t n_bytes) {
     void *copy = malloc(n_bytes);
@@ -115,10 +100,10 @@ char *sample_seal(json_t *root) {
     return text;
 }
 
-zr_status_t sample_parse(json_t *root, sample_log_t *kept) {
+zr_status_t sample_parse(json_t *root, kept_log_t *kept) {
     char *text = sample_seal(root);
     zr_manifest_t manifest = {0};
-    zr_log_t log = sample_log(kept);
+    zr_log_t log = kept_log(kept, ZR_LOG_INFO);
     zr_status_t status = zr_manifest_parse(text, strlen(text), "sample", &log, &manifest);
     free(text);
     zr_manifest_clear(&manifest);

@@ -1,21 +1,14 @@
 /*
  * A manifest to break: a small valid one, as jansson's objects, changed by hand, sealed and parsed
- * again. And a log that keeps what it is told.
+ * again.
  */
 #ifndef TESTS_ZERO_CHECKPOINT_SAMPLE_H
 #define TESTS_ZERO_CHECKPOINT_SAMPLE_H
 
 #include <jansson.h>
 
+#include "tests/common/kept_log.h"
 #include "zero/checkpoint/manifest.h"
-
-typedef struct sample_log {
-    int n_messages;
-    char text[8192];
-} sample_log_t;
-
-/** Empties it as well. */
-zr_log_t sample_log(sample_log_t *kept);
 
 /** Two units, three tensors, two files and four extents; clear it with zr_manifest_clear. */
 zr_manifest_t sample_manifest(void);
@@ -30,7 +23,7 @@ json_t *sample_json(void);
 char *sample_seal(json_t *root);
 
 /** Parse an object so; the status, with its message in `kept`. What was parsed is freed. */
-zr_status_t sample_parse(json_t *root, sample_log_t *kept);
+zr_status_t sample_parse(json_t *root, kept_log_t *kept);
 
 /** Write the sample's manifest into a folder, as of a step, and its files, of zeros. */
 void sample_write(const char *folder, size_t step);

@@ -139,8 +139,8 @@ static zr_status_t save(size_t step, size_t keep, const zr_log_t *log) {
 }
 
 /* The step of the newest; SIZE_MAX: none. */
-static size_t newest(sample_log_t *kept) {
-    zr_log_t log = sample_log(kept);
+static size_t newest(kept_log_t *kept) {
+    zr_log_t log = kept_log(kept, ZR_LOG_INFO);
     zr_folder_found_t found = {.fd = -1};
     if (zr_folder_newest("f", &log, &found) != ZR_OK)
         return SIZE_MAX;
@@ -157,7 +157,7 @@ static size_t newest(sample_log_t *kept) {
     return step;
 }
 
-static void expect_said(const sample_log_t *kept, const char *part) {
+static void expect_said(const kept_log_t *kept, const char *part) {
     if (strstr(kept->text, part) == NULL)
         fail_msg("\"%s\" is not in: %s", part, kept->text);
 }
@@ -284,7 +284,7 @@ TEST(test_replaces) {
 /* A save of `step` over `before`, killed at each of its calls in turn. */
 static void kill_at_each(size_t step, size_t before, bool no_exchange) {
     for (int at = 1;; at++) {
-        sample_log_t kept;
+        kept_log_t kept;
         int status = 0;
         shell("rm -rf f; mkdir f");
         reset_calls();
@@ -292,7 +292,7 @@ static void kill_at_each(size_t step, size_t before, bool no_exchange) {
         pid_t child = fork();
         assert_true(child >= 0);
         if (child == 0) {
-            zr_log_t log = sample_log(&kept);
+            zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
             reset_calls();
             calls.kill_at = at;
             calls.no_exchange = no_exchange;
@@ -324,8 +324,8 @@ TEST(test_killed) {
  * there; or all that has failed is that something could not be removed. */
 static void refuse_each(size_t step, size_t before, bool no_exchange, int error) {
     for (int at = 1;; at++) {
-        sample_log_t kept;
-        zr_log_t log = sample_log(&kept);
+        kept_log_t kept;
+        zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
         shell("rm -rf f; mkdir f");
         reset_calls();
         assert_int_equal(save(before, 0, NULL), ZR_OK);
@@ -387,7 +387,7 @@ TEST(test_keep) {
     /* The one that is saved stays, also among larger numbers. */
     assert_int_equal(save(20, 2, NULL), ZR_OK);
     expect_has("latest step-00000020 step-00000050 ");
-    sample_log_t kept;
+    kept_log_t kept;
     assert_int_equal(newest(&kept), 50);
     expect_said(&kept, "f: step-00000050 is taken, and \"latest\" says step-00000020");
     assert_int_equal(save(60, 0, NULL), ZR_OK);
@@ -398,14 +398,14 @@ TEST(test_keep) {
     expect_has("latest notes step-00000030.backup step-00000070 step-1 ");
     /* A folder within one stays, and with it the one it is in. */
     shell("mkdir f/step-00000070/mine");
-    zr_log_t log = sample_log(&kept);
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
     assert_int_equal(save(80, 1, &log), ZR_OK);
     expect_said(&kept, "cannot remove f/.spare/mine: Is a directory");
     assert_int_equal(newest(&kept), 80);
 }
 
 TEST(test_passes_over) {
-    sample_log_t kept;
+    kept_log_t kept;
     shell("rm -rf f");
     for (size_t step = 1; step <= 6; step++)
         assert_int_equal(save(step, 0, NULL), ZR_OK);
@@ -433,7 +433,7 @@ TEST(test_passes_over) {
 
 /* Nothing is followed out of the folder. */
 TEST(test_links) {
-    sample_log_t kept;
+    kept_log_t kept;
     shell("rm -rf f outside; mkdir outside");
     assert_int_equal(save(1, 0, NULL), ZR_OK);
     assert_int_equal(save(2, 0, NULL), ZR_OK);
@@ -454,8 +454,8 @@ TEST(test_links) {
 }
 
 TEST(test_begin) {
-    sample_log_t kept;
-    zr_log_t log = sample_log(&kept);
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
     char *path = NULL;
     shell("rm -rf f a; mkdir f; touch f/file");
     assert_int_equal(zr_folder_begin("f/file", 1, &log, &path), ZR_ERR_IO);

@@ -5,8 +5,8 @@
 #include "tests/common/test.h"
 #include "tests/zero/checkpoint/sample.h"
 
-static zr_status_t parse(const char *text, size_t n_bytes, sample_log_t *kept) {
-    zr_log_t log = sample_log(kept);
+static zr_status_t parse(const char *text, size_t n_bytes, kept_log_t *kept) {
+    zr_log_t log = kept_log(kept, ZR_LOG_INFO);
     zr_manifest_t manifest = {0};
     char *copy = malloc(n_bytes + 1); /* exactly so large, for AddressSanitizer */
     assert_non_null(copy);
@@ -18,8 +18,7 @@ static zr_status_t parse(const char *text, size_t n_bytes, sample_log_t *kept) {
     return status;
 }
 
-static void expect(const char *what, zr_status_t status, const sample_log_t *kept,
-                   const char *part) {
+static void expect(const char *what, zr_status_t status, const kept_log_t *kept, const char *part) {
     if (status != ZR_ERR_FORMAT || kept->n_messages != 1 || strstr(kept->text, part) == NULL)
         fail_msg("%s: %s, %d messages instead of one with \"%s\": %s", what, zr_status_name(status),
                  kept->n_messages, part, kept->text);
@@ -28,8 +27,8 @@ static void expect(const char *what, zr_status_t status, const sample_log_t *kep
 TEST(test_round_trip) {
     zr_manifest_t written = sample_manifest(), read = {0};
     char *text = NULL, *again = NULL;
-    sample_log_t kept;
-    zr_log_t log = sample_log(&kept);
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
     assert_int_equal(zr_manifest_print(&written, "sample", &log, &text), ZR_OK);
     assert_int_equal(zr_manifest_parse(text, strlen(text), "sample", &log, &read), ZR_OK);
     assert_int_equal(kept.n_messages, 0);
@@ -72,7 +71,7 @@ TEST(test_round_trip) {
 TEST(test_every_byte_counts) {
     char *text = sample_text();
     size_t n_bytes = strlen(text);
-    sample_log_t kept;
+    kept_log_t kept;
     for (size_t i = 0; i < n_bytes; i++) {
         if (parse(text, i, &kept) != ZR_ERR_FORMAT || kept.n_messages != 1)
             fail_msg("cut at %zu: %s", i, kept.text);
@@ -229,7 +228,7 @@ static char *text_with(const wrong_t *wrong) {
 TEST(test_wrong_values) {
     for (size_t i = 0; i < sizeof(wrongs) / sizeof(wrongs[0]); i++) {
         char *text = text_with(&wrongs[i]), what[256];
-        sample_log_t kept;
+        kept_log_t kept;
         zr_status_t status = parse(text, strlen(text), &kept);
         snprintf(what, sizeof(what), "%s: %s", wrongs[i].path,
                  wrongs[i].json != NULL ? wrongs[i].json : "left out");
@@ -241,7 +240,7 @@ TEST(test_wrong_values) {
 /* What is changed by hand is refused, and so is another end. */
 TEST(test_seal) {
     char *text = sample_text(), *place = strstr(text, "\"step\": 60");
-    sample_log_t kept;
+    kept_log_t kept;
     place[9] = '2';
     expect("another step", parse(text, strlen(text), &kept), &kept, "it is not as it was saved");
     place[9] = '0';
@@ -252,7 +251,7 @@ TEST(test_seal) {
 }
 
 TEST(test_no_manifest) {
-    sample_log_t kept;
+    kept_log_t kept;
     expect("nothing", parse("", 0, &kept), &kept, "line 1, column 0");
     expect("a list", parse("[]", 2, &kept), &kept, "it is no object");
     expect("a number", parse("1", 1, &kept), &kept, "'[' or '{' expected");
@@ -270,7 +269,7 @@ TEST(test_no_manifest) {
 
 /* Refused by looking through, before anything is made of them. */
 TEST(test_greedy) {
-    sample_log_t kept;
+    kept_log_t kept;
     size_t n_bytes = 1 << 20;
     char *text = malloc(n_bytes);
     assert_non_null(text);
@@ -327,8 +326,8 @@ static zr_manifest_t make_many(void) {
 TEST(test_many) {
     zr_manifest_t many = make_many(), read = {0};
     char *text = NULL;
-    sample_log_t kept;
-    zr_log_t log = sample_log(&kept);
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
     assert_int_equal(zr_manifest_check(&many, "many", &log), ZR_OK);
     assert_int_equal(zr_manifest_print(&many, "many", &log, &text), ZR_OK);
     assert_int_equal(zr_manifest_parse(text, strlen(text), "many", &log, &read), ZR_OK);
@@ -338,7 +337,7 @@ TEST(test_many) {
     many.extents[N_MANY / 2].n_elems++;
     expect("one of many is longer", zr_manifest_check(&many, "many", &log), &kept,
            "bytes at offset");
-    log = sample_log(&kept);
+    log = kept_log(&kept, ZR_LOG_INFO);
     many.extents[N_MANY / 2].n_elems -= 2;
     expect("one of many is shorter", zr_manifest_check(&many, "many", &log), &kept,
            "is in no extent");
@@ -351,13 +350,13 @@ TEST(test_many) {
 TEST(test_print_refuses) {
     zr_manifest_t manifest = sample_manifest();
     char *text = NULL;
-    sample_log_t kept;
-    zr_log_t log = sample_log(&kept);
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
     manifest.trainer_json[0] = '[';
     expect("no JSON", zr_manifest_print(&manifest, "sample", &log, &text), &kept,
            "trainer has to be an object");
     strcpy(manifest.trainer_json, "[1]");
-    log = sample_log(&kept);
+    log = kept_log(&kept, ZR_LOG_INFO);
     expect("no object", zr_manifest_print(&manifest, "sample", &log, &text), &kept,
            "trainer has to be an object");
     zr_manifest_clear(&manifest);

@@ -310,8 +310,8 @@ TEST(test_reads_once) {
 }
 
 TEST(test_wrong_calls) {
-    sample_log_t kept;
-    zr_log_t log = sample_log(&kept);
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
     zr_checkpoint_t *checkpoint = open_it("c");
     zr_checkpoint_reader_t *reader = NULL;
     float value;
@@ -354,9 +354,9 @@ static void note_progress(void *context, uint64_t n_bytes) {
     progressed = n_bytes;
 }
 
-static zr_status_t verify(sample_log_t *kept) {
+static zr_status_t verify(kept_log_t *kept) {
     zr_checkpoint_t *checkpoint = open_it("c");
-    zr_log_t log = sample_log(kept);
+    zr_log_t log = kept_log(kept, ZR_LOG_INFO);
     progressed = 0;
     zr_status_t status = zr_checkpoint_verify(checkpoint, &log, note_progress, &progressed);
     zr_checkpoint_close(&checkpoint);
@@ -364,9 +364,9 @@ static zr_status_t verify(sample_log_t *kept) {
 }
 
 /* Any tensor that the change meets is refused, and any other is read. */
-static size_t count_refused(sample_log_t *kept) {
+static size_t count_refused(kept_log_t *kept) {
     zr_checkpoint_t *checkpoint = open_it("c");
-    zr_log_t log = sample_log(kept);
+    zr_log_t log = kept_log(kept, ZR_LOG_INFO);
     zr_checkpoint_reader_t *reader = NULL;
     static float values[ROW_ELEMS];
     size_t n_refused = 0;
@@ -385,7 +385,7 @@ static size_t count_refused(sample_log_t *kept) {
 }
 
 TEST(test_verify) {
-    sample_log_t kept;
+    kept_log_t kept;
     assert_int_equal(verify(&kept), ZR_OK);
     assert_int_equal(kept.n_messages, 0);
     assert_true(progressed > ROW_ELEMS * 29);
@@ -415,7 +415,7 @@ TEST(test_verify) {
 /* Each byte of a data file is one of an extent's, or between extents. */
 TEST(test_every_byte) {
     struct stat about;
-    sample_log_t kept;
+    kept_log_t kept;
     size_t n_found = 0, n_tried = 0;
     assert_int_equal(stat("c/0.data", &about), 0);
     for (off_t at = 0; at < about.st_size; at += 4999, n_tried++) {
@@ -427,9 +427,9 @@ TEST(test_every_byte) {
 }
 
 TEST(test_errors) {
-    sample_log_t kept;
+    kept_log_t kept;
     zr_checkpoint_t *checkpoint = open_it("c");
-    zr_log_t log = sample_log(&kept);
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
     zr_checkpoint_reader_t *reader = NULL;
     float values[100];
     assert_int_equal(zr_checkpoint_reader_create(checkpoint, &log, &reader), ZR_OK);
@@ -443,7 +443,7 @@ TEST(test_errors) {
     assert_int_equal(zr_checkpoint_read(reader, 1, ZR_CHECKPOINT_VALUE, 0, 100, values), ZR_OK);
     zr_checkpoint_reader_destroy(&reader);
     /* Shorter after it was opened. */
-    log = sample_log(&kept);
+    log = kept_log(&kept, ZR_LOG_INFO);
     assert_int_equal(zr_checkpoint_reader_create(checkpoint, &log, &reader), ZR_OK);
     assert_int_equal(system("cp c/0.data 0.data && truncate -s 100 c/0.data"), 0);
     assert_int_equal(zr_checkpoint_read(reader, 1, ZR_CHECKPOINT_VALUE, 0, 100, values),

@@ -122,8 +122,8 @@ TEST(test_round_trip) {
 
 TEST(test_full_drive) {
     for (int at = 1;; at++) {
-        sample_log_t kept;
-        zr_log_t log = sample_log(&kept);
+        kept_log_t kept;
+        zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
         n_writes = 0;
         fail_at = at;
         zr_status_t status = write_all(&log);
@@ -143,8 +143,8 @@ TEST(test_full_drive) {
 }
 
 TEST(test_refusals) {
-    sample_log_t kept;
-    zr_log_t log = sample_log(&kept);
+    kept_log_t kept;
+    zr_log_t log = kept_log(&kept, ZR_LOG_INFO);
     zr_save_options_t options = {.folder = "g", .trainer_json = "[]"};
     zr_checkpoint_writer_t *writer = NULL;
     assert_int_equal(zr_checkpoint_writer_create(NULL, &log, &writer), ZR_ERR_ARGUMENT);
@@ -156,7 +156,7 @@ TEST(test_refusals) {
     assert_int_equal(zr_checkpoint_writer_create(&options, &log, &writer), ZR_OK);
     zr_param_desc_t desc = {.name = "a", .n_dims = 1, .dims = {3}};
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_OK);
-    log = sample_log(&kept);
+    log = kept_log(&kept, ZR_LOG_INFO);
     assert_int_equal(zr_checkpoint_writer_add(writer, &desc), ZR_ERR_ARGUMENT);
     assert_non_null(strstr(kept.text, "\"a\": there is one of this name already"));
     desc = (zr_param_desc_t){.name = "b", .n_dims = 2, .dims = {SIZE_MAX, 3}};

@@ -1,4 +1,5 @@
 /* See comm_suite.h. */
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 #include "tests/zero/comm/comm_cases.h"
 #include "tests/zero/comm/comm_suite.h"
@@ -753,10 +754,6 @@ static void second_device(rank_t *self) {
 
 static void test_second_device(void **state) {
     run(state, LONG_MS, second_device, NULL);
-}
-
-static void drop_message(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
 }
 
 static void test_refused_options(void **state) {

@@ -4,6 +4,7 @@
  */
 #include <stdatomic.h>
 
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 #include "tests/zero/comm/ranks.h"
 
@@ -25,10 +26,6 @@ void *__wrap_malloc(size_t size_bytes) {
 
 void *__wrap_calloc(size_t n, size_t size_bytes) {
     return fails_now() ? NULL : __real_calloc(n, size_bytes);
-}
-
-static void drop_message(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
 }
 
 TEST(test_create) {

@@ -4,6 +4,7 @@
  * virtual clock, against numbers by hand.
  */
 #include "kernels/simulation.h"
+#include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 #include "tests/zero/comm/comm_suite.h"
 
@@ -292,13 +293,9 @@ TEST(test_many_ranks) {
     expect(last.all_reduce, 2 * ((1 << 20) / 1e6 + 2 * 0.001 + 8 * 0.1));
 }
 
-static void ignore(void *context, zr_log_level_t level, int rank, const char *message) {
-    (void)context, (void)level, (void)rank, (void)message;
-}
-
 TEST(test_refused_ranks) {
     zr_comm_options_t options = zr_comm_options_default();
-    options.log.sink = ignore;
+    options.log.sink = drop_message;
     zr_comm_t *comm = NULL;
     assert_int_equal(zr_comm_create_sim(-1, 4, &options, &comm), ZR_ERR_ARGUMENT);
     assert_int_equal(zr_comm_create_sim(4, 4, &options, &comm), ZR_ERR_ARGUMENT);
