@@ -23,6 +23,9 @@
 #include "zero/config.h"
 #include "zero/hardware_json.h"
 #include "zero/options.h"
+#include "zero/plan/run_largest.h"
+#include "zero/plan/run_plan.h"
+#include "zero/plan/run_search.h"
 #include "zero/runtime.h"
 #include "zero/schedule/model.h"
 

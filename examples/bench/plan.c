@@ -238,12 +238,12 @@ static json_t *describe_times(const plan_times_t *times) {
     return object;
 }
 
-static json_t *describe_exposed(const gpt_plan_times_t *times) {
+static json_t *describe_exposed(const zr_run_times_t *times) {
     json_t *object = json_object();
     char name[32];
     json_put(&object, "idle_ms", json_number(1e3 * times->idle));
-    for (int part = 0; part < GPT_PLAN_N_PARTS; part++) {
-        snprintf(name, sizeof(name), "%s_ms", gpt_plan_part_name((gpt_plan_part_t)part));
+    for (int part = 0; part < ZR_RUN_N_PARTS; part++) {
+        snprintf(name, sizeof(name), "%s_ms", zr_run_part_name((zr_run_part_t)part));
         json_put(&object, name, json_number(1e3 * times->exposed[part]));
     }
     return object;

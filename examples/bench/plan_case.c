@@ -127,18 +127,18 @@ static zr_status_t run_steps(step_options_t *options, size_t side, plan_result_t
 
 static zr_status_t plan_steps(const step_options_t *options, const zr_hardware_t *hardware,
                               plan_result_t *result) {
-    const gpt_plan_request_t request = {
-        .shape = options->shape,
-        .options = {.recompute = options->recompute, .seed = 1, .weight_decay = 0.1},
+    const zr_run_request_t request = {
+        .model = gpt_maker(&options->shape, &(gpt_options_t){.seed = 1, .weight_decay = 0.1}),
         .config = options->config,
+        .recompute = options->recompute,
         .activations = ZR_OFFLOAD_NONE,
         .seq = options->seq,
         .n_steps = 4,
         .n_ranks = options->n_ranks,
         .hardware = *hardware,
         .log = options->log};
-    gpt_plan_t plan;
-    ZR_TRY(gpt_plan(&request, &plan));
+    zr_run_plan_t plan;
+    ZR_TRY(zr_run_plan(&request, &plan));
     result->planned = times_of(plan.step_seconds, &plan.runtime);
     result->exposed = plan.times;
     return ZR_OK;

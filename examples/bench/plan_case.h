@@ -6,7 +6,7 @@
 
 #include "examples/bench/machine.h"
 #include "examples/bench/step_run.h"
-#include "examples/plan/simulate.h"
+#include "zero/zero.h"
 
 /** What is run. */
 typedef struct plan_case {
@@ -36,8 +36,8 @@ typedef struct plan_times {
 
 typedef struct plan_result {
     plan_times_t measured, planned;
-    gpt_plan_times_t exposed; /* of the plan */
-    double machine_per_s;     /* a core's own rate of products, between the steps */
+    zr_run_times_t exposed; /* of the plan */
+    double machine_per_s;   /* a core's own rate of products, between the steps */
 } plan_result_t;
 
 typedef struct plan_settings {

@@ -42,8 +42,9 @@ static zr_status_t create_rank(rank_t *rank) {
     zr_config_t config = o->config;
     config.host_threads = o->n_threads;
     ZR_TRY(zr_runtime_create(&config, rank->base.comm, rank->device, &log, &rank->runtime));
-    gpt_options_t gpt_options = {.recompute = o->recompute, .seed = 1, .weight_decay = 0.1};
-    ZR_TRY(gpt_create(rank->runtime, &o->shape, &gpt_options, &rank->gpt));
+    gpt_options_t gpt_options = {.seed = 1, .weight_decay = 0.1};
+    zr_activation_options_t activations = {.recompute = o->recompute};
+    ZR_TRY(gpt_create(rank->runtime, &o->shape, &gpt_options, &activations, &rank->gpt));
     ZR_TRY(zr_model_commit(rank->gpt));
 
     size_t n = o->config.micro_batch * o->seq;

@@ -27,12 +27,12 @@ static void count_budgets(const train_options_t *run, const zr_hardware_t *hardw
     bytes->all_budgets = n_ranks * (both + nvme);
 }
 
-static uint64_t of_tag(const gpt_plan_t *plan, int tier, zr_tag_t tag) {
+static uint64_t of_tag(const zr_run_plan_t *plan, int tier, zr_tag_t tag) {
     return tier == ZR_TIER_NVME ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
 }
 
 capacity_bytes_t capacity_bytes_of(const train_options_t *run, const zr_hardware_t *hardware,
-                                   const gpt_plan_t *plan, bool has_drives) {
+                                   const zr_run_plan_t *plan, bool has_drives) {
     capacity_bytes_t bytes = {.states = 0};
     const zr_model_size_t *size = &plan->size;
     uint64_t n_ranks = (uint64_t)run->n_ranks, all_states = 0, used = 0;

@@ -26,7 +26,7 @@ typedef struct capacity_bytes {
  * @param has_drives  whether the budgets count drives
  */
 capacity_bytes_t capacity_bytes_of(const train_options_t *run, const zr_hardware_t *hardware,
-                                   const gpt_plan_t *plan, bool has_drives);
+                                   const zr_run_plan_t *plan, bool has_drives);
 
 /** States to all budgets. */
 double capacity_efficiency(const capacity_bytes_t *bytes);

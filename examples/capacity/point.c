@@ -6,6 +6,7 @@
 
 #include "examples/capacity/bytes.h"
 #include "examples/common/json.h"
+#include "examples/plan/lack.h"
 #include "examples/train/report.h"
 
 /* ---- which it is ----------------------------------------------------------------------------- */
@@ -164,7 +165,7 @@ static json_t *bytes_object(const capacity_bytes_t *bytes) {
     return object;
 }
 
-static json_t *peaks_object(const gpt_plan_t *plan) {
+static json_t *peaks_object(const zr_run_plan_t *plan) {
     train_peak_t peaks[ZR_N_TIERS];
     train_plan_peaks(plan, peaks);
     return train_peaks_object(peaks, true);

@@ -242,7 +242,7 @@ zr_status_t capacity_run(const capacity_options_t *options, const zr_log_t *log,
     running_t running = {.options = options, .log = log, .messages = messages, .stop = stop};
     capacity_results_t results = {.points = NULL};
     list_places(&running);
-    running.plans = zr_plan_cache_create(PLAN_KEPT_BYTES); /* NULL: each plan is made */
+    running.plans = zr_plan_cache_create(ZR_RUN_KEPT_BYTES); /* NULL: each plan is made */
     zr_status_t status = run_all(&running, results.hardware);
     zr_plan_cache_destroy(&running.plans);
     if (messages != NULL)

@@ -23,14 +23,6 @@ typedef struct capacity_place {
 /** "none", "cpu", "nvme", "auto". */
 const char *capacity_where_name(capacity_where_t where);
 
-/** A size that was planned and fits. */
-typedef struct capacity_size {
-    size_t n_params;
-    double step_seconds;
-} capacity_size_t;
-
-#define CAPACITY_MOST_SIZES 64
-
 typedef struct capacity_search {
     const capacity_options_t *options;
     const capacity_case_t *its_case;
@@ -46,28 +38,20 @@ typedef struct capacity_search {
                                  does not, in any one placement */
     size_t index;             /* of the largest that fits */
     train_options_t run;      /* that trains it */
-    gpt_plan_t plan;          /* of it */
+    zr_run_plan_t plan;       /* of it */
     gpt_shape_t next_shape;   /* of the next larger size */
     train_options_t next_run; /* as near as it comes to training that */
-    plan_one_t next;          /* it does not fit */
-    capacity_size_t sizes[CAPACITY_MOST_SIZES]; /* by size */
+    zr_run_fit_t next;        /* it does not fit */
+    zr_run_size_t sizes[ZR_RUN_MOST_SIZES]; /* by size */
     size_t n_sizes;
 } capacity_search_t;
 
 /**
- * Find the largest size.
- *
- * Sizes are doubled until one does not fit, and halved in between; then the next
- * CAPACITY_CHECKED larger ones are planned as well, and where one of them fits, which the rule of
- * the family makes possible, the search goes on from there. Where gradients and inputs of layers
- * may wait in several places, all are tried.
+ * Find the largest size of the family (zr_run_find_largest).
  *
  * @param search  in: its first six fields; out: the others
- * @return ZR_OK, also when none fits; ZR_ERR_STATE: `stop` was set; what a plan fails for, other
- *         than memory: logged
+ * @return as zr_run_find_largest
  */
 ZR_NODISCARD zr_status_t capacity_search(capacity_search_t *search);
-
-#define CAPACITY_CHECKED 8
 
 #endif

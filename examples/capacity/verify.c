@@ -108,18 +108,18 @@ static bool is_within(const capacity_search_t *search, const train_result_t *res
 }
 
 /* Fewer steps than those of the search's plan may need less: a plan of as many says what. */
-static zr_status_t plan_of_run(const capacity_search_t *search, gpt_plan_t *plan_p) {
-    gpt_plan_request_t request = train_plan_request(&search->run, &search->its_case->hardware);
+static zr_status_t plan_of_run(const capacity_search_t *search, zr_run_plan_t *plan_p) {
+    zr_run_request_t request = train_plan_request(&search->run, &search->its_case->hardware);
     if (search->run.steps >= request.n_steps) {
         *plan_p = search->plan;
         return ZR_OK;
     }
     request.log = *search->log;
     request.n_steps = search->run.steps;
-    return gpt_plan(&request, plan_p);
+    return zr_run_plan(&request, plan_p);
 }
 
-static bool is_as_planned(const gpt_plan_t *plan, const train_result_t *result) {
+static bool is_as_planned(const zr_run_plan_t *plan, const train_result_t *result) {
     train_peak_t planned[ZR_N_TIERS];
     bool same = true;
     train_plan_peaks(plan, planned);
@@ -140,15 +140,15 @@ static bool was_stopped(const capacity_search_t *search) {
 static zr_status_t train_next(const verifying_t *verifying, capacity_proof_t *proof) {
     train_options_t run = verifying->search->next_run;
     train_result_t result;
-    if (run.steps < PLAN_N_STEPS)
-        run.steps = PLAN_N_STEPS;
+    if (run.steps < ZR_RUN_PLAN_STEPS)
+        run.steps = ZR_RUN_PLAN_STEPS;
     return train(verifying, &run, proof->next_message, sizeof(proof->next_message), &result);
 }
 
 static zr_status_t verify(const verifying_t *verifying, capacity_proof_t *proof) {
     const capacity_search_t *search = verifying->search;
     train_result_t *result = &proof->result;
-    gpt_plan_t plan;
+    zr_run_plan_t plan;
     zr_status_t status =
         train(verifying, &search->run, proof->message, sizeof(proof->message), result);
     if (was_stopped(search))

@@ -15,7 +15,7 @@ static bool is_one_of(const char *name, const char *const *names, size_t n) {
 }
 
 /* Options that zero-train refuses where they say nothing, or warns of. */
-static bool is_said(const plan_options_t *options, const plan_row_t *row, const char *name) {
+static bool is_said(const plan_options_t *options, const zr_run_row_t *row, const char *name) {
     bool stash_nvme = row->recompute && options->run.offload_activations == ZR_OFFLOAD_NVME;
     if (strcmp(name, "nvme-capacity") == 0 || strcmp(name, "nvme-verify") == 0)
         return plan_row_uses_nvme(options, row);
@@ -35,7 +35,7 @@ static bool is_said(const plan_options_t *options, const plan_row_t *row, const 
 }
 
 /* Options that DeepSpeed's JSON has keys for. Buffers of drives are the optimizer's there. */
-static bool is_in_file(const plan_row_t *row, const char *name) {
+static bool is_in_file(const zr_run_row_t *row, const char *name) {
     static const char *const names[] = {"dtype",         "grad-accum",   "prefetch",
                                         "max-live",      "clip",         "sub-group",
                                         "param-buffers", "param-buffer", "check-overflow"};
@@ -50,7 +50,7 @@ static const char *drives_of(const plan_options_t *options) {
 }
 
 /* What was given, as it was given. */
-static void add_given(const plan_options_t *options, const plan_row_t *row, bool has_file,
+static void add_given(const plan_options_t *options, const zr_run_row_t *row, bool has_file,
                       plan_words_t *words) {
     for (size_t i = 0; i < options->given.n; i++) {
         const shared_given_t *given = &options->given.all[i];
@@ -74,7 +74,7 @@ static void add_defaults(const plan_options_t *options, plan_words_t *words) {
         plan_words_add(words, " --ranks %d", options->run.n_ranks);
 }
 
-void plan_command_options(const plan_options_t *options, const plan_row_t *row,
+void plan_command_options(const plan_options_t *options, const zr_run_row_t *row,
                           plan_words_t *words) {
     plan_words_add(words, "--stage %d", row->stage);
     if (row->group_size > 0)
@@ -96,7 +96,7 @@ void plan_command_options(const plan_options_t *options, const plan_row_t *row,
     add_given(options, row, false, words);
 }
 
-void plan_command_beside_file(const plan_options_t *options, const plan_row_t *row,
+void plan_command_beside_file(const plan_options_t *options, const zr_run_row_t *row,
                               plan_words_t *words) {
     const zr_offload_options_t *state = &row->config.offload_optimizer;
     bool file_has_drives = row->optimizer == ZR_OFFLOAD_NVME || row->params == ZR_OFFLOAD_NVME;
@@ -110,7 +110,8 @@ void plan_command_beside_file(const plan_options_t *options, const plan_row_t *r
     add_given(options, row, true, words);
 }
 
-zr_status_t plan_command_file(const plan_options_t *options, const plan_row_t *row, char **text_p) {
+zr_status_t plan_command_file(const plan_options_t *options, const zr_run_row_t *row,
+                              char **text_p) {
     zr_config_t config = row->config;
     /* What a schedule leaves to the run's steps is left to them again. */
     config.schedule = options->has_schedule ? options->schedule : zr_config_default().schedule;

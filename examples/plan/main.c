@@ -17,7 +17,7 @@ static int check_output(int code, bool printed, const zr_log_t *log) {
     return EXIT_FAILED;
 }
 
-static void say_nearest(const plan_options_t *options, const plan_rows_t *rows,
+static void say_nearest(const plan_options_t *options, const zr_run_rows_t *rows,
                         const zr_log_t *log) {
     char text[2048] = "";
     plan_words_t words = {text, sizeof(text), 0};
@@ -27,7 +27,7 @@ static void say_nearest(const plan_options_t *options, const plan_rows_t *rows,
 }
 
 /* The picture and the file, of one step that both show. */
-static zr_status_t write_files(const plan_options_t *options, const plan_rows_t *rows,
+static zr_status_t write_files(const plan_options_t *options, const zr_run_rows_t *rows,
                                const zr_log_t *log) {
     plan_step_t step;
     zr_status_t status = plan_step_make(options, rows, log, &step);
@@ -40,7 +40,7 @@ static zr_status_t write_files(const plan_options_t *options, const plan_rows_t 
 }
 
 static int plan(const plan_options_t *options, messages_t *messages, const zr_log_t *log) {
-    plan_rows_t rows = {0};
+    zr_run_rows_t rows = {0};
     bool printed = true;
     zr_status_t status = plan_search(options, log, options->run.quiet ? NULL : messages, &rows);
     if (status != ZR_OK)
@@ -54,7 +54,7 @@ static int plan(const plan_options_t *options, messages_t *messages, const zr_lo
         say_nearest(options, &rows, log);
     status = write_files(options, &rows, log);
     int code = check_output(rows.n_fit > 0 ? EXIT_PLANNED : EXIT_FAILED, printed, log);
-    plan_rows_free(&rows);
+    zr_run_rows_free(&rows);
     return status == ZR_OK ? code : EXIT_FAILED;
 }
 

@@ -28,8 +28,8 @@
 
 typedef struct plot {
     const plan_options_t *options;
-    const plan_rows_t *rows;
-    const plan_row_t *columns[MOST_COLUMNS];
+    const zr_run_rows_t *rows;
+    const zr_run_row_t *columns[MOST_COLUMNS];
     size_t n_columns;
     bool has_tier[ZR_N_TIERS];
     bool has_tag[ZR_N_TAGS];
@@ -52,24 +52,25 @@ static const char *const tag_colours[ZR_N_TAGS] = {[ZR_TAG_PARAMETERS] = "#4477a
 
 /* ---- what is drawn --------------------------------------------------------------------------- */
 
-static bool is_better(const plan_rows_t *rows, const plan_row_t *row, const plan_row_t *than) {
-    const plan_row_t *recommended = &rows->all[rows->recommended];
+static bool is_better(const zr_run_rows_t *rows, const zr_run_row_t *row,
+                      const zr_run_row_t *than) {
+    const zr_run_row_t *recommended = &rows->all[rows->recommended];
     if (rows->n_fit > 0 && (row == recommended || than == recommended))
         return row == recommended;
     return row->one.fits && row->tokens_per_s > than->tokens_per_s;
 }
 
 /* Sizes of groups are one column. */
-static bool has_same_column(const plan_row_t *a, const plan_row_t *b) {
+static bool has_same_column(const zr_run_row_t *a, const zr_run_row_t *b) {
     return (a->group_size > 0) == (b->group_size > 0) && a->stage == b->stage &&
            a->optimizer == b->optimizer && a->params == b->params;
 }
 
 /* A column for each stage and placement, and with groups another one: the best of it. */
 static void choose_columns(plot_t *plot) {
-    const plan_rows_t *rows = plot->rows;
+    const zr_run_rows_t *rows = plot->rows;
     for (size_t i = 0; i < rows->n; i++) {
-        const plan_row_t *row = &rows->all[i];
+        const zr_run_row_t *row = &rows->all[i];
         size_t k = 0;
         while (k < plot->n_columns && !has_same_column(plot->columns[k], row))
             k++;
@@ -81,13 +82,13 @@ static void choose_columns(plot_t *plot) {
     }
 }
 
-static size_t bytes_of(const plan_row_t *row, int tier) {
-    const gpt_plan_t *plan = &row->one.plan;
+static size_t bytes_of(const zr_run_row_t *row, int tier) {
+    const zr_run_plan_t *plan = &row->one.plan;
     return tier == ZR_TIER_NVME ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
 }
 
-static size_t bytes_of_tag(const plan_row_t *row, int tier, int tag) {
-    const gpt_plan_t *plan = &row->one.plan;
+static size_t bytes_of_tag(const zr_run_row_t *row, int tier, int tag) {
+    const zr_run_plan_t *plan = &row->one.plan;
     return tier == ZR_TIER_NVME ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
 }
 
@@ -154,10 +155,10 @@ static scale_t scale_of(const plot_t *plot, int tier) {
     scale_t scale = {.unit = 1, .name = names[0]};
     double largest = 0, largest_fit = 0;
     for (size_t i = 0; i < plot->n_columns; i++) {
-        const plan_row_t *row = plot->columns[i];
-        gpt_plan_request_t request = plan_row_request(plot->options, row);
+        const zr_run_row_t *row = plot->columns[i];
+        zr_run_request_t request = plan_row_request(plot->options, row);
         double own = (double)bytes_of(row, tier);
-        double there = (double)plan_one_there(&request, (zr_tier_t)tier, &row->one.plan);
+        double there = (double)zr_run_there(&request, (zr_tier_t)tier, &row->one.plan);
         largest = own > largest ? own : largest;
         largest_fit = row->one.fits && own > largest_fit ? own : largest_fit;
         scale.budget = there > scale.budget ? there : scale.budget;
@@ -233,7 +234,7 @@ static void write_budget(const plot_t *plot, int tier, const scale_t *scale) {
 
 /* The recommended column has a light ground, and those that do not fit a dark one. */
 static void write_grounds(const plot_t *plot) {
-    const plan_row_t *recommended = &plot->rows->all[plot->rows->recommended];
+    const zr_run_row_t *recommended = &plot->rows->all[plot->rows->recommended];
     for (size_t i = 0; i < plot->n_columns; i++) {
         bool is_chosen = plot->rows->n_fit > 0 && plot->columns[i] == recommended;
         if (is_chosen || !plot->columns[i]->one.fits)
@@ -254,7 +255,7 @@ static void write_table(const plot_t *plot) {
                                  "tokens/s"};
     fputs("set xtics scale 0 nomirror (", plot->script);
     for (size_t i = 0; i < plot->n_columns; i++) {
-        const plan_row_t *row = plot->columns[i];
+        const zr_run_row_t *row = plot->columns[i];
         char speed[32] = "no room", group[32] = "";
         if (row->one.fits)
             snprintf(speed, sizeof(speed), "%.0f", row->tokens_per_s);
@@ -328,7 +329,7 @@ static void draw_memory(plot_t *plot) {
 /* ---- the picture ----------------------------------------------------------------------------- */
 
 static void draw_line(plot_t *plot) {
-    const plan_row_t *row = &plot->rows->all[plot->rows->recommended];
+    const zr_run_row_t *row = &plot->rows->all[plot->rows->recommended];
     char text[512] = "";
     plan_words_t words = {text, sizeof(text), 0};
     int height = LANE_HEIGHT * (int)plan_line_n_lanes(plot->line);
@@ -381,7 +382,7 @@ static zr_status_t draw(plot_t *plot, const char *path, const zr_log_t *log) {
     return gnuplot_end(&gnuplot);
 }
 
-zr_status_t plan_plot_draw(const plan_options_t *options, const plan_rows_t *rows,
+zr_status_t plan_plot_draw(const plan_options_t *options, const zr_run_rows_t *rows,
                            const plan_step_t *step, const zr_log_t *log) {
     plot_t plot = {.options = options, .rows = rows};
     choose_columns(&plot);

@@ -13,7 +13,7 @@
  * @param step  of the time line; one that was not made has none
  * @return ZR_OK; ZR_ERR_UNSUPPORTED without gnuplot, ZR_ERR_IO, ZR_ERR_MEMORY: logged
  */
-ZR_NODISCARD zr_status_t plan_plot_draw(const plan_options_t *options, const plan_rows_t *rows,
+ZR_NODISCARD zr_status_t plan_plot_draw(const plan_options_t *options, const zr_run_rows_t *rows,
                                         const plan_step_t *step, const zr_log_t *log);
 
 #endif

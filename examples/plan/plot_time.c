@@ -51,7 +51,7 @@ static int lane_of(const zr_sim_span_t *span) {
                    "every part of the machine is in a lane, or said to be in none");
     if (strcmp(span->name, "checksum") == 0)
         return LANE_CHECKSUM;
-    if (gpt_plan_part_of(span) == GPT_PLAN_UPDATE)
+    if (zr_run_part_of(span) == ZR_RUN_UPDATE)
         return LANE_UPDATE;
     return of_parts[span->part];
 }
@@ -76,7 +76,7 @@ static void add_piece(double from, double to, float share[PLAN_LINE_COLUMNS]) {
     }
 }
 
-void plan_line_make(const gpt_plan_spans_t *spans, plan_line_t *line_p) {
+void plan_line_make(const zr_run_spans_t *spans, plan_line_t *line_p) {
     *line_p = (plan_line_t){.seconds = spans->end - spans->begin};
     for (size_t i = 0; i < spans->n; i++) {
         const zr_sim_span_t *span = &spans->all[i];

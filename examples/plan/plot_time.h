@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "examples/plan/simulate.h"
+#include "zero/zero.h"
 
 #define PLAN_LINE_COLUMNS 900 /* moments that a step is divided into */
 #define PLAN_LINE_MOST_LANES 8
@@ -21,7 +21,7 @@ typedef struct plan_line {
 } plan_line_t;
 
 /** Put the work of a step in lanes. */
-void plan_line_make(const gpt_plan_spans_t *spans, plan_line_t *line_p);
+void plan_line_make(const zr_run_spans_t *spans, plan_line_t *line_p);
 
 /** Lanes in which anything is. */
 size_t plan_line_n_lanes(const plan_line_t *line);

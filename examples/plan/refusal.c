@@ -70,8 +70,8 @@ static bool has_drives(const plan_options_t *asked) {
     return !asked->is_this || asked->run.config.nvme.paths[0] != '\0';
 }
 
-void plan_refusal(const plan_options_t *asked, const plan_rows_t *rows, plan_words_t *words) {
-    const plan_row_t *nearest = &rows->all[rows->nearest];
+void plan_refusal(const plan_options_t *asked, const zr_run_rows_t *rows, plan_words_t *words) {
+    const zr_run_row_t *nearest = &rows->all[rows->nearest];
     const char *message = nearest->one.message, *advice = strstr(message, ADVICE);
     bool may_place = is_tried(asked, "--offload-optimizer", strlen("--offload-optimizer")) ||
                      is_tried(asked, "--offload-params", strlen("--offload-params"));

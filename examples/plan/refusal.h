@@ -9,6 +9,6 @@
 
 /** Where it is, what it lacks and what the run would say, but for advice that plans were made of.
  */
-void plan_refusal(const plan_options_t *asked, const plan_rows_t *rows, plan_words_t *words);
+void plan_refusal(const plan_options_t *asked, const zr_run_rows_t *rows, plan_words_t *words);
 
 #endif

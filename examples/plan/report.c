@@ -9,6 +9,7 @@
 
 #include "examples/common/json.h"
 #include "examples/plan/command.h"
+#include "examples/plan/lack.h"
 #include "examples/plan/words.h"
 #include "examples/train/plan.h"
 #include "examples/train/report.h"
@@ -16,17 +17,17 @@
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 /* As zero-train has them. */
-static json_t *peaks_object(const plan_options_t *options, const plan_row_t *row) {
+static json_t *peaks_object(const plan_options_t *options, const zr_run_row_t *row) {
     train_peak_t peaks[ZR_N_TIERS];
     train_plan_peaks(&row->one.plan, peaks);
     return train_peaks_object(peaks, plan_row_uses_nvme(options, row));
 }
 
-static json_t *time_object(const gpt_plan_times_t *times) {
+static json_t *time_object(const zr_run_times_t *times) {
     json_t *object = json_object();
-    for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
+    for (int part = 0; part < ZR_RUN_N_PARTS; part++)
         json_put(
-            &object, gpt_plan_part_name((gpt_plan_part_t)part),
+            &object, zr_run_part_name((zr_run_part_t)part),
             json_pack("{s:f, s:f}", "busy", times->busy[part], "exposed", times->exposed[part]));
     json_put(&object, "idle", json_number(times->idle));
     return object;
@@ -46,7 +47,7 @@ static void put_parts(json_t **object_p, const zr_config_t *config) {
     }
 }
 
-static json_t *row_object(const plan_options_t *options, const plan_row_t *row) {
+static json_t *row_object(const plan_options_t *options, const zr_run_row_t *row) {
     json_t *object = json_object();
     int group_size = plan_row_group_size(options, row);
     json_put(&object, "stage", json_count((uint64_t)row->stage));
@@ -69,8 +70,8 @@ static json_t *row_object(const plan_options_t *options, const plan_row_t *row) 
     return object;
 }
 
-static json_t *recommendation_object(const plan_options_t *options, const plan_rows_t *rows) {
-    const plan_row_t *row = &rows->all[rows->recommended];
+static json_t *recommendation_object(const plan_options_t *options, const zr_run_rows_t *rows) {
+    const zr_run_row_t *row = &rows->all[rows->recommended];
     char run[4096] = "", rest[4096] = "", why[2048] = "", *file = NULL;
     plan_words_t run_text = {run, sizeof(run), 0}, why_text = {why, sizeof(why), 0};
     plan_words_t rest_text = {rest, sizeof(rest), 0};
@@ -96,7 +97,7 @@ static json_t *hardware_object(const plan_options_t *options) {
     return object;
 }
 
-bool plan_report_json(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {
+bool plan_report_json(const plan_options_t *options, const zr_run_rows_t *rows, FILE *file) {
     const train_options_t *run = &options->run;
     json_t *object = json_object(), *plans = json_array();
     json_put(&object, "result", json_string(rows->n_fit > 0 ? "planned" : "none_fits"));
@@ -118,10 +119,10 @@ bool plan_report_json(const plan_options_t *options, const plan_rows_t *rows, FI
 
 /* The best micro-batch, or the recommended one, of the placement that begins at `i`; *next_p: where
  * the next one does. */
-static const plan_row_t *best_of(const plan_rows_t *rows, size_t i, size_t *next_p) {
-    const plan_row_t *best = &rows->all[i], *recommended = &rows->all[rows->recommended];
+static const zr_run_row_t *best_of(const zr_run_rows_t *rows, size_t i, size_t *next_p) {
+    const zr_run_row_t *best = &rows->all[i], *recommended = &rows->all[rows->recommended];
     size_t next = i + 1;
-    for (; next < rows->n && plan_row_is_alike(&rows->all[next], &rows->all[i]); next++)
+    for (; next < rows->n && zr_run_row_is_alike(&rows->all[next], &rows->all[i]); next++)
         if (rows->all[next].one.fits && best != recommended &&
             (&rows->all[next] == recommended || rows->all[next].tokens_per_s > best->tokens_per_s))
             best = &rows->all[next];
@@ -131,7 +132,7 @@ static const plan_row_t *best_of(const plan_rows_t *rows, size_t i, size_t *next
 
 /* Those that fit, the fastest first; behind them the others, as they were planned. */
 static int by_speed(const void *a, const void *b) {
-    const plan_row_t *x = *(const plan_row_t *const *)a, *y = *(const plan_row_t *const *)b;
+    const zr_run_row_t *x = *(const zr_run_row_t *const *)a, *y = *(const zr_run_row_t *const *)b;
     if (x->one.fits != y->one.fits)
         return x->one.fits ? -1 : 1;
     if (x->one.fits && x->tokens_per_s != y->tokens_per_s)
@@ -150,8 +151,8 @@ static const char *format_part(zr_offload_device_t device, double ratio, char te
 }
 
 /* The columns that say which plan it is. */
-static void print_choice(const plan_options_t *options, const plan_rows_t *rows,
-                         const plan_row_t *row, FILE *file) {
+static void print_choice(const plan_options_t *options, const zr_run_rows_t *rows,
+                         const zr_run_row_t *row, FILE *file) {
     char optimizer[16], params[16];
     bool is_recommended = rows->n_fit > 0 && row == &rows->all[rows->recommended];
     fprintf(file, "%-2s%3d", is_recommended ? "->" : "", row->stage);
@@ -163,9 +164,9 @@ static void print_choice(const plan_options_t *options, const plan_rows_t *rows,
             row->recompute ? "unit" : "none", row->micro_batch);
 }
 
-static void print_row(const plan_row_t *row, FILE *file) {
+static void print_row(const zr_run_row_t *row, FILE *file) {
     char device[32], host[32], nvme[32], lack[256];
-    const gpt_plan_times_t *times = &row->one.plan.times;
+    const zr_run_times_t *times = &row->one.plan.times;
     plan_words_t text = {lack, sizeof(lack), 0};
     fprintf(
         file, " %10s %10s %10s",
@@ -178,13 +179,13 @@ static void print_row(const plan_row_t *row, FILE *file) {
         return;
     }
     fprintf(file, " %10.1f %12.0f |", 1e3 * row->one.plan.step_seconds, row->tokens_per_s);
-    for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
+    for (int part = 0; part < ZR_RUN_N_PARTS; part++)
         fprintf(file, " %5.1f%%", 100 * times->exposed[part] / row->one.plan.step_seconds);
     fprintf(file, " %5.1f%%\n", 100 * times->idle / row->one.plan.step_seconds);
 }
 
-static bool print_rows(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {
-    const plan_row_t **lines = calloc(rows->n, sizeof(*lines));
+static bool print_rows(const plan_options_t *options, const zr_run_rows_t *rows, FILE *file) {
+    const zr_run_row_t **lines = calloc(rows->n, sizeof(*lines));
     size_t n = 0;
     if (lines == NULL)
         return false;
@@ -203,7 +204,7 @@ static bool print_rows(const plan_options_t *options, const plan_rows_t *rows, F
     return true;
 }
 
-static void print_memory(const gpt_plan_t *plan, FILE *file) {
+static void print_memory(const zr_run_plan_t *plan, FILE *file) {
     char bytes[32];
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_NVME; tier++) {
         bool is_nvme = tier == ZR_TIER_NVME;
@@ -222,16 +223,16 @@ static void print_memory(const gpt_plan_t *plan, FILE *file) {
     }
 }
 
-static void print_times(const gpt_plan_t *plan, FILE *file) {
+static void print_times(const zr_run_plan_t *plan, FILE *file) {
     fprintf(file, "  step %.1f ms, busy (of it exposed):", 1e3 * plan->step_seconds);
-    for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
+    for (int part = 0; part < ZR_RUN_N_PARTS; part++)
         if (plan->times.busy[part] > 0)
-            fprintf(file, " %s %.1f (%.1f),", gpt_plan_part_name((gpt_plan_part_t)part),
+            fprintf(file, " %s %.1f (%.1f),", zr_run_part_name((zr_run_part_t)part),
                     1e3 * plan->times.busy[part], 1e3 * plan->times.exposed[part]);
     fprintf(file, " idle %.1f\n", 1e3 * plan->times.idle);
 }
 
-static void print_commands(const plan_options_t *options, const plan_row_t *row, FILE *file) {
+static void print_commands(const plan_options_t *options, const zr_run_row_t *row, FILE *file) {
     char run[4096] = "", rest[4096] = "", *json = NULL;
     plan_words_t run_text = {run, sizeof(run), 0}, rest_text = {rest, sizeof(rest), 0};
     plan_command_options(options, row, &run_text);
@@ -244,9 +245,9 @@ static void print_commands(const plan_options_t *options, const plan_row_t *row,
     free(json);
 }
 
-static void print_recommendation(const plan_options_t *options, const plan_rows_t *rows,
+static void print_recommendation(const plan_options_t *options, const zr_run_rows_t *rows,
                                  FILE *file) {
-    const plan_row_t *row = &rows->all[rows->recommended];
+    const zr_run_row_t *row = &rows->all[rows->recommended];
     char why[2048] = "";
     plan_words_t why_text = {why, sizeof(why), 0};
     plan_words_why(rows, &why_text);
@@ -256,7 +257,7 @@ static void print_recommendation(const plan_options_t *options, const plan_rows_
     print_commands(options, row, file);
 }
 
-void plan_report_table(const plan_options_t *options, const plan_rows_t *rows, FILE *file) {
+void plan_report_table(const plan_options_t *options, const zr_run_rows_t *rows, FILE *file) {
     const train_options_t *run = &options->run;
     int n_on_node = options->hardware.ranks_per_node;
     int n_nodes = (run->n_ranks + n_on_node - 1) / n_on_node;

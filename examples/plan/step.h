@@ -7,16 +7,16 @@
 #ifndef EXAMPLES_PLAN_STEP_H
 #define EXAMPLES_PLAN_STEP_H
 
-#include "examples/plan/search.h"
+#include "examples/plan/ask.h"
 
 /** The planned rank's process in the file, a number of its own, so that both go into one file: that
  * of a run's rank N is N + 1. */
 #define PLAN_STEP_PROCESS 1001
 
 typedef struct plan_step {
-    bool is_made;           /* something fits, and is looked at */
-    gpt_plan_spans_t spans; /* of --plot; owned */
-    zr_trace_t *trace;      /* of --trace; owned */
+    bool is_made;         /* something fits, and is looked at */
+    zr_run_spans_t spans; /* of --plot; owned */
+    zr_trace_t *trace;    /* of --trace; owned */
 } plan_step_t;
 
 /**
@@ -25,7 +25,7 @@ typedef struct plan_step {
  * @param step_p  free it with plan_step_free, also after an error
  * @return ZR_OK; ZR_ERR_MEMORY: logged
  */
-ZR_NODISCARD zr_status_t plan_step_make(const plan_options_t *options, const plan_rows_t *rows,
+ZR_NODISCARD zr_status_t plan_step_make(const plan_options_t *options, const zr_run_rows_t *rows,
                                         const zr_log_t *log, plan_step_t *step_p);
 void plan_step_free(plan_step_t *step);
 

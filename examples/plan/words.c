@@ -25,7 +25,7 @@ static const char *part_of(double ratio, char *text, size_t size) {
     return text;
 }
 
-void plan_words_placement(const plan_row_t *row, plan_words_t *words) {
+void plan_words_placement(const zr_run_row_t *row, plan_words_t *words) {
     static const char *const where[] = {"on the device", "in host memory", "on NVMe"};
     char part[32];
     const zr_config_t *config = &row->config;
@@ -46,32 +46,32 @@ void plan_words_placement(const plan_row_t *row, plan_words_t *words) {
         plan_words_add(words, ", layers computed again in backward,");
 }
 
-void plan_words_lack(const plan_row_t *row, plan_words_t *words) {
+void plan_words_lack(const zr_run_row_t *row, plan_words_t *words) {
     char needed[32], has[32], tag[32];
-    const plan_lack_t *lack = &row->one.lack;
+    const zr_run_lack_t *lack = &row->one.lack;
     plan_words_add(
         words, "needs %s of %s and has %s; %s of it are %s",
         train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
-        plan_lack_name(lack), train_format_bytes((double)lack->there_bytes, has, sizeof(has)),
+        zr_run_lack_name(lack), train_format_bytes((double)lack->there_bytes, has, sizeof(has)),
         train_format_bytes((double)lack->tag_bytes, tag, sizeof(tag)), zr_tag_name(lack->tag));
 }
 
 /* What the plan's step waits for most, after what it computes. */
-static gpt_plan_part_t worst_part(const gpt_plan_times_t *times) {
-    gpt_plan_part_t worst = GPT_PLAN_UPDATE;
-    for (int part = GPT_PLAN_UPDATE; part < GPT_PLAN_N_PARTS; part++)
+static zr_run_part_t worst_part(const zr_run_times_t *times) {
+    zr_run_part_t worst = ZR_RUN_UPDATE;
+    for (int part = ZR_RUN_UPDATE; part < ZR_RUN_N_PARTS; part++)
         if (times->exposed[part] > times->exposed[worst])
-            worst = (gpt_plan_part_t)part;
+            worst = (zr_run_part_t)part;
     return worst;
 }
 
 /* One sentence: why this one. */
-void plan_words_why(const plan_rows_t *rows, plan_words_t *words) {
-    const plan_row_t *best = &rows->all[rows->recommended];
-    const plan_row_t *fastest = &rows->all[rows->fastest], *first = &rows->all[0];
+void plan_words_why(const zr_run_rows_t *rows, plan_words_t *words) {
+    const zr_run_row_t *best = &rows->all[rows->recommended];
+    const zr_run_row_t *fastest = &rows->all[rows->fastest], *first = &rows->all[0];
     static const char *const what[] = {"", "the update", "communication", "the host link",
                                        "drives"};
-    gpt_plan_part_t worst = worst_part(&best->one.plan.times);
+    zr_run_part_t worst = worst_part(&best->one.plan.times);
     double waits = best->one.plan.times.exposed[worst] / best->one.plan.step_seconds;
     plan_words_placement(best, words);
     if (rows->n == 1)
@@ -88,7 +88,7 @@ void plan_words_why(const plan_rows_t *rows, plan_words_t *words) {
             "fastest",
             rows->n_fit, rows->n, 100.0 * (1.0 - best->tokens_per_s / fastest->tokens_per_s));
     plan_words_add(words, ": %.0f%% of its step is compute",
-                   100.0 * best->one.plan.times.exposed[GPT_PLAN_COMPUTE] /
+                   100.0 * best->one.plan.times.exposed[ZR_RUN_COMPUTE] /
                        best->one.plan.step_seconds);
     if (waits >= 0.01)
         plan_words_add(words, ", and %.0f%% waits for %s", 100.0 * waits, what[worst]);
@@ -103,7 +103,7 @@ void plan_words_why(const plan_rows_t *rows, plan_words_t *words) {
 
 /* ---- options --------------------------------------------------------------------------------- */
 
-void plan_words_optimizer(const plan_row_t *row, plan_words_t *words) {
+void plan_words_optimizer(const zr_run_row_t *row, plan_words_t *words) {
     const zr_offload_options_t *state = &row->config.offload_optimizer;
     plan_words_add(words, " --offload-optimizer %s", train_offload_name(state->device));
     if (state->device != ZR_OFFLOAD_NONE && state->ratio < 1)
@@ -112,7 +112,7 @@ void plan_words_optimizer(const plan_row_t *row, plan_words_t *words) {
         plan_words_add(words, " --state-in-host %zu", state->max_in_cpu_elems);
 }
 
-void plan_words_params(const plan_row_t *row, plan_words_t *words) {
+void plan_words_params(const zr_run_row_t *row, plan_words_t *words) {
     const zr_offload_param_options_t *params = &row->config.offload_param;
     plan_words_add(words, " --offload-params %s", train_offload_name(params->device));
     if (params->device != ZR_OFFLOAD_NONE && params->ratio < 1)
@@ -121,7 +121,7 @@ void plan_words_params(const plan_row_t *row, plan_words_t *words) {
         plan_words_add(words, " --params-in-host %zu", params->max_in_cpu_elems);
 }
 
-void plan_words_moves(const train_options_t *asked, const plan_row_t *row, plan_words_t *words) {
+void plan_words_moves(const train_options_t *asked, const zr_run_row_t *row, plan_words_t *words) {
     const zr_offload_options_t *state = &row->config.offload_optimizer;
     const zr_offload_report_t *offload = &row->one.plan.offload;
     if (state->device == ZR_OFFLOAD_NONE)

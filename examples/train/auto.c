@@ -14,7 +14,7 @@ bool train_auto_is_wanted(const train_options_t *options) {
            options->auto_group;
 }
 
-static zr_status_t refuse(const plan_options_t *asked, const plan_rows_t *rows,
+static zr_status_t refuse(const plan_options_t *asked, const zr_run_rows_t *rows,
                           const zr_log_t *log) {
     char text[2048] = "";
     plan_words_t words = {text, sizeof(text), 0};
@@ -24,7 +24,8 @@ static zr_status_t refuse(const plan_options_t *asked, const plan_rows_t *rows,
 
 /* On one machine there are no groups to choose from, and nothing is said of them, unless they are
  * what was asked for. */
-static void say_groups(const train_options_t *options, const plan_row_t *row, plan_words_t *said) {
+static void say_groups(const train_options_t *options, const zr_run_row_t *row,
+                       plan_words_t *said) {
     bool is_one_machine = train_launch_n_sharing(options) == options->n_ranks;
     if (!options->auto_group || (is_one_machine && options->auto_stage))
         return;
@@ -46,8 +47,8 @@ static void say_rates(const train_options_t *options, const zr_log_t *log) {
 }
 
 /* Take what was chosen, and say it as options and as a sentence. */
-static void take(train_options_t *options, const plan_rows_t *rows, const zr_log_t *log) {
-    const plan_row_t *row = &rows->all[rows->recommended];
+static void take(train_options_t *options, const zr_run_rows_t *rows, const zr_log_t *log) {
+    const zr_run_row_t *row = &rows->all[rows->recommended];
     zr_config_t *config = &options->config;
     train_choice_t *choice = &options->choice;
     plan_words_t said = {choice->options, sizeof(choice->options), 0};
@@ -85,13 +86,13 @@ zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log) {
                             .stage_open = options->auto_stage,
                             .group_open = options->auto_group,
                             .least_stage = options->config.stage};
-    plan_rows_t rows = {0};
+    zr_run_rows_t rows = {0};
     ZR_TRY(plan_search(&asked, log, NULL, &rows));
     zr_status_t status = ZR_OK;
     if (rows.n_fit == 0)
         status = refuse(&asked, &rows, log);
     else
         take(options, &rows, log);
-    plan_rows_free(&rows);
+    zr_run_rows_free(&rows);
     return status;
 }

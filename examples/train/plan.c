@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #include "examples/data/data.h"
-#include "examples/plan/steps.h"
 #include "examples/plan/this_machine.h"
 #include "examples/train/report.h"
 
@@ -18,30 +17,29 @@
 /* That have to be planned of a run whose lengths vary, where it comes to follow plans. */
 #define USUAL_STEPS 32
 
-gpt_plan_request_t train_plan_request(const train_options_t *options,
-                                      const zr_hardware_t *hardware) {
+zr_run_request_t train_plan_request(const train_options_t *options, const zr_hardware_t *hardware) {
     int n_machines = (options->n_ranks - 1) / hardware->ranks_per_node + 1;
-    return (gpt_plan_request_t){.shape = options->shape,
-                                .options = {.recompute = options->recompute,
-                                            .seed = options->seed,
-                                            .freeze = options->freeze,
-                                            .weight_decay = options->config.adamw.weight_decay},
-                                .config = options->config,
-                                .activations = options->offload_activations,
-                                .seq = options->seq,
-                                .seq_min = options->seq_min,
-                                .n_steps = PLAN_N_STEPS,
-                                .saves = options->checkpoint.dir != NULL,
-                                .save_every = options->checkpoint.every,
-                                .save_goes_on = options->checkpoint.is_async,
-                                .n_ranks = options->n_ranks,
-                                .sums = options->sums,
-                                .beside = train_options_overlap(options, n_machines),
-                                .plans = options->plans,
-                                .hardware = *hardware};
+    gpt_options_t model = {.seed = options->seed,
+                           .freeze = options->freeze,
+                           .weight_decay = options->config.adamw.weight_decay};
+    return (zr_run_request_t){.model = gpt_maker(&options->shape, &model),
+                              .config = options->config,
+                              .recompute = options->recompute,
+                              .activations = options->offload_activations,
+                              .seq = options->seq,
+                              .seq_min = options->seq_min,
+                              .n_steps = ZR_RUN_PLAN_STEPS,
+                              .saves = options->checkpoint.dir != NULL,
+                              .save_every = options->checkpoint.every,
+                              .save_goes_on = options->checkpoint.is_async,
+                              .n_ranks = options->n_ranks,
+                              .sums = options->sums,
+                              .beside = train_options_overlap(options, n_machines),
+                              .plans = options->plans,
+                              .hardware = *hardware};
 }
 
-void train_plan_peaks(const gpt_plan_t *plan, train_peak_t peaks_p[ZR_N_TIERS]) {
+void train_plan_peaks(const zr_run_plan_t *plan, train_peak_t peaks_p[ZR_N_TIERS]) {
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_HOST; tier++)
         peaks_p[tier] = train_peak_of(&plan->tiers[tier]);
     peaks_p[ZR_TIER_NVME] =
@@ -67,30 +65,29 @@ static void keep_first(void *context, zr_log_level_t level, int rank, const char
         snprintf(plan->message, sizeof(plan->message), "%s", message);
 }
 
-static zr_status_t plan_places(gpt_plan_request_t *request, const zr_log_t *log,
-                               train_plan_t *plan) {
+static zr_status_t plan_places(zr_run_request_t *request, const zr_log_t *log, train_plan_t *plan) {
     zr_offload_options_t *state = &request->config.offload_optimizer;
     plan->has_choice = request->hardware.kind == ZR_HARDWARE_CUDA &&
                        state->device != ZR_OFFLOAD_NONE && state->update_on == ZR_UPDATE_ON_FASTER;
     if (plan->has_choice)
         state->update_on = ZR_UPDATE_ON_HOST;
-    ZR_TRY(plan_one(request, log, &plan->on_host));
+    ZR_TRY(zr_run_fit(request, log, &plan->on_host));
     if (!plan->has_choice)
         return ZR_OK;
     state->update_on = ZR_UPDATE_ON_DEVICE;
-    return plan_one(request, log, &plan->on_device);
+    return zr_run_fit(request, log, &plan->on_device);
 }
 
 /* Leave out what needs no more than what is planned. With lengths, all are planned where enough
  * steps can be. */
-static void shorten(gpt_plan_request_t *request, size_t n_steps) {
+static void shorten(zr_run_request_t *request, size_t n_layers_each, size_t n_steps) {
     zr_config_t *config = &request->config;
     bool varies = request->lengths != NULL;
-    size_t n_layers = config->grad_accum * request->shape.n_layers;
+    size_t n_layers = config->grad_accum * n_layers_each;
     if (varies || n_steps < request->n_steps)
         request->n_steps = n_steps;
     if (config->grad_accum <= MOST_MICRO_BATCHES ||
-        (varies && n_layers <= GPT_PLAN_MOST_LAYERS / USUAL_STEPS))
+        (varies && n_layers <= ZR_RUN_MOST_BLOCKS / USUAL_STEPS))
         return;
     config->grad_accum = MOST_MICRO_BATCHES;
     config->train_batch = config->micro_batch * config->grad_accum * (size_t)request->n_ranks;
@@ -103,15 +100,15 @@ static zr_status_t make(const train_options_t *options, size_t first_step, const
     if (!train_options_use_nvme(options))
         own.config.nvme.paths[0] = '\0'; /* folders of --config that nobody goes to */
     ZR_TRY(this_machine_describe(&own, log, &hardware));
-    gpt_plan_request_t request = train_plan_request(options, &hardware);
-    gpt_plan_lengths_t lengths = {.of = length_of,
-                                  .context = options,
-                                  .first_step = first_step,
-                                  .grad_accum = request.config.grad_accum};
+    zr_run_request_t request = train_plan_request(options, &hardware);
+    zr_run_lengths_t lengths = {.of = length_of,
+                                .context = options,
+                                .first_step = first_step,
+                                .grad_accum = request.config.grad_accum};
     size_t n_steps = options->steps > first_step ? options->steps - first_step : 0;
     if (options->seq_min < options->seq)
         request.lengths = &lengths;
-    shorten(&request, n_steps);
+    shorten(&request, options->shape.n_layers, n_steps);
     return plan_places(&request, log, plan);
 }
 
@@ -124,7 +121,7 @@ void train_plan_make(const train_options_t *options, size_t first_step, train_pl
 void train_plan_warn(const train_plan_t *plan, const train_options_t *options,
                      const zr_log_t *log) {
     const zr_config_t *config = &options->config;
-    const plan_lack_t *lack = &plan->on_host.lack;
+    const zr_run_lack_t *lack = &plan->on_host.lack;
     char needed[32], there[32];
     if (!plan->is_made || plan->on_host.fits || (plan->has_choice && plan->on_device.fits) ||
         (lack->tier != ZR_TIER_DEVICE && lack->tier != ZR_TIER_HOST))
@@ -138,13 +135,13 @@ void train_plan_warn(const train_plan_t *plan, const train_options_t *options,
                  "end the run without a word; --device-memory and --host-memory have it refused "
                  "instead, and zero-plan says what fits",
                  train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
-                 plan_lack_name(lack),
+                 zr_run_lack_name(lack),
                  train_format_bytes((double)lack->there_bytes, there, sizeof(there)));
 }
 
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result) {
     bool on_device = plan->has_choice && result->offload.n_updated_on_device > 0;
-    const plan_one_t *one = on_device ? &plan->on_device : &plan->on_host;
+    const zr_run_fit_t *one = on_device ? &plan->on_device : &plan->on_host;
     train_planned_t planned = {.is_made = plan->is_made, .fits = one->fits};
     if (planned.is_made)
         train_plan_peaks(&one->plan, planned.peak);

@@ -5,23 +5,24 @@
 #ifndef EXAMPLES_TRAIN_PLAN_H
 #define EXAMPLES_TRAIN_PLAN_H
 
-#include "examples/plan/one.h"
 #include "examples/train/train.h"
 
 /** The run, as its options ask for it, on that hardware; without a log. options: resolved */
-gpt_plan_request_t train_plan_request(const train_options_t *options,
-                                      const zr_hardware_t *hardware);
+zr_run_request_t train_plan_request(const train_options_t *options, const zr_hardware_t *hardware);
+
+/** What `auto` may choose of it. */
+zr_run_open_t train_plan_open(const train_options_t *options);
 
 /** The peaks of a plan as a run reports them: of drives without classes. */
-void train_plan_peaks(const gpt_plan_t *plan, train_peak_t peaks_p[ZR_N_TIERS]);
+void train_plan_peaks(const zr_run_plan_t *plan, train_peak_t peaks_p[ZR_N_TIERS]);
 
 /** A run that was planned before it began. */
 typedef struct train_plan {
     bool is_made;
-    plan_one_t on_host;   /* updates of what is offloaded are made there, or there is no choice */
-    plan_one_t on_device; /* has_choice: they are made there */
-    bool has_choice;      /* the run measures which is faster, so that both are planned */
-    char message[1024];   /* not made: why */
+    zr_run_fit_t on_host;   /* updates of what is offloaded are made there, or there is no choice */
+    zr_run_fit_t on_device; /* has_choice: they are made there */
+    bool has_choice;        /* the run measures which is faster, so that both are planned */
+    char message[1024];     /* not made: why */
 } train_plan_t;
 
 /**
@@ -29,7 +30,7 @@ typedef struct train_plan {
  * less time than the run's first three steps, since nothing is moved.
  *
  * Lengths of sequences are those that the run will draw (--seq-min), from the millionth
- * micro-batch on as long as any can be; gpt_plan_steps.h says which steps are simulated.
+ * micro-batch on as long as any can be; some steps stand for all (docs/plan.md).
  *
  * What keeps a run from being planned keeps it from being made, and is said by it: nothing is
  * logged.

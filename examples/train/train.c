@@ -127,18 +127,17 @@ static zr_status_t stop_recording(rank_t *rank) {
 
 static zr_status_t create_model(rank_t *rank) {
     const train_options_t *o = rank->run->options;
-    gpt_options_t options = {.recompute = o->recompute,
-                             .activations = o->offload_activations,
-                             .seed = o->seed,
-                             .freeze = o->freeze,
-                             .weight_decay = o->config.adamw.weight_decay,
-                             .most_tokens = o->config.micro_batch * o->seq,
-                             .least_tokens = o->config.micro_batch * o->seq_min};
+    gpt_options_t options = {
+        .seed = o->seed, .freeze = o->freeze, .weight_decay = o->config.adamw.weight_decay};
+    zr_activation_options_t activations = {.recompute = o->recompute,
+                                           .device = o->offload_activations,
+                                           .most_rows = o->config.micro_batch * o->seq,
+                                           .least_rows = o->config.micro_batch * o->seq_min};
     zr_config_t config = o->config;
     config.host_threads = rank->run->n_device_threads;
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &rank->runtime));
     ZR_TRY(start_recording(rank));
-    ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &rank->model));
+    ZR_TRY(gpt_create(rank->runtime, &o->shape, &options, &activations, &rank->model));
     if (o->checkpoint.dir != NULL)
         ZR_TRY(zr_runtime_expect_saves(rank->runtime, o->checkpoint.is_async));
     if (rank->run->start.checkpoint != NULL)

@@ -13,6 +13,7 @@ enum { BATCH = 2, SEQ = 13, VOCAB = 61, N_STEPS = 3 };
 typedef struct gpt_run {
     zr_config_t config;
     gpt_options_t options;
+    zr_activation_options_t activations;
     size_t n_steps;
     uint64_t hash[TEST_MAX_RANKS];
     zr_replay_statistics_t replay; /* rank 0's */
@@ -27,7 +28,8 @@ static void make_tokens(int rank, size_t step, size_t k, int32_t *tokens, int32_
     }
 }
 
-static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtime, zr_model_t *gpt) {
+static zr_status_t train(test_rank_t *rank, gpt_run_t *run, zr_runtime_t *runtime,
+                         zr_model_t *gpt) {
     int32_t tokens[BATCH * SEQ], targets[BATCH * SEQ];
     for (size_t step = 0; step < run->n_steps; step++) {
         double loss;
@@ -49,7 +51,7 @@ static zr_status_t run_rank(test_rank_t *rank) {
     zr_runtime_t *runtime = NULL;
     zr_model_t *gpt = NULL;
     ZR_TRY(zr_runtime_create(&run->config, rank->comm, rank->device, &rank->log, &runtime));
-    zr_status_t status = gpt_create(runtime, &shape, &run->options, &gpt);
+    zr_status_t status = gpt_create(runtime, &shape, &run->options, &run->activations, &gpt);
     if (status == ZR_OK)
         status = zr_model_commit(gpt);
     if (status == ZR_OK)
@@ -78,7 +80,7 @@ static gpt_run_t variant(zr_dtype_t dtype, unsigned flags) {
     run.config.micro_batch = BATCH;
     run.config.grad_accum = flags & 1 ? 2 : 1;
     run.config.clip = flags & 2 ? 0.5 : 0;
-    run.options.recompute = (flags & 4) != 0;
+    run.activations.recompute = (flags & 4) != 0;
     run.options.freeze = flags & 8 ? "wpe,h.0" : NULL;
     return run;
 }

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 
 #include "allocator/planner.h"
-#include "examples/plan/search.h"
+#include "examples/plan/ask.h"
 #include "kernels/simulation.h"
 #include "tests/common/test.h"
 
@@ -55,13 +55,13 @@ TEST(test_planning_is_cheap) {
                      "--ranks=1024", "--dtype=bf16",      NULL};
     zr_log_t log = zr_log_default();
     plan_options_t options;
-    plan_rows_t rows = {0};
+    zr_run_rows_t rows = {0};
     struct rusage usage;
     assert_int_equal(plan_options_parse(5, words, &log, &options), ZR_OK);
     assert_int_equal(plan_search(&options, &log, NULL, &rows), ZR_OK);
     print_message("%zu plans of %zu tried, %zu pieces of work, %" PRIu64 " steps of searches\n",
                   rows.n, rows.n_tried, n_works, n_steps);
-    plan_rows_free(&rows);
+    zr_run_rows_free(&rows);
     assert_in_range(n_works, 1, MOST_WORKS);
     assert_in_range(n_steps, 1, MOST_STEPS);
     assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);

@@ -2,6 +2,7 @@
  * The time line of a step: what is drawn of it is the work that the virtual clock told of, in the
  * lanes of the parts that did it, where and as long as they did.
  */
+#include "examples/models/gpt2/gpt.h"
 #include "examples/plan/plot_time.h"
 #include "tests/common/test.h"
 
@@ -28,7 +29,7 @@ TEST(pieces_are_where_they_were) {
                                   {ZR_SIM_DISK_WRITE, "put", 3.0, 3.2},
                                   {ZR_SIM_DISK, "put", 3.0, 3.1},
                                   {ZR_SIM_HOST, "checksum", 2.5, 2.75}};
-    gpt_plan_spans_t spans = {.all = all, .n = sizeof(all) / sizeof(all[0]), .begin = 2, .end = 4};
+    zr_run_spans_t spans = {.all = all, .n = sizeof(all) / sizeof(all[0]), .begin = 2, .end = 4};
     plan_line_t *line = malloc(sizeof(*line));
     assert_non_null(line);
     plan_line_make(&spans, line);
@@ -50,18 +51,18 @@ TEST(pieces_are_where_they_were) {
 
 /* A plan's: each part is as busy as its times say, and no more than all the time. */
 TEST(a_plan_is_all_there) {
-    gpt_plan_spans_t spans = {0};
-    gpt_plan_t plan;
-    gpt_plan_request_t request = {
-        .shape = {.n_layers = 3, .channels = 64, .heads = 2, .seq = 32, .vocab = 256},
-        .options = {.recompute = true, .seed = 1},
-        .config = zr_config_default(),
-        .seq = 32,
-        .n_steps = 3,
-        .n_ranks = 4,
-        .hardware = zr_hardware_default(),
-        .spans = &spans,
-        .log = zr_log_default()};
+    zr_run_spans_t spans = {0};
+    zr_run_plan_t plan;
+    gpt_shape_t shape = {.n_layers = 3, .channels = 64, .heads = 2, .seq = 32, .vocab = 256};
+    zr_run_request_t request = {.model = gpt_maker(&shape, &(gpt_options_t){.seed = 1}),
+                                .recompute = true,
+                                .config = zr_config_default(),
+                                .seq = 32,
+                                .n_steps = 3,
+                                .n_ranks = 4,
+                                .hardware = zr_hardware_default(),
+                                .spans = &spans,
+                                .log = zr_log_default()};
     plan_line_t *line = malloc(sizeof(*line));
     assert_non_null(line);
     request.hardware.kind = ZR_HARDWARE_CUDA;
@@ -69,12 +70,12 @@ TEST(a_plan_is_all_there) {
     request.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
     request.config.sub_group_elems = 4096;
     assert_int_equal(zr_config_resolve(&request.config, 4, NULL), ZR_OK);
-    assert_int_equal(gpt_plan(&request, &plan), ZR_OK);
+    assert_int_equal(zr_run_plan(&request, &plan), ZR_OK);
     plan_line_make(&spans, line);
     expect_near(line->seconds, plan.step_seconds);
-    expect_near(line->busy[0], plan.times.busy[GPT_PLAN_COMPUTE]);
+    expect_near(line->busy[0], plan.times.busy[ZR_RUN_COMPUTE]);
     assert_true(line->busy[1] > 0 && line->busy[2] > 0 && line->busy[3] > 0 && line->busy[4] > 0);
-    expect_near(line->busy[2], plan.times.busy[GPT_PLAN_COMMUNICATION]);
+    expect_near(line->busy[2], plan.times.busy[ZR_RUN_COMMUNICATION]);
     for (int lane = 0; lane < PLAN_LINE_MOST_LANES; lane++)
         for (size_t i = 0; i < PLAN_LINE_COLUMNS; i++)
             assert_true(line->share[lane][0][i] + line->share[lane][1][i] +
@@ -84,6 +85,6 @@ TEST(a_plan_is_all_there) {
     for (int kind = 0; kind < PLAN_LINE_KINDS; kind++)
         drawn += sum(line->share[0][kind]);
     expect_near(drawn * line->seconds, line->busy[0]);
-    gpt_plan_spans_free(&spans);
+    zr_run_spans_free(&spans);
     free(line);
 }

@@ -20,7 +20,7 @@ static zr_hardware_t hosts(int ranks_per_node) {
     return hardware;
 }
 
-static gpt_plan_request_t request_of(int ranks_per_node, int stage, train_overlap_t overlap) {
+static zr_run_request_t request_of(int ranks_per_node, int stage, train_overlap_t overlap) {
     train_options_t options = train_options_default();
     zr_hardware_t hardware = hosts(ranks_per_node);
     options.n_ranks = N_RANKS;
@@ -31,15 +31,15 @@ static gpt_plan_request_t request_of(int ranks_per_node, int stage, train_overla
     options.steps = 3;
     options.model = "layers=4,channels=256,heads=4,seq=64,vocab=256";
     assert_int_equal(train_options_resolve_run(&options, &quiet), ZR_OK);
-    gpt_plan_request_t request = train_plan_request(&options, &hardware);
+    zr_run_request_t request = train_plan_request(&options, &hardware);
     request.log = quiet;
     return request;
 }
 
-static gpt_plan_t plan(int ranks_per_node, int stage, train_overlap_t overlap) {
-    gpt_plan_request_t request = request_of(ranks_per_node, stage, overlap);
-    gpt_plan_t plan;
-    assert_int_equal(gpt_plan(&request, &plan), ZR_OK);
+static zr_run_plan_t plan(int ranks_per_node, int stage, train_overlap_t overlap) {
+    zr_run_request_t request = request_of(ranks_per_node, stage, overlap);
+    zr_run_plan_t plan;
+    assert_int_equal(zr_run_plan(&request, &plan), ZR_OK);
     return plan;
 }
 
@@ -52,7 +52,8 @@ TEST(test_when_it_is_on) {
 
 TEST(test_steps_are_shorter_in_the_same_memory) {
     for (int stage = 0; stage <= 3; stage++) {
-        gpt_plan_t off = plan(1, stage, TRAIN_OVERLAP_OFF), on = plan(1, stage, TRAIN_OVERLAP_AUTO);
+        zr_run_plan_t off = plan(1, stage, TRAIN_OVERLAP_OFF),
+                      on = plan(1, stage, TRAIN_OVERLAP_AUTO);
         assert_true(on.step_seconds < 0.95 * off.step_seconds);
         assert_true(on.runtime.comm_seconds < 0.1 * off.runtime.comm_seconds);
         assert_true(on.runtime.stall_seconds > 0 &&

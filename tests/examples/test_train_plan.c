@@ -22,7 +22,7 @@ static const char *warn(zr_tier_t tier, size_t there_bytes, size_t budget_bytes,
     options.config.device_memory_bytes = tier == ZR_TIER_DEVICE ? budget_bytes : 0;
     options.config.host_memory_bytes = tier == ZR_TIER_HOST ? budget_bytes : 0;
     plan.on_host.lack =
-        (plan_lack_t){.tier = tier, .needed_bytes = 4 * GIB, .there_bytes = there_bytes};
+        (zr_run_lack_t){.tier = tier, .needed_bytes = 4 * GIB, .there_bytes = there_bytes};
     said[0] = '\0';
     train_plan_warn(&plan, &options, &log);
     return said;

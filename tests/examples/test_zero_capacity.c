@@ -85,11 +85,11 @@ static void expect_largest(const capacity_search_t *search) {
     bool any = false;
     for (size_t i = 0; i <= search->index + 12; i++) {
         train_options_t run = search->run;
-        gpt_plan_t plan;
+        zr_run_plan_t plan;
         assert_true(capacity_family_shape(&search->options->family, i, &run.shape));
-        gpt_plan_request_t request = train_plan_request(&run, &search->its_case->hardware);
+        zr_run_request_t request = train_plan_request(&run, &search->its_case->hardware);
         request.log = (zr_log_t){.sink = drop_message, .level = ZR_LOG_ERROR};
-        if (gpt_plan(&request, &plan) != ZR_OK)
+        if (zr_run_plan(&request, &plan) != ZR_OK)
             continue;
         largest = i;
         any = true;

@@ -49,8 +49,8 @@ zr_status_t fixture_open(fixture_t *fixture, const fixture_options_t *options) {
     assert_int_equal(zr_config_resolve(&config, 1, &log), ZR_OK);
     assert_int_equal(
         zr_runtime_create(&config, fixture->comm, fixture->device, &log, &fixture->runtime), ZR_OK);
-    zr_status_t status =
-        gpt_create(fixture->runtime, &options->shape, &options->gpt, &fixture->gpt);
+    zr_status_t status = gpt_create(fixture->runtime, &options->shape, &options->gpt,
+                                    &options->activations, &fixture->gpt);
     if (status != ZR_OK)
         return status;
     fixture->n_tensors = 4 + 12 * options->shape.n_layers;

@@ -11,6 +11,7 @@
 typedef struct fixture_options {
     gpt_shape_t shape;
     gpt_options_t gpt;
+    zr_activation_options_t activations;
     zr_dtype_t dtype;
     size_t micro_batch, grad_accum;
     int n_threads;
@@ -29,7 +30,8 @@ typedef struct fixture {
     char last_error[512];
 } fixture_t;
 
-/** Up to zr_model_commit; its status and that of gpt_create are handed on, all else must succeed. */
+/** Up to zr_model_commit; its status and that of gpt_create are handed on, all else must succeed.
+ */
 zr_status_t fixture_open(fixture_t *fixture, const fixture_options_t *options);
 void fixture_close(fixture_t *fixture);
 

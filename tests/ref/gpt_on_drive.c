@@ -105,13 +105,12 @@ static zr_status_t train(int rank, zr_runtime_t *runtime, zr_model_t *gpt) {
 
 static zr_status_t build_and_train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t **gpt_p) {
     gpt_run_t *run = rank->context;
-    const gpt_options_t options = {.recompute = true,
-                                   .activations =
-                                       run->paths != NULL ? ZR_OFFLOAD_NVME : ZR_OFFLOAD_NONE,
-                                   .seed = 3,
-                                   .weight_decay = 0.1,
-                                   .most_tokens = BATCH * SEQ};
-    ZR_TRY(gpt_create(runtime, &shape, &options, gpt_p));
+    const gpt_options_t options = {.seed = 3, .weight_decay = 0.1};
+    const zr_activation_options_t activations = {.recompute = true,
+                                                 .device = run->paths != NULL ? ZR_OFFLOAD_NVME
+                                                                              : ZR_OFFLOAD_NONE,
+                                                 .most_rows = BATCH * SEQ};
+    ZR_TRY(gpt_create(runtime, &shape, &options, &activations, gpt_p));
     ZR_TRY(zr_model_commit(*gpt_p));
     ZR_TRY(train(rank->rank, runtime, *gpt_p));
     return zr_runtime_weights_xxh3(runtime, &run->hash[rank->rank]);

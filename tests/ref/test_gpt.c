@@ -96,7 +96,7 @@ TEST(test_oracle) {
                           n_threads);
             fixture_options_t options = options_of(cases[i], ZR_DTYPE_F32, n_threads);
             check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
-            options.gpt.recompute = true;
+            options.activations.recompute = true;
             check_against_oracle(&options, cases[i][5], cases[i][6], 1e-5);
             options.dtype = ZR_DTYPE_BF16; /* each gradient is rounded, some twice (wte) */
             check_against_oracle(&options, cases[i][5], cases[i][6], 5e-3);
@@ -230,7 +230,7 @@ TEST(test_recompute) {
         for (int n_threads = 1; n_threads <= 2; n_threads++) {
             fixture_options_t options = options_of(middle_shape, (zr_dtype_t)dtype, n_threads);
             fixture_options_t other = options;
-            other.gpt.recompute = true;
+            other.activations.recompute = true;
             assert_same_gradients(&options, &other);
         }
     }
@@ -250,7 +250,7 @@ TEST(test_freeze) {
         fixture_options_t other = options;
         other.gpt.freeze = lists[i];
         assert_same_gradients(&options, &other);
-        other.gpt.recompute = true;
+        other.activations.recompute = true;
         assert_same_gradients(&options, &other);
     }
 }
@@ -317,7 +317,7 @@ static void assert_same_live(const zr_tier_statistics_t *a, const zr_tier_statis
 static size_t peak_activations(bool recompute, size_t n_layers) {
     fixture_options_t options = options_of(middle_shape, ZR_DTYPE_F32, 1);
     options.shape.n_layers = n_layers;
-    options.gpt.recompute = recompute;
+    options.activations.recompute = recompute;
     fixture_t fixture;
     assert_int_equal(fixture_open(&fixture, &options), ZR_OK);
     zr_tier_statistics_t before = device_statistics(&fixture);

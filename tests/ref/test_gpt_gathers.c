@@ -30,7 +30,8 @@ static zr_status_t take_steps(zr_model_t *gpt, zr_runtime_t *runtime,
 static zr_status_t run_rank(test_rank_t *rank) {
     gathers_case_t *c = rank->context;
     const gpt_shape_t shape = {N_LAYERS, 12, 2, 5, 11};
-    gpt_options_t options = {.recompute = c->recompute, .freeze = c->freeze};
+    gpt_options_t options = {.freeze = c->freeze};
+    zr_activation_options_t activations = {.recompute = c->recompute};
     zr_config_t config = zr_config_default();
     config.stage = 3;
     config.prefetch_elems = c->prefetch_elems;
@@ -41,7 +42,7 @@ static zr_status_t run_rank(test_rank_t *rank) {
     if (status == ZR_OK)
         status = zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime);
     if (status == ZR_OK)
-        status = gpt_create(runtime, &shape, &options, &gpt);
+        status = gpt_create(runtime, &shape, &options, &activations, &gpt);
     if (status == ZR_OK)
         status = zr_model_commit(gpt);
     if (status == ZR_OK)

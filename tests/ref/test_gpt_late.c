@@ -62,15 +62,13 @@ static zr_status_t train(test_rank_t *rank, zr_runtime_t *runtime, zr_model_t *g
 static zr_status_t run_rank(test_rank_t *rank) {
     late_case_t *c = rank->context;
     const gpt_shape_t shape = {.n_layers = 3, .channels = 12, .heads = 2, .seq = 8, .vocab = VOCAB};
-    gpt_options_t options = {.recompute = c->recompute,
-                             .activations = c->activations,
-                             .seed = 3,
-                             .weight_decay = 0.1,
-                             .most_tokens = BATCH * SEQ};
+    gpt_options_t options = {.seed = 3, .weight_decay = 0.1};
+    zr_activation_options_t activations = {
+        .recompute = c->recompute, .device = c->activations, .most_rows = BATCH * SEQ};
     zr_runtime_t *runtime = NULL;
     zr_model_t *gpt = NULL;
     ZR_TRY(zr_runtime_create(&c->config, rank->comm, rank->device, &rank->log, &runtime));
-    zr_status_t status = gpt_create(runtime, &shape, &options, &gpt);
+    zr_status_t status = gpt_create(runtime, &shape, &options, &activations, &gpt);
     if (status == ZR_OK)
         status = zr_model_commit(gpt);
     if (status == ZR_OK)
@@ -142,7 +140,7 @@ static zr_status_t run_in_part(test_rank_t *rank) {
     config.grad_accum = 1;
     make_tokens(0, 1, tokens);
     ZR_TRY(zr_runtime_create(&config, rank->comm, rank->device, &rank->log, &runtime));
-    zr_status_t status = gpt_create(runtime, &shape, &options, &gpt);
+    zr_status_t status = gpt_create(runtime, &shape, &options, NULL, &gpt);
     if (status == ZR_OK)
         status = zr_model_commit(gpt);
     if (status == ZR_OK)

@@ -4,7 +4,7 @@
  */
 #include <sys/resource.h>
 
-#include "examples/plan/simulate.h"
+#include "examples/models/gpt2/gpt.h"
 #include "tests/common/kept_log.h"
 #include "tests/common/test.h"
 
@@ -36,17 +36,23 @@ static zr_hardware_t cluster(void) {
     return hardware;
 }
 
-static gpt_plan_request_t request_of(const char *model, int stage, int n_ranks) {
+static gpt_shape_t shape_of(const char *model) {
     char error[256];
-    gpt_plan_request_t request = {.options = {.recompute = true, .seed = 1},
-                                  .config = zr_config_default(),
-                                  .n_steps = 3,
-                                  .n_ranks = n_ranks,
-                                  .sums = ZR_SUM_ANY,
-                                  .hardware = cluster(),
-                                  .log = {.sink = drop_message, .level = ZR_LOG_ERROR}};
-    assert_true(gpt_shape_parse(model, &request.shape, error, sizeof(error)));
-    request.seq = request.shape.seq;
+    gpt_shape_t shape;
+    assert_true(gpt_shape_parse(model, &shape, error, sizeof(error)));
+    return shape;
+}
+
+static zr_run_request_t request_of(const gpt_shape_t *shape, int stage, int n_ranks) {
+    zr_run_request_t request = {.model = gpt_maker(shape, &(gpt_options_t){.seed = 1}),
+                                .recompute = true,
+                                .config = zr_config_default(),
+                                .n_steps = 3,
+                                .n_ranks = n_ranks,
+                                .sums = ZR_SUM_ANY,
+                                .hardware = cluster(),
+                                .log = {.sink = drop_message, .level = ZR_LOG_ERROR}};
+    request.seq = shape->seq;
     request.config.stage = stage;
     request.config.dtype = ZR_DTYPE_BF16;
     request.config.plan_memory = true;
@@ -55,9 +61,9 @@ static gpt_plan_request_t request_of(const char *model, int stage, int n_ranks) 
     return request;
 }
 
-static double step_seconds(const gpt_plan_request_t *request) {
-    gpt_plan_t plan;
-    assert_int_equal(gpt_plan(request, &plan), ZR_OK);
+static double step_seconds(const zr_run_request_t *request) {
+    zr_run_plan_t plan;
+    assert_int_equal(zr_run_plan(request, &plan), ZR_OK);
     assert_true(plan.step_seconds > 0.0);
     return plan.step_seconds;
 }
@@ -68,11 +74,12 @@ TEST(test_memory_of_planning) {
     for (int stage = 0; stage <= 3; stage++) {
         for (int optimizer = 0; optimizer <= 2; optimizer++) {
             for (int params = 0; params <= (stage == 3 ? 2 : 0); params++) {
-                gpt_plan_request_t request = request_of("gpt3-175b", stage, 1024);
-                gpt_plan_t plan;
+                gpt_shape_t shape = shape_of("gpt3-175b");
+                zr_run_request_t request = request_of(&shape, stage, 1024);
+                zr_run_plan_t plan;
                 request.config.offload_optimizer.device = (zr_offload_device_t)optimizer;
                 request.config.offload_param.device = (zr_offload_device_t)params;
-                zr_status_t status = gpt_plan(&request, &plan);
+                zr_status_t status = zr_run_plan(&request, &plan);
                 assert_true(status == (stage == 3 ? ZR_OK : ZR_ERR_BUDGET));
                 n_fitted += status == ZR_OK;
             }
@@ -80,16 +87,16 @@ TEST(test_memory_of_planning) {
     }
     assert_int_equal(n_fitted, 9);
     /* One rank alone, with 2 TB of state on its drives and 350 GB of parameters. */
-    gpt_plan_request_t request = request_of("gpt3-175b", 3, 1);
+    gpt_shape_t shape = shape_of("gpt3-175b");
+    zr_run_request_t request = request_of(&shape, 3, 1);
     request.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
     request.config.offload_optimizer.gradients = ZR_OFFLOAD_CPU;
     request.config.offload_param.device = ZR_OFFLOAD_NVME;
     request.config.offload_param.buffer_elems = (size_t)1 << 26;
-    gpt_plan_t plan;
-    assert_int_equal(gpt_plan(&request, &plan), ZR_OK);
-    assert_true(plan.nvme_bytes >= 14 * gpt_n_params(&request.shape));
-    assert_true(plan.tiers[ZR_TIER_HOST].by_tag[ZR_TAG_GRADIENTS].peak >=
-                2 * gpt_n_params(&request.shape));
+    zr_run_plan_t plan;
+    assert_int_equal(zr_run_plan(&request, &plan), ZR_OK);
+    assert_true(plan.nvme_bytes >= 14 * gpt_n_params(&shape));
+    assert_true(plan.tiers[ZR_TIER_HOST].by_tag[ZR_TAG_GRADIENTS].peak >= 2 * gpt_n_params(&shape));
     struct rusage usage;
     assert_int_equal(getrusage(RUSAGE_SELF, &usage), 0);
 #if !defined(__SANITIZE_ADDRESS__)
@@ -98,19 +105,19 @@ TEST(test_memory_of_planning) {
 }
 
 TEST(test_times) {
-    gpt_plan_request_t request = request_of("gpt3-13b", 3, 64);
+    gpt_shape_t shape = shape_of("gpt3-13b");
+    zr_run_request_t request = request_of(&shape, 3, 64);
     double seconds = step_seconds(&request);
     assert_true(step_seconds(&request) == seconds);
     /* At least what its operations take, and its bytes between nodes, whichever is more. */
-    double operations =
-        (double)request.seq * gpt_flops_per_token(&request.shape, request.seq) / 3.0 * 4.0;
-    double moved = 3.0 * 2.0 * (double)gpt_n_params(&request.shape) * 63.0 / 64.0;
+    double operations = (double)request.seq * gpt_flops_per_token(&shape, request.seq) / 3.0 * 4.0;
+    double moved = 3.0 * 2.0 * (double)gpt_n_params(&shape) * 63.0 / 64.0;
     double compute = operations / 400e12, network = moved / 200e9;
     assert_true(seconds > compute && seconds > network);
     assert_true(seconds < compute + network + 0.5 * (compute + network));
 
     /* In rank order, each of a node's 8 ranks sends its gradients to the 56 of other nodes. */
-    double scattered = 2.0 * (double)gpt_n_params(&request.shape) * 8.0 * 56.0 / 64.0;
+    double scattered = 2.0 * (double)gpt_n_params(&shape) * 8.0 * 56.0 / 64.0;
     request.sums = ZR_SUM_RANK_ORDER;
     double in_order = step_seconds(&request);
     assert_true(in_order > moved / 200e9 * 2.0 / 3.0 + scattered / 200e9);
@@ -120,7 +127,7 @@ TEST(test_times) {
     request.config.overlap_comm = false; /* nothing beside anything else */
     double apart = step_seconds(&request);
     assert_true(apart > compute + network && apart > seconds);
-    request = request_of("gpt3-13b", 3, 64);
+    request = request_of(&shape, 3, 64);
     request.hardware.between_nodes.bytes_per_s = 25e9; /* slow links between nodes */
     double slow = step_seconds(&request);
     assert_true(slow > moved / 25e9 && slow > 2.0 * seconds);
@@ -128,12 +135,12 @@ TEST(test_times) {
     assert_true(step_seconds(&request) < slow / 2.0);
 
     /* State on the host costs its way over the link and the update there; on drives, more. */
-    request = request_of("gpt3-13b", 3, 64);
+    request = request_of(&shape, 3, 64);
     request.config.offload_optimizer.device = ZR_OFFLOAD_CPU;
     double on_host = step_seconds(&request);
     request.config.offload_optimizer.device = ZR_OFFLOAD_NVME;
     double on_drives = step_seconds(&request);
-    double elems = (double)gpt_n_params(&request.shape) / 64.0;
+    double elems = (double)gpt_n_params(&shape) / 64.0;
     assert_true(on_host > seconds + 28.0 * elems / 30e9 / 2.0);
     assert_true(on_drives > seconds + 12.0 * elems / 1e9);
     assert_true(on_drives > on_host);

@@ -38,6 +38,7 @@ typedef struct sim_case {
     uint64_t seed;
     gpt_shape_t shape;
     gpt_options_t model;
+    bool recompute;
     zr_config_t config;
     zr_offload_device_t activations;
     size_t b, t;
@@ -69,10 +70,9 @@ static zr_status_t train(const sim_case_t *c, zr_runtime_t *runtime, zr_model_t 
 
 static zr_status_t build_and_train(const sim_case_t *c, zr_runtime_t *runtime, zr_model_t **gpt_p,
                                    used_t *used) {
-    gpt_options_t options = c->model;
-    options.activations = c->activations;
-    options.most_tokens = c->b * c->t;
-    ZR_TRY(gpt_create(runtime, &c->shape, &options, gpt_p));
+    zr_activation_options_t activations = {
+        .recompute = c->recompute, .device = c->activations, .most_rows = c->b * c->t};
+    ZR_TRY(gpt_create(runtime, &c->shape, &c->model, &activations, gpt_p));
     ZR_TRY(zr_model_commit(*gpt_p));
     return train(c, runtime, *gpt_p, used);
 }
@@ -213,11 +213,10 @@ static sim_case_t choose(uint64_t seed) {
     choose_config(&dice, &c);
     if (c.n_ranks % 2 == 0 && throw(&dice, 2))
         c.config.shard_group_size = c.n_ranks / 2;
-    c.model = (gpt_options_t){.recompute = throw(&dice, 2),
-                              .seed = seed,
-                              .freeze = throw(&dice, 4) ? NULL : "wte,h.0.mlp",
-                              .weight_decay = 0.1};
-    if (c.model.recompute)
+    c.recompute = throw(&dice, 2);
+    c.model = (gpt_options_t){
+        .seed = seed, .freeze = throw(&dice, 4) ? NULL : "wte,h.0.mlp", .weight_decay = 0.1};
+    if (c.recompute)
         c.activations = (zr_offload_device_t) throw(&dice, 3);
     if (throw(&dice, 4) == 0) /* often too little */
         c.config.device_memory_bytes = (size_t)100000 << throw(&dice, 4);
@@ -236,7 +235,7 @@ static void describe(const sim_case_t *c) {
                   "recompute %d, optimizer %d (gradients %d), params %d, activations %d, plan %d, "
                   "%zu layers, %zu channels\n",
                   c->seed, c->n_ranks, o->stage, zr_dtype_name(o->dtype), o->grad_accum,
-                  c->model.recompute, (int)o->offload_optimizer.device,
+                  c->recompute, (int)o->offload_optimizer.device,
                   (int)o->offload_optimizer.gradients, (int)o->offload_param.device,
                   (int)c->activations, o->plan_memory, c->shape.n_layers, c->shape.channels);
 }

@@ -91,7 +91,7 @@ TEST(test_initial_values) {
 
 static void check_losses(bool recompute, int n_threads) {
     fixture_options_t options = options_of_reference();
-    options.gpt.recompute = recompute;
+    options.activations.recompute = recompute;
     options.n_threads = n_threads;
     fixture_t fixture;
     assert_int_equal(fixture_open(&fixture, &options), ZR_OK);

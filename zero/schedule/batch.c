@@ -99,7 +99,7 @@ static zr_status_t upload(zr_model_t *model, zr_flight_t *flight, size_t index, 
 zr_status_t zr_flight_begin(zr_model_t *model, zr_flight_t *flight, const zr_host_batch_t *batch) {
     const zr_model_options_t *options = &model->options;
     size_t rows = batch->n_sequences * batch->seq, staging_bytes = 0, offset_bytes = 0;
-    size_t most = options->most_rows > rows ? options->most_rows : rows;
+    size_t most = options->activations.most_rows > rows ? options->activations.most_rows : rows;
     flight->has_begun = true;
     flight->batch =
         (zr_batch_t){.n_sequences = batch->n_sequences, .seq = batch->seq, .rows = rows};

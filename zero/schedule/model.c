@@ -70,8 +70,9 @@ static zr_status_t check_options(const zr_model_options_t *options, const zr_log
                            input->elem_bytes,
                            input->n_values != 0 ? ": those with n_values have 4" : "");
     }
-    if (options->activations != ZR_OFFLOAD_NONE &&
-        (!options->recompute || options->most_rows == 0 || options->x_row_bytes == 0))
+    const zr_activation_options_t *activations = &options->activations;
+    if (activations->device != ZR_OFFLOAD_NONE &&
+        (!activations->recompute || activations->most_rows == 0 || options->x_row_bytes == 0))
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "activations can be offloaded with recompute only, and where their largest "
                        "size is known (most_rows, x_row_bytes)");
@@ -277,6 +278,13 @@ size_t zr_model_n_blocks(const zr_model_t *model) {
     return model->n_blocks;
 }
 
+size_t zr_model_input_bytes(const zr_model_t *model, size_t rows) {
+    size_t elem_bytes = 0;
+    for (size_t i = 0; i < model->options.n_inputs; i++)
+        elem_bytes += model->options.inputs[i].elem_bytes;
+    return rows * elem_bytes;
+}
+
 zr_runtime_t *zr_model_runtime(const zr_model_t *model) {
     return model->runtime;
 }
@@ -328,27 +336,28 @@ static zr_status_t plan_stash(zr_model_t *model) {
     const zr_model_options_t *options = &model->options;
     const char *kind = "block";
     size_t n_slots = 0, slot_bytes, need;
-    if (options->activations != ZR_OFFLOAD_NONE)
+    if (options->activations.device != ZR_OFFLOAD_NONE)
         n_slots = number_slots(model, &kind);
     if (n_slots == 0)
         return ZR_OK;
     snprintf(model->stash_name, sizeof(model->stash_name), "inputs of %s",
              zr_count_text(n_slots, kind).text);
-    if (__builtin_mul_overflow(options->most_rows, options->x_row_bytes, &slot_bytes) ||
+    if (__builtin_mul_overflow(options->activations.most_rows, options->x_row_bytes, &slot_bytes) ||
         __builtin_mul_overflow(slot_bytes, n_slots, &need) || need > SIZE_MAX / 16)
         return zr_fail(model->log, ZR_ERR_ARGUMENT, "%s for %s are more than memory can hold",
-                       model->stash_name, zr_count_text(options->most_rows, "token").text);
+                       model->stash_name,
+                       zr_count_text(options->activations.most_rows, "token").text);
     model->stash_options = (zr_stash_options_t){
         .log = *model->log,
         .allocator = model->allocator,
         .device = model->device,
-        .tier = options->activations == ZR_OFFLOAD_CPU ? ZR_TIER_HOST : ZR_TIER_NVME,
+        .tier = options->activations.device == ZR_OFFLOAD_CPU ? ZR_TIER_HOST : ZR_TIER_NVME,
         .n_slots = n_slots,
         .slot_bytes = slot_bytes,
         .name = "inputs of layers",
         .tag = ZR_TAG_ACTIVATIONS,
         .lifetime = ZR_LIFETIME_MICRO_BATCH};
-    return options->activations == ZR_OFFLOAD_NVME ? declare_extents(model) : ZR_OK;
+    return options->activations.device == ZR_OFFLOAD_NVME ? declare_extents(model) : ZR_OK;
 }
 
 /* ---- commit ---------------------------------------------------------------------------------- */

@@ -154,6 +154,16 @@ typedef struct zr_input_desc {
     size_t n_values; /* 0; or the elements are int32_t, each in [0, n_values), which is checked */
 } zr_input_desc_t;
 
+/** How activations are held until backward: what a run chooses, and what plans try. */
+typedef struct zr_activation_options {
+    bool recompute;             /* of blocks that can be recomputed, only x is kept */
+    zr_offload_device_t device; /* where the x of those waits for backward; but on the device it
+                                   needs recompute and most_rows */
+    size_t most_rows;  /* of the largest micro-batch there will be; 0: each needs what it needs */
+    size_t least_rows; /* of the smallest, for blocks whose kernels take a workspace that is enough
+                          for any in between; 0: as each needs it */
+} zr_activation_options_t;
+
 typedef struct zr_model_options {
     const void *shape; /* [shape_bytes] copied; handed to all blocks */
     size_t shape_bytes;
@@ -164,12 +174,24 @@ typedef struct zr_model_options {
     double weight_decay; /* of matrices; vectors have none */
     const char *freeze;  /* parameters to freeze, with commas between, by name or by the part of it
                             before a dot ("wte,h.0"); NULL: none. Copied */
-    bool recompute;      /* of blocks that can be recomputed, only x is kept */
-    zr_offload_device_t activations; /* where the x of those waits for backward; needs recompute */
-    size_t x_row_bytes;              /* of what waits there: of a row, at most */
-    size_t most_rows; /* of the largest micro-batch there will be; 0: each needs what it needs. What
-                         waits elsewhere than on the device has to be known */
+    zr_activation_options_t activations;
+    size_t x_row_bytes; /* of what waits there: of a row, at most */
 } zr_model_options_t;
+
+/** Bytes that a maker has for what it makes a model of. */
+#define ZR_MODEL_MAKER_BYTES 256
+
+/** A model that can be made on any runtime: what is planned, searched for, and trained. */
+typedef struct zr_model_maker {
+    /**
+     * zr_model_create and zr_model_add, on a runtime that is not committed.
+     *
+     * @param context  of this maker: the model's sizes, say
+     */
+    zr_status_t (*make)(const void *context, zr_runtime_t *runtime,
+                        const zr_activation_options_t *activations, zr_model_t **model_p);
+    uint64_t context[ZR_MODEL_MAKER_BYTES / sizeof(uint64_t)]; /* copied with the maker */
+} zr_model_maker_t;
 
 /**
  * Make an empty model on a runtime that is not committed yet.
@@ -235,6 +257,8 @@ ZR_NODISCARD zr_status_t zr_model_take_loss(zr_model_t *model, double *loss_p);
 /** What activations that wait elsewhere took; false, and nothing is set: none do. */
 bool zr_model_activations_statistics(const zr_model_t *model, zr_stash_statistics_t *statistics_p);
 
+/** Bytes of all inputs of a micro-batch of so many rows. */
+size_t zr_model_input_bytes(const zr_model_t *model, size_t rows);
 /** How many blocks it has. */
 size_t zr_model_n_blocks(const zr_model_t *model);
 zr_runtime_t *zr_model_runtime(const zr_model_t *model);

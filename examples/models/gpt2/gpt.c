@@ -6,6 +6,7 @@
 #include "examples/models/gpt2/gpt.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "examples/models/gpt2/internal.h"
 
@@ -237,10 +238,13 @@ static zr_status_t check_shape(const gpt_shape_t *shape, const zr_log_t *log) {
 }
 
 zr_status_t gpt_create(zr_runtime_t *runtime, const gpt_shape_t *shape,
-                       const gpt_options_t *options, zr_model_t **model_p) {
+                       const gpt_options_t *options, const zr_activation_options_t *activations,
+                       zr_model_t **model_p) {
+    const zr_activation_options_t kept = {0};
+    activations = activations != NULL ? activations : &kept;
     ZR_TRY(check_shape(shape, zr_runtime_log(runtime)));
-    gpt_model_t own = {.shape = *shape, .most_rows = options->most_tokens};
-    ZR_TRY(part_types_of(runtime, options->least_tokens, &own.types));
+    gpt_model_t own = {.shape = *shape, .most_rows = activations->most_rows};
+    ZR_TRY(part_types_of(runtime, activations->least_rows, &own.types));
     zr_model_options_t model_options = {
         .shape = &own,
         .shape_bytes = sizeof(own),
@@ -251,10 +255,8 @@ zr_status_t gpt_create(zr_runtime_t *runtime, const gpt_shape_t *shape,
         .seed = options->seed,
         .weight_decay = options->weight_decay,
         .freeze = options->freeze,
-        .recompute = options->recompute,
-        .activations = options->activations,
-        .x_row_bytes = shape->channels * zr_dtype_size(own.types.activation_dtype),
-        .most_rows = options->most_tokens};
+        .activations = *activations,
+        .x_row_bytes = shape->channels * zr_dtype_size(own.types.activation_dtype)};
     zr_model_t *model = NULL;
     ZR_TRY(zr_model_create(runtime, &model_options, &model));
     zr_status_t status = add_blocks(model, shape->n_layers);
@@ -263,6 +265,26 @@ zr_status_t gpt_create(zr_runtime_t *runtime, const gpt_shape_t *shape,
     else
         zr_model_destroy(&model);
     return status;
+}
+
+/* What a maker's context holds. */
+typedef struct gpt_made {
+    gpt_shape_t shape;
+    gpt_options_t options;
+} gpt_made_t;
+_Static_assert(sizeof(gpt_made_t) <= ZR_MODEL_MAKER_BYTES, "a maker holds a model's sizes");
+
+static zr_status_t make(const void *context, zr_runtime_t *runtime,
+                        const zr_activation_options_t *activations, zr_model_t **model_p) {
+    const gpt_made_t *made = context;
+    return gpt_create(runtime, &made->shape, &made->options, activations, model_p);
+}
+
+zr_model_maker_t gpt_maker(const gpt_shape_t *shape, const gpt_options_t *options) {
+    zr_model_maker_t maker = {.make = make};
+    gpt_made_t made = {*shape, *options};
+    memcpy(maker.context, &made, sizeof(made));
+    return maker;
 }
 
 static zr_host_batch_t make_batch(const int32_t *tokens, const int32_t *targets, size_t b,

@@ -31,18 +31,10 @@ typedef struct gpt_shape {
 } gpt_shape_t;
 
 typedef struct gpt_options {
-    bool recompute; /* keep only each layer's input, compute the rest again in backward */
-    zr_offload_device_t activations; /* where those inputs wait for backward; elsewhere than on the
-                            device they need recompute and most_tokens */
-    uint64_t seed;                   /* of the initial weights */
+    uint64_t seed;       /* of the initial weights */
     const char *freeze;  /* comma-separated parameters to freeze, by name or by the part of it
-                            before a dot ("wte,h.0"); NULL: none. Copied */
+                            before a dot ("wte,h.0"); NULL: none. Borrowed for calls */
     double weight_decay; /* of matrices; vectors have none */
-    size_t most_tokens;  /* of the largest micro-batch there will be, b t: what others need memory
-                            for is cut as its is, so that none needs more; 0: each for itself */
-    size_t least_tokens; /* of the smallest: what its products take a workspace for, those of larger
-                            ones take one for, too, so that all can follow one plan of memory; 0: as
-                            each needs it */
 } gpt_options_t;
 
 /**
@@ -85,11 +77,18 @@ double gpt_flops_per_token(const gpt_shape_t *shape, size_t t);
  *
  * @param runtime  borrowed until zr_model_destroy
  * @param shape    copied
+ * @param activations  how they are held; NULL: all are kept on the device
  * @return ZR_OK; ZR_ERR_ARGUMENT also when the activations' place needs recompute; ZR_ERR_MEMORY;
  *         ZR_ERR_UNSUPPORTED when the device has no kernels for it
  */
 ZR_NODISCARD zr_status_t gpt_create(zr_runtime_t *runtime, const gpt_shape_t *shape,
-                                    const gpt_options_t *options, zr_model_t **model_p);
+                                    const gpt_options_t *options,
+                                    const zr_activation_options_t *activations,
+                                    zr_model_t **model_p);
+
+/** gpt_create with this shape and these options, for plans; options->freeze is borrowed for as long
+ * as it is used. */
+zr_model_maker_t gpt_maker(const gpt_shape_t *shape, const gpt_options_t *options);
 
 /**
  * zr_model_train of one micro-batch.

@@ -44,7 +44,7 @@ static zr_status_t open_model(model_t *model, const char *path) {
     ZR_TRY(zr_comm_create_threads(1, NULL, &model->comm));
     ZR_TRY(zr_device_open("host", &device, &model->device));
     ZR_TRY(zr_runtime_create(&config, model->comm, model->device, &model->log, &model->runtime));
-    ZR_TRY(gpt_create(model->runtime, &model->shape, &options, &model->gpt));
+    ZR_TRY(gpt_create(model->runtime, &model->shape, &options, NULL, &model->gpt));
     ZR_TRY(zr_runtime_restore(model->runtime, model->checkpoint));
     return zr_model_commit(model->gpt);
 }

@@ -220,10 +220,10 @@ zr_status_t own_model_create(zr_runtime_t *runtime, const own_options_t *options
         .n_inputs = 2,
         .seed = 11,
         .freeze = options->freeze,
-        .recompute = options->recompute,
-        .activations = options->activations,
-        .x_row_bytes = W * sizeof(float),
-        .most_rows = options->most_rows};
+        .activations = {.recompute = options->recompute,
+                        .device = options->activations,
+                        .most_rows = options->most_rows},
+        .x_row_bytes = W * sizeof(float)};
     ZR_TRY(zr_model_create(runtime, &model_options, model_p));
     return add_blocks(*model_p, options->n_mids);
 }

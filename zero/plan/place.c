@@ -1,5 +1,5 @@
 /*
- * Choosing a placement: see plan_auto.h.
+ * Choosing a placement: see run_search.h.
  *
  * Two questions are asked of a plan, each by itself: does the device hold it, whatever the host
  * has to, and does the host. What can be moved down is ordered, and more of it always helps, so the
@@ -7,20 +7,18 @@
  * device's budget alone, and the second of the memory, too: that both together fit into it. What is
  * moved from the device to the host helps there nothing, so it goes to drives.
  */
-#include "examples/plan/auto.h"
+#include "zero/plan/run_search.h"
 
 #include <stdio.h>
-
-#include "examples/train/plan.h"
 
 #define N_SHARES 256 /* a fraction is found to 1 of so many */
 
 typedef struct search {
-    train_options_t *run;
+    zr_run_request_t *run; /* whose config is turned */
+    const zr_run_open_t *open;
     const zr_log_t *log;
-    gpt_plan_request_t request; /* but for its placement and its budgets */
-    size_t state_elems;         /* parameters whose state a rank has */
-    size_t param_elems;         /* of its shards */
+    size_t state_elems; /* parameters whose state a rank has */
+    size_t param_elems; /* of its shards */
     size_t n_plans;
     char message[512]; /* the first error of the last plan */
 } search_t;
@@ -46,14 +44,13 @@ typedef enum question {
 } question_t;
 
 static bool is_one_memory(const search_t *search) {
-    return search->request.hardware.kind == ZR_HARDWARE_HOST;
+    return search->run->hardware.kind == ZR_HARDWARE_HOST;
 }
 
 static zr_status_t fits(search_t *search, question_t question, bool *fits_p) {
-    gpt_plan_t plan;
-    gpt_plan_request_t request = search->request;
+    zr_run_plan_t plan;
+    zr_run_request_t request = *search->run;
     zr_config_t *config = &request.config;
-    *config = search->run->config;
     request.log = (zr_log_t){.sink = keep_first, .context = search, .level = ZR_LOG_ERROR};
     search->message[0] = '\0';
     if ((question & OF_DEVICE) == 0)
@@ -61,10 +58,10 @@ static zr_status_t fits(search_t *search, question_t question, bool *fits_p) {
     if ((question & OF_HOST_BUDGET) == 0)
         config->host_memory_bytes = ZR_CONFIG_NO_BUDGET;
     if ((question & OF_MEMORY) == 0 && is_one_memory(search))
-        request.hardware.host_memory_bytes = PLAN_ENOUGH_BYTES;
+        request.hardware.host_memory_bytes = ZR_RUN_ENOUGH_BYTES;
     config->nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
     search->n_plans++;
-    zr_status_t status = gpt_plan(&request, &plan);
+    zr_status_t status = zr_run_plan(&request, &plan);
     *fits_p = status == ZR_OK;
     size_t all = plan.size.trainable_padded_elems;
     size_t n_shards = (size_t)zr_config_n_shards(config, request.n_ranks);
@@ -130,39 +127,39 @@ static zr_status_t turn_down(search_t *search, turn_fn turn, question_t question
  */
 
 static zr_status_t relieve_device(search_t *search, bool *fits_p) {
-    train_options_t *o = search->run;
+    zr_config_t *config = &search->run->config;
     ZR_TRY(fits(search, OF_DEVICE, fits_p));
-    if (!*fits_p && o->auto_optimizer) {
-        o->config.offload_optimizer.device = ZR_OFFLOAD_CPU;
+    if (!*fits_p && search->open->optimizer) {
+        config->offload_optimizer.device = ZR_OFFLOAD_CPU;
         ZR_TRY(turn_down(search, turn_state_ratio, OF_DEVICE, fits_p));
     }
-    if (!*fits_p && o->auto_params) {
-        o->config.offload_param.device = ZR_OFFLOAD_CPU;
+    if (!*fits_p && search->open->params) {
+        config->offload_param.device = ZR_OFFLOAD_CPU;
         ZR_TRY(turn_down(search, turn_params_ratio, OF_DEVICE, fits_p));
     }
     return ZR_OK;
 }
 
 static zr_status_t relieve_host(search_t *search, bool *fits_p) {
-    train_options_t *o = search->run;
-    zr_offload_options_t *state = &o->config.offload_optimizer;
-    zr_offload_param_options_t *params = &o->config.offload_param;
+    zr_config_t *config = &search->run->config;
+    zr_offload_options_t *state = &config->offload_optimizer;
+    zr_offload_param_options_t *params = &config->offload_param;
     ZR_TRY(fits(search, OF_HOST, fits_p));
-    if (o->config.nvme.paths[0] == '\0')
+    if (config->nvme.paths[0] == '\0')
         return ZR_OK;
-    if (!*fits_p && o->auto_optimizer && state->device == ZR_OFFLOAD_CPU) {
+    if (!*fits_p && search->open->optimizer && state->device == ZR_OFFLOAD_CPU) {
         state->device = ZR_OFFLOAD_NVME;
         ZR_TRY(turn_down(search, turn_state_in_host, OF_HOST, fits_p));
     }
-    if (!*fits_p && o->auto_optimizer && is_one_memory(search)) {
+    if (!*fits_p && search->open->optimizer && is_one_memory(search)) {
         state->device = ZR_OFFLOAD_NVME; /* also what the device's budget has room for */
         ZR_TRY(turn_down(search, turn_state_ratio, OF_BOTH, fits_p));
     }
-    if (!*fits_p && o->auto_params && params->device == ZR_OFFLOAD_CPU) {
+    if (!*fits_p && search->open->params && params->device == ZR_OFFLOAD_CPU) {
         params->device = ZR_OFFLOAD_NVME;
         ZR_TRY(turn_down(search, turn_params_in_host, OF_HOST, fits_p));
     }
-    if (!*fits_p && o->auto_params && is_one_memory(search)) {
+    if (!*fits_p && search->open->params && is_one_memory(search)) {
         params->device = ZR_OFFLOAD_NVME;
         ZR_TRY(turn_down(search, turn_params_ratio, OF_BOTH, fits_p));
     }
@@ -171,12 +168,12 @@ static zr_status_t relieve_host(search_t *search, bool *fits_p) {
 
 static void reset(search_t *search) {
     zr_config_t *config = &search->run->config;
-    if (search->run->auto_optimizer) {
+    if (search->open->optimizer) {
         config->offload_optimizer.device = ZR_OFFLOAD_NONE;
         config->offload_optimizer.ratio = 1;
         config->offload_optimizer.max_in_cpu_elems = 0;
     }
-    if (search->run->auto_params) {
+    if (search->open->params) {
         config->offload_param.device = ZR_OFFLOAD_NONE;
         config->offload_param.ratio = 1;
         config->offload_param.max_in_cpu_elems = 0;
@@ -197,7 +194,7 @@ static zr_status_t place(search_t *search, bool *fits_p) {
 static zr_status_t place_state_first(search_t *search, bool *fits_p) {
     zr_config_t *config = &search->run->config;
     *fits_p = false;
-    if (!search->run->auto_optimizer || !search->run->auto_params || config->nvme.paths[0] == '\0')
+    if (!search->open->optimizer || !search->open->params || config->nvme.paths[0] == '\0')
         return ZR_OK;
     reset(search);
     config->offload_optimizer.device = config->offload_param.device = ZR_OFFLOAD_NVME;
@@ -209,12 +206,12 @@ static zr_status_t place_state_first(search_t *search, bool *fits_p) {
 static zr_status_t place_gradients_last(search_t *search, bool *fits_p) {
     zr_config_t *config = &search->run->config;
     *fits_p = false;
-    if (config->nvme.paths[0] == '\0' && search->run->auto_optimizer)
+    if (config->nvme.paths[0] == '\0' && search->open->optimizer)
         return ZR_OK;
     reset(search);
-    if (search->run->auto_optimizer)
+    if (search->open->optimizer)
         config->offload_optimizer.device = ZR_OFFLOAD_NVME;
-    if (search->run->auto_params && config->stage == 3)
+    if (search->open->params && config->stage == 3)
         config->offload_param.device = ZR_OFFLOAD_NVME;
     ZR_TRY(turn_down(search, turn_gradients_up, OF_HOST, fits_p));
     ZR_TRY(*fits_p ? fits(search, OF_DEVICE, fits_p) : ZR_OK);
@@ -226,7 +223,7 @@ static zr_status_t place_gradients_last(search_t *search, bool *fits_p) {
 /* Gradients go with their state, unless only the device has room for them. */
 static zr_status_t choose(search_t *search) {
     zr_offload_options_t *state = &search->run->config.offload_optimizer;
-    bool is_free = search->run->gradients_given == NULL && search->run->config.stage >= 2;
+    bool is_free = search->open->gradients && search->run->config.stage >= 2;
     bool found = false;
     ZR_TRY(place(search, &found));
     if (found || !is_free)
@@ -242,20 +239,17 @@ static zr_status_t choose(search_t *search) {
     return found ? ZR_OK : place(search, &found);
 }
 
-zr_status_t plan_auto_gradients(train_options_t *run, const zr_hardware_t *hardware,
-                                const zr_log_t *log, size_t *n_plans_p) {
+zr_status_t zr_run_place_gradients(zr_run_request_t *run, const zr_log_t *log, size_t *n_plans_p) {
     search_t search = {.run = run, .log = log};
     bool found = false;
-    search.request = train_plan_request(run, hardware);
     ZR_TRY(turn_down(&search, turn_gradients_up, OF_HOST, &found));
     *n_plans_p += search.n_plans;
     return ZR_OK;
 }
 
-zr_status_t plan_auto_place(train_options_t *run, const zr_hardware_t *hardware,
-                            const zr_log_t *log, size_t *n_plans_p) {
-    search_t search = {.run = run, .log = log};
-    search.request = train_plan_request(run, hardware);
+zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open, const zr_log_t *log,
+                         size_t *n_plans_p) {
+    search_t search = {.run = run, .open = open, .log = log};
     /* Room on the device is for what stays there, not for updates of what does not. */
     if (run->config.offload_optimizer.update_on == ZR_UPDATE_ON_FASTER)
         run->config.offload_optimizer.update_on = ZR_UPDATE_ON_HOST;

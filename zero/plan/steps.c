@@ -1,5 +1,5 @@
-/* Choosing the steps that are simulated: see gpt_plan_steps.h. */
-#include "examples/plan/steps.h"
+/* Choosing the steps that are simulated. */
+#include "zero/plan/steps_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,10 @@
  */
 #define MOST_LOOKED_AT ((size_t)1 << 20)
 
-bool gpt_plan_steps_create(const gpt_plan_request_t *request, gpt_plan_steps_t *steps_p) {
+bool zr_run_steps_create(const zr_run_request_t *request, size_t n_blocks,
+                         zr_run_steps_t *steps_p) {
     size_t n = request->config.grad_accum;
-    *steps_p = (gpt_plan_steps_t){.request = request};
+    *steps_p = (zr_run_steps_t){.request = request, .n_blocks = n_blocks};
     if (request->lengths == NULL)
         return true;
     steps_p->now = calloc(3 * n, sizeof(*steps_p->now));
@@ -23,13 +24,13 @@ bool gpt_plan_steps_create(const gpt_plan_request_t *request, gpt_plan_steps_t *
     return true;
 }
 
-void gpt_plan_steps_clear(gpt_plan_steps_t *steps) {
+void zr_run_steps_clear(zr_run_steps_t *steps) {
     free(steps->now);
     free(steps->reach);
-    *steps = (gpt_plan_steps_t){0};
+    *steps = (zr_run_steps_t){0};
 }
 
-size_t gpt_plan_steps_length(const gpt_plan_steps_t *steps, size_t micro_batch) {
+size_t zr_run_steps_length(const zr_run_steps_t *steps, size_t micro_batch) {
     return steps->now != NULL ? steps->now[micro_batch] : steps->request->seq;
 }
 
@@ -48,7 +49,7 @@ static bool is_within(const uint32_t *lengths, const uint32_t *limits, size_t n)
 }
 
 /* Whether none can be longer than those that were left out. */
-static bool are_longest(const gpt_plan_steps_t *steps) {
+static bool are_longest(const zr_run_steps_t *steps) {
     for (size_t i = 0; i < steps->request->config.grad_accum; i++)
         if (steps->left_out[i] < steps->request->seq)
             return false;
@@ -64,8 +65,8 @@ static size_t place_of(size_t micro_batch, size_t n_of_run, size_t n_places) {
 
 /* Those of the run's next step. False: it is not looked at, nor is any behind it, and all of them
  * are alike. */
-static bool draw(gpt_plan_steps_t *steps) {
-    const gpt_plan_lengths_t *lengths = steps->request->lengths;
+static bool draw(zr_run_steps_t *steps) {
+    const zr_run_lengths_t *lengths = steps->request->lengths;
     size_t n_places = steps->request->config.grad_accum, n = lengths->grad_accum;
     bool looks = steps->n_looked_at + n <= MOST_LOOKED_AT;
     for (size_t i = 0; i < n_places; i++)
@@ -80,7 +81,7 @@ static bool draw(gpt_plan_steps_t *steps) {
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static bool is_reached(const gpt_plan_steps_t *steps) {
+static bool is_reached(const zr_run_steps_t *steps) {
     for (size_t i = 0; i < steps->request->config.grad_accum; i++)
         if (steps->now[i] < steps->reach[i].least || steps->now[i] > steps->reach[i].most)
             return false;
@@ -88,7 +89,7 @@ static bool is_reached(const gpt_plan_steps_t *steps) {
 }
 
 /* Leave steps out for as long as all of their lengths can be reached. */
-static void leave_out(gpt_plan_steps_t *steps) {
+static void leave_out(zr_run_steps_t *steps) {
     while (steps->next < steps->request->n_steps) {
         bool looks = draw(steps);
         if (!is_reached(steps))
@@ -100,7 +101,7 @@ static void leave_out(gpt_plan_steps_t *steps) {
 }
 
 /* After enough work, the longest of all that are left are simulated, whatever is reached. */
-static void leave_out_all(gpt_plan_steps_t *steps) {
+static void leave_out_all(zr_run_steps_t *steps) {
     for (; steps->next < steps->request->n_steps && !are_longest(steps); steps->next++) {
         draw(steps);
         merge(steps->left_out, steps->now, steps->request->config.grad_accum);
@@ -109,13 +110,13 @@ static void leave_out_all(gpt_plan_steps_t *steps) {
     steps->next = steps->request->n_steps;
 }
 
-static bool is_enough(const gpt_plan_steps_t *steps) {
-    const gpt_plan_request_t *request = steps->request;
-    size_t n_each = request->config.grad_accum * request->shape.n_layers;
-    return steps->n_simulated >= FIRST_STEPS && steps->n_simulated * n_each >= GPT_PLAN_MOST_LAYERS;
+static bool is_enough(const zr_run_steps_t *steps) {
+    const zr_run_request_t *request = steps->request;
+    size_t n_each = request->config.grad_accum * steps->n_blocks;
+    return steps->n_simulated >= FIRST_STEPS && steps->n_simulated * n_each >= ZR_RUN_MOST_BLOCKS;
 }
 
-static bool make_step(gpt_plan_steps_t *steps) {
+static bool make_step(zr_run_steps_t *steps) {
     if (steps->next >= FIRST_STEPS)
         merge(steps->seen, steps->now, steps->request->config.grad_accum);
     steps->n_simulated++;
@@ -123,7 +124,7 @@ static bool make_step(gpt_plan_steps_t *steps) {
     return true;
 }
 
-static bool next_that_varies(gpt_plan_steps_t *steps, zr_allocator_t *allocator) {
+static bool next_that_varies(zr_run_steps_t *steps, zr_allocator_t *allocator) {
     size_t n = steps->request->config.grad_accum;
     if (is_enough(steps))
         leave_out_all(steps);
@@ -142,7 +143,7 @@ static bool next_that_varies(gpt_plan_steps_t *steps, zr_allocator_t *allocator)
     return make_step(steps);
 }
 
-bool gpt_plan_steps_next(gpt_plan_steps_t *steps, zr_allocator_t *allocator) {
+bool zr_run_steps_next(zr_run_steps_t *steps, zr_allocator_t *allocator) {
     if (steps->request->lengths != NULL)
         return next_that_varies(steps, allocator);
     if (steps->next >= steps->request->n_steps)

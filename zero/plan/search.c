@@ -1,92 +1,90 @@
 /*
- * Plans are made one by one, as gpt_plan does: there is nothing clever here, since each takes
+ * Plans are made one by one, as zr_run_plan does: there is nothing clever here, since each takes
  * milliseconds. One that does not fit is made again with memory enough, to see what it needs.
  */
-#include "examples/plan/search.h"
+#include "zero/plan/run_search.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-
-#include "examples/plan/auto.h"
-#include "examples/train/plan.h"
 
 #define MOST_MICRO_BATCH ((size_t)1024)
 #define LEAST_GAIN 1.01 /* of twice the micro-batch, or of groups, or they are not tried */
 
 typedef struct search {
-    const plan_options_t *options;
+    const zr_run_ask_t *ask;
     const zr_log_t *log;
-    messages_t *messages;
-    plan_rows_t rows;
+    zr_plan_cache_t *plans; /* of memory, that plans share; NULL: each is made */
+    zr_run_rows_t rows;
 } search_t;
 
-bool plan_row_uses_nvme(const plan_options_t *options, const plan_row_t *row) {
+bool zr_run_row_uses_nvme(const zr_run_ask_t *ask, const zr_run_row_t *row) {
     return row->optimizer == ZR_OFFLOAD_NVME || row->params == ZR_OFFLOAD_NVME ||
-           (row->recompute && options->run.offload_activations == ZR_OFFLOAD_NVME);
+           (row->recompute && ask->run.activations == ZR_OFFLOAD_NVME);
 }
 
-bool plan_row_is_alike(const plan_row_t *a, const plan_row_t *b) {
+bool zr_run_row_is_alike(const zr_run_row_t *a, const zr_run_row_t *b) {
     return a->group_size == b->group_size && a->stage == b->stage && a->optimizer == b->optimizer &&
            a->params == b->params && a->recompute == b->recompute;
 }
 
-int plan_row_group_size(const plan_options_t *options, const plan_row_t *row) {
-    return row->group_size > 0 ? row->group_size : options->run.n_ranks;
+int zr_run_row_group_size(const zr_run_ask_t *ask, const zr_run_row_t *row) {
+    return row->group_size > 0 ? row->group_size : ask->run.n_ranks;
 }
 
 /* ---- one plan -------------------------------------------------------------------------------- */
 
-/* Of this machine, drives are only what --nvme-path names. */
-static bool has_drives(const plan_options_t *options) {
-    return !options->is_this || options->run.config.nvme.paths[0] != '\0';
+static bool has_drives(const zr_run_ask_t *ask) {
+    return ask->has_drives || ask->run.config.nvme.paths[0] != '\0';
+}
+
+zr_run_request_t zr_run_row_request(const zr_run_ask_t *ask, const zr_run_row_t *row) {
+    zr_run_request_t run = ask->run;
+    run.config = row->config;
+    run.recompute = row->recompute;
+    if (!row->recompute)
+        run.activations = ZR_OFFLOAD_NONE;
+    return run;
 }
 
 /* The run that a plan is of. */
-static zr_status_t make_run(const search_t *search, const plan_row_t *row, train_options_t *run_p) {
-    train_options_t run = search->options->run;
-    zr_config_t *config = &run.config;
-    run.recompute = row->recompute;
-    if (!row->recompute)
-        run.offload_activations = ZR_OFFLOAD_NONE;
+static zr_status_t make_run(const search_t *search, const zr_run_row_t *row,
+                            zr_run_request_t *run_p) {
+    zr_run_row_t own = *row;
+    zr_config_t *config = &own.config;
+    *config = search->ask->run.config;
     config->shard_group_size = row->group_size;
     config->stage = row->stage;
     config->offload_optimizer.device = row->optimizer;
     config->offload_param.device = row->params;
     config->micro_batch = row->micro_batch;
     config->train_batch = 0;
-    run.auto_params &= row->stage == 3;
-    if (config->nvme.paths[0] == '\0' && has_drives(search->options))
+    if (config->nvme.paths[0] == '\0' && has_drives(search->ask))
         snprintf(config->nvme.paths, sizeof(config->nvme.paths), "."); /* never opened */
-    ZR_TRY(zr_config_resolve(config, run.n_ranks, search->log));
-    *run_p = run;
+    ZR_TRY(zr_config_resolve(config, search->ask->run.n_ranks, search->log));
+    *run_p = zr_run_row_request(search->ask, &own);
+    run_p->plans = search->plans;
     return ZR_OK;
 }
 
-gpt_plan_request_t plan_row_request(const plan_options_t *options, const plan_row_t *row) {
-    train_options_t run = options->run;
-    run.config = row->config;
-    run.recompute = row->recompute;
-    if (!row->recompute)
-        run.offload_activations = ZR_OFFLOAD_NONE;
-    return train_plan_request(&run, &options->hardware);
-}
-
 /* A placement that is left open: as far up as fits. */
-static zr_status_t settle(search_t *search, train_options_t *run, plan_row_t *row) {
-    ZR_TRY(plan_auto_place(run, &search->options->hardware, search->log, &search->rows.n_tried));
+static zr_status_t settle(search_t *search, zr_run_request_t *run, zr_run_row_t *row) {
+    zr_run_open_t open = search->ask->places;
+    open.params &= row->stage == 3;
+    if (!open.optimizer && !open.params)
+        return ZR_OK;
+    ZR_TRY(zr_run_place(run, &open, search->log, &search->rows.n_tried));
     row->optimizer = run->config.offload_optimizer.device;
     row->params = run->config.offload_param.device;
     return ZR_OK;
 }
 
-static zr_status_t plan_row(search_t *search, plan_row_t *row) {
-    train_options_t run;
+static zr_status_t plan_row(search_t *search, zr_run_row_t *row) {
+    zr_run_request_t run;
     ZR_TRY(make_run(search, row, &run));
-    if (run.auto_optimizer || run.auto_params)
-        ZR_TRY(settle(search, &run, row));
+    ZR_TRY(settle(search, &run, row));
     row->config = run.config;
     search->rows.n_tried++;
-    gpt_plan_request_t request = plan_row_request(search->options, row);
-    ZR_TRY(plan_one(&request, search->log, &row->one));
+    ZR_TRY(zr_run_fit(&run, search->log, &row->one));
     if (row->one.fits)
         row->tokens_per_s = (double)run.n_ranks * (double)row->micro_batch *
                             (double)run.config.grad_accum * (double)run.seq /
@@ -96,11 +94,11 @@ static zr_status_t plan_row(search_t *search, plan_row_t *row) {
 
 /* ---- all of them ----------------------------------------------------------------------------- */
 
-static zr_status_t add_row(search_t *search, const plan_row_t *row) {
-    plan_rows_t *rows = &search->rows;
+static zr_status_t add_row(search_t *search, const zr_run_row_t *row) {
+    zr_run_rows_t *rows = &search->rows;
     if (rows->n == rows->capacity) {
         size_t capacity = rows->capacity == 0 ? 64 : 2 * rows->capacity;
-        plan_row_t *grown = realloc(rows->all, capacity * sizeof(*grown));
+        zr_run_row_t *grown = realloc(rows->all, capacity * sizeof(*grown));
         if (grown == NULL)
             return zr_fail(search->log, ZR_ERR_MEMORY, "no memory for %s",
                            zr_count_text(capacity, "plan").text);
@@ -108,51 +106,51 @@ static zr_status_t add_row(search_t *search, const plan_row_t *row) {
         rows->capacity = capacity;
     }
     rows->all[rows->n++] = *row;
-    if (search->messages != NULL)
-        messages_progress(search->messages, false, "%s", zr_count_text(rows->n, "plan").text);
+    if (search->ask->progress != NULL)
+        search->ask->progress(search->ask->progress_context, rows->n);
     return ZR_OK;
 }
 
 /* The micro-batch that was given; or twice as much each time, while that helps. */
-static zr_status_t plan_micro_batches(search_t *search, plan_row_t row) {
-    const plan_options_t *o = search->options;
+static zr_status_t plan_micro_batches(search_t *search, zr_run_row_t row) {
+    const zr_run_ask_t *ask = search->ask;
     double before = 0;
-    row.micro_batch = o->micro_batch_open ? 1 : o->run.config.micro_batch;
+    row.micro_batch = ask->micro_batch_open ? 1 : ask->run.config.micro_batch;
     do {
-        plan_row_t own = row;
+        zr_run_row_t own = row;
         ZR_TRY(plan_row(search, &own));
         ZR_TRY(add_row(search, &own));
         if (!own.one.fits || own.tokens_per_s < LEAST_GAIN * before)
             return ZR_OK;
         before = own.tokens_per_s;
         row.micro_batch *= 2;
-    } while (o->micro_batch_open && row.micro_batch <= MOST_MICRO_BATCH);
+    } while (ask->micro_batch_open && row.micro_batch <= MOST_MICRO_BATCH);
     return ZR_OK;
 }
 
-static zr_status_t plan_recomputation(search_t *search, plan_row_t row) {
-    const plan_options_t *o = search->options;
+static zr_status_t plan_recomputation(search_t *search, zr_run_row_t row) {
+    const zr_run_ask_t *ask = search->ask;
     for (int recompute = 0; recompute <= 1; recompute++) {
         row.recompute = recompute == 1;
-        if (!o->recompute_open && row.recompute != o->run.recompute)
+        if (!ask->recompute_open && row.recompute != ask->run.recompute)
             continue;
-        if (o->run.offload_activations != ZR_OFFLOAD_NONE && !row.recompute)
+        if (ask->run.activations != ZR_OFFLOAD_NONE && !row.recompute)
             continue;
-        if (plan_row_uses_nvme(o, &row) && !has_drives(o))
+        if (zr_run_row_uses_nvme(ask, &row) && !has_drives(ask))
             continue;
         ZR_TRY(plan_micro_batches(search, row));
     }
     return ZR_OK;
 }
 
-static zr_status_t plan_placements(search_t *search, plan_row_t row) {
-    const plan_options_t *o = search->options;
-    const zr_config_t *config = &o->run.config;
+static zr_status_t plan_placements(search_t *search, zr_run_row_t row) {
+    const zr_run_ask_t *ask = search->ask;
+    const zr_config_t *config = &ask->run.config;
     for (int optimizer = 0; optimizer <= ZR_OFFLOAD_NVME; optimizer++)
         for (int params = 0; params <= (row.stage == 3 ? ZR_OFFLOAD_NVME : 0); params++) {
-            if (!o->optimizer_open && optimizer != (int)config->offload_optimizer.device)
+            if (!ask->optimizer_open && optimizer != (int)config->offload_optimizer.device)
                 continue;
-            if (!o->params_open && params != (int)config->offload_param.device)
+            if (!ask->params_open && params != (int)config->offload_param.device)
                 continue;
             row.optimizer = (zr_offload_device_t)optimizer;
             row.params = (zr_offload_device_t)params;
@@ -164,12 +162,12 @@ static zr_status_t plan_placements(search_t *search, plan_row_t row) {
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 /* How much of what it needs is there. */
-static double share_there(const plan_row_t *row) {
-    const plan_lack_t *lack = &row->one.lack;
+static double share_there(const zr_run_row_t *row) {
+    const zr_run_lack_t *lack = &row->one.lack;
     return (double)lack->there_bytes / (double)(lack->needed_bytes + 1);
 }
 
-static void choose(plan_rows_t *rows) {
+static void choose(zr_run_rows_t *rows) {
     double fastest = 0;
     rows->n_fit = 0;
     for (size_t i = 0; i < rows->n; i++) {
@@ -183,15 +181,15 @@ static void choose(plan_rows_t *rows) {
     }
     rows->recommended = rows->fastest;
     for (size_t i = rows->n; i-- > 0;)
-        if (rows->all[i].one.fits && rows->all[i].tokens_per_s >= PLAN_ABOUT_AS_FAST * fastest)
+        if (rows->all[i].one.fits && rows->all[i].tokens_per_s >= ZR_RUN_ABOUT_AS_FAST * fastest)
             rows->recommended = i;
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
 /* The least that is tried: a node's ranks; or as many of them as all ranks can be divided by. */
-static int least_group(const plan_options_t *o) {
-    int a = o->run.n_ranks, b = o->hardware.ranks_per_node;
+static int least_group(const zr_run_ask_t *ask) {
+    int a = ask->run.n_ranks, b = ask->run.hardware.ranks_per_node;
     while (b != 0) {
         int rest = a % b;
         a = b;
@@ -201,8 +199,8 @@ static int least_group(const plan_options_t *o) {
 }
 
 /* The next larger: of whole nodes, and less than all ranks; 0: there is none. */
-static int next_group(const plan_options_t *o, int size) {
-    int n_ranks = o->run.n_ranks, per_node = o->hardware.ranks_per_node;
+static int next_group(const zr_run_ask_t *ask, int size) {
+    int n_ranks = ask->run.n_ranks, per_node = ask->run.hardware.ranks_per_node;
     for (size++; size < n_ranks; size++)
         if (n_ranks % size == 0 && size % per_node == 0)
             return size;
@@ -210,22 +208,22 @@ static int next_group(const plan_options_t *o, int size) {
 }
 
 /* Whether a row is the first micro-batch of its placement. */
-static bool is_first(const plan_options_t *o, const plan_row_t *row) {
-    return !o->micro_batch_open || row->micro_batch == 1;
+static bool is_first(const zr_run_ask_t *ask, const zr_run_row_t *row) {
+    return !ask->micro_batch_open || row->micro_batch == 1;
 }
 
 /* What came of a placement with all ranks. */
 typedef struct placement {
-    const plan_row_t *rows; /* of its micro-batches; of search_t.rows, until one is added */
+    const zr_run_row_t *rows; /* of its micro-batches; of search_t.rows, until one is added */
     size_t n;
-    const plan_row_t *best; /* of these, the fastest */
+    const zr_run_row_t *best; /* of these, the fastest */
 } placement_t;
 
 /* The placement whose rows begin at `i`, of the first n. */
 static placement_t placement_at(const search_t *search, size_t i, size_t n) {
-    const plan_row_t *rows = &search->rows.all[i];
+    const zr_run_row_t *rows = &search->rows.all[i];
     placement_t placement = {.rows = rows, .n = 1, .best = rows};
-    for (; i + placement.n < n && !is_first(search->options, &rows[placement.n]); placement.n++)
+    for (; i + placement.n < n && !is_first(search->ask, &rows[placement.n]); placement.n++)
         if (rows[placement.n].one.fits &&
             rows[placement.n].tokens_per_s > placement.best->tokens_per_s)
             placement.best = &rows[placement.n];
@@ -235,16 +233,16 @@ static placement_t placement_at(const search_t *search, size_t i, size_t n) {
 /* Tokens per second that the placement could reach in groups of `size`, and no more: if nobody
  * waited for other ranks. But what is waited for where shards are, on the host and on drives, and
  * the update, are as much longer as shards are larger. */
-static double most_tokens_per_s(const plan_options_t *o, const placement_t *placement, int size) {
-    double larger = (double)o->run.n_ranks / size, most = 0;
+static double most_tokens_per_s(const zr_run_ask_t *ask, const placement_t *placement, int size) {
+    double larger = (double)ask->run.n_ranks / size, most = 0;
     for (size_t i = 0; i < placement->n; i++) {
-        const plan_row_t *row = &placement->rows[i];
+        const zr_run_row_t *row = &placement->rows[i];
         const double *exposed = row->one.plan.times.exposed;
-        double of_shards = row->stage == 0 ? 0 : exposed[GPT_PLAN_UPDATE];
-        if (row->stage > 0 && o->run.offload_activations == ZR_OFFLOAD_NONE)
-            of_shards += exposed[GPT_PLAN_HOST_LINK] + exposed[GPT_PLAN_DISK];
+        double of_shards = row->stage == 0 ? 0 : exposed[ZR_RUN_UPDATE];
+        if (row->stage > 0 && ask->run.activations == ZR_OFFLOAD_NONE)
+            of_shards += exposed[ZR_RUN_HOST_LINK] + exposed[ZR_RUN_DISK];
         double seconds = row->one.plan.step_seconds;
-        double least = seconds - exposed[GPT_PLAN_COMMUNICATION] + (larger - 1) * of_shards;
+        double least = seconds - exposed[ZR_RUN_COMMUNICATION] + (larger - 1) * of_shards;
         if (row->one.fits && row->tokens_per_s * seconds > most * least)
             most = row->tokens_per_s * seconds / least;
     }
@@ -253,22 +251,18 @@ static double most_tokens_per_s(const plan_options_t *o, const placement_t *plac
 
 /* What does not fit is found in a fraction of the time of a plan; but a placement that is open is
  * found first, which is most of it. */
-static zr_status_t may_fit(const search_t *search, const plan_row_t *row, bool *may_p) {
-    const plan_options_t *o = search->options;
-    train_options_t run;
+static zr_status_t may_fit(const search_t *search, const zr_run_row_t *row, bool *may_p) {
+    zr_run_request_t run;
     *may_p = true;
-    if (o->run.auto_optimizer || o->run.auto_params)
+    if (search->ask->places.optimizer || search->ask->places.params)
         return ZR_OK;
     ZR_TRY(make_run(search, row, &run));
-    plan_row_t own = *row;
-    own.config = run.config;
-    gpt_plan_request_t request = plan_row_request(o, &own);
-    *may_p = plan_one_fits(&request);
+    *may_p = zr_run_fits(&run);
     return ZR_OK;
 }
 
 /* Plan a row, and add it where it fits; where not, only if that is to be seen. */
-static zr_status_t plan_if_fits(search_t *search, plan_row_t row, bool is_seen, bool *fits_p) {
+static zr_status_t plan_if_fits(search_t *search, zr_run_row_t row, bool is_seen, bool *fits_p) {
     ZR_TRY(may_fit(search, &row, fits_p));
     if (!*fits_p && !is_seen)
         return ZR_OK;
@@ -280,11 +274,11 @@ static zr_status_t plan_if_fits(search_t *search, plan_row_t row, bool is_seen, 
 /* The least size of groups that could be recommended, over one group and over what has been planned
  * in groups; 0: none. */
 static int least_worth(const search_t *search, const placement_t *placement, double of_one_group) {
-    const plan_options_t *o = search->options;
+    const zr_run_ask_t *ask = search->ask;
     double fastest = search->rows.all[search->rows.fastest].tokens_per_s;
-    for (int size = least_group(o); size > 0; size = next_group(o, size)) {
-        double most = most_tokens_per_s(o, placement, size);
-        if (most * PLAN_ABOUT_AS_FAST > of_one_group && most > fastest)
+    for (int size = least_group(ask); size > 0; size = next_group(ask, size)) {
+        double most = most_tokens_per_s(ask, placement, size);
+        if (most * ZR_RUN_ABOUT_AS_FAST > of_one_group && most > fastest)
             return size;
     }
     return 0;
@@ -292,11 +286,11 @@ static int least_worth(const search_t *search, const placement_t *placement, dou
 
 /* A placement in groups of `least` ranks, and of more nodes until one has room for the micro-batch
  * that is best with all ranks; each with that, or with half of it and so on. */
-static zr_status_t plan_sizes(search_t *search, plan_row_t row, int least) {
-    const plan_options_t *o = search->options;
-    const size_t best = row.micro_batch, smallest = o->micro_batch_open ? 1 : best;
+static zr_status_t plan_sizes(search_t *search, zr_run_row_t row, int least) {
+    const zr_run_ask_t *ask = search->ask;
+    const size_t best = row.micro_batch, smallest = ask->micro_batch_open ? 1 : best;
     bool is_best = false;
-    for (int size = least; size > 0 && !is_best; size = next_group(o, size)) {
+    for (int size = least; size > 0 && !is_best; size = next_group(ask, size)) {
         bool fits = false;
         row.group_size = size;
         for (row.micro_batch = best; row.micro_batch >= smallest && !fits; row.micro_batch /= 2) {
@@ -312,22 +306,22 @@ static zr_status_t plan_sizes(search_t *search, plan_row_t row, int least) {
  * placement that does not fit with all ranks, or could not be worth it, is not planned in groups.
  */
 static zr_status_t plan_groups(search_t *search) {
-    const plan_options_t *o = search->options;
+    const zr_run_ask_t *ask = search->ask;
     const size_t n = search->rows.n;
-    if (!o->group_open || o->hardware.ranks_per_node == 1 ||
-        o->run.n_ranks <= o->hardware.ranks_per_node || least_group(o) == 1)
+    if (!ask->group_open || ask->run.hardware.ranks_per_node == 1 ||
+        ask->run.n_ranks <= ask->run.hardware.ranks_per_node || least_group(ask) == 1)
         return ZR_OK;
     choose(&search->rows);
     const double of_one_group = search->rows.all[search->rows.fastest].tokens_per_s;
     for (size_t i = 0; i < n; i++) {
-        if (!is_first(o, &search->rows.all[i]) || !search->rows.all[i].one.fits)
+        if (!is_first(ask, &search->rows.all[i]) || !search->rows.all[i].one.fits)
             continue;
         placement_t placement = placement_at(search, i, n);
-        plan_row_t row = {.stage = placement.best->stage,
-                          .optimizer = placement.best->optimizer,
-                          .params = placement.best->params,
-                          .recompute = placement.best->recompute,
-                          .micro_batch = placement.best->micro_batch};
+        zr_run_row_t row = {.stage = placement.best->stage,
+                            .optimizer = placement.best->optimizer,
+                            .params = placement.best->params,
+                            .recompute = placement.best->recompute,
+                            .micro_batch = placement.best->micro_batch};
         ZR_TRY(plan_sizes(search, row, least_worth(search, &placement, of_one_group)));
         choose(&search->rows);
     }
@@ -338,12 +332,12 @@ static zr_status_t plan_groups(search_t *search) {
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static zr_status_t plan_stages(search_t *search) {
-    const plan_options_t *o = search->options;
-    for (int stage = o->least_stage; stage <= 3; stage++)
-        if (o->stage_open || stage == o->run.config.stage)
-            ZR_TRY(
-                plan_placements(search, (plan_row_t){.group_size = o->run.config.shard_group_size,
-                                                     .stage = stage}));
+    const zr_run_ask_t *ask = search->ask;
+    for (int stage = ask->least_stage; stage <= 3; stage++)
+        if (ask->stage_open || stage == ask->run.config.stage)
+            ZR_TRY(plan_placements(
+                search,
+                (zr_run_row_t){.group_size = ask->run.config.shard_group_size, .stage = stage}));
     if (search->rows.n == 0)
         return zr_fail(search->log, ZR_ERR_ARGUMENT,
                        "nothing to plan: what is asked for is on drives, and of this machine none "
@@ -351,17 +345,12 @@ static zr_status_t plan_stages(search_t *search) {
     return plan_groups(search);
 }
 
-zr_status_t plan_search(const plan_options_t *options, const zr_log_t *log, messages_t *messages,
-                        plan_rows_t *rows_p) {
-    plan_options_t own = *options;
-    search_t search = {.options = &own, .log = log, .messages = messages};
-    own.run.plans = zr_plan_cache_create(PLAN_KEPT_BYTES); /* NULL: each plan is made */
+zr_status_t zr_run_search(const zr_run_ask_t *ask, const zr_log_t *log, zr_run_rows_t *rows_p) {
+    search_t search = {.ask = ask, .log = log, .plans = zr_plan_cache_create(ZR_RUN_KEPT_BYTES)};
     zr_status_t status = plan_stages(&search);
-    zr_plan_cache_destroy(&own.run.plans);
-    if (messages != NULL)
-        messages_end_progress(messages);
+    zr_plan_cache_destroy(&search.plans);
     if (status != ZR_OK) {
-        plan_rows_free(&search.rows);
+        zr_run_rows_free(&search.rows);
         return status;
     }
     choose(&search.rows);
@@ -369,7 +358,7 @@ zr_status_t plan_search(const plan_options_t *options, const zr_log_t *log, mess
     return ZR_OK;
 }
 
-void plan_rows_free(plan_rows_t *rows) {
+void zr_run_rows_free(zr_run_rows_t *rows) {
     free(rows->all);
-    *rows = (plan_rows_t){0};
+    *rows = (zr_run_rows_t){0};
 }

@@ -13,17 +13,15 @@
  * is simulated as one step, whose micro-batches are the longest that there are in their place: what
  * is live is exact still.
  */
-#ifndef EXAMPLES_PLAN_STEPS_H
-#define EXAMPLES_PLAN_STEPS_H
+#ifndef ZR_ZERO_PLAN_STEPS_INTERNAL_H
+#define ZR_ZERO_PLAN_STEPS_INTERNAL_H
 
-#include "examples/plan/simulate.h"
+#include "zero/plan/run_plan.h"
 
-/** Layers of micro-batches that are simulated before all that is left becomes one step. */
-#define GPT_PLAN_MOST_LAYERS 65536
-
-typedef struct gpt_plan_steps {
-    const gpt_plan_request_t *request; /* borrowed */
-    size_t n_done;                     /* steps of the run when this one has been made */
+typedef struct zr_run_steps {
+    const zr_run_request_t *request; /* borrowed */
+    size_t n_blocks;                 /* of the model */
+    size_t n_done;                   /* steps of the run when this one has been made */
     size_t next; /* of the run: the first that has been neither simulated nor left out */
     size_t n_simulated, n_looked_at; /* the latter are micro-batches */
     /* Lengths [grad_accum], where they vary. */
@@ -31,11 +29,11 @@ typedef struct gpt_plan_steps {
     uint32_t *left_out;       /* the longest of those */
     uint32_t *seen;           /* the longest that were simulated in a step like all others */
     zr_replay_reach_t *reach; /* that follow the plan */
-} gpt_plan_steps_t;
+} zr_run_steps_t;
 
-/** Free it with gpt_plan_steps_clear. False: no memory. */
-bool gpt_plan_steps_create(const gpt_plan_request_t *request, gpt_plan_steps_t *steps_p);
-void gpt_plan_steps_clear(gpt_plan_steps_t *steps);
+/** Free it with zr_run_steps_clear. False: no memory. */
+bool zr_run_steps_create(const zr_run_request_t *request, size_t n_blocks, zr_run_steps_t *steps_p);
+void zr_run_steps_clear(zr_run_steps_t *steps);
 
 /**
  * Choose the next step, after the one before has been made.
@@ -43,9 +41,9 @@ void gpt_plan_steps_clear(gpt_plan_steps_t *steps);
  * @param allocator  of the simulated rank
  * @return false when there are no more
  */
-bool gpt_plan_steps_next(gpt_plan_steps_t *steps, zr_allocator_t *allocator);
+bool zr_run_steps_next(zr_run_steps_t *steps, zr_allocator_t *allocator);
 
 /** What sequences of a micro-batch of that step are cut to. */
-size_t gpt_plan_steps_length(const gpt_plan_steps_t *steps, size_t micro_batch);
+size_t zr_run_steps_length(const zr_run_steps_t *steps, size_t micro_batch);
 
 #endif

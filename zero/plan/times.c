@@ -3,7 +3,7 @@
  * add to those of the parts before it, so that all of them and the rest are the step. No work
  * begins before the clock's time: what lies before that is counted now and then, and forgotten.
  */
-#include "examples/plan/times.h"
+#include "zero/plan/watch_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,19 +18,19 @@ typedef struct intervals {
     size_t n, capacity;
 } intervals_t;
 
-struct gpt_plan_watch {
+struct zr_run_watch {
     zr_sim_clock_t *clock;
-    gpt_plan_spans_t *spans; /* NULL: not wanted */
-    intervals_t parts[GPT_PLAN_N_PARTS];
+    zr_run_spans_t *spans; /* NULL: not wanted */
+    intervals_t parts[ZR_RUN_N_PARTS];
     size_t n_many;  /* intervals of a part, when it is time to count */
     double counted; /* until when the step's times are below */
-    gpt_plan_times_t times;
+    zr_run_times_t times;
     bool has_failed;
 };
 
 #define LEAST_MANY 4096
 
-const char *gpt_plan_part_name(gpt_plan_part_t part) {
+const char *zr_run_part_name(zr_run_part_t part) {
     static const char *const names[] = {"compute", "update", "communication", "host_link", "disk"};
     return names[part];
 }
@@ -95,26 +95,26 @@ static void cut(intervals_t *list, double begin, double end) {
 
 /* ---- watching -------------------------------------------------------------------------------- */
 
-gpt_plan_part_t gpt_plan_part_of(const zr_sim_span_t *span) {
+zr_run_part_t zr_run_part_of(const zr_sim_span_t *span) {
     switch (span->part) {
     case ZR_SIM_NETWORK:
-        return GPT_PLAN_COMMUNICATION;
+        return ZR_RUN_COMMUNICATION;
     case ZR_SIM_TO_DEVICE:
     case ZR_SIM_TO_HOST:
-        return GPT_PLAN_HOST_LINK;
+        return ZR_RUN_HOST_LINK;
     case ZR_SIM_DISK_READ:
     case ZR_SIM_DISK_WRITE:
     case ZR_SIM_DISK:
-        return GPT_PLAN_DISK;
+        return ZR_RUN_DISK;
     case ZR_SIM_HOST:
-        return strcmp(span->name, "checksum") == 0 ? GPT_PLAN_DISK : GPT_PLAN_UPDATE;
+        return strcmp(span->name, "checksum") == 0 ? ZR_RUN_DISK : ZR_RUN_UPDATE;
     default:
-        return strcmp(span->name, "adamw") == 0 ? GPT_PLAN_UPDATE : GPT_PLAN_COMPUTE;
+        return strcmp(span->name, "adamw") == 0 ? ZR_RUN_UPDATE : ZR_RUN_COMPUTE;
     }
 }
 
 /* Add what one part did until then to `all`, and its times. */
-static bool count_part(gpt_plan_watch_t *watch, int part, double until, intervals_t *all,
+static bool count_part(zr_run_watch_t *watch, int part, double until, intervals_t *all,
                        double *covered) {
     const intervals_t *own = &watch->parts[part];
     intervals_t within = {0};
@@ -133,11 +133,11 @@ static bool count_part(gpt_plan_watch_t *watch, int part, double until, interval
 }
 
 /* Count the work until now, and forget it. */
-static void count(gpt_plan_watch_t *watch) {
+static void count(zr_run_watch_t *watch) {
     double now = zr_sim_clock_now(watch->clock), covered = 0;
     intervals_t all = {0};
     size_t most = 0;
-    for (int part = 0; part < GPT_PLAN_N_PARTS; part++) {
+    for (int part = 0; part < ZR_RUN_N_PARTS; part++) {
         watch->has_failed |= !count_part(watch, part, now, &all, &covered);
         cut(&watch->parts[part], now, INFINITY);
         most = watch->parts[part].n > most ? watch->parts[part].n : most;
@@ -148,12 +148,12 @@ static void count(gpt_plan_watch_t *watch) {
     watch->n_many = most < LEAST_MANY / 2 ? LEAST_MANY : 2 * most;
 }
 
-void gpt_plan_spans_free(gpt_plan_spans_t *spans) {
+void zr_run_spans_free(zr_run_spans_t *spans) {
     free(spans->all);
-    *spans = (gpt_plan_spans_t){0};
+    *spans = (zr_run_spans_t){0};
 }
 
-static bool keep_span(gpt_plan_spans_t *spans, const zr_sim_span_t *span) {
+static bool keep_span(zr_run_spans_t *spans, const zr_sim_span_t *span) {
     if (spans->n == spans->capacity) {
         size_t capacity = spans->capacity == 0 ? 1024 : 2 * spans->capacity;
         zr_sim_span_t *grown = realloc(spans->all, capacity * sizeof(*grown));
@@ -167,7 +167,7 @@ static bool keep_span(gpt_plan_spans_t *spans, const zr_sim_span_t *span) {
 }
 
 /* Keep what lies within a time. */
-static void cut_spans(gpt_plan_spans_t *spans, double begin, double end) {
+static void cut_spans(zr_run_spans_t *spans, double begin, double end) {
     size_t n = 0;
     for (size_t i = 0; i < spans->n; i++) {
         zr_sim_span_t own = spans->all[i];
@@ -182,18 +182,18 @@ static void cut_spans(gpt_plan_spans_t *spans, double begin, double end) {
 }
 
 static void observe(void *context, const zr_sim_span_t *span) {
-    gpt_plan_watch_t *watch = context;
+    zr_run_watch_t *watch = context;
     if (watch->spans != NULL && !keep_span(watch->spans, span))
         watch->has_failed = true;
-    intervals_t *list = &watch->parts[gpt_plan_part_of(span)];
+    intervals_t *list = &watch->parts[zr_run_part_of(span)];
     if (!append(list, (interval_t){span->begin, span->end}))
         watch->has_failed = true;
     if (list->n >= watch->n_many)
         count(watch);
 }
 
-gpt_plan_watch_t *gpt_plan_watch_create(zr_sim_clock_t *clock, gpt_plan_spans_t *spans) {
-    gpt_plan_watch_t *watch = calloc(1, sizeof(*watch));
+zr_run_watch_t *zr_run_watch_create(zr_sim_clock_t *clock, zr_run_spans_t *spans) {
+    zr_run_watch_t *watch = calloc(1, sizeof(*watch));
     if (watch == NULL)
         return NULL;
     watch->clock = clock;
@@ -204,24 +204,24 @@ gpt_plan_watch_t *gpt_plan_watch_create(zr_sim_clock_t *clock, gpt_plan_spans_t 
     return watch;
 }
 
-void gpt_plan_watch_destroy(gpt_plan_watch_t **watch) {
+void zr_run_watch_destroy(zr_run_watch_t **watch) {
     if (*watch == NULL)
         return;
     zr_sim_clock_observe((*watch)->clock, NULL, NULL);
-    for (int part = 0; part < GPT_PLAN_N_PARTS; part++)
+    for (int part = 0; part < ZR_RUN_N_PARTS; part++)
         free((*watch)->parts[part].all);
     free(*watch);
     *watch = NULL;
 }
 
-void gpt_plan_watch_begin(gpt_plan_watch_t *watch) {
+void zr_run_watch_begin(zr_run_watch_t *watch) {
     count(watch);
-    watch->times = (gpt_plan_times_t){0};
+    watch->times = (zr_run_times_t){0};
     if (watch->spans != NULL)
         cut_spans(watch->spans, zr_sim_clock_now(watch->clock), INFINITY);
 }
 
-bool gpt_plan_watch_end(gpt_plan_watch_t *watch, gpt_plan_times_t *times_p) {
+bool zr_run_watch_end(zr_run_watch_t *watch, zr_run_times_t *times_p) {
     count(watch);
     if (watch->spans != NULL)
         cut_spans(watch->spans, watch->spans->begin, zr_sim_clock_now(watch->clock));

@@ -1,31 +1,29 @@
-/* One plan: see plan_one.h. */
-#include "examples/plan/one.h"
+/* One plan, and what is missing where it does not fit. */
+#include "zero/plan/run_plan.h"
 
 #include <stdio.h>
 
-#include "examples/common/json.h"
-
 /* The first error is what the run would say. */
 static void keep_first(void *context, zr_log_level_t level, int rank, const char *message) {
-    plan_one_t *one = context;
+    zr_run_fit_t *one = context;
     (void)rank;
     if (level == ZR_LOG_ERROR && one->message[0] == '\0')
         snprintf(one->message, sizeof(one->message), "%s", message);
 }
 
-static size_t budget_of(const gpt_plan_request_t *request, zr_tier_t tier) {
+static size_t budget_of(const zr_run_request_t *request, zr_tier_t tier) {
     const zr_config_t *config = &request->config;
     const size_t budgets[ZR_N_TIERS] = {config->device_memory_bytes, config->host_memory_bytes,
                                         config->nvme.capacity_bytes};
     return budgets[tier];
 }
 
-static size_t needed_of(const gpt_plan_t *plan, zr_tier_t tier) {
+static size_t needed_of(const zr_run_plan_t *plan, zr_tier_t tier) {
     return tier == ZR_TIER_NVME ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
 }
 
 /* What the tier has by itself: where there is one memory, its budget. */
-static size_t limit_of(const gpt_plan_request_t *request, zr_tier_t tier) {
+static size_t limit_of(const zr_run_request_t *request, zr_tier_t tier) {
     const zr_hardware_t *hardware = &request->hardware;
     const size_t machine[ZR_N_TIERS] = {hardware->kind == ZR_HARDWARE_HOST
                                             ? hardware->host_memory_bytes
@@ -35,7 +33,7 @@ static size_t limit_of(const gpt_plan_request_t *request, zr_tier_t tier) {
     return budget < machine[tier] ? budget : machine[tier];
 }
 
-static void take_worse(plan_lack_t *lack, double *worst, plan_lack_t other) {
+static void take_worse(zr_run_lack_t *lack, double *worst, zr_run_lack_t other) {
     double needed = (double)other.needed_bytes, there = (double)other.there_bytes;
     double share = there > 0 ? needed / there : needed;
     if (other.needed_bytes == 0 || share <= *worst)
@@ -44,7 +42,7 @@ static void take_worse(plan_lack_t *lack, double *worst, plan_lack_t other) {
     *lack = other;
 }
 
-size_t plan_one_there(const gpt_plan_request_t *request, zr_tier_t tier, const gpt_plan_t *plan) {
+size_t zr_run_there(const zr_run_request_t *request, zr_tier_t tier, const zr_run_plan_t *plan) {
     size_t there = limit_of(request, tier), all = request->hardware.host_memory_bytes;
     if (request->hardware.kind != ZR_HARDWARE_HOST || tier != ZR_TIER_HOST)
         return there;
@@ -53,7 +51,7 @@ size_t plan_one_there(const gpt_plan_request_t *request, zr_tier_t tier, const g
     return there < left ? there : left;
 }
 
-static size_t largest_tag(const gpt_plan_t *plan, zr_tier_t tier, zr_tag_t *tag_p) {
+static size_t largest_tag(const zr_run_plan_t *plan, zr_tier_t tier, zr_tag_t *tag_p) {
     size_t largest = 0;
     for (int tag = 0; tag < ZR_N_TAGS; tag++) {
         size_t bytes =
@@ -66,64 +64,53 @@ static size_t largest_tag(const gpt_plan_t *plan, zr_tier_t tier, zr_tag_t *tag_
     return largest;
 }
 
-const char *plan_lack_name(const plan_lack_t *lack) {
+const char *zr_run_lack_name(const zr_run_lack_t *lack) {
     static const char *const names[ZR_N_TIERS] = {"device memory", "host memory", "nvme memory"};
     return lack->is_of_both ? "memory (device and host are one here)" : names[lack->tier];
 }
 
-json_t *plan_lack_object(const plan_lack_t *lack) {
-    json_t *object = json_object();
-    json_put(&object, "tier", json_string(zr_tier_name(lack->tier)));
-    json_put(&object, "of_both", json_boolean(lack->is_of_both));
-    json_put(&object, "needed", json_count(lack->needed_bytes));
-    json_put(&object, "there", json_count(lack->there_bytes));
-    json_put(&object, "tag", json_string(zr_tag_name(lack->tag)));
-    json_put(&object, "tag_bytes", json_count(lack->tag_bytes));
-    return object;
-}
-
-static plan_lack_t find_lack(const gpt_plan_request_t *request, const gpt_plan_t *plan) {
-    plan_lack_t lack = {0};
+static zr_run_lack_t find_lack(const zr_run_request_t *request, const zr_run_plan_t *plan) {
+    zr_run_lack_t lack = {0};
     double worst = -1;
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         take_worse(&lack, &worst,
-                   (plan_lack_t){.tier = (zr_tier_t)tier,
-                                 .needed_bytes = needed_of(plan, (zr_tier_t)tier),
-                                 .there_bytes = limit_of(request, (zr_tier_t)tier)});
+                   (zr_run_lack_t){.tier = (zr_tier_t)tier,
+                                   .needed_bytes = needed_of(plan, (zr_tier_t)tier),
+                                   .there_bytes = limit_of(request, (zr_tier_t)tier)});
     if (request->hardware.kind == ZR_HARDWARE_HOST) {
         size_t device = needed_of(plan, ZR_TIER_DEVICE), host = needed_of(plan, ZR_TIER_HOST);
         take_worse(&lack, &worst,
-                   (plan_lack_t){.tier = device >= host ? ZR_TIER_DEVICE : ZR_TIER_HOST,
-                                 .is_of_both = true,
-                                 .needed_bytes = device + host,
-                                 .there_bytes = request->hardware.host_memory_bytes});
+                   (zr_run_lack_t){.tier = device >= host ? ZR_TIER_DEVICE : ZR_TIER_HOST,
+                                   .is_of_both = true,
+                                   .needed_bytes = device + host,
+                                   .there_bytes = request->hardware.host_memory_bytes});
     }
     lack.tag_bytes = largest_tag(plan, lack.tier, &lack.tag);
     return lack;
 }
 
 /* What it needs, with enough of everything. */
-static zr_status_t plan_without_limits(const gpt_plan_request_t *limited, const zr_log_t *log,
-                                       plan_one_t *one) {
-    gpt_plan_request_t request = *limited;
+static zr_status_t plan_without_limits(const zr_run_request_t *limited, const zr_log_t *log,
+                                       zr_run_fit_t *one) {
+    zr_run_request_t request = *limited;
     zr_hardware_t *hardware = &request.hardware;
     request.log = *log;
     request.log.level = ZR_LOG_ERROR;
     request.config.device_memory_bytes = ZR_CONFIG_NO_BUDGET;
     request.config.host_memory_bytes = ZR_CONFIG_NO_BUDGET;
     request.config.nvme.capacity_bytes = ZR_CONFIG_NO_BUDGET;
-    hardware->device_memory_bytes = hardware->host_memory_bytes = PLAN_ENOUGH_BYTES;
-    hardware->disk_bytes = PLAN_ENOUGH_BYTES;
-    ZR_TRY(gpt_plan(&request, &one->plan));
+    hardware->device_memory_bytes = hardware->host_memory_bytes = ZR_RUN_ENOUGH_BYTES;
+    hardware->disk_bytes = ZR_RUN_ENOUGH_BYTES;
+    ZR_TRY(zr_run_plan(&request, &one->plan));
     one->lack = find_lack(limited, &one->plan);
     return ZR_OK;
 }
 
-zr_status_t plan_one(const gpt_plan_request_t *request, const zr_log_t *log, plan_one_t *one_p) {
-    gpt_plan_request_t own = *request;
-    *one_p = (plan_one_t){0};
+zr_status_t zr_run_fit(const zr_run_request_t *request, const zr_log_t *log, zr_run_fit_t *one_p) {
+    zr_run_request_t own = *request;
+    *one_p = (zr_run_fit_t){0};
     own.log = (zr_log_t){.sink = keep_first, .context = one_p, .level = ZR_LOG_ERROR};
-    zr_status_t status = gpt_plan(&own, &one_p->plan);
+    zr_status_t status = zr_run_plan(&own, &one_p->plan);
     if (status == ZR_ERR_BUDGET)
         return plan_without_limits(&own, log, one_p);
     if (status != ZR_OK)
@@ -132,9 +119,9 @@ zr_status_t plan_one(const gpt_plan_request_t *request, const zr_log_t *log, pla
     return ZR_OK;
 }
 
-bool plan_one_fits(const gpt_plan_request_t *request) {
-    gpt_plan_request_t own = *request;
-    plan_one_t one = {0};
+bool zr_run_fits(const zr_run_request_t *request) {
+    zr_run_request_t own = *request;
+    zr_run_fit_t one = {0};
     own.log = (zr_log_t){.sink = keep_first, .context = &one, .level = ZR_LOG_ERROR};
-    return gpt_plan(&own, &one.plan) != ZR_ERR_BUDGET;
+    return zr_run_plan(&own, &one.plan) != ZR_ERR_BUDGET;
 }

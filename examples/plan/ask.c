@@ -1,0 +1,55 @@
+/* From options to the library's search. */
+#include "examples/plan/ask.h"
+
+#include "examples/train/plan.h"
+
+/* What `auto` may choose of a run. */
+zr_run_open_t train_plan_open(const train_options_t *options) {
+    return (zr_run_open_t){.optimizer = options->auto_optimizer,
+                           .params = options->auto_params,
+                           .gradients = options->gradients_given == NULL};
+}
+
+/* Of this machine, drives are only what --nvme-path names. */
+zr_run_ask_t plan_ask(const plan_options_t *options) {
+    return (zr_run_ask_t){.run = train_plan_request(&options->run, &options->hardware),
+                          .places = train_plan_open(&options->run),
+                          .stage_open = options->stage_open,
+                          .optimizer_open = options->optimizer_open,
+                          .params_open = options->params_open,
+                          .recompute_open = options->recompute_open,
+                          .micro_batch_open = options->micro_batch_open,
+                          .group_open = options->group_open,
+                          .least_stage = options->least_stage,
+                          .has_drives = !options->is_this};
+}
+
+zr_run_request_t plan_row_request(const plan_options_t *options, const zr_run_row_t *row) {
+    zr_run_ask_t ask = plan_ask(options);
+    return zr_run_row_request(&ask, row);
+}
+
+int plan_row_group_size(const plan_options_t *options, const zr_run_row_t *row) {
+    zr_run_ask_t ask = plan_ask(options);
+    return zr_run_row_group_size(&ask, row);
+}
+
+bool plan_row_uses_nvme(const plan_options_t *options, const zr_run_row_t *row) {
+    zr_run_ask_t ask = plan_ask(options);
+    return zr_run_row_uses_nvme(&ask, row);
+}
+
+static void show_progress(void *context, size_t n_plans) {
+    messages_progress(context, false, "%s", zr_count_text(n_plans, "plan").text);
+}
+
+zr_status_t plan_search(const plan_options_t *options, const zr_log_t *log, messages_t *messages,
+                        zr_run_rows_t *rows_p) {
+    zr_run_ask_t ask = plan_ask(options);
+    ask.progress = messages != NULL ? show_progress : NULL;
+    ask.progress_context = messages;
+    zr_status_t status = zr_run_search(&ask, log, rows_p);
+    if (messages != NULL)
+        messages_end_progress(messages);
+    return status;
+}

@@ -1,0 +1,78 @@
+/*
+ * How large a model trains: the largest of a family that fits, found by planning.
+ */
+#ifndef ZR_ZERO_PLAN_RUN_LARGEST_H
+#define ZR_ZERO_PLAN_RUN_LARGEST_H
+
+#include "zero/plan/run_search.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Models in a row, each with more parameters than the one before. */
+typedef struct zr_run_family {
+    /* Number `index`, from 0: the request's model, and seq where it is the model's. False: there
+       are not so many. */
+    bool (*set_model)(const void *context, size_t index, zr_run_request_t *run);
+    const void *context; /* borrowed */
+} zr_run_family_t;
+
+/** Where gradients and inputs of blocks wait may be left open: all are tried. */
+typedef struct zr_run_largest_open {
+    zr_run_open_t places; /* that `auto` chooses */
+    bool gradients;       /* of offloaded state, where its place is not auto's */
+    bool activations;     /* with recomputation */
+    bool has_drives;      /* activations may wait there */
+} zr_run_largest_open_t;
+
+/** A size that was planned and fits. */
+typedef struct zr_run_size {
+    size_t n_params;
+    double step_seconds;
+} zr_run_size_t;
+
+#define ZR_RUN_MOST_SIZES 64
+/** Sizes beyond the largest that are planned, to see whether one of them fits all the same. */
+#define ZR_RUN_SIZES_CHECKED 8
+
+typedef struct zr_run_largest {
+    /* In. */
+    zr_run_family_t family;
+    zr_run_request_t run; /* but for its model and its log; what is open has its usual value */
+    zr_run_largest_open_t open;
+    const zr_log_t *log;
+    bool (*is_stopped)(const void *context); /* asked before each size; NULL: never */
+    const void *stop_context;
+    size_t n_plans; /* in and out: so far */
+
+    /* Out. */
+    bool found;       /* a size fits */
+    bool has_next;    /* there is a larger size */
+    bool is_monotone; /* of all that was planned, no size fits that is larger than one that does
+                         not, in any one placement */
+    size_t index;     /* of the largest that fits */
+    zr_run_request_t largest;  /* that trains it */
+    zr_run_plan_t plan;        /* of it */
+    zr_run_request_t next_run; /* has_next: as near as it comes to training the next larger size */
+    zr_run_fit_t next;         /* it does not fit */
+    zr_run_size_t sizes[ZR_RUN_MOST_SIZES]; /* by size */
+    size_t n_sizes;
+} zr_run_largest_t;
+
+/**
+ * Find the largest size.
+ *
+ * Sizes are doubled until one does not fit, and halved in between; then the next
+ * ZR_RUN_SIZES_CHECKED larger ones are planned as well, and where one of them fits, which the rule
+ * of a family may make possible, the search goes on from there.
+ *
+ * @return ZR_OK, also when none fits; ZR_ERR_STATE: it was stopped; what a plan fails for, other
+ *         than memory: logged
+ */
+ZR_NODISCARD zr_status_t zr_run_find_largest(zr_run_largest_t *search);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

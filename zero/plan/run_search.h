@@ -1,0 +1,121 @@
+/*
+ * Choosing by planning: where things live so that as much as fits is in the faster tier, and of
+ * many plans the one that is best.
+ */
+#ifndef ZR_ZERO_PLAN_RUN_SEARCH_H
+#define ZR_ZERO_PLAN_RUN_SEARCH_H
+
+#include "zero/plan/run_plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- placement ------------------------------------------------------------------------------- */
+
+/** What `auto` may choose of a run. */
+typedef struct zr_run_open {
+    bool optimizer; /* where its state lives, and how much of it */
+    bool params;    /* likewise; at stage 3 */
+    bool gradients; /* where those of offloaded state wait, and how many of them */
+} zr_run_open_t;
+
+/**
+ * Choose the placements that a run leaves open, by planning it for many of them.
+ *
+ * Parameters stay up before optimizer state does, since they are moved more often: in each
+ * micro-batch, not in each step. What leaves the device is as little as its budget needs, in steps
+ * of 1/256; what then leaves host memory as little as that budget needs, where the run's
+ * nvme.paths name drives. Gradients go with their state; where host memory does not hold them, they
+ * stay on the device. Where nothing fits in this way, all parameters go to the drives, and as much
+ * state as fits comes to the device with its gradients; at last all state goes there, and only as
+ * many gradients stay on the device as host memory has no room for.
+ *
+ * @param run        its config is resolved, with a stage; in and out: its config. Where nothing
+ * fits, the least that there is
+ * @param n_plans_p  what was tried is added
+ * @return ZR_OK, also when nothing fits; what a plan fails for, other than memory: logged
+ */
+ZR_NODISCARD zr_status_t zr_run_place(zr_run_request_t *run, const zr_run_open_t *open,
+                                      const zr_log_t *log, size_t *n_plans_p);
+
+/**
+ * Let as much of the gradients of offloaded state wait on the device as host memory has no room
+ * for, in steps of 1/256; none where it has room for all. Otherwise as above.
+ *
+ * @param run  at stage 2 or 3, its optimizer offloaded; in and out: config's gradients and their
+ * ratio
+ */
+ZR_NODISCARD zr_status_t zr_run_place_gradients(zr_run_request_t *run, const zr_log_t *log,
+                                                size_t *n_plans_p);
+
+/* ---- search ---------------------------------------------------------------------------------- */
+
+/** What is asked for: a run with some of it left open. */
+typedef struct zr_run_ask {
+    zr_run_request_t run; /* its log is not used; what is open has its usual value */
+    zr_run_open_t places; /* that `auto` chooses, for each plan */
+    /* What is tried in all ways. */
+    bool stage_open, optimizer_open, params_open, recompute_open, micro_batch_open;
+    bool group_open; /* sizes of groups that share one copy of what is sharded */
+    int least_stage; /* of those that are tried */
+    bool has_drives; /* there are, though config.nvme.paths names none */
+    void (*progress)(void *context, size_t n_plans); /* after each plan; NULL: nobody looks */
+    void *progress_context;
+} zr_run_ask_t;
+
+/** A plan: what was chosen of what is open, and what came of it. */
+typedef struct plan_row {
+    int group_size; /* ranks that share one copy of what is sharded; -1: all */
+    int stage;
+    zr_offload_device_t optimizer, params; /* of a placement that is auto: what it has become */
+    bool recompute;
+    size_t micro_batch;
+
+    zr_config_t config; /* all of it, resolved; with drives "." where none were named */
+    zr_run_fit_t one;
+    double tokens_per_s; /* fits: of all ranks */
+} zr_run_row_t;
+
+typedef struct plan_rows {
+    /* Owned; one group before several, and in each, simple before sharded, sharded before
+     * offloaded. */
+    zr_run_row_t *all;
+    size_t n, capacity;
+    bool has_groups; /* there are plans with one group, and with several */
+    size_t n_tried;  /* with those that only looked for a placement */
+    size_t n_fit;
+    size_t nearest;     /* none fits: the one that is short of least */
+    size_t fastest;     /* of those that fit */
+    size_t recommended; /* likewise: the first of those that are about as fast */
+} zr_run_rows_t;
+
+/** As fast as the fastest, for all that a plan can tell: the simplest of such is recommended. */
+#define ZR_RUN_ABOUT_AS_FAST 0.98
+
+/**
+ * Plan them all.
+ *
+ * @param rows_p  free with zr_run_rows_free
+ * @return ZR_OK, also when nothing fits; what a plan fails for, other than memory: logged
+ */
+ZR_NODISCARD zr_status_t zr_run_search(const zr_run_ask_t *ask, const zr_log_t *log,
+                                       zr_run_rows_t *rows_p);
+void zr_run_rows_free(zr_run_rows_t *rows);
+
+/** The request that a plan is of, without a log. */
+zr_run_request_t zr_run_row_request(const zr_run_ask_t *ask, const zr_run_row_t *row);
+
+/** Whether two plans differ in their micro-batch alone. */
+bool zr_run_row_is_alike(const zr_run_row_t *a, const zr_run_row_t *b);
+
+/** Ranks that share one copy of what is sharded. */
+int zr_run_row_group_size(const zr_run_ask_t *ask, const zr_run_row_t *row);
+
+/** Whether anything of a plan is on drives. */
+bool zr_run_row_uses_nvme(const zr_run_ask_t *ask, const zr_run_row_t *row);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,26 @@
+/*
+ * Watching a simulated clock, for the times of a planned step.
+ */
+#ifndef ZR_ZERO_PLAN_WATCH_INTERNAL_H
+#define ZR_ZERO_PLAN_WATCH_INTERNAL_H
+
+#include "zero/plan/run_times.h"
+
+typedef struct zr_run_watch zr_run_watch_t;
+
+/**
+ * Watch a clock from now on.
+ *
+ * @param clock  of a simulated device; borrowed until destroy
+ * @param spans  of the last step are kept here; NULL: they are not
+ * @return NULL when there is no memory
+ */
+zr_run_watch_t *zr_run_watch_create(zr_sim_clock_t *clock, zr_run_spans_t *spans);
+void zr_run_watch_destroy(zr_run_watch_t **watch);
+
+/** A step begins: work that ended before is forgotten. */
+void zr_run_watch_begin(zr_run_watch_t *watch);
+/** It has ended. False: there was no memory for all of its work. */
+bool zr_run_watch_end(zr_run_watch_t *watch, zr_run_times_t *times_p);
+
+#endif
