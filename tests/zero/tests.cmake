@@ -1,6 +1,7 @@
 set(RANKS common/ranks.c common/late_device.c common/late_nn.c)
 zr_add_test(zero/test_layout.c)
 zr_add_test(zero/schedule/test_schedule.c zero/schedule/own_model.c ${RANKS})
+zr_add_test(zero/schedule/test_own_plan.c zero/schedule/own_model.c ${RANKS} LABELS asan)
 zr_add_test(zero/test_hardware_json.c LABELS asan)
 zr_add_test(zero/test_hardware_files.c LABELS asan)
 target_compile_definitions(test_hardware_files PRIVATE ZR_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

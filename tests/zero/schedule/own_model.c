@@ -130,8 +130,13 @@ static void mid_backward_host(const void *context) {
 }
 
 static zr_status_t mid_declare(zr_block_t *block, const void *shape, void *self) {
+    const own_options_t *options = shape;
+    zr_param_t *spare;
     char name[32];
-    (void)shape;
+    snprintf(name, sizeof(name), "mid.%zu.spare", zr_block_index(block) - 1);
+    zr_block_param_t desc = {.name = name, .n_dims = 1, .dims = {options->spare_elems}};
+    if (options->spare_elems != 0)
+        ZR_TRY(zr_block_add_param(block, &desc, &spare));
     snprintf(name, sizeof(name), "mid.%zu.w", zr_block_index(block) - 1);
     return add_vector(block, name, self);
 }
@@ -216,6 +221,8 @@ static zr_status_t add_blocks(zr_model_t *model, size_t n_mids) {
 zr_status_t own_model_create(zr_runtime_t *runtime, const own_options_t *options,
                              zr_model_t **model_p) {
     zr_model_options_t model_options = {
+        .shape = options,
+        .shape_bytes = sizeof(*options),
         .inputs = {{"input", sizeof(float), 0}, {"target", sizeof(float), 0}},
         .n_inputs = 2,
         .seed = 11,

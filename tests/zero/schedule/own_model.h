@@ -18,6 +18,7 @@ typedef struct own_options {
     zr_offload_device_t activations;
     size_t most_rows;
     const char *freeze;
+    size_t spare_elems; /* of a parameter more in each mid, that nobody uses */
 } own_options_t;
 
 /** Parameters are "in.w", "in.b", "mid.0.w", ... of [OWN_WIDTH], normal with deviation 0.5. */

@@ -2,15 +2,8 @@
  * The schedule, with a model of a user's own: its gradients against an oracle, and the same bits at
  * every stage, with recomputation, wherever activations wait, and in another order of the step.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include <string.h>
-
 #include "tests/common/ranks.h"
+#include "tests/common/test.h"
 #include "tests/zero/schedule/own_model.h"
 
 enum { N_MIDS = 3, N_PARAMS = 2 + N_MIDS, N_STEPS = 3, ACCUM = 3, B = 2, T = 4, ROWS = B * T };
@@ -174,8 +167,7 @@ static zr_status_t check_oracle(test_rank_t *rank) {
     return ZR_OK;
 }
 
-static void test_oracle(void **state) {
-    (void)state;
+TEST(gradients_are_the_oracles) {
     test_ranks_t ranks = {.n_ranks = 1, .run = check_oracle};
     test_run_ranks(&ranks);
     assert_int_equal(ranks.status[0], ZR_OK);
@@ -183,8 +175,7 @@ static void test_oracle(void **state) {
 
 /* ---- equal bits ------------------------------------------------------------------------------ */
 
-static void test_stages(void **state) {
-    (void)state;
+TEST(stages_have_the_same_bits) {
     for (int n_ranks = 1; n_ranks <= 3; n_ranks++) {
         run_case_t first = run_case(n_ranks, (run_case_t){.reduce = ZR_REDUCE_EVERY_MICRO_BATCH});
         for (int stage = 0; stage <= 3; stage++) {
@@ -204,8 +195,7 @@ static void test_stages(void **state) {
 
 /* All micro-batches through one block before the next: gradients add up before ranks meet, at every
  * stage, as at stage 0. Parameters are gathered once per pass. */
-static void test_order_of_blocks(void **state) {
-    (void)state;
+TEST(another_order_has_the_bits_of_stage_0) {
     for (int n_ranks = 1; n_ranks <= 3; n_ranks++) {
         run_case_t first = run_case(n_ranks, (run_case_t){.stage = 0});
         for (int stage = 0; stage <= 3; stage++) {
@@ -224,8 +214,7 @@ static void test_order_of_blocks(void **state) {
 }
 
 /* Frozen parameters have no gradient, and what comes before the first trained keeps nothing. */
-static void test_frozen(void **state) {
-    (void)state;
+TEST(frozen_parameters_stay) {
     static const char *const lists[] = {"in", "mid.1", "in.b,mid.0", "in,mid.0,mid.1"};
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         run_case_t c = {.reduce = ZR_REDUCE_EVERY_MICRO_BATCH, .model = {.freeze = lists[i]}};
@@ -277,18 +266,8 @@ static zr_status_t check_refusals(test_rank_t *rank) {
     return ZR_OK;
 }
 
-static void test_refusals(void **state) {
-    (void)state;
+TEST(wrong_calls_are_refused) {
     test_ranks_t ranks = {.n_ranks = 1, .run = check_refusals, .quiet = true};
     test_run_ranks(&ranks);
     assert_int_equal(ranks.status[0], ZR_OK);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_oracle),          cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_order_of_blocks), cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }
