@@ -21,7 +21,7 @@
 
 #include "allocator/allocator.h"
 #include "allocator/replay.h"
-#include "offload/swap.h"
+#include "offload/store.h"
 #include "zero/comm/comm.h"
 #include "zero/config.h"
 

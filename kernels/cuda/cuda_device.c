@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/nn/cuda/cuda_nn.h"
 
 /* The kernels are built for this compute capability and later ones. */
 #define ZR_CUDA_LEAST_MAJOR 8
@@ -138,7 +137,8 @@ static zr_status_t describe(zr_cuda_device_t *cuda) {
 
 static void cuda_close(zr_device_t *device) {
     zr_cuda_device_t *cuda = (zr_cuda_device_t *)device;
-    zr_cuda_nn_close(cuda);
+    if (cuda->blas != NULL)
+        cuda->close_blas(cuda);
     if (cuda->reference != NULL && cudaEventDestroy(cuda->reference) != cudaSuccess)
         (void)cudaGetLastError();
     zr_cuda_memory_close(cuda);
@@ -404,5 +404,4 @@ const zr_device_backend_t zr_cuda_backend = {
     .fill = zr_cuda_fill,
     .sum = zr_cuda_sum,
     .spread = zr_cuda_spread,
-    .nn = &zr_cuda_nn_backend,
 };

@@ -75,6 +75,7 @@ typedef struct zr_cuda_device {
     double reference_seconds;              /* when it passed */
     struct zr_cuda_blas *blas;             /* NULL before the first matrix product; kept by
                                               nn/cuda/matmul_plan.c */
+    void (*close_blas)(struct zr_cuda_device *cuda); /* frees it; set with it */
 } zr_cuda_device_t;
 
 typedef struct zr_cuda_stream {

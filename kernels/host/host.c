@@ -22,7 +22,6 @@
 #include "kernels/host/host_beside.h"
 #include "kernels/host/host_device.h"
 #include "kernels/host/host_queued.h"
-#include "kernels/nn/host/host_nn.h"
 
 #define ZR_HOST_MAX_THREADS 1024
 
@@ -334,5 +333,4 @@ const zr_device_backend_t zr_host_backend = {
     .fill = zr_host_queue_fill,
     .sum = zr_host_queue_sum,
     .spread = zr_host_queue_spread,
-    .nn = &zr_host_nn_backend,
 };

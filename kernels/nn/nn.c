@@ -5,6 +5,8 @@
  */
 #include "kernels/nn/nn.h"
 
+#include <string.h>
+
 #include "kernels/device_backend.h"
 
 /* No matrix has more elements: byte counts in any dtype then fit a size_t. */
@@ -18,13 +20,23 @@ typedef struct nn_call {
     const char *kernel;
 } nn_call_t;
 
+const zr_nn_backend_t *zr_nn_backend_of(const zr_device_t *device) {
+    if (device->backend->nn != NULL)
+        return device->backend->nn;
+    for (size_t i = 0; zr_nn_backends[i] != NULL; i++)
+        if (strcmp(zr_nn_backends[i]->name, device->backend->name) == 0)
+            return zr_nn_backends[i];
+    return NULL;
+}
+
 static zr_status_t find_backend(const zr_device_t *device, const char *kernel,
                                 const zr_nn_backend_t **backend_p) {
-    if (device->backend->nn == NULL)
+    const zr_nn_backend_t *backend = zr_nn_backend_of(device);
+    if (backend == NULL)
         return zr_fail(&device->log, ZR_ERR_UNSUPPORTED,
                        "%s: device \"%s\" has no kernels of a transformer", kernel,
                        device->info.backend);
-    *backend_p = device->backend->nn;
+    *backend_p = backend;
     return ZR_OK;
 }
 
@@ -113,7 +125,7 @@ zr_cost_t zr_nn_matmul_cost(const zr_nn_matmul_t *args) {
 }
 
 size_t zr_nn_matmul_workspace_bytes(const zr_device_t *device, const zr_nn_matmul_t *args) {
-    const zr_nn_backend_t *backend = device->backend->nn;
+    const zr_nn_backend_t *backend = zr_nn_backend_of(device);
     if (backend == NULL || backend->matmul_workspace_bytes == NULL)
         return 0;
     return backend->matmul_workspace_bytes(device, args);
@@ -183,7 +195,7 @@ zr_cost_t zr_nn_bias_grad_cost(const zr_nn_bias_grad_t *args) {
 }
 
 size_t zr_nn_bias_grad_workspace_bytes(const zr_device_t *device, const zr_nn_bias_grad_t *args) {
-    const zr_nn_backend_t *backend = device->backend->nn;
+    const zr_nn_backend_t *backend = zr_nn_backend_of(device);
     if (backend == NULL || backend->bias_grad_workspace_bytes == NULL)
         return 0;
     return backend->bias_grad_workspace_bytes(device, args);
@@ -245,7 +257,7 @@ zr_cost_t zr_nn_layernorm_backward_cost(const zr_nn_layernorm_backward_t *args) 
 
 size_t zr_nn_layernorm_backward_workspace_bytes(const zr_device_t *device,
                                                 const zr_nn_layernorm_backward_t *args) {
-    const zr_nn_backend_t *backend = device->backend->nn;
+    const zr_nn_backend_t *backend = zr_nn_backend_of(device);
     if (backend == NULL || backend->layernorm_backward_workspace_bytes == NULL)
         return 0;
     return backend->layernorm_backward_workspace_bytes(device, args);
@@ -351,7 +363,7 @@ static zr_status_t check_attention_sizes(nn_call_t call, size_t batch, size_t se
 }
 
 size_t zr_nn_attention_workspace_bytes(const zr_device_t *device, const zr_nn_attention_t *args) {
-    const zr_nn_backend_t *backend = device->backend->nn;
+    const zr_nn_backend_t *backend = zr_nn_backend_of(device);
     if (backend == NULL || backend->attention_workspace_bytes == NULL)
         return 0;
     return backend->attention_workspace_bytes(device, args);
@@ -379,7 +391,7 @@ zr_status_t zr_nn_attention(zr_stream_t *stream, const zr_nn_attention_t *args,
 
 size_t zr_nn_attention_backward_workspace_bytes(const zr_device_t *device,
                                                 const zr_nn_attention_backward_t *args) {
-    const zr_nn_backend_t *backend = device->backend->nn;
+    const zr_nn_backend_t *backend = zr_nn_backend_of(device);
     if (backend == NULL || backend->attention_backward_workspace_bytes == NULL)
         return 0;
     return backend->attention_backward_workspace_bytes(device, args);
@@ -466,7 +478,7 @@ zr_status_t zr_nn_embedding(zr_stream_t *stream, const zr_nn_embedding_t *args) 
 
 size_t zr_nn_embedding_backward_workspace_bytes(const zr_device_t *device,
                                                 const zr_nn_embedding_backward_t *args) {
-    const zr_nn_backend_t *backend = device->backend->nn;
+    const zr_nn_backend_t *backend = zr_nn_backend_of(device);
     if (backend == NULL || backend->embedding_backward_workspace_bytes == NULL)
         return 0;
     return backend->embedding_backward_workspace_bytes(device, args);
@@ -527,7 +539,7 @@ zr_cost_t zr_nn_lm_head_cost(const zr_nn_lm_head_t *args) {
 }
 
 size_t zr_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args) {
-    const zr_nn_backend_t *backend = device->backend->nn;
+    const zr_nn_backend_t *backend = zr_nn_backend_of(device);
     if (backend == NULL || backend->lm_head_workspace_bytes == NULL)
         return 0;
     return backend->lm_head_workspace_bytes(device, args);

@@ -1,5 +1,6 @@
 /*
- * A transformer's kernels, for models built on the library.
+ * A transformer's kernels, for models built on the library. They are a library of their own,
+ * libzero_nn, which is linked before libzero.
  *
  * All of them queue work on a stream and take device pointers. Matrices are row-major
  * and dense: the last dimension is contiguous. Each kernel names its dtypes:
@@ -306,7 +307,7 @@ zr_cost_t zr_nn_lm_head_cost(const zr_nn_lm_head_t *args);
  * lacks with ZR_ERR_UNSUPPORTED. No entry is optional but the workspace queries: NULL means 0.
  */
 typedef struct zr_nn_backend {
-    const char *name;
+    const char *name; /* of the device's backend */
 
     /* See zr_nn_activation_dtype; param_dtype is F32 or BF16. */
     zr_status_t (*activation_dtype)(const zr_device_t *device, zr_dtype_t param_dtype,
@@ -340,6 +341,13 @@ typedef struct zr_nn_backend {
                                                  const zr_nn_embedding_backward_t *args);
     size_t (*lm_head_workspace_bytes)(const zr_device_t *device, const zr_nn_lm_head_t *args);
 } zr_nn_backend_t;
+
+/** The kernels that a device has: its backend's own (zr_device_backend_t.nn), or this library's for
+ * a device of that name. NULL: none. */
+const zr_nn_backend_t *zr_nn_backend_of(const zr_device_t *device);
+
+/** This library's kernels; ends with NULL (kernels/nn/backends.c). */
+extern const zr_nn_backend_t *const zr_nn_backends[];
 
 #ifdef __cplusplus
 }

@@ -336,5 +336,4 @@ const zr_device_backend_t zr_sim_backend = {
     .cast = sim_convert,
     .fill = sim_change,
     .sum = sim_sum,
-    .nn = &zr_sim_nn_backend,
 };

@@ -55,7 +55,5 @@ zr_status_t zr_sim_range_move(zr_device_t *device, zr_tier_t tier, void *from, v
 /* Whether an address is one of this device, or of the one that it stands beside (sim_memory.c). */
 bool zr_sim_has_address(const zr_sim_device_t *sim, const void *address);
 
-/* What a transformer's kernels need on the device that this one stands for (sim_nn.c). */
-extern const zr_nn_backend_t zr_sim_nn_backend;
 
 #endif

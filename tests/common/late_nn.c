@@ -4,7 +4,7 @@
 #include "tests/common/late_nn.h"
 
 static const zr_nn_backend_t *host_nn(const zr_device_t *device) {
-    return late_host_of(device)->backend->nn;
+    return zr_nn_backend_of(late_host_of(device));
 }
 
 static zr_status_t late_activation_dtype(const zr_device_t *device, zr_dtype_t param_dtype,
@@ -15,50 +15,50 @@ static zr_status_t late_activation_dtype(const zr_device_t *device, zr_dtype_t p
 /* ---- run by the host ------------------------------------------------------------------- */
 
 static zr_status_t run_matmul(zr_stream_t *stream, const late_nn_args_t *args) {
-    return stream->device->backend->nn->matmul(stream, &args->matmul, args->workspace);
+    return zr_nn_backend_of(stream->device)->matmul(stream, &args->matmul, args->workspace);
 }
 
 static zr_status_t run_bias_grad(zr_stream_t *stream, const late_nn_args_t *args) {
-    return stream->device->backend->nn->bias_grad(stream, &args->bias_grad, args->workspace);
+    return zr_nn_backend_of(stream->device)->bias_grad(stream, &args->bias_grad, args->workspace);
 }
 
 static zr_status_t run_layernorm(zr_stream_t *stream, const late_nn_args_t *args) {
-    return stream->device->backend->nn->layernorm(stream, &args->layernorm);
+    return zr_nn_backend_of(stream->device)->layernorm(stream, &args->layernorm);
 }
 
 static zr_status_t run_layernorm_backward(zr_stream_t *stream, const late_nn_args_t *args) {
-    return stream->device->backend->nn->layernorm_backward(stream, &args->layernorm_backward,
-                                                           args->workspace);
+    return zr_nn_backend_of(stream->device)
+        ->layernorm_backward(stream, &args->layernorm_backward, args->workspace);
 }
 
 static zr_status_t run_gelu(zr_stream_t *stream, const late_nn_args_t *args) {
     const late_gelu_t *gelu = &args->gelu;
-    const zr_nn_backend_t *nn = stream->device->backend->nn;
+    const zr_nn_backend_t *nn = zr_nn_backend_of(stream->device);
     if (gelu->dy == NULL)
         return nn->gelu(stream, gelu->out, gelu->x, gelu->dtype, gelu->n_elems);
     return nn->gelu_backward(stream, gelu->out, gelu->dy, gelu->x, gelu->dtype, gelu->n_elems);
 }
 
 static zr_status_t run_attention(zr_stream_t *stream, const late_nn_args_t *args) {
-    return stream->device->backend->nn->attention(stream, &args->attention, args->workspace);
+    return zr_nn_backend_of(stream->device)->attention(stream, &args->attention, args->workspace);
 }
 
 static zr_status_t run_attention_backward(zr_stream_t *stream, const late_nn_args_t *args) {
-    return stream->device->backend->nn->attention_backward(stream, &args->attention_backward,
-                                                           args->workspace);
+    return zr_nn_backend_of(stream->device)
+        ->attention_backward(stream, &args->attention_backward, args->workspace);
 }
 
 static zr_status_t run_embedding(zr_stream_t *stream, const late_nn_args_t *args) {
-    return stream->device->backend->nn->embedding(stream, &args->embedding);
+    return zr_nn_backend_of(stream->device)->embedding(stream, &args->embedding);
 }
 
 static zr_status_t run_embedding_backward(zr_stream_t *stream, const late_nn_args_t *args) {
-    return stream->device->backend->nn->embedding_backward(stream, &args->embedding_backward,
-                                                           args->workspace);
+    return zr_nn_backend_of(stream->device)
+        ->embedding_backward(stream, &args->embedding_backward, args->workspace);
 }
 
 static zr_status_t run_lm_head(zr_stream_t *stream, const late_nn_args_t *args) {
-    return stream->device->backend->nn->lm_head(stream, &args->lm_head, args->workspace);
+    return zr_nn_backend_of(stream->device)->lm_head(stream, &args->lm_head, args->workspace);
 }
 
 /* ---- queued --------------------------------------------------------------------------------- */

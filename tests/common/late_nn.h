@@ -5,6 +5,7 @@
 #define ZR_TESTS_COMMON_LATE_NN_H
 
 #include "kernels/device_backend.h"
+#include "kernels/nn/nn.h"
 
 typedef struct late_gelu {
     void *out;

@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# Every public header compiles alone, as C11 and as C++17; the programs include zero/zero.h and
-# no other header of the library; every symbol of the library begins with zr_.
+# The public line. Public headers are those of one list (cmake/ZrHeaders.cmake): each compiles alone,
+# as C11 and as C++17, where nothing of the tree is but the headers of the list. Includes of the
+# library point down its layers; the programs include zero/zero.h and nothing else of it. Libraries
+# define, and shared ones export, only what begins with zr_; oneDNN is libzero_nn's alone.
 #
-# Usage: test_headers.sh SOURCE libzero.a
+# Usage: test_headers.sh SOURCE BUILD HEADER...
 set -u
 cd "$1" || exit 1
-library=$2
+build=$2
+shift 2
+public=$(mktemp -d)
+trap 'rm -rf "$public"' EXIT
 failed=0
 
 complain() {
@@ -13,26 +18,73 @@ complain() {
     failed=1
 }
 
-for header in $(find kernels allocator offload zero -name '*.h' | sort); do
-    case $header in *_internal.h | */internal.h | */host/* | */cuda/*) continue ;; esac
-    grep -q 'extern "C"' "$header" || continue # of one folder only
+for header; do
+    mkdir -p "$public/${header%/*}"
+    cp "$header" "$public/$header" || complain "$header: no such file"
+done
+[ $# -gt 15 ] || complain "only $# headers are public"
+for header; do
     printf '#include "%s"\n' "$header" |
-        cc -std=c11 -Wall -Wextra -Werror -I. -fsyntax-only -x c - || complain "$header: not C11"
+        cc -std=c11 -Wall -Wextra -Werror -I"$public" -fsyntax-only -x c - ||
+        complain "$header: not C11 by itself, or it includes an internal header"
     printf '#include "%s"\n' "$header" |
-        c++ -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only -x c++ - ||
-        complain "$header: not C++17"
+        c++ -std=c++17 -Wall -Wextra -Werror -I"$public" -fsyntax-only -x c++ - ||
+        complain "$header: not C++17 by itself"
+done
+# A program gets everything but what is for those who implement a backend.
+for header; do
+    case $header in zero/zero.h | */*_backend.h | kernels/device_trace.h) continue ;; esac
+    printf '#include "zero/zero.h"\n' | cc -std=c11 -I"$public" -M -x c - | grep -q "/$header" ||
+        complain "$header: not included by zero/zero.h"
 done
 
-others=$(grep -rnE '#include "(kernels|allocator|offload|zero)/' examples --include='*.[ch]' |
-    grep -v '#include "zero/zero.h"')
+upwards() { # FOLDER LAYERS: what FOLDER includes of layers above it, or beside it
+    grep -rnE "#include \"($2)/" "$1" --include='*.[ch]' --include='*.cu' --include='*.cuh'
+}
+above=$(
+    upwards kernels 'allocator|offload|zero|examples'
+    upwards allocator 'offload|zero|examples|kernels/nn'
+    upwards offload 'zero|examples|kernels/nn'
+    upwards zero 'examples|kernels/nn' | grep -v '^zero/zero.h:'
+    upwards kernels 'kernels/nn' | grep -v '^kernels/nn/'
+)
+[ -z "$above" ] || complain "includes that point up the layers:
+$above"
+
+others=$(grep -rnE '#include ["<](kernels|allocator|offload|zero)/' examples --include='*.[ch]' |
+    grep -v '#include ["<]zero/zero.h[">]')
 [ -z "$others" ] || complain "programs include more of the library than zero/zero.h:
 $others"
 
-symbols=$(nm -g --defined-only "$library" | awk 'NF == 3 { print $3 }' | grep -v '^zr_' | sort -u)
 # What the compiler adds itself: of target_clones and of the sanitizers.
-symbols=$(printf '%s\n' "$symbols" | grep -vE '^(__|DW\.ref|$)')
-[ -z "$symbols" ] || complain "symbols that do not begin with zr_:
+not_ours() { awk 'NF == 3 { print $3 }' | grep -vE '^(zr_|__|DW\.ref|$)' | sort -u; }
+for library in libzero libzero_nn; do
+    symbols=$(nm -g --defined-only "$build/$library.a" | not_ours)
+    [ -z "$symbols" ] || complain "$library.a: symbols that do not begin with zr_:
 $symbols"
-[ "$(nm -g --defined-only "$library" | grep -c ' zr_')" -gt 10 ] || complain "no symbols in $library"
+    [ "$(nm -g --defined-only "$build/$library.a" | grep -c ' zr_')" -gt 10 ] ||
+        complain "no symbols in $library.a"
+done
+nm -u "$build/libzero.a" | grep -E ' (dnnl|omp|GOMP)_' && complain "libzero.a wants oneDNN, or OpenMP"
 
+# Sanitized builds have no shared libraries.
+if [ -e "$build/libzero.so" ]; then
+    for library in libzero libzero_nn; do
+        about=$(readelf -dW "$build/$library.so")
+        printf '%s\n' "$about" | grep -q "SONAME.*\[$library\.so\.[0-9]*\]" ||
+            complain "$library.so has no SONAME with a version"
+        exported=$(nm -D --defined-only "$build/$library.so" | awk '{ print $3 }')
+        symbols=$(printf '%s\n' "$exported" | grep -v '^zr_')
+        [ -z "$symbols" ] || complain "$library.so exports what does not begin with zr_:
+$symbols"
+    done
+    nm -D --defined-only "$build/libzero.so" | grep -q ' zr_runtime_step$' ||
+        complain "libzero.so does not export zr_runtime_step"
+    nm -D --defined-only "$build/libzero_nn.so" | grep -q ' zr_runtime_step$' &&
+        complain "libzero_nn.so has a copy of libzero"
+    readelf -dW "$build/libzero.so" | grep -iE 'NEEDED.*(dnnl|gomp)' &&
+        complain "libzero.so needs oneDNN, or OpenMP"
+    readelf -dW "$build/libzero_nn.so" | grep -q 'NEEDED.*dnnl' ||
+        complain "libzero_nn.so does not name oneDNN"
+fi
 exit $failed

@@ -1,5 +1,5 @@
 add_test(NAME test_headers COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_headers.sh
-                                   ${CMAKE_SOURCE_DIR} $<TARGET_FILE:zero>)
+                                   ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR} ${ZR_PUBLIC_HEADERS})
 zr_test_properties(test_headers NO_SANITIZERS)
 if(TARGET zero-train)
   set(ZR_INSTALL_MPIRUN "")
@@ -7,7 +7,7 @@ if(TARGET zero-train)
     set(ZR_INSTALL_MPIRUN ${ZR_MPIRUN_openmpi})
   endif()
   add_test(NAME test_install COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_install.sh
-                                     ${CMAKE_BINARY_DIR} ${ZR_INSTALL_MPIRUN})
+                                     ${CMAKE_BINARY_DIR} "${ZR_INSTALL_MPIRUN}" ${ZR_PUBLIC_HEADERS})
   zr_test_properties(test_install NO_SANITIZERS)
 endif()
 add_test(NAME test_install_library

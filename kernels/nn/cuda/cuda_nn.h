@@ -27,9 +27,6 @@ extern "C" {
 
 extern const zr_nn_backend_t zr_cuda_nn_backend;
 
-/** What these kernels keep in a device, given back; nothing when they were never used. */
-void zr_cuda_nn_close(zr_cuda_device_t *cuda);
-
 zr_status_t zr_cuda_nn_matmul(zr_stream_t *stream, const zr_nn_matmul_t *args, void *workspace);
 zr_status_t zr_cuda_nn_bias_grad(zr_stream_t *stream, const zr_nn_bias_grad_t *args,
                                  void *workspace);

@@ -44,6 +44,18 @@ zr_status_t zr_matmul_fail(zr_device_t *device, const zr_cuda_blas_t *blas,
 
 /* ---- the device's cuBLASLt ------------------------------------------------------------------- */
 
+/* Failures have nobody to be handed to; nothing of the device is used after this. */
+static void close_blas(zr_cuda_device_t *cuda) {
+    zr_cuda_blas_t *blas = cuda->blas;
+    for (size_t i = 0; i < blas->n_plans; i++)
+        zr_matmul_plan_free(&blas->lt, blas->plans[i]);
+    if (zr_cuda_enter(&cuda->base) == ZR_OK)
+        (void)blas->lt.cublasLtDestroy_p(blas->handle);
+    zr_cublaslt_forget(&blas->lt);
+    free(blas);
+    cuda->blas = NULL;
+}
+
 zr_status_t zr_cuda_blas(zr_device_t *device, zr_cuda_blas_t **blas_p) {
     zr_cuda_device_t *cuda = (zr_cuda_device_t *)device;
     if (cuda->blas != NULL) {
@@ -63,6 +75,7 @@ zr_status_t zr_cuda_blas(zr_device_t *device, zr_cuda_blas_t **blas_p) {
                          blas->lt.cublasLtGetStatusName_p(created));
         goto err_forget;
     }
+    cuda->close_blas = close_blas;
     *blas_p = cuda->blas = blas;
     return ZR_OK;
 
@@ -71,20 +84,6 @@ err_forget:
 err_free:
     free(blas);
     return status;
-}
-
-/* Failures have nobody to be handed to; nothing of the device is used after this. */
-void zr_cuda_nn_close(zr_cuda_device_t *cuda) {
-    zr_cuda_blas_t *blas = cuda->blas;
-    if (blas == NULL)
-        return;
-    for (size_t i = 0; i < blas->n_plans; i++)
-        zr_matmul_plan_free(&blas->lt, blas->plans[i]);
-    if (zr_cuda_enter(&cuda->base) == ZR_OK)
-        (void)blas->lt.cublasLtDestroy_p(blas->handle);
-    zr_cublaslt_forget(&blas->lt);
-    free(blas);
-    cuda->blas = NULL;
 }
 
 /* ---- what a plan is for ------------------------------------------------------------------------

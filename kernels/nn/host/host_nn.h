@@ -116,5 +116,7 @@ zr_status_t zr_host_nn_lm_head(zr_stream_t *stream, const zr_nn_lm_head_t *args,
 size_t zr_host_nn_lm_head_workspace_bytes(const zr_device_t *device, const zr_nn_lm_head_t *args);
 
 extern const zr_nn_backend_t zr_host_nn_backend;
+/** Of the device that stands for others (kernels/nn/sim/). */
+extern const zr_nn_backend_t zr_sim_nn_backend;
 
 #endif

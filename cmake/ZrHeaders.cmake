@@ -1,0 +1,32 @@
+# The public headers: what is installed, and all that a program outside may include. Each includes
+# only others of this list. What is not here is internal, and may change without a word.
+set(ZR_PUBLIC_HEADERS
+    # What programs use; zero/zero.h includes all of these.
+    zero/zero.h
+    zero/config.h
+    zero/runtime.h
+    zero/hardware_json.h
+    zero/checkpoint/checkpoint.h
+    zero/comm/comm.h
+    zero/comm/launch.h
+    offload/stash.h
+    offload/store.h
+    allocator/allocator.h
+    allocator/planner.h
+    allocator/record.h
+    allocator/replay.h
+    allocator/snapshot.h
+    kernels/device.h
+    kernels/dtype.h
+    kernels/kernels.h
+    kernels/simulation.h
+    kernels/base/hardware.h
+    kernels/base/log.h
+    kernels/base/status.h
+    kernels/base/trace.h
+    kernels/nn/nn.h
+    # For those who implement a store, a device or a communicator of their own.
+    offload/store_backend.h
+    kernels/device_backend.h
+    kernels/device_trace.h
+    zero/comm/comm_backend.h)
