@@ -115,15 +115,18 @@ zr_status_t zr_device_open(const char *name, const zr_device_options_t *options,
         return zr_fail(&options->log, ZR_ERR_ARGUMENT,
                        "opening a device needs a name and a place for the result");
 
-    const zr_device_backend_t *backend = NULL;
-    for (size_t i = 0; zr_device_backends[i] != NULL; i++) {
+    for (size_t i = 0; zr_device_backends[i] != NULL; i++)
         if (strcmp(zr_device_backends[i]->name, name) == 0)
-            backend = zr_device_backends[i];
-    }
-    if (backend == NULL)
-        return refuse_name(&options->log, name);
+            return zr_device_open_from(zr_device_backends[i], options, device_p);
+    return refuse_name(&options->log, name);
+}
 
+zr_status_t zr_device_open_from(const zr_device_backend_t *backend,
+                                const zr_device_options_t *options, zr_device_t **device_p) {
+    zr_device_options_t defaults = zr_device_options_default();
     zr_device_t *device = NULL;
+    if (options == NULL)
+        options = &defaults;
     ZR_TRY(backend->open(options, &device));
     zr_device_init(device, backend, options);
     *device_p = device;

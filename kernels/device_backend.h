@@ -13,7 +13,12 @@
 #include "kernels/device.h"
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
-#include "kernels/nn/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct zr_nn_backend;
 
 /** Arguments of zr_kernel_spread. */
 typedef struct zr_spread {
@@ -112,8 +117,9 @@ typedef struct zr_device_backend {
     /* Optional. At least one dst. NULL: sums and copies, one for each. */
     zr_status_t (*spread)(zr_stream_t *stream, const zr_spread_t *args);
 
-    /* A transformer's kernels: see nn/nn.h. NULL: the device has none of them. */
-    const zr_nn_backend_t *nn;
+    /* Optional. A transformer's kernels (nn/nn.h) of a device that libzero_nn has none for. NULL:
+     * those that it has for a device of this name, if any. */
+    const struct zr_nn_backend *nn;
 } zr_device_backend_t;
 
 /** What was said last of an error of a device's, for ranks that wait for its own. */
@@ -150,6 +156,16 @@ struct zr_event {
     zr_device_t *device;
 };
 
+/**
+ * Open a device of this backend, as zr_device_open does by name: a program's own needs no other
+ * place to be known in.
+ *
+ * @param backend  borrowed until the device is closed
+ */
+ZR_NODISCARD zr_status_t zr_device_open_from(const zr_device_backend_t *backend,
+                                             const zr_device_options_t *options,
+                                             zr_device_t **device_p);
+
 /** Fill in what device.c keeps of every device, and free it: zr_device_open and zr_device_close do.
  */
 void zr_device_init(zr_device_t *device, const zr_device_backend_t *backend,
@@ -177,11 +193,16 @@ static inline void zr_stream_charge(zr_stream_t *stream, const zr_charge_t *char
         zr_stream_trace_work(stream, charge->kernel, charge->cost);
 }
 
+/** The library's own. */
 extern const zr_device_backend_t zr_host_backend;
 extern const zr_device_backend_t zr_sim_backend;
 extern const zr_device_backend_t zr_cuda_backend; /* where CUDA is built (ZR_HAVE_CUDA) */
 
 /** What zr_device_open looks in; ends with NULL (backends.c). */
 extern const zr_device_backend_t *const zr_device_backends[];
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

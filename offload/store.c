@@ -192,11 +192,18 @@ static void free_store(zr_store_t *store) {
 zr_status_t zr_store_create(const char *name, const zr_store_options_t *options,
                             const zr_store_extent_t *extents, size_t n_extents,
                             zr_store_t **store_p) {
-    zr_store_options_t o = options != NULL ? *options : zr_store_options_default();
     const zr_store_backend_t *backend = NULL;
+    ZR_TRY(find_backend(name, options != NULL ? &options->log : NULL, &backend));
+    return zr_store_create_from(backend, options, extents, n_extents, store_p);
+}
+
+zr_status_t zr_store_create_from(const zr_store_backend_t *backend,
+                                 const zr_store_options_t *options,
+                                 const zr_store_extent_t *extents, size_t n_extents,
+                                 zr_store_t **store_p) {
+    zr_store_options_t o = options != NULL ? *options : zr_store_options_default();
     if (store_p == NULL)
         return zr_fail(&o.log, ZR_ERR_ARGUMENT, "store: nowhere to give it to (NULL)");
-    ZR_TRY(find_backend(name, &o.log, &backend));
     ZR_TRY(check_options(&o));
     ZR_TRY(check_device(&o, backend));
     ZR_TRY(check_extents(&o, extents, n_extents));

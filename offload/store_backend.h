@@ -118,6 +118,18 @@ struct zr_store {
     size_t n_buffers;
 };
 
+/**
+ * Make a store of this backend, as zr_store_create does by name: a program's own needs no other
+ * place to be known in. A runtime does it for zr_nvme_options_t.backend.
+ *
+ * @param backend  borrowed until the store is destroyed
+ */
+ZR_NODISCARD zr_status_t zr_store_create_from(const zr_store_backend_t *backend,
+                                              const zr_store_options_t *options,
+                                              const zr_store_extent_t *extents, size_t n_extents,
+                                              zr_store_t **store_p);
+
+/** The library's own. */
 extern const zr_store_backend_t zr_store_memory_backend;
 extern const zr_store_backend_t zr_store_uring_backend;
 extern const zr_store_backend_t zr_store_posix_backend;

@@ -109,6 +109,9 @@ typedef struct zr_nvme_options {
     bool verify;           /* make checksums, and verify them */
     const char
         *store; /* backend: "uring"; "memory" for tests; "sim" on a simulated device; static */
+    const struct zr_store_backend *backend; /* NULL; or a store of the program's own, in place of
+                                               `store` and paths (offload/store_backend.h);
+                                               borrowed until the runtime is destroyed */
 } zr_nvme_options_t;
 
 typedef struct zr_config {
@@ -187,7 +190,8 @@ ZR_NODISCARD zr_status_t zr_config_read_json(const char *path, const zr_log_t *l
  *
  * DeepSpeed's JSON has no keys for reduce, device_memory_bytes, host_memory_bytes,
  * offload_optimizer.max_in_cpu_elems, .gradients, .gradients_ratio and .update_on, host_threads,
- * plan_memory, and of nvme capacity_bytes, submit_batch, files_per_path, verify and store.
+ * plan_memory, and of nvme capacity_bytes, submit_batch, files_per_path, verify, store and
+ * backend.
  *
  * @param log     NULL: default
  * @param text_p  JSON, indented; the caller frees it with free()

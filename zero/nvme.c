@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/store_backend.h"
 #include "zero/runtime_internal.h"
 
 #define MOST_CHUNK_BYTES ((size_t)256 << 10)
@@ -180,6 +181,9 @@ static zr_status_t create_store(zr_runtime_t *runtime) {
     options.max_transfers = nvme->max_transfers;
     options.paths = paths;
     options.n_paths = split_paths(folders, asked->files_per_path, paths);
+    if (asked->backend != NULL)
+        return zr_store_create_from(asked->backend, &options, nvme->extents, nvme->n_extents,
+                                    &nvme->store);
     const char *store = asked->store;
     if (strcmp(store, "uring") == 0) /* one rank says so for all */
         store = zr_store_drive_backend(runtime->rank == 0 ? &runtime->log : NULL);

@@ -10,7 +10,20 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ZR_LOG_MESSAGE_BYTES 4096 /* with the terminating zero */
+#include "kernels/base/log_internal.h"
+
+/* Of each thread, as errno is: nothing is shared. */
+static _Thread_local char last_error[ZR_LOG_MESSAGE_BYTES];
+
+const char *zr_last_error(void) {
+    return last_error;
+}
+
+void zr_last_error_set(const char *message) {
+    size_t length = strnlen(message, sizeof(last_error) - 1);
+    memmove(last_error, message, length);
+    last_error[length] = '\0';
+}
 
 zr_log_t zr_log_default(void) {
     return (zr_log_t){.sink = NULL, .context = NULL, .level = ZR_LOG_WARNING, .rank = -1};
@@ -52,7 +65,7 @@ static void write_message(const zr_log_t *log, zr_log_level_t level, const char 
     zr_log_t fallback = zr_log_default();
     if (log == NULL)
         log = &fallback;
-    if (level > log->level)
+    if (level > log->level && level != ZR_LOG_ERROR)
         return;
 
     char message[ZR_LOG_MESSAGE_BYTES];
@@ -65,6 +78,10 @@ static void write_message(const zr_log_t *log, zr_log_level_t level, const char 
         memcpy(message + sizeof(message) - 1 - ending_length, ending, (size_t)ending_length + 1);
     }
 
+    if (level == ZR_LOG_ERROR)
+        zr_last_error_set(message);
+    if (level > log->level)
+        return;
     if (log->sink != NULL)
         log->sink(log->context, level, log->rank, message);
     else

@@ -63,6 +63,15 @@ void zr_log_write(const zr_log_t *log, zr_log_level_t level, const char *format,
 zr_status_t zr_fail(const zr_log_t *log, zr_status_t status, const char *format, ...)
     ZR_PRINTF(3, 4) ZR_NODISCARD;
 
+/**
+ * What the calling thread has last logged as an error, with whatever log: why the call failed whose
+ * status it has just looked at. For programs that show it themselves, and other languages.
+ *
+ * @return "" when there was none; what a call that goes well leaves is that of an earlier one.
+ *         Borrowed until the thread's next error
+ */
+const char *zr_last_error(void);
+
 /** A number of bytes as people read it: "17 bytes", "1.5 KiB", "96.0 MiB". */
 typedef struct zr_size_text {
     char text[32];

@@ -511,8 +511,37 @@ void __wrap_zr_free(zr_allocator_t *allocator, void **pointer, zr_stream_t *stre
 
 /* ---- the device ---- */
 
-static const zr_device_backend_t late_backend = {
+static zr_status_t late_open(const zr_device_options_t *asked, zr_device_t **device_p) {
+    (void)asked;
+    late_device_t *device = calloc(1, sizeof(*device));
+    if (device == NULL)
+        return ZR_ERR_MEMORY;
+    zr_device_options_t options = zr_device_options_default();
+    options.n_threads = 1;
+    zr_status_t status = zr_device_open("host", &options, &device->host);
+    if (status == ZR_OK)
+        status = zr_stream_create(device->host, "late", &device->host_stream);
+    if (status != ZR_OK)
+        abort();
+    device->base.info = *zr_device_info(device->host);
+    device->base.info.host_addressable = false;
+    device->base.info.synchronous = false;
+    device->base.info.computes_on_host = false;
+    *device_p = &device->base;
+    return ZR_OK;
+}
+
+static void late_close(zr_device_t *base) {
+    late_device_t *device = (late_device_t *)base;
+    zr_stream_destroy(&device->host_stream);
+    zr_device_close(&device->host);
+    free(device);
+}
+
+const zr_device_backend_t late_device_backend = {
     .name = "late",
+    .open = late_open,
+    .close = late_close,
     .range_reserve = late_range_reserve,
     .range_release = late_range_release,
     .range_map = late_range_map,
@@ -539,34 +568,7 @@ static const zr_device_backend_t late_backend = {
 };
 
 zr_status_t late_device_open(zr_device_t **device_p) {
-    late_device_t *device = calloc(1, sizeof(*device));
-    if (device == NULL)
-        return ZR_ERR_MEMORY;
-    zr_device_options_t options = zr_device_options_default();
-    options.n_threads = 1;
-    zr_status_t status = zr_device_open("host", &options, &device->host);
-    if (status == ZR_OK)
-        status = zr_stream_create(device->host, "late", &device->host_stream);
-    if (status != ZR_OK)
-        abort();
-    device->base.info = *zr_device_info(device->host);
-    zr_device_init(&device->base, &late_backend, &options);
-    device->base.info.host_addressable = false;
-    device->base.info.synchronous = false;
-    device->base.info.computes_on_host = false;
-    *device_p = &device->base;
-    return ZR_OK;
-}
-
-void late_device_close(zr_device_t **device_p) {
-    late_device_t *device = (late_device_t *)*device_p;
-    if (device == NULL)
-        return;
-    zr_stream_destroy(&device->host_stream);
-    zr_device_close(&device->host);
-    zr_device_clear(&device->base);
-    free(device);
-    *device_p = NULL;
+    return zr_device_open_from(&late_device_backend, NULL, device_p);
 }
 
 void late_device_fail_copy(zr_stream_t *stream) {

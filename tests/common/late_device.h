@@ -5,13 +5,14 @@
 #define ZR_TESTS_COMMON_LATE_DEVICE_H
 
 #include "allocator/allocator.h"
+#include "kernels/device_backend.h"
 
 /**
  * Open a device: the host's memory and kernels, with streams that run only when somebody waits.
  * All late devices of a process draw their order together, so ranks can wait for each other.
  */
 ZR_NODISCARD zr_status_t late_device_open(zr_device_t **device_p);
-void late_device_close(zr_device_t **device);
+extern const zr_device_backend_t late_device_backend;
 
 /** The next copy within the device on this stream fails when it is queued, in these words. */
 #define LATE_DEVICE_FAILURE "late: the copy that was to fail"

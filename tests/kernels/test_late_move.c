@@ -38,5 +38,5 @@ TEST(test_move_beside_queued_work) {
     free(text);
     free(result);
     zr_stream_destroy(&stream);
-    late_device_close(&device);
+    zr_device_close(&device);
 }

@@ -1,4 +1,6 @@
 /* The log: levels, ranks, sinks, messages that are too long, and the lines on standard error. */
+#include <pthread.h>
+
 #include "kernels/base/log.h"
 #include "tests/common/test.h"
 
@@ -127,6 +129,41 @@ TEST(test_standard_error) {
                               "rank 2: error: gone\n"
                               "error: no log\n"
                               "rank 0: warning: rank of none\n");
+}
+
+static void ignore(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+/* What the thread saw of its last error, before and after it had one. */
+static void *fail_elsewhere(void *context) {
+    static const zr_log_t quiet = {.sink = ignore};
+    char *seen = context;
+    snprintf(seen, 64, "<%s>", zr_last_error());
+    zr_log_write(&quiet, ZR_LOG_ERROR, "in a thread");
+    snprintf(seen + strlen(seen), 64 - strlen(seen), "<%s>", zr_last_error());
+    return NULL;
+}
+
+/* Of the calling thread, whatever becomes of the message; errors only. */
+TEST(test_last_error) {
+    zr_log_t quiet = {.sink = ignore, .level = ZR_LOG_DEBUG};
+    pthread_t thread;
+    char longer[6000], seen[64];
+    assert_int_equal(zr_fail(&quiet, ZR_ERR_IO, "%d bytes are missing", 7), ZR_ERR_IO);
+    assert_string_equal(zr_last_error(), "7 bytes are missing");
+    zr_log_write(&quiet, ZR_LOG_WARNING, "careful");
+    assert_string_equal(zr_last_error(), "7 bytes are missing");
+    assert_int_equal(pthread_create(&thread, NULL, fail_elsewhere, seen), 0);
+    pthread_join(thread, NULL);
+    assert_string_equal(seen, "<><in a thread>");
+    assert_string_equal(zr_last_error(), "7 bytes are missing");
+    zr_log_write(&quiet, ZR_LOG_ERROR, "and so: %s", zr_last_error());
+    assert_string_equal(zr_last_error(), "and so: 7 bytes are missing");
+    memset(longer, 'x', sizeof(longer) - 1);
+    longer[sizeof(longer) - 1] = '\0';
+    zr_log_write(&quiet, ZR_LOG_ERROR, "%s", longer);
+    assert_int_equal(strlen(zr_last_error()), 4095);
 }
 
 TEST(test_counts) {

@@ -92,10 +92,7 @@ static void tear_down(stash_fixture_t *f) {
     zr_stream_destroy(&f->stream);
     zr_allocator_destroy(&f->allocator);
     fixture_close(&f->store);
-    if (f->is_late)
-        late_device_close(&f->device);
-    else
-        zr_device_close(&f->device);
+    zr_device_close(&f->device);
     for (size_t i = 0; i < N_SLOTS; i++)
         free_buffer(f->content[i]);
     free_buffer(f->read);

@@ -144,7 +144,7 @@ static zr_status_t check_nvme(const zr_config_t *config, const zr_log_t *log) {
     bool is_param = config->offload_optimizer.device != ZR_OFFLOAD_NVME;
     const char *what = is_param ? "offload_param" : "offload_optimizer";
     if ((!is_param || config->offload_param.device == ZR_OFFLOAD_NVME) && nvme->paths[0] == '\0' &&
-        strcmp(nvme->store, "memory") != 0)
+        nvme->backend == NULL && strcmp(nvme->store, "memory") != 0)
         keep_first(
             &status,
             zr_fail(log, ZR_ERR_ARGUMENT,

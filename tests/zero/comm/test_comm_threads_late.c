@@ -10,7 +10,7 @@ int main(void) {
         .name = "threads on a late device",
         .create = zr_comm_create_threads,
         .open_device = late_device_open,
-        .close_device = late_device_close,
+        .close_device = zr_device_close,
         .fail_copy = late_device_fail_copy,
         .failure = LATE_DEVICE_FAILURE,
     };

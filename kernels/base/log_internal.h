@@ -1,0 +1,22 @@
+/*
+ * The last error of a thread, for those of the library who hand it from one thread to another.
+ */
+#ifndef ZR_KERNELS_BASE_LOG_INTERNAL_H
+#define ZR_KERNELS_BASE_LOG_INTERNAL_H
+
+#include "kernels/base/log.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Of a message, with the terminating zero. */
+#define ZR_LOG_MESSAGE_BYTES 4096
+
+/** Make this the calling thread's last error, without logging it. What is longer is cut. */
+void zr_last_error_set(const char *message);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
