@@ -4,9 +4,17 @@ set(ZR_PUBLIC_HEADERS
     # What programs use; zero/zero.h includes all of these.
     zero/zero.h
     zero/config.h
+    zero/ranks.h
     zero/runtime.h
     zero/hardware_json.h
+    zero/options.h
+    zero/plan/run_largest.h
+    zero/plan/run_plan.h
+    zero/plan/run_search.h
+    zero/plan/run_times.h
     zero/checkpoint/checkpoint.h
+    zero/schedule/model.h
+    zero/schedule/order.h
     zero/comm/comm.h
     zero/comm/launch.h
     offload/stash.h
@@ -19,6 +27,7 @@ set(ZR_PUBLIC_HEADERS
     kernels/device.h
     kernels/dtype.h
     kernels/kernels.h
+    kernels/own_kernel.h
     kernels/simulation.h
     kernels/base/hardware.h
     kernels/base/log.h

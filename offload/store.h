@@ -57,6 +57,8 @@ typedef uint64_t zr_store_ticket_t;
 #define ZR_STORE_MAX_ACCOUNTS 8
 #define ZR_STORE_MAX_REQUEST_BYTES ((size_t)1 << 30)
 #define ZR_STORE_MAX_BOUNCE_BUFFERS 1024
+/** Of those who work through what lies in a store: buffers of one of them. */
+#define ZR_SWAP_MAX_BUFFERS ((size_t)1024)
 /** Every chunk is a multiple of this, whatever the block size of the files. */
 #define ZR_STORE_CHUNK_ALIGN_BYTES ((size_t)4096)
 

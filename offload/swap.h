@@ -32,13 +32,12 @@ typedef struct zr_swap zr_swap_t;
 typedef struct zr_swap_options {
     zr_log_t log;
     zr_allocator_t *allocator; /* the buffers come from its host tier, as staging; borrowed */
-    size_t n_buffers;          /* 1: nothing overlaps; 3 are read, worked on and written */
+    size_t n_buffers;          /* 1: nothing overlaps; 3 are read, worked on and written; up to
+                                  ZR_SWAP_MAX_BUFFERS */
     size_t buffer_bytes;       /* the largest item */
     bool read_ahead;           /* read the next items while one is worked on */
     bool write_behind;         /* write the last ones then */
 } zr_swap_options_t;
-
-#define ZR_SWAP_MAX_BUFFERS ((size_t)1024)
 
 /** What is moved at once: bytes of an extent, as zr_store_get and zr_store_put take them. */
 typedef struct zr_swap_item {

@@ -28,6 +28,7 @@ typedef struct test_ranks {
     bool quiet;              /* errors are expected: do not print them */
     test_rank_fn run;
     void *context;
+    bool has_run[TEST_MAX_RANKS];
     zr_status_t status[TEST_MAX_RANKS];   /* out */
     char last_error[TEST_MAX_RANKS][512]; /* out */
     size_t n_errors[TEST_MAX_RANKS];      /* out: that were logged */

@@ -1,30 +1,58 @@
 #!/usr/bin/env bash
 # What is installed can be used: the program in examples/library is built with the pkg-config file alone,
-# and by CMake's package, and learns the same at every stage, with ranks that are threads, or processes; all programs
-# are there, with what they look for beside them.
+# and by CMake's package, and learns the same at every stage, with ranks that are threads, or processes;
+# the programs in tests/package/outside are built on each library, static and shared; all programs
+# are there, with what they look for beside them. Public headers are installed, and no others.
 #
-# Usage: test_install.sh BUILD [MPIRUN]   (MPIRUN: that of Open MPI, where its module is installed)
+# Usage: test_install.sh BUILD MPIRUN HEADER...   (MPIRUN: that of Open MPI, where its module is
+# installed, or empty; HEADER: what is public)
 set -eu
+build=$1
+mpirun=$2
+shift 2
+outside=$(cd "$(dirname "$0")/outside" && pwd)
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
-cmake --install "$1" --prefix "$prefix" >/dev/null
+cmake --install "$build" --prefix "$prefix" >/dev/null
 example=$prefix/share/libzero/examples/library
-PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name libzero.pc)")
+libraries=$(dirname "$(find "$prefix" -name libzero.a)")
+PKG_CONFIG_PATH=$libraries/pkgconfig
 export PKG_CONFIG_PATH
-# shellcheck disable=SC2046
-cc -std=c11 -Wall -Werror "$example/regression.c" -o "$prefix/regression" \
-    $(pkg-config --static --cflags --libs libzero)
+
+printf '%s\n' "$@" | sort >"$prefix/public"
+(cd "$prefix/include/libzero" && find . -name '*' -type f | sed 's|^\./||' | sort) |
+    diff "$prefix/public" - || {
+    echo "what is installed in include/ is not the list of public headers"
+    exit 1
+}
+
+compile() { # SOURCE PROGRAM PACKAGE
+    # shellcheck disable=SC2046
+    cc -std=c11 -Wall -Werror "$1" -o "$prefix/$2" $(pkg-config --cflags --libs "$3") -lm
+}
+compile "$example/regression.c" regression libzero
 (
     unset PKG_CONFIG_PATH # the package finds its own file
-    cmake -S "$example" -B "$prefix/user/build" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
-    cmake --build "$prefix/user/build" >/dev/null
+    for source in "$example" "$outside"; do
+        cmake -S "$source" -B "$prefix/user/${source##*/}" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+        cmake --build "$prefix/user/${source##*/}" >/dev/null
+    done
+    # A component that nobody has is said so.
+    mkdir "$prefix/user/none"
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.22)' 'project(none C)' \
+        'find_package(libzero 0.1 REQUIRED COMPONENTS nn no_such)' >"$prefix/user/none/CMakeLists.txt"
+    if cmake -S "$prefix/user/none" -B "$prefix/user/none" -DCMAKE_PREFIX_PATH="$prefix" \
+        >"$prefix/said" 2>&1 || ! grep -q 'no component no_such' "$prefix/said"; then
+        cat "$prefix/said"
+        exit 1
+    fi
 )
 for stage in 0 1 2 3; do
     printf '{"zero_optimization": {"stage": %d}, "gradient_clipping": 1.0}' $stage >"$prefix/ds.json"
     "$prefix/regression" 3 "$prefix/ds.json" >"$prefix/stage-$stage"
     diff "$prefix/stage-0" "$prefix/stage-$stage"
 done
-"$prefix/user/build/regression" 3 "$prefix/ds.json" | diff "$prefix/stage-0" -
+"$prefix/user/library/regression" 3 "$prefix/ds.json" | diff "$prefix/stage-0" -
 awk '/^step/ { sub(/^.* /, ""); last = $0; if (!first) first = last }
     END { exit !(first > 1 && last < first / 100) }' "$prefix/stage-0" || {
     echo "it did not learn:"
@@ -32,15 +60,49 @@ awk '/^step/ { sub(/^.* /, ""); last = $0; if (!first) first = last }
     exit 1
 }
 grep -q '^weights [0-9a-f]\{16\}$' "$prefix/stage-0"
+
+# A store of the program's own, on the core alone; a transformer's kernel.
+compile "$outside/store.c" store libzero
+compile "$outside/gelu.c" gelu libzero_nn
+"$prefix/store"
+"$prefix/gelu"
+"$prefix/user/outside/store" >/dev/null
+"$prefix/user/outside/gelu"
+for program in store regression; do
+    if readelf -dW "$prefix/$program" | grep -iE 'NEEDED.*(dnnl|gomp|libzero)'; then
+        echo "$program uses the core alone, statically, and needs these libraries"
+        exit 1
+    fi
+done
+readelf -dW "$prefix/gelu" | grep -q 'NEEDED.*dnnl' # so the above would be seen
+if [ -e "$libraries/libzero.so" ]; then
+    compile "$outside/store.c" store-shared libzero-shared
+    compile "$outside/gelu.c" gelu-shared libzero_nn-shared
+    compile "$example/regression.c" regression-shared libzero-shared
+    readelf -dW "$prefix/gelu-shared" | grep -q 'NEEDED.*libzero_nn\.so\.[0-9]'
+    (
+        export LD_LIBRARY_PATH=$libraries
+        "$prefix/store-shared" >/dev/null
+        "$prefix/gelu-shared"
+        "$prefix/user/outside/store-shared" >/dev/null
+        "$prefix/user/outside/gelu-shared"
+        "$prefix/regression-shared" 3 "$prefix/ds.json" | diff "$prefix/stage-0" -
+    )
+fi
 for program in zero-train zero-plan zero-capacity zero-bench zero-checkpoint; do
     "$prefix/bin/$program" --version
 done
 # Each kind of MPI that was found has two modules: the library's, and that of zero-bench.
-for module in "$prefix"/lib*/libzero/libzero-*.so "$prefix"/lib/*/libzero/libzero-*.so; do
+for module in "$libraries"/libzero/libzero-*.so; do
     [ -e "$module" ] || continue
     kind=${module##*-}
     ls "${module%/*}/libzero-$kind" "${module%/*}/libzero-bench-$kind" >/dev/null
 done
-# A user's program, which lies anywhere, finds its module.
-[ $# -lt 2 ] || "$2" --allow-run-as-root --oversubscribe -n 3 --bind-to none \
-    "$prefix/user/build/regression" 1 "$prefix/ds.json" | diff "$prefix/stage-0" -
+# A user's program, which lies anywhere, finds its module, and so does the shared library.
+if [ -n "$mpirun" ]; then
+    for program in user/library/regression regression-shared; do
+        [ -e "$prefix/$program" ] || continue
+        LD_LIBRARY_PATH=$libraries "$mpirun" --allow-run-as-root --oversubscribe -n 3 --bind-to none \
+            -x LD_LIBRARY_PATH "$prefix/$program" 1 "$prefix/ds.json" | diff "$prefix/stage-0" -
+    done
+fi

@@ -1,0 +1,152 @@
+/*
+ * zr_run_ranks: each rank has what it needs, one that fails ends the others and says why, and what
+ * cannot be run is refused. Ranks as threads, and as processes that were started by hand.
+ */
+#include <sys/wait.h>
+
+#include "tests/common/test.h"
+#include "tests/zero/comm/free_port.h"
+#include "zero/zero.h"
+
+enum { N_RANKS = 3, N_ELEMS = 100 };
+
+typedef struct seen {
+    int n_ranks[N_RANKS];
+    int n_threads[N_RANKS]; /* of its device */
+    double average[N_RANKS];
+    int fails; /* this rank; -1: none */
+    bool is_silent;
+} seen_t;
+
+static void ignore(void *context, zr_log_level_t level, int rank, const char *message) {
+    (void)context, (void)level, (void)rank, (void)message;
+}
+
+static zr_run_options_t quiet_options(void) {
+    zr_run_options_t options = zr_run_options_default();
+    options.log.sink = ignore;
+    return options;
+}
+
+/* With a runtime, the ranks share a value; without, they meet. */
+static zr_status_t look_around(zr_rank_t *rank) {
+    seen_t *seen = rank->context;
+    zr_unit_t *unit;
+    zr_param_t *param;
+    const zr_param_desc_t desc = {.name = "w", .n_dims = 1, .dims = {N_ELEMS}};
+    if (rank->rank == seen->fails)
+        return seen->is_silent
+                   ? ZR_ERR_IO
+                   : zr_fail(&rank->log, ZR_ERR_IO, "rank %d has no cheese", rank->rank);
+    seen->n_ranks[rank->rank] = rank->n_ranks;
+    seen->n_threads[rank->rank] = zr_device_info(rank->device)->n_threads;
+    if (rank->runtime == NULL)
+        return zr_comm_barrier(rank->comm, "all are here");
+    ZR_TRY(zr_runtime_add_unit(rank->runtime, "u", &unit));
+    ZR_TRY(zr_unit_add_param(unit, &desc, &param));
+    ZR_TRY(zr_runtime_commit(rank->runtime));
+    return zr_runtime_average(rank->runtime, rank->rank, &seen->average[rank->rank]);
+}
+
+TEST(test_threads) {
+    seen_t seen = {.fails = -1};
+    zr_config_t config = zr_config_default();
+    config.stage = 3;
+    assert_int_equal(zr_run_ranks(&config, N_RANKS, look_around, &seen, NULL), ZR_OK);
+    for (int r = 0; r < N_RANKS; r++) {
+        assert_int_equal(seen.n_ranks[r], N_RANKS);
+        assert_true(seen.average[r] == 1);
+        assert_true(seen.n_threads[r] >= 1);
+    }
+    assert_int_equal(config.train_batch, 0); /* a copy was resolved */
+}
+
+TEST(test_no_configuration) {
+    seen_t seen = {.fails = -1};
+    zr_run_options_t options = quiet_options();
+    options.device_options.n_threads = 2;
+    assert_int_equal(zr_run_ranks(NULL, 2, look_around, &seen, &options), ZR_OK);
+    assert_int_equal(seen.n_ranks[0], 2);
+    assert_int_equal(seen.n_ranks[1], 2);
+    assert_int_equal(seen.n_ranks[2], 0);
+    assert_int_equal(seen.n_threads[1], 2);
+}
+
+/* The others wait for it, in the calling thread and elsewhere, and are not what is told. */
+TEST(test_failure) {
+    zr_run_options_t options = quiet_options();
+    for (int fails = 0; fails < N_RANKS; fails++) {
+        seen_t seen = {.fails = fails};
+        char text[64];
+        snprintf(text, sizeof(text), "rank %d has no cheese", fails);
+        assert_int_equal(zr_run_ranks(NULL, N_RANKS, look_around, &seen, &options), ZR_ERR_IO);
+        assert_string_equal(zr_last_error(), text);
+    }
+    seen_t silent = {.fails = 1, .is_silent = true};
+    assert_int_equal(zr_run_ranks(NULL, N_RANKS, look_around, &silent, &options), ZR_ERR_IO);
+    assert_string_equal(zr_last_error(), zr_status_name(ZR_ERR_IO));
+}
+
+TEST(test_refused) {
+    seen_t seen = {.fails = -1};
+    zr_config_t config = zr_config_default();
+    zr_run_options_t options = quiet_options();
+    assert_int_equal(zr_run_ranks(NULL, 0, look_around, &seen, &options), ZR_ERR_ARGUMENT);
+    assert_int_equal(zr_run_ranks(NULL, 1, NULL, &seen, &options), ZR_ERR_ARGUMENT);
+    config.stage = 7;
+    assert_int_equal(zr_run_ranks(&config, 1, look_around, &seen, &options), ZR_ERR_ARGUMENT);
+    options.comm = "pigeons";
+    assert_int_equal(zr_run_ranks(NULL, 1, look_around, &seen, &options), ZR_ERR_ARGUMENT);
+    assert_non_null(strstr(zr_last_error(), "pigeons"));
+    options.comm = "mpi"; /* of processes; two threads are none */
+    assert_int_equal(zr_run_ranks(NULL, 2, look_around, &seen, &options), ZR_ERR_ARGUMENT);
+    options.comm = NULL;
+    options.device = "abacus";
+    assert_int_equal(zr_run_ranks(NULL, 2, look_around, &seen, &options), ZR_ERR_ARGUMENT);
+    assert_int_equal(seen.n_ranks[0], 0);
+}
+
+/* In a process of its own: 0 when it has seen what it had to. */
+static int run_process(int rank, int port, int fails) {
+    char text[16];
+    seen_t seen = {.fails = fails};
+    zr_config_t config = zr_config_default();
+    zr_run_options_t options = quiet_options();
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    snprintf(text, sizeof(text), "%d", port);
+    setenv("MASTER_PORT", text, 1);
+    snprintf(text, sizeof(text), "%d", rank);
+    setenv("RANK", text, 1);
+    setenv("LOCAL_RANK", text, 1);
+    config.stage = 2;
+    zr_status_t status = zr_run_ranks(&config, 7, look_around, &seen, &options);
+    if (fails >= 0)
+        return status != (rank == fails ? ZR_ERR_IO : ZR_ERR_COMM) ||
+               strstr(zr_last_error(), "has no cheese") == NULL;
+    return status != ZR_OK || seen.n_ranks[rank] != 2 || seen.average[rank] != 0.5 ||
+           seen.n_ranks[1 - rank] != 0;
+}
+
+static void run_processes(int fails) {
+    int port = free_port();
+    pid_t processes[2];
+    for (int rank = 0; rank < 2; rank++) {
+        processes[rank] = fork();
+        assert_true(processes[rank] >= 0);
+        if (processes[rank] == 0)
+            _exit(run_process(rank, port, fails));
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        int end = -1;
+        assert_int_equal(waitpid(processes[rank], &end, 0), processes[rank]);
+        assert_int_equal(end, 0);
+    }
+}
+
+/* Number and ranks are those that were started; a rank that fails is known in the other process. */
+TEST(test_processes) {
+    run_processes(-1);
+    run_processes(1);
+}
