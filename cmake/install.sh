@@ -4,8 +4,6 @@
 # libraries are looked for, and what is missing is named.
 
 zr_packages="build-essential cmake ninja-build pkg-config libdnnl-dev libjansson-dev libxxhash-dev liburing-dev libcmocka-dev"
-# For ranks on several machines, and its tests; left out where it cannot be had.
-zr_mpi_packages="libopenmpi-dev openmpi-bin"
 
 zr_say() { printf '%s\n' "$*"; }
 zr_die() {
@@ -95,13 +93,18 @@ $zr_missing
 (the packages of Debian: $zr_packages $*)"
 }
 
-# zr_install_mpi: MPI, where packages are known. The build does without.
-zr_install_mpi() {
+# zr_install_if_possible WHAT PACKAGE...: what the build does without, where packages are known.
+zr_install_if_possible() {
     zr_is_supported "${ZR_OS_RELEASE:-/etc/os-release}" || return 0
-    # shellcheck disable=SC2046,SC2086
-    set -- $(zr_missing_packages $zr_mpi_packages)
-    [ $# -eq 0 ] || (zr_apt "$@") || zr_say "MPI is left out: it could not be installed"
+    zr_what=$1
+    shift
+    # shellcheck disable=SC2046
+    set -- $(zr_missing_packages "$@")
+    [ $# -eq 0 ] || (zr_apt "$@") || zr_say "$zr_what is left out: it could not be installed"
 }
+
+# zr_install_mpi: for ranks on several machines, and their tests.
+zr_install_mpi() { zr_install_if_possible MPI libopenmpi-dev openmpi-bin; }
 
 # zr_configure SOURCE BUILD [OPTION...]: configure, and say what of CUDA and MPI is built. A folder that
 # is configured already is so again, in a second: what was installed or removed since is noticed.

@@ -15,6 +15,8 @@ add_test(NAME test_install_library
 zr_test_properties(test_install_library NO_SANITIZERS)
 add_test(NAME test_configure COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_configure.sh)
 zr_test_properties(test_configure NO_SANITIZERS)
+add_test(NAME test_run_python COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_run_python.sh)
+zr_test_properties(test_run_python NO_SANITIZERS)
 add_test(NAME test_docs COMMAND bash ${CMAKE_CURRENT_SOURCE_DIR}/package/test_docs.sh
                                 ${CMAKE_SOURCE_DIR})
 zr_test_properties(test_docs NO_SANITIZERS)

@@ -14,7 +14,7 @@ if(TARGET zero_weights)
     CHECKPOINTS_DOC="${CMAKE_SOURCE_DIR}/docs/checkpoints.md")
   add_dependencies(test_zero_checkpoint_exchange zero-checkpoint zero-train)
 
-  # With Hugging Face's GPT-2, where Python has it; ZR_PYTHON names another one than python3.
+  # With Hugging Face's GPT-2, where Python has it.
   add_executable(gpt_log_probs examples/weights/gpt_log_probs.c)
   target_link_libraries(gpt_log_probs PRIVATE zero_weights)
   set_target_properties(gpt_log_probs PROPERTIES RUNTIME_OUTPUT_DIRECTORY
@@ -23,10 +23,6 @@ if(TARGET zero_weights)
   if(ZR_SANITIZE)
     set_target_properties(gpt_log_probs PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
-  add_test(NAME test_hugging_face
-           COMMAND sh -c "p=$\{ZR_PYTHON:-python3\} && command -v \"$p\" >/dev/null && exec \"$p\" \"$@\" \
-                          || echo \"skipped: there is no $p\" && exit 77" sh
-                   ${CMAKE_CURRENT_SOURCE_DIR}/examples/weights/check_hugging_face.py
-                   $<TARGET_FILE_DIR:zero-checkpoint> $<TARGET_FILE:gpt_log_probs>)
-  zr_test_properties(test_hugging_face NO_SANITIZERS TIMEOUT 900)
+  zr_add_python_test(test_hugging_face examples/weights/check_hugging_face.py
+                     $<TARGET_FILE_DIR:zero-checkpoint> $<TARGET_FILE:gpt_log_probs>)
 endif()
