@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Make tests/ref/gpt_torch_reference.json: the losses of a small GPT-2 trained by PyTorch.
 
-    pip install torch numpy
     python3 tests/ref/make_gpt_torch_reference.py > tests/ref/gpt_torch_reference.json
+    python3 tests/ref/make_gpt_torch_reference.py PROGRAM
+
+The second runs PROGRAM, which is test_gpt_torch, with what the first writes, made anew. It exits with 77
+where Python has no torch or numpy (tests/ref/requirements.txt).
 
 The model is written with PyTorch's own operations and differentiated by autograd, so it shares
 nothing with examples/gpt but the initial weights, whose generator (examples/models/gpt2/init.c) is
@@ -11,11 +14,18 @@ written again here, and the data, which follow a rule that the test knows as wel
 
 import json
 import math
+import os
+import subprocess
 import sys
+import tempfile
 
-import numpy as np
-import torch
-import torch.nn.functional as F
+try:
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
 
 SHAPE = {"layers": 2, "channels": 64, "heads": 4, "seq": 32, "vocab": 257}
 BATCH, STEPS, SEED = 4, 20, 20240601
@@ -123,6 +133,7 @@ def loss_of(p, tokens, targets):
 
 
 def main():
+    torch.set_num_threads(1)  # the model is tiny
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)
     params = make_params()
@@ -140,25 +151,28 @@ def main():
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    json.dump(
-        {
-            "made_by": "tests/ref/make_gpt_torch_reference.py",
-            "torch": torch.__version__.split("+")[0],
-            "shape": SHAPE,
-            "batch": BATCH,
-            "seed": SEED,
-            "lr": LR,
-            "beta1": BETA1,
-            "beta2": BETA2,
-            "epsilon": EPSILON,
-            "weight_decay": WEIGHT_DECAY,
-            "first_values": first,
-            "losses": losses,
-        },
-        sys.stdout,
-        indent=1,
-    )
-    print()
+    reference = {
+        "made_by": "tests/ref/make_gpt_torch_reference.py",
+        "torch": torch.__version__.split("+")[0],
+        "shape": SHAPE,
+        "batch": BATCH,
+        "seed": SEED,
+        "lr": LR,
+        "beta1": BETA1,
+        "beta2": BETA2,
+        "epsilon": EPSILON,
+        "weight_decay": WEIGHT_DECAY,
+        "first_values": first,
+        "losses": losses,
+    }
+    if len(sys.argv) == 1:
+        print(json.dumps(reference, indent=1))
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(reference, file)
+        file.flush()
+        environment = {**os.environ, "ZR_GPT_TORCH_REFERENCE": file.name}
+        sys.exit(subprocess.run(sys.argv[1:], env=environment).returncode)
 
 
 if __name__ == "__main__":
