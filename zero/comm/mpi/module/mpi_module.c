@@ -177,8 +177,16 @@ static bool look(void) {
     }
     if (n_done <= 0) /* MPI_UNDEFINED is negative */
         return false;
-    for (int i = 0; i < n_done; i++)
-        self.transfers[self.indices[i]]->is_done = true;
+    for (int i = 0; i < n_done; i++) {
+        zr_mpi_transfer_t *transfer = self.transfers[self.indices[i]];
+        int n_bytes = (int)transfer->size_bytes;
+        if (!transfer->is_send)
+            (void)MPI_Get_count(&self.statuses[i], MPI_BYTE, &n_bytes);
+        transfer->is_done = (size_t)n_bytes == transfer->size_bytes;
+        if (!transfer->is_done)
+            snprintf(self.error, sizeof(self.error), "rank %d has sent %d of %zu bytes",
+                     transfer->peer, n_bytes, transfer->size_bytes);
+    }
     int n_left = 0;
     for (int i = 0; i < self.n_active; i++) {
         if (self.transfers[i]->is_done)
