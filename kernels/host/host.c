@@ -23,7 +23,6 @@
 #include "kernels/host/host_device.h"
 #include "kernels/host/host_queued.h"
 
-#define ZR_HOST_MAX_THREADS 1024
 
 /* Linux 5.7. Older ones refuse it, and older headers do not have it. */
 #ifndef MREMAP_DONTUNMAP

@@ -8,6 +8,9 @@
 
 #include "kernels/device.h"
 
+/** Threads of a host device at most. */
+#define ZR_HOST_MAX_THREADS 1024
+
 /**
  * Run task(context, 0) to task(context, n_tasks - 1) on the device's threads, the caller's
  * among them, in any order; return when all are done.

@@ -101,6 +101,12 @@ void zr_control_kill(zr_control_t *control, const char *format, ...) {
     control->backend->kill(control, reason);
 }
 
+void zr_control_kill_for_peer(zr_control_t *control, int origin_rank, const char *why) {
+    char other[ZR_RANK_TEXT_BYTES];
+    zr_control_kill(control, "refuses what %s has sent: %s; start all ranks with the same program",
+                    zr_control_describe_other(control, origin_rank, other, sizeof(other)), why);
+}
+
 void zr_control_abort(zr_control_t *control, const char *reason) {
     zr_control_kill(control, "gave up: %s", reason);
 }

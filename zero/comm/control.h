@@ -91,9 +91,6 @@ ZR_NODISCARD zr_status_t zr_control_create_tcp_on(const zr_launch_t *launch, int
                                                   const zr_log_t *log, int timeout_ms,
                                                   zr_control_t **control_p);
 
-/** Of an address, as a number in words. */
-#define ZR_ADDRESS_BYTES 64
-
 /**
  * Addresses by which a process's ranks and those of other machines find each other, as the
  * connection to rank 0 has them.
@@ -104,6 +101,9 @@ ZR_NODISCARD zr_status_t zr_control_create_tcp_on(const zr_launch_t *launch, int
  */
 void zr_control_tcp_addresses(const zr_control_t *control, char *own, char *hub);
 
+/** [n_ranks] the ranks' numbers in the first communicator, as the hub has told them. */
+const int *zr_control_tcp_origins(const zr_control_t *control);
+
 /* ---- a page for meetings of ranks of one machine: all ranks do all three, between meetings ----
  */
 
@@ -111,11 +111,10 @@ void zr_control_tcp_addresses(const zr_control_t *control, char *own, char *hub)
 void zr_control_offer_page(zr_control_t *control, zr_page_place_t *place_p);
 
 /**
- * @param place    rank 0's
- * @param origins  [n_ranks] in the first communicator
- * @return 0, or an errno
+ * @param place  rank 0's
+ * @return 0, or an errno; ESTALE: what is there is no page of this communicator
  */
-int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place, const int *origins);
+int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place);
 
 /** Meet there from now on, or do not, as ranks have agreed. */
 void zr_control_use_page(zr_control_t *control, bool all_have_it);
@@ -170,6 +169,9 @@ void zr_control_kill_for_failure(zr_control_t *control, const zr_comm_call_t *ca
 
 /** End it with "rank R: " and the words. */
 void zr_control_kill(zr_control_t *control, const char *format, ...) ZR_PRINTF(2, 3);
+
+/** End it because of what a rank has said, or what is where it has said. @param why  of peer.h */
+void zr_control_kill_for_peer(zr_control_t *control, int origin_rank, const char *why);
 
 /** "rank 6", or, from within a group, "rank 6 of all". @return text */
 const char *zr_control_describe_other(const zr_control_t *control, int origin_rank, char *text,

@@ -10,6 +10,7 @@
 
 #include "kernels/kernels.h"
 #include "zero/comm/control_tcp.h"
+#include "zero/comm/peer.h"
 
 enum {
     SLICE_MS = 100, /* how often time limits are looked at */
@@ -57,17 +58,31 @@ static bool await_meeting(zr_tcp_control_t *self, unsigned meeting, bool is_firs
     return true;
 }
 
+/* Compare what all have posted. False: it has ended. */
+static bool take_posts(zr_tcp_control_t *self) {
+    zr_roll_t *roll = self->roll;
+    char why[ZR_PEER_WHY_BYTES];
+    for (int rank = 0; rank < roll->n_ranks; rank++) {
+        zr_post_t post;
+        zr_page_post(self->page, rank, &post);
+        if (!zr_peer_check_post(&post, roll->n_ranks, why)) {
+            zr_control_kill_for_peer(&self->base, self->origins[rank], why);
+            return false;
+        }
+        zr_roll_arrive(roll, rank, &post);
+    }
+    if (atomic_load(&roll->is_dead))
+        self->base.backend->kill(&self->base, roll->reason);
+    return !atomic_load(&roll->is_dead);
+}
+
 zr_status_t zr_near_arrive(zr_tcp_control_t *self, const zr_post_t *post, void *all) {
     zr_roll_t *roll = self->roll;
     if (!zr_page_has_ended(self->page)) {
         unsigned meeting = zr_page_arrive(self->page, post, ZR_OK);
         if (await_meeting(self, meeting, true)) {
-            for (int rank = 0; rank < roll->n_ranks; rank++)
-                zr_roll_arrive(roll, rank, zr_page_post(self->page, rank));
-            if (atomic_load(&roll->is_dead)) {
-                self->base.backend->kill(&self->base, roll->reason);
+            if (!take_posts(self))
                 return ZR_ERR_COMM;
-            }
             for (int rank = 0; post->payload_bytes > 0 && rank < roll->n_ranks; rank++)
                 memcpy((char *)all + (size_t)rank * post->payload_bytes,
                        roll->seats[rank].post.payload, post->payload_bytes);
@@ -105,8 +120,14 @@ zr_status_t zr_near_meet(zr_tcp_control_t *self, zr_status_t status) {
         await_all(self, meeting);
         return ZR_ERR_COMM;
     }
-    zr_status_t outcome = ZR_OK;
-    for (int rank = 0; rank < self->base.n_ranks && outcome == ZR_OK; rank++)
+    int32_t outcome = ZR_OK;
+    char why[ZR_PEER_WHY_BYTES];
+    for (int rank = 0; rank < self->base.n_ranks && outcome == ZR_OK; rank++) {
         outcome = zr_page_status(self->page, rank, meeting);
-    return outcome;
+        if (!zr_peer_check_status(outcome, why)) {
+            zr_control_kill_for_peer(&self->base, self->origins[rank], why);
+            return ZR_ERR_COMM;
+        }
+    }
+    return (zr_status_t)outcome;
 }

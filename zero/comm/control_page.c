@@ -16,6 +16,7 @@
 
 #include "kernels/base/pause.h"
 #include "zero/comm/looks.h"
+#include "zero/comm/peer.h"
 
 /* Numbers of meetings have 31 bits and begin again at 0, a while after the first meeting, so that
  * it is nothing rare. */
@@ -23,7 +24,10 @@
 #define ZR_PAGE_NUMBERS 0x7FFFFFFFu
 #define ZR_PAGE_FIRST (ZR_PAGE_NUMBERS - 9)
 
-enum { LINE_BYTES = 64 };
+enum {
+    LINE_BYTES = 64,
+    SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW /* a page that has become smaller cannot be read */
+};
 
 typedef struct seat {
     _Alignas(LINE_BYTES) atomic_uint came_to; /* the latest meeting that it came to */
@@ -37,14 +41,13 @@ typedef struct shared {
     atomic_uint state; /* the latest that is complete; with ZR_PAGE_ENDED: no more will be. Who
                           waits for it sleeps on it */
     atomic_uint n_sleepers;
-    uint32_t n_ranks;
     seat_t seats[];
 } shared_t;
 
 struct zr_page {
     shared_t *shared;
     size_t size_bytes;
-    int rank, n_looks;
+    int n_ranks, rank, n_looks;
     int file; /* of who has made it, until it is sealed; else -1 */
 };
 
@@ -66,6 +69,7 @@ static zr_page_t *map_page(int file, int n_ranks, int rank) {
     if (page == NULL)
         return NULL;
     page->size_bytes = shared_bytes(n_ranks);
+    page->n_ranks = n_ranks;
     page->rank = rank;
     page->n_looks = zr_looks_count(n_ranks);
     page->file = -1;
@@ -80,17 +84,17 @@ static zr_page_t *map_page(int file, int n_ranks, int rank) {
 zr_page_t *zr_page_create(int n_ranks, int rank, zr_page_place_t *place_p) {
     struct stat status;
     zr_page_t *page = NULL;
-    int file = memfd_create("zero-meetings", MFD_CLOEXEC);
+    int file = memfd_create("zero-meetings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0)
         return NULL;
-    if (ftruncate(file, (off_t)shared_bytes(n_ranks)) == 0 && fstat(file, &status) == 0)
+    if (ftruncate(file, (off_t)shared_bytes(n_ranks)) == 0 && fstat(file, &status) == 0 &&
+        fcntl(file, F_ADD_SEALS, SIZE_SEALS) == 0)
         page = map_page(file, n_ranks, rank);
     if (page == NULL) {
         close(file);
         return NULL;
     }
     page->file = file;
-    page->shared->n_ranks = (uint32_t)n_ranks;
     atomic_store(&page->shared->state, ZR_PAGE_FIRST);
     for (int other = 0; other < n_ranks; other++)
         atomic_store(&page->shared->seats[other].came_to, ZR_PAGE_FIRST);
@@ -110,8 +114,9 @@ int zr_page_open(const zr_page_place_t *place, int n_ranks, int rank, zr_page_t 
     if (file < 0 || fstat(file, &status) != 0)
         error = errno;
     else if ((uint64_t)status.st_dev != place->device || (uint64_t)status.st_ino != place->inode ||
-             status.st_size != (off_t)shared_bytes(n_ranks))
-        error = ESTALE; /* another process has that number here */
+             status.st_size != (off_t)shared_bytes(n_ranks) ||
+             (fcntl(file, F_GET_SEALS) & SIZE_SEALS) != SIZE_SEALS)
+        error = ESTALE; /* another process has that number here, or it is another file */
     zr_page_t *page = error == 0 ? map_page(file, n_ranks, rank) : NULL;
     if (error == 0 && page == NULL)
         error = errno;
@@ -150,8 +155,8 @@ bool zr_page_has_come(const zr_page_t *page, int rank, unsigned meeting) {
 }
 
 static bool have_all_come(const zr_page_t *page, unsigned meeting) {
-    for (uint32_t rank = 0; rank < page->shared->n_ranks; rank++)
-        if (!zr_page_has_come(page, (int)rank, meeting))
+    for (int rank = 0; rank < page->n_ranks; rank++)
+        if (!zr_page_has_come(page, rank, meeting))
             return false;
     return true;
 }
@@ -221,21 +226,21 @@ void zr_page_end(zr_page_t *page) {
 /* ---- what was brought --------------------------------------------------------------------------
  */
 
-const zr_post_t *zr_page_post(const zr_page_t *page, int rank) {
+void zr_page_post(const zr_page_t *page, int rank, zr_post_t *post_p) {
     unsigned n_posts = atomic_load(&page->shared->seats[page->rank].n_posts);
-    return &page->shared->seats[rank].posts[(n_posts - 1) % 2];
+    *post_p = page->shared->seats[rank].posts[(n_posts - 1) % 2];
 }
 
-zr_status_t zr_page_status(const zr_page_t *page, int rank, unsigned meeting) {
-    return (zr_status_t)page->shared->seats[rank].statuses[meeting % 2];
+int32_t zr_page_status(const zr_page_t *page, int rank, unsigned meeting) {
+    return page->shared->seats[rank].statuses[meeting % 2];
 }
 
 void zr_page_latest(const zr_page_t *page, int rank, zr_post_t *post_p) {
     const seat_t *seat = &page->shared->seats[rank];
     unsigned n_posts = atomic_load(&seat->n_posts);
-    *post_p = (zr_post_t){.sequence = 0};
+    char why[ZR_PEER_WHY_BYTES];
     if (n_posts > 0)
         *post_p = seat->posts[(n_posts - 1) % 2];
-    post_p->tensor[sizeof(post_p->tensor) - 1] = '\0';
-    post_p->device[sizeof(post_p->device) - 1] = '\0';
+    if (n_posts == 0 || !zr_peer_check_post(post_p, page->n_ranks, why))
+        *post_p = (zr_post_t){.sequence = 0};
 }

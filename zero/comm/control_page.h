@@ -24,7 +24,7 @@ typedef struct zr_page_place {
 
 /** Make one. NULL: no memory; nothing logged. */
 zr_page_t *zr_page_create(int n_ranks, int rank, zr_page_place_t *place_p);
-/** Open another process's. 0 or an errno. */
+/** Open another process's. 0 or an errno; ESTALE: what is there is none. */
 int zr_page_open(const zr_page_place_t *place, int n_ranks, int rank, zr_page_t **page_p);
 /** All have opened it: nobody else can from now on. */
 void zr_page_seal(zr_page_t *page);
@@ -47,11 +47,13 @@ bool zr_page_has_ended(const zr_page_t *page);
 /** Whether a rank has come to a meeting, in time or not. */
 bool zr_page_has_come(const zr_page_t *page, int rank, unsigned meeting);
 
+/* What other processes have written there, as it is now: to be checked by who takes it (peer.h). */
+
 /** What a rank has posted in the call under way, whose first meeting is complete. */
-const zr_post_t *zr_page_post(const zr_page_t *page, int rank);
+void zr_page_post(const zr_page_t *page, int rank, zr_post_t *post_p);
 /** What a rank has brought to a meeting to which it came, this one or the one before. */
-zr_status_t zr_page_status(const zr_page_t *page, int rank, unsigned meeting);
-/** A rank's latest post; its sequence is 0 where there is none. */
+int32_t zr_page_status(const zr_page_t *page, int rank, unsigned meeting);
+/** A rank's latest post, checked; its sequence is 0 where there is none. */
 void zr_page_latest(const zr_page_t *page, int rank, zr_post_t *post_p);
 
 /** End it, if the meeting is not complete: false, it is, or the communicator has ended. */

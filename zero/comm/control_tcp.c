@@ -40,11 +40,10 @@ static void end_control(zr_tcp_control_t *self, const char *reason, bool has_lef
 }
 
 /* The hub's word on it. It does not know the calls of a group that meets in a page. Lock held. */
-static void take_end(zr_tcp_control_t *self, zr_end_t *end) {
+static void take_end(zr_tcp_control_t *self, const zr_end_t *end) {
     zr_post_t post;
     char latest[ZR_COMM_DESCRIPTION_BYTES + 16] = "", reason[ZR_REASON_BYTES];
-    end->reason[sizeof(end->reason) - 1] = '\0';
-    if (self->page != NULL && end->whose >= 0 && end->whose < self->base.n_ranks) {
+    if (self->page != NULL && end->whose >= 0) {
         self->gone = end->whose;
         zr_page_latest(self->page, end->whose, &post);
         zr_post_describe_latest(&post, latest, sizeof(latest));
@@ -61,7 +60,7 @@ static const char *words_for_loss(int error) {
 }
 
 static void lose_line(zr_line_t *line, const char *why) {
-    char reason[256], jump[ZR_JUMP_TEXT_BYTES];
+    char reason[512], jump[ZR_JUMP_TEXT_BYTES];
     snprintf(reason, sizeof(reason), "the connection to rank 0 is lost (%s)%s", why,
              zr_wire_describe_jump(&line->clock, jump, sizeof(jump)));
     pthread_mutex_lock(&line->lock);
@@ -81,31 +80,47 @@ static zr_tcp_control_t *find_control(zr_line_t *line, uint32_t group) {
     return control;
 }
 
-/* False: this is no message of the hub. */
-static bool take_frame(zr_line_t *line, const zr_frame_t *frame, const unsigned char *data) {
-    zr_tcp_control_t *control = find_control(line, frame->group);
-    if (frame->kind == ZR_FRAME_ALIVE)
-        return frame->length == 0;
-    if (frame->kind == ZR_FRAME_END && frame->length == sizeof(zr_end_t)) {
-        zr_end_t end;
-        memcpy(&end, data, sizeof(end));
-        if (control != NULL)
-            take_end(control, &end);
-        return true;
-    }
+/* What was asked has an answer. False: it is none. Lock held. */
+static bool take_outcome(zr_tcp_control_t *self, const unsigned char *data, size_t length,
+                         char *why) {
     zr_outcome_t outcome;
-    if (frame->kind != ZR_FRAME_OUTCOME || frame->length < sizeof(outcome))
-        return false;
+    const unsigned char *tail = data + sizeof(outcome);
+    size_t tail_bytes = length - sizeof(outcome);
     memcpy(&outcome, data, sizeof(outcome));
-    size_t all_bytes = frame->length - sizeof(outcome);
-    if (control == NULL)
-        return true; /* it has left meanwhile */
-    if (all_bytes > (size_t)control->base.n_ranks * ZR_PAYLOAD_BYTES)
+    if (self->n_outcomes == self->n_awaited) {
+        snprintf(why, ZR_PEER_WHY_BYTES, "an outcome of no meeting");
         return false;
-    control->outcome = outcome;
-    memcpy(control->payload, data + sizeof(outcome), all_bytes);
-    control->n_outcomes++;
-    pthread_cond_broadcast(&line->changed);
+    }
+    if (!zr_peer_check_outcome(&outcome, tail, tail_bytes, &self->question, why))
+        return false;
+    if (outcome.group >= 0 && find_control(self->line, (uint32_t)outcome.group) != NULL) {
+        snprintf(why, ZR_PEER_WHY_BYTES, "a new group %d, which there is", outcome.group);
+        return false;
+    }
+    self->outcome = outcome;
+    memcpy(self->payload, tail, tail_bytes);
+    self->n_outcomes++;
+    pthread_cond_broadcast(&self->line->changed);
+    return true;
+}
+
+/* False: this is no message of the hub, and why[ZR_PEER_WHY_BYTES]. Lock held. */
+static bool take_frame(zr_line_t *line, const zr_frame_t *frame, const unsigned char *data,
+                       char *why) {
+    zr_tcp_control_t *control = find_control(line, frame->group);
+    zr_end_t end;
+    if (frame->kind == ZR_FRAME_WELCOME || frame->kind == ZR_FRAME_REFUSED) {
+        snprintf(why, ZR_PEER_WHY_BYTES, "a frame of kind %u, behind the first", frame->kind);
+        return false;
+    }
+    if (frame->kind == ZR_FRAME_ALIVE || control == NULL)
+        return true; /* it has left meanwhile */
+    if (frame->kind == ZR_FRAME_OUTCOME)
+        return take_outcome(control, data, frame->length, why);
+    memcpy(&end, data, sizeof(end));
+    if (!zr_peer_check_end(&end, control->base.n_ranks, why))
+        return false;
+    take_end(control, &end);
     return true;
 }
 
@@ -142,23 +157,22 @@ static void *reader_main(void *argument) {
     zr_line_t *line = argument;
     size_t most = ZR_WIRE_MOST_FROM_HUB(line->n_ranks);
     unsigned char *data = malloc(most);
-    const char *why = data == NULL ? "no memory to read from it" : NULL;
+    char wrong[ZR_PEER_WHY_BYTES] = "", why[ZR_PEER_WHY_BYTES + 64] = "no memory to read from it";
+    int error = data == NULL ? ENOMEM : 0;
     zr_frame_t frame;
-    while (why == NULL) {
-        int error = hear(line, &frame, sizeof(frame));
-        if (error == 0 && frame.length > most)
-            why = "what comes from it is no message";
-        else if (error == 0)
+    while (error == 0 && wrong[0] == '\0') {
+        error = hear(line, &frame, sizeof(frame));
+        if (error == 0 && zr_peer_check_frame_from_hub(&frame, line->n_ranks, wrong))
             error = hear(line, data, frame.length);
-        if (error != 0)
-            why = words_for_loss(error);
-        if (why != NULL)
-            break;
         pthread_mutex_lock(&line->lock);
-        if (!take_frame(line, &frame, data))
-            why = "what comes from it is no message";
+        if (error == 0 && wrong[0] == '\0')
+            (void)take_frame(line, &frame, data, wrong);
         pthread_mutex_unlock(&line->lock);
     }
+    if (wrong[0] != '\0')
+        snprintf(why, sizeof(why), "what comes from it is no message: %s", wrong);
+    else if (data != NULL)
+        snprintf(why, sizeof(why), "%s", words_for_loss(error));
     lose_line(line, why);
     free(data);
     return NULL;
@@ -173,10 +187,17 @@ static void send_locked(zr_tcp_control_t *self, zr_frame_kind_t kind, const void
         (void)zr_wire_send(self->line->socket, kind, self->group, data, length);
 }
 
-/* Send what the hub answers with an outcome, and wait for it. */
+/* Send what the hub answers with an outcome, and wait for it. @param post  NULL: a later meeting */
 static zr_status_t ask(zr_tcp_control_t *self, zr_frame_kind_t kind, const void *data,
-                       size_t length) {
+                       size_t length, const zr_post_t *post) {
     zr_line_t *line = self->line;
+    self->question = (zr_peer_question_t){
+        .rank = self->base.rank, .n_ranks = self->base.n_ranks, .origins = self->origins};
+    if (post != NULL) {
+        self->question.payload_bytes = post->payload_bytes;
+        self->question.is_split = post->collective == ZR_SPLIT;
+        self->question.color = post->color;
+    }
     send_locked(self, kind, data, length);
     self->n_awaited++;
     while (self->n_outcomes != self->n_awaited) {
@@ -199,7 +220,7 @@ static zr_status_t tcp_arrive(zr_control_t *control, const zr_post_t *post, void
     pthread_mutex_lock(&self->line->lock);
     zr_status_t status = ZR_ERR_COMM;
     if (!self->is_dead)
-        status = ask(self, ZR_FRAME_POST, post, sizeof(*post));
+        status = ask(self, ZR_FRAME_POST, post, sizeof(*post), post);
     self->split = self->outcome;
     if (status != ZR_OK && post->collective != ZR_SPLIT)
         status = ZR_ERR_COMM;
@@ -217,7 +238,7 @@ static zr_status_t tcp_meet(zr_control_t *control, zr_status_t status) {
     if (self->page != NULL)
         return zr_near_meet(self, status);
     pthread_mutex_lock(&self->line->lock);
-    zr_status_t outcome = ask(self, ZR_FRAME_MEET, &brought, sizeof(brought));
+    zr_status_t outcome = ask(self, ZR_FRAME_MEET, &brought, sizeof(brought), NULL);
     pthread_mutex_unlock(&self->line->lock);
     return outcome;
 }
@@ -231,7 +252,7 @@ void zr_control_offer_page(zr_control_t *control, zr_page_place_t *place_p) {
         self->offered = zr_page_create(control->n_ranks, 0, place_p);
 }
 
-int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place, const int *origins) {
+int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place) {
     zr_tcp_control_t *self = (zr_tcp_control_t *)control;
     int error = place->descriptor < 0 ? ENOMEM : 0;
     if (error == 0 && control->rank > 0)
@@ -241,7 +262,7 @@ int zr_control_take_page(zr_control_t *control, const zr_page_place_t *place, co
     if (error == 0 && self->roll == NULL)
         error = ENOMEM;
     if (error == 0)
-        zr_roll_init(self->roll, control->n_ranks, control->is_nested, origins);
+        zr_roll_init(self->roll, control->n_ranks, control->is_nested, self->origins);
     return error;
 }
 
@@ -294,15 +315,29 @@ static atomic_bool *tcp_has_told(zr_control_t *control) {
 
 static const zr_control_backend_t tcp_backend;
 
-static zr_tcp_control_t *create_control(zr_line_t *line, uint32_t group, const zr_control_t *base) {
+static void free_control(zr_tcp_control_t *self) {
+    free(self->roll);
+    free(self->payload);
+    free(self->origins);
+    free(self);
+}
+
+/* @param origins  [n_ranks], copied; NULL: the first communicator */
+static zr_tcp_control_t *create_control(zr_line_t *line, uint32_t group, const zr_control_t *base,
+                                        const void *origins) {
     zr_tcp_control_t *self = calloc(1, sizeof(*self));
     if (self == NULL)
         return NULL;
     self->payload = malloc((size_t)base->n_ranks * ZR_PAYLOAD_BYTES);
-    if (self->payload == NULL) {
-        free(self);
+    self->origins = malloc((size_t)base->n_ranks * sizeof(*self->origins));
+    if (self->payload == NULL || self->origins == NULL) {
+        free_control(self);
         return NULL;
     }
+    for (int rank = 0; rank < base->n_ranks; rank++)
+        self->origins[rank] = rank;
+    if (origins != NULL)
+        memcpy(self->origins, origins, (size_t)base->n_ranks * sizeof(*self->origins));
     self->base = *base;
     self->base.backend = &tcp_backend;
     self->line = line;
@@ -348,9 +383,7 @@ static void tcp_destroy(zr_control_t *control) {
     pthread_mutex_unlock(&line->lock);
     zr_page_close(&self->page);
     zr_page_close(&self->offered);
-    free(self->roll);
-    free(self->payload);
-    free(self);
+    free_control(self);
     if (is_last)
         close_line(line);
 }
@@ -365,7 +398,7 @@ static zr_status_t tcp_open_group(zr_control_t *control, int color, zr_control_t
     zr_status_t status = (zr_status_t)self->split.status;
     pthread_mutex_lock(&self->line->lock);
     if (status == ZR_OK && color >= 0) {
-        group = create_control(self->line, (uint32_t)self->split.group, &base);
+        group = create_control(self->line, (uint32_t)self->split.group, &base, self->payload);
         status = group != NULL ? ZR_OK : ZR_ERR_MEMORY;
     }
     pthread_mutex_unlock(&self->line->lock);
@@ -402,6 +435,10 @@ void zr_control_tcp_addresses(const zr_control_t *control, char *own, char *hub)
         own[0] = '\0'; /* rank 0's machine is this one */
     if (hub[0] == '\0')
         snprintf(hub, ZR_ADDRESS_BYTES, "127.0.0.1");
+}
+
+const int *zr_control_tcp_origins(const zr_control_t *control) {
+    return ((const zr_tcp_control_t *)control)->origins;
 }
 
 static void close_socket(int socket) {
@@ -460,14 +497,17 @@ static zr_status_t connect_to_hub(const zr_launch_t *launch, int socket, const z
 
 /* Wait until all ranks have come. */
 static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log, zr_line_t *line) {
-    char text[ZR_REASON_BYTES] = "";
+    char text[ZR_REASON_BYTES] = "", why[ZR_PEER_WHY_BYTES] = "no message of its";
     zr_frame_t frame = {.kind = ZR_FRAME_ALIVE};
     int error = 0;
-    while (error == 0 && frame.kind == ZR_FRAME_ALIVE && frame.length == 0)
+    bool is_right = true;
+    while (error == 0 && is_right && frame.kind == ZR_FRAME_ALIVE) {
         error = hear(line, &frame, sizeof(frame));
-    if (error == 0 && frame.kind == ZR_FRAME_WELCOME && frame.length == 0)
+        is_right = error != 0 || zr_peer_check_frame_from_hub(&frame, line->n_ranks, why);
+    }
+    if (error == 0 && is_right && frame.kind == ZR_FRAME_WELCOME)
         return ZR_OK;
-    if (error == 0 && frame.kind == ZR_FRAME_REFUSED && frame.length <= sizeof(text)) {
+    if (error == 0 && is_right && frame.kind == ZR_FRAME_REFUSED) {
         error = hear(line, text, frame.length);
         text[sizeof(text) - 1] = '\0';
         if (error == 0)
@@ -476,8 +516,7 @@ static zr_status_t await_welcome(const zr_launch_t *launch, const zr_log_t *log,
     return zr_fail(log, ZR_ERR_COMM,
                    "%s:%d does not answer as rank 0 of this run would: %s; has its process ended, "
                    "or is another program there, or another version?",
-                   launch->host, launch->port,
-                   error != 0 ? words_for_loss(error) : "no message of its");
+                   launch->host, launch->port, error != 0 ? words_for_loss(error) : why);
 }
 
 /* The connection, and its reader, which finds the first communicator's control there. */
@@ -485,7 +524,7 @@ static zr_status_t open_line(const zr_launch_t *launch, int socket, const zr_log
                              zr_line_t *line) {
     zr_control_t base = {
         .rank = launch->rank, .n_ranks = launch->n_ranks, .origin_rank = launch->rank};
-    if (create_control(line, 0, &base) == NULL) {
+    if (create_control(line, 0, &base, NULL) == NULL) {
         close_socket(socket);
         return zr_fail(log, ZR_ERR_MEMORY, "no memory for the state of %d ranks", launch->n_ranks);
     }
@@ -503,8 +542,7 @@ static void free_line(zr_line_t *line) {
     close_socket(line->socket);
     zr_hub_stop(&line->hub);
     if (line->controls != NULL)
-        free(line->controls->payload);
-    free(line->controls);
+        free_control(line->controls);
     pthread_cond_destroy(&line->changed);
     pthread_mutex_destroy(&line->lock);
     free(line);

@@ -9,6 +9,7 @@
 
 #include "zero/comm/control.h"
 #include "zero/comm/hub/hub.h"
+#include "zero/comm/peer.h"
 
 typedef struct zr_line zr_line_t;
 
@@ -18,16 +19,18 @@ typedef struct zr_tcp_control {
     struct zr_tcp_control *next; /* of the line's */
     zr_line_t *line;
     uint32_t group;
-    zr_outcome_t outcome;   /* the latest */
-    unsigned n_outcomes;    /* read from the connection */
-    unsigned n_awaited;     /* asked for: the rank's own */
-    zr_outcome_t split;     /* of the arrival before: the rank's own */
-    unsigned char *payload; /* [n_ranks * ZR_PAYLOAD_BYTES] with the outcome */
-    zr_post_t latest;       /* of those to the hub: the rank's own */
-    zr_page_t *page;        /* of a group that meets there; NULL */
-    zr_page_t *offered;     /* not yet so */
-    zr_roll_t *roll;        /* of the page's meetings: the rank's own */
-    int gone;               /* a rank that comes to no more meetings in the page; -1 */
+    int *origins;                /* [n_ranks] in the first communicator */
+    zr_peer_question_t question; /* the latest */
+    zr_outcome_t outcome;        /* the latest */
+    unsigned n_outcomes;         /* read from the connection */
+    unsigned n_awaited;          /* asked for: the rank's own */
+    zr_outcome_t split;          /* of the arrival before: the rank's own */
+    unsigned char *payload;      /* [n_ranks * ZR_PAYLOAD_BYTES] with the latest outcome */
+    zr_post_t latest;            /* of those to the hub: the rank's own */
+    zr_page_t *page;             /* of a group that meets there; NULL */
+    zr_page_t *offered;          /* not yet so */
+    zr_roll_t *roll;             /* of the page's meetings: the rank's own */
+    int gone;                    /* a rank that comes to no more meetings in the page; -1 */
     bool is_dead, has_left;
     char reason[ZR_REASON_BYTES];
 } zr_tcp_control_t;

@@ -1,9 +1,9 @@
 /*
  * What goes over a connection between a rank and the hub (hub/): frames, and the sockets below.
  *
- * A frame is a header and `length` bytes. Everything is checked by who receives it, since anybody
- * may connect to a port: the first frame proves to be a rank's by its magic number, lengths are
- * limited by kind, text is cut to its place. There is no secrecy and no proof of identity: the
+ * A frame is a header and `length` bytes. Everything is checked by who receives it (peer.h), since
+ * anybody may connect to a port: the first frame proves to be a rank's by its magic number, lengths
+ * are limited by kind. There is no secrecy and no proof of identity: the
  * port is for a network whose members are trusted. Machines of one run have the same byte order;
  * the magic number tells where they do not.
  */
@@ -15,7 +15,10 @@
 #include "zero/comm/roll.h"
 
 #define ZR_WIRE_MAGIC 0x315A52454E49474Cu
-#define ZR_WIRE_VERSION 4u /* of these structures */
+#define ZR_WIRE_VERSION 5u /* of these structures */
+
+/** Of an address, as a number in words. */
+#define ZR_ADDRESS_BYTES 64
 
 typedef enum zr_frame_kind {
     ZR_FRAME_HELLO = 1,   /* to the hub: zr_hello_t, the first */
@@ -25,7 +28,9 @@ typedef enum zr_frame_kind {
     ZR_FRAME_MEET = 5,    /* to the hub: int32_t status */
     ZR_FRAME_KILL = 6,    /* to the hub: text */
     ZR_FRAME_LEAVE = 7,   /* to the hub */
-    ZR_FRAME_OUTCOME = 8, /* from the hub: zr_outcome_t, then what the posts carried */
+    ZR_FRAME_OUTCOME = 8, /* from the hub: zr_outcome_t, then what the posts carried; of a
+                             split int32_t[n_ranks], who the group's ranks are in the first
+                             communicator */
     ZR_FRAME_END = 9,     /* from the hub: zr_end_t */
     ZR_FRAME_APART = 11,  /* to the hub: from now on this group meets in a page (control_page.h) */
     ZR_FRAME_ALIVE = 10   /* both ways, without a word: zr_wire_beat_ms */
@@ -43,9 +48,8 @@ typedef struct zr_hello {
 
 typedef struct zr_outcome {
     int32_t status;
-    int32_t group; /* of a split: what this rank is in now; -1: in none */
-    int32_t rank, n_ranks;
-    uint32_t payload_bytes, reserved;
+    int32_t group;         /* of a split: what this rank is in now; -1: in none */
+    int32_t rank, n_ranks; /* of that */
 } zr_outcome_t;
 
 typedef struct zr_end {

@@ -5,6 +5,7 @@
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -353,7 +354,7 @@ static void test_strangers(void **state) {
     assert_int_equal(frame.kind, ZR_FRAME_REFUSED);
     assert_true(frame.length < sizeof(text));
     assert_int_equal(zr_wire_receive(fd, text, frame.length, INT64_MAX), 0);
-    assert_non_null(strstr(text, "version 5 of the protocol"));
+    assert_non_null(strstr(text, "version 6 of the protocol"));
     close(fd);
     for (int i = 0; i < 100; i++) /* more than have a place, and silent */
         quiet[i] = connect_to(port);
@@ -366,7 +367,7 @@ static void test_strangers(void **state) {
     leave_all(members, 2);
 }
 
-/* ---- ranks that end ---- */
+/* ---- members that are another program ---- */
 
 /* A member by hand, whose connection can be used against the rules. */
 static int join_by_hand(int rank, int n_ranks, int port) {
@@ -403,22 +404,24 @@ static void expect_end(member_t *member, const char *words) {
 
 /* What a member sends that is no message, or its end without a word. */
 static void test_members_that_break_the_rules(void **state) {
-    zr_post_t post = make_post(1, "x", 0);
-    post.payload_bytes = 100000;
-    const struct {
+    static const struct {
         uint32_t kind, group;
         size_t length;
         const char *words;
     } cases[] = {
         {0, 0, 0, "rank 1 is gone: its connection has ended"},
-        {ZR_FRAME_POST, 0, sizeof(post), "rank 1 sent what is no message"},
         {ZR_FRAME_POST, 0, 7, "rank 1 sent what is no message"},
+        {ZR_FRAME_POST, 0, sizeof(zr_post_t), "rank 1 sent what is no message"},
+        {ZR_FRAME_MEET, 0, 5, "rank 1 sent what is no message"},
+        {ZR_FRAME_MEET, 0, sizeof(int32_t), "rank 1 sent what is no message, and was cut off: st"},
+        {ZR_FRAME_LEAVE, 0, 1, "rank 1 sent what is no message"},
         {ZR_FRAME_KILL, 0, 0, "rank 1 sent what is no message"},
+        {ZR_FRAME_KILL, 0, ZR_REASON_BYTES + 1, "rank 1 sent what is no message"},
         {77, 0, 0, "rank 1 sent what is no message"},
         {ZR_FRAME_HELLO, 0, sizeof(zr_hello_t), "rank 1 sent what is no message"},
         {ZR_FRAME_KILL, 0, 100, "!!!!"}, /* a reason without an end */
     };
-    char bytes[sizeof(post)];
+    char bytes[ZR_WIRE_MOST_TO_HUB + 1];
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         member_t member;
         int port = free_port();
@@ -426,8 +429,6 @@ static void test_members_that_break_the_rules(void **state) {
         int fd = join_by_hand(1, 2, port);
         finish(&member, ZR_OK);
         memset(bytes, '!', sizeof(bytes));
-        if (cases[i].length == sizeof(post))
-            memcpy(bytes, &post, sizeof(post));
         if (cases[i].kind != 0)
             assert_int_equal(
                 zr_wire_send(fd, cases[i].kind, cases[i].group, bytes, cases[i].length), 0);
@@ -439,6 +440,251 @@ static void test_members_that_break_the_rules(void **state) {
         leave_all(&member, 1);
     }
 }
+
+/* A field of a structure, and what it is changed to: 8 bytes and less, or one byte in each. */
+typedef struct field {
+    size_t offset, size_bytes;
+    int64_t value;
+    const char *words;
+} field_t;
+
+#define FIELD(type, name) offsetof(type, name), sizeof(((type *)NULL)->name)
+
+static void change(void *bytes, const field_t *field) {
+    if (field->size_bytes > sizeof(field->value))
+        memset((char *)bytes + field->offset, (int)field->value, field->size_bytes);
+    else
+        memcpy((char *)bytes + field->offset, &field->value, field->size_bytes);
+}
+
+/* A call with one field that cannot be, while others are in it. */
+static void test_posts_that_cannot_be(void **state) {
+    static const field_t fields[] = {
+        {FIELD(zr_post_t, sequence), 0, "cut off: a call without a number"},
+        {FIELD(zr_post_t, collective), 6, "cut off: collective 6; 0 to 5 are possible"},
+        {FIELD(zr_post_t, collective), -1, "cut off: collective -1"},
+        {FIELD(zr_post_t, dtype), 100, "cut off: dtype 100"},
+        {FIELD(zr_post_t, traffic), 2, "cut off: traffic 2"},
+        {FIELD(zr_post_t, root), 2, "cut off: root 2; 0 to 1 are possible"},
+        {FIELD(zr_post_t, root), -1, "cut off: root -1"},
+        {FIELD(zr_post_t, color), -2, "cut off: color -2"},
+        {FIELD(zr_post_t, payload_bytes), 257, "cut off: bytes of payload 257"},
+        {FIELD(zr_post_t, payload_bytes), 0xFFFFFFFF, "cut off: bytes of payload 4294967295"},
+        {FIELD(zr_post_t, is_agreement), 2, "cut off: is_agreement 2"},
+        {FIELD(zr_post_t, tensor), '!', "cut off: a tensor's name without an end"},
+        {FIELD(zr_post_t, device), '!', "cut off: a device's name without an end"},
+    };
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        member_t member;
+        int port = free_port();
+        zr_post_t post = make_post(1, "x", 0);
+        start(&member, 0, 2, port, LONG_MS);
+        int fd = join_by_hand(1, 2, port);
+        finish(&member, ZR_OK);
+        change(&post, &fields[i]);
+        assert_int_equal(zr_wire_send(fd, ZR_FRAME_POST, 0, &post, sizeof(post)), 0);
+        expect_end(&member, "rank 1 sent what is no message");
+        expect_end(&member, fields[i].words);
+        close(fd);
+        leave_all(&member, 1);
+    }
+}
+
+/* A rank that comes to the end of a call where the other begins one, or the other way round: both
+ * are named, and nobody is given what was not brought, or waits for ever. */
+static void test_ranks_at_other_ends_of_a_call(void **state) {
+    for (int is_ahead = 0; is_ahead < 2; is_ahead++) {
+        member_t member;
+        int port = free_port(), all[2] = {0};
+        int32_t status = ZR_OK;
+        zr_post_t post = make_post(1, "x", 0);
+        start(&member, 0, 2, port, LONG_MS);
+        int fd = join_by_hand(1, 2, port);
+        finish(&member, ZR_OK);
+        zr_control_t *control = member.control;
+        if (is_ahead) {
+            assert_int_equal(zr_wire_send(fd, ZR_FRAME_POST, 0, &post, sizeof(post)), 0);
+            assert_int_equal(control->backend->arrive(control, &post, all), ZR_OK);
+            post.sequence = 2;
+            assert_int_equal(zr_wire_send(fd, ZR_FRAME_POST, 0, &post, sizeof(post)), 0);
+            assert_int_equal(control->backend->meet(control, ZR_OK), ZR_ERR_COMM);
+            expect_end(&member, "rank 0 comes to the end of a call where rank 1 begins one");
+        } else {
+            assert_int_equal(zr_wire_send(fd, ZR_FRAME_MEET, 0, &status, sizeof(status)), 0);
+            expect_end(&member, "rank 1 comes to the end of a call where rank 0 begins one");
+        }
+        close(fd);
+        leave_all(&member, 1);
+    }
+}
+
+/* ---- a rank 0 that is another program ---- */
+
+/* It answers what is no call, or the first call. */
+typedef struct answer {
+    uint32_t kind, announced_bytes;
+    size_t size_bytes;
+    const void *bytes;
+    bool is_unasked;
+    int listener;
+} answer_t;
+
+static void receive(int fd, void *data, size_t length) {
+    if (zr_wire_receive(fd, data, length, zr_wire_now_ms() + LONG_MS) != 0)
+        abort();
+}
+
+static void *answer_main(void *argument) {
+    const answer_t *answer = argument;
+    struct pollfd ready = {.fd = answer->listener, .events = POLLIN};
+    zr_frame_t frame = {.kind = answer->kind, .length = answer->announced_bytes}, heard;
+    zr_hello_t hello;
+    zr_post_t post;
+    (void)poll(&ready, 1, LONG_MS);
+    int fd = accept4(answer->listener, NULL, NULL, SOCK_CLOEXEC);
+    receive(fd, &heard, sizeof(heard));
+    receive(fd, &hello, sizeof(hello));
+    (void)zr_wire_send(fd, ZR_FRAME_WELCOME, 0, NULL, 0);
+    heard.kind = ZR_FRAME_ALIVE;
+    while (!answer->is_unasked && heard.kind == ZR_FRAME_ALIVE)
+        receive(fd, &heard, sizeof(heard));
+    if (!answer->is_unasked)
+        receive(fd, &post, sizeof(post));
+    (void)send(fd, &frame, sizeof(frame), MSG_NOSIGNAL);
+    (void)send(fd, answer->bytes, answer->size_bytes, MSG_NOSIGNAL);
+    (void)is_cut_off(fd);
+    close(fd);
+    return NULL;
+}
+
+/* Rank 1 of 2 calls, and ends with these words on rank 0. */
+static void expect_refusal(answer_t *answer, const zr_post_t *post, const char *words) {
+    pthread_t thread;
+    int port = 0;
+    char all[2 * ZR_PAYLOAD_BYTES];
+    member_t member;
+    assert_int_equal(zr_wire_listen(0, &answer->listener, &port), 0);
+    assert_int_equal(pthread_create(&thread, NULL, answer_main, answer), 0);
+    start(&member, 1, 2, port, LONG_MS);
+    finish(&member, ZR_OK);
+    zr_control_t *control = member.control;
+    while (answer->is_unasked && !zr_control_is_dead(control))
+        sched_yield();
+    assert_int_equal(control->backend->arrive(control, post, all), ZR_ERR_COMM);
+    expect_end(&member, "the connection to rank 0 is lost (what comes from it is no message: ");
+    expect_end(&member, words);
+    leave_all(&member, 1);
+    pthread_join(thread, NULL);
+    close(answer->listener);
+}
+
+static void test_frames_of_another_rank_0(void **state) {
+    static const struct {
+        uint32_t kind, announced_bytes;
+        size_t size_bytes;
+        const char *words;
+    } cases[] = {
+        {77, 0, 0, "a frame of kind 77"},
+        {ZR_FRAME_POST, sizeof(zr_post_t), 0, "a frame of kind 4"},
+        {ZR_FRAME_WELCOME, 0, 0, "a frame of kind 2, behind the first"},
+        {ZR_FRAME_REFUSED, 1, 1, "a frame of kind 3, behind the first"},
+        {ZR_FRAME_REFUSED, ZR_REASON_BYTES + 1, 0, "a frame of kind 3 and 1025 bytes"},
+        {ZR_FRAME_ALIVE, 1, 0, "a frame of kind 10 and 1 byte;"},
+        {ZR_FRAME_END, sizeof(zr_end_t) - 1, 0, "a frame of kind 9 and"},
+        {ZR_FRAME_OUTCOME, 3, 0, "a frame of kind 8 and 3 bytes"},
+        {ZR_FRAME_OUTCOME, UINT32_MAX, 0, "a frame of kind 8 and 4294967295 bytes"},
+        {ZR_FRAME_OUTCOME, sizeof(zr_outcome_t) + 2 * ZR_PAYLOAD_BYTES + 1, 0,
+         "a frame of kind 8 and 529 bytes"},
+    };
+    static const char zeros[sizeof(zr_end_t)];
+    zr_post_t post = make_post(1, "x", 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        answer_t answer = {.kind = cases[i].kind,
+                           .announced_bytes = cases[i].announced_bytes,
+                           .size_bytes = cases[i].size_bytes,
+                           .bytes = zeros};
+        expect_refusal(&answer, &post, cases[i].words);
+    }
+}
+
+typedef struct told {
+    zr_outcome_t outcome;
+    int32_t members[2];
+} told_t;
+
+static void expect_outcome(const field_t *field, const zr_post_t *post, const zr_outcome_t *outcome,
+                           size_t tail_bytes) {
+    told_t told = {.outcome = *outcome, .members = {0, 1}};
+    answer_t answer = {.kind = ZR_FRAME_OUTCOME, .bytes = &told};
+    change(&told, field);
+    answer.size_bytes = sizeof(told.outcome) + tail_bytes;
+    answer.announced_bytes = (uint32_t)answer.size_bytes;
+    expect_refusal(&answer, post, field->words);
+}
+
+static void test_outcomes_that_cannot_be(void **state) {
+    static const field_t outcomes[] = {
+        {FIELD(told_t, outcome.status), 1, "status 1;"},
+        {FIELD(told_t, outcome.status), -10, "status -10;"},
+        {FIELD(told_t, outcome.group), 3, "group 3;"},
+        {FIELD(told_t, outcome.status), ZR_ERR_COMM, "8 bytes with an outcome, expected 0"},
+    };
+    static const field_t splits[] = {
+        {FIELD(told_t, outcome.group), 0, "group 0;"},
+        {FIELD(told_t, outcome.group), -1, "group -1;"},
+        {FIELD(told_t, outcome.n_ranks), 100000, "ranks of a group 100000;"},
+        {FIELD(told_t, outcome.n_ranks), 0, "ranks of a group 0;"},
+        {FIELD(told_t, outcome.n_ranks), -1, "ranks of a group -1;"},
+        {FIELD(told_t, outcome.n_ranks), 1, "rank of a group 1; 0 to 0 are possible"},
+        {FIELD(told_t, outcome.rank), 2, "rank of a group 2;"},
+        {FIELD(told_t, outcome.rank), 50000000, "rank of a group 50000000;"},
+        {FIELD(told_t, outcome.rank), -1, "rank of a group -1;"},
+        {FIELD(told_t, outcome.rank), 0, "a group with rank 0 of all as its rank 0"},
+        {FIELD(told_t, members[0]), 2000, "a group with rank 2000 of all as its rank 0"},
+        {FIELD(told_t, members[0]), -1, "a group with rank -1 of all as its rank 0"},
+        {FIELD(told_t, members[0]), 1, "a group with rank 1 of all as its rank 0"},
+        {FIELD(told_t, members[1]), 0, "a group with rank 0 of all as its rank 1"},
+    };
+    static const field_t nothing = {0, 0, 0, "7 bytes with an outcome, expected 8"};
+    static const zr_outcome_t met = {.group = -1};
+    static const zr_outcome_t split = {.group = 1, .rank = 1, .n_ranks = 2};
+    zr_post_t post = make_post(1, "x", 0), groups = make_post(1, "groups", 0);
+    for (size_t i = 0; i < sizeof(outcomes) / sizeof(outcomes[0]); i++)
+        expect_outcome(&outcomes[i], &post, &met, 8);
+    expect_outcome(&nothing, &post, &met, 7);
+    answer_t unasked = {.kind = ZR_FRAME_OUTCOME,
+                        .announced_bytes = sizeof(met),
+                        .size_bytes = sizeof(met),
+                        .bytes = &met,
+                        .is_unasked = true};
+    expect_refusal(&unasked, &post, "an outcome of no meeting");
+    groups.collective = ZR_SPLIT;
+    groups.payload_bytes = 0;
+    for (size_t i = 0; i < sizeof(splits) / sizeof(splits[0]); i++)
+        expect_outcome(&splits[i], &groups, &split, 8);
+    expect_outcome(&nothing, &groups, &split, 7);
+}
+
+static void test_ends_that_cannot_be(void **state) {
+    static const field_t fields[] = {
+        {FIELD(zr_end_t, has_left), 2, "has_left 2"},
+        {FIELD(zr_end_t, whose), 2, "a rank that has gone, 2;"},
+        {FIELD(zr_end_t, whose), -2, "a rank that has gone, -2;"},
+        {FIELD(zr_end_t, reason), '!', "a reason without an end"},
+    };
+    zr_post_t post = make_post(1, "x", 0);
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        zr_end_t end = {.whose = -1};
+        answer_t answer = {.kind = ZR_FRAME_END,
+                           .announced_bytes = sizeof(end),
+                           .size_bytes = sizeof(end),
+                           .bytes = &end};
+        change(&end, &fields[i]);
+        expect_refusal(&answer, &post, fields[i].words);
+    }
+}
+
+/* ---- ranks that end ---- */
 
 /* One of two ranks, as a process that does nothing. */
 static pid_t fork_rank(int rank, int port, int timeout_ms) {
@@ -747,6 +993,11 @@ int main(void) {
         cmocka_unit_test(test_ranks_that_do_not_fit),
         cmocka_unit_test(test_strangers),
         cmocka_unit_test(test_members_that_break_the_rules),
+        cmocka_unit_test(test_posts_that_cannot_be),
+        cmocka_unit_test(test_ranks_at_other_ends_of_a_call),
+        cmocka_unit_test(test_frames_of_another_rank_0),
+        cmocka_unit_test(test_outcomes_that_cannot_be),
+        cmocka_unit_test(test_ends_that_cannot_be),
         cmocka_unit_test(test_rank_late_within_a_call),
         cmocka_unit_test(test_environment),
         cmocka_unit_test(test_environment_of_slurm),

@@ -11,6 +11,11 @@ target_link_options(test_comm_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc)
 zr_add_test(zero/comm/test_comm_nccl.c ${COMM_SUITE} NO_SANITIZERS)
 zr_add_test(zero/comm/test_pass.c LABELS asan)
 zr_add_test(zero/comm/test_control_tcp.c)
+zr_add_test(zero/comm/test_peer.c LABELS asan)
+zr_add_test(zero/comm/test_changed_peer.c LABELS asan)
+target_link_options(
+  test_changed_peer PRIVATE -Wl,--wrap=zr_control_arrive,--wrap=send,--wrap=fcntl,--wrap=zr_page_arrive
+                            -Wl,--wrap=zr_connection_send_parts)
 zr_add_test(zero/comm/test_mpi_site.c LABELS asan)
 set(PROCESSES zero/comm/process_cases.c ${COMM_SUITE})
 zr_add_test(zero/comm/test_comm_processes.c ${PROCESSES} LABELS asan)

@@ -94,25 +94,6 @@ void zr_connection_refuse(zr_connection_t *connection, const char *reason) {
     (void)zr_connection_flush(connection);
 }
 
-static bool has_length(const zr_frame_t *frame) {
-    switch (frame->kind) {
-    case ZR_FRAME_POST:
-        return frame->length == sizeof(zr_post_t);
-    case ZR_FRAME_MEET:
-        return frame->length == sizeof(int32_t);
-    case ZR_FRAME_KILL:
-        return frame->length > 0 && frame->length <= ZR_REASON_BYTES;
-    case ZR_FRAME_LEAVE:
-    case ZR_FRAME_APART:
-    case ZR_FRAME_ALIVE:
-        return frame->length == 0;
-    case ZR_FRAME_HELLO:
-        return frame->length == sizeof(zr_hello_t);
-    default:
-        return false;
-    }
-}
-
 int zr_connection_receive(zr_connection_t *connection, int64_t now_ms) {
     size_t room = sizeof(connection->received) - connection->n_received;
     ssize_t n =
@@ -126,11 +107,11 @@ int zr_connection_receive(zr_connection_t *connection, int64_t now_ms) {
     return 0;
 }
 
-int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *frame) {
+int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *frame, char *why) {
     if (connection->n_received < sizeof(*frame))
         return 0;
     memcpy(frame, connection->received, sizeof(*frame));
-    if (!has_length(frame))
+    if (!zr_peer_check_frame_to_hub(frame, why))
         return -1;
     return connection->n_received >= sizeof(*frame) + frame->length;
 }

@@ -8,7 +8,7 @@
 #ifndef ZR_ZERO_COMM_HUB_CONNECTION_H
 #define ZR_ZERO_COMM_HUB_CONNECTION_H
 
-#include "zero/comm/wire.h"
+#include "zero/comm/peer.h"
 
 /* Bytes on their way to a rank. */
 typedef struct zr_outbox {
@@ -50,8 +50,9 @@ void zr_connection_refuse(zr_connection_t *connection, const char *reason);
 /** Read what there is. 0, or why the connection has ended: ECONNRESET when the other side closed.
  */
 int zr_connection_receive(zr_connection_t *connection, int64_t now_ms);
-/** The first whole frame of what was received: 1, none yet: 0, no frame at all: -1. */
-int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *frame);
+/** The first whole frame of what was received: 1, none yet: 0, no frame at all: -1, and
+ * why[ZR_PEER_WHY_BYTES]. */
+int zr_connection_next_frame(const zr_connection_t *connection, zr_frame_t *frame, char *why);
 /** Forget it, its data included. */
 void zr_connection_drop_frame(zr_connection_t *connection, const zr_frame_t *frame);
 

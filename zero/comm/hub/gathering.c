@@ -22,20 +22,9 @@ static void warn_of_stranger(zr_hub_t *hub, const char *what) {
 
 /* Who a stranger says it is: welcome, or told why not. */
 static void take_hello(zr_hub_t *hub, zr_connection_t *stranger, const zr_hello_t *hello) {
-    char reason[256] = "";
+    char reason[ZR_PEER_WHY_BYTES] = "";
     int rank = hello->rank;
-    if (hello->version != ZR_WIRE_VERSION)
-        snprintf(reason, sizeof(reason),
-                 "rank %d speaks version %u of the protocol, rank 0 version %u: start all ranks "
-                 "with the same program",
-                 rank, hello->version, ZR_WIRE_VERSION);
-    else if (hello->n_ranks != hub->options.n_ranks)
-        snprintf(reason, sizeof(reason), "rank %d has WORLD_SIZE %d, rank 0 has %d", rank,
-                 hello->n_ranks, hub->options.n_ranks);
-    else if (rank < 0 || rank >= hub->options.n_ranks)
-        snprintf(reason, sizeof(reason), "RANK is %d; the ranks are 0 to %d", rank,
-                 hub->options.n_ranks - 1);
-    else if (hub->ranks[rank].socket >= 0)
+    if (zr_peer_check_hello(hello, hub->options.n_ranks, reason) && hub->ranks[rank].socket >= 0)
         snprintf(reason, sizeof(reason), "there is a rank %d already: two processes have RANK=%d",
                  rank, rank);
     if (reason[0] == '\0') {
@@ -51,6 +40,7 @@ static void take_hello(zr_hub_t *hub, zr_connection_t *stranger, const zr_hello_
 void zr_hub_gathering_serve_stranger(zr_hub_t *hub, zr_connection_t *stranger) {
     zr_frame_t frame;
     zr_hello_t hello;
+    char why[ZR_PEER_WHY_BYTES];
     int error = zr_connection_receive(stranger, hub->now_ms);
     if (stranger->is_closing) { /* all was said */
         stranger->n_received = 0;
@@ -58,7 +48,7 @@ void zr_hub_gathering_serve_stranger(zr_hub_t *hub, zr_connection_t *stranger) {
             zr_connection_close(stranger);
         return;
     }
-    int found = error == 0 ? zr_connection_next_frame(stranger, &frame) : 0;
+    int found = error == 0 ? zr_connection_next_frame(stranger, &frame, why) : 0;
     if (found > 0)
         memcpy(&hello, stranger->received + sizeof(frame), sizeof(hello));
     if (found < 0 ||
@@ -190,8 +180,9 @@ void zr_hub_gathering_lose_early_rank(zr_hub_t *hub, zr_connection_t *connection
 
 void zr_hub_gathering_serve_early_rank(zr_hub_t *hub, zr_connection_t *connection) {
     zr_frame_t frame;
+    char why[ZR_PEER_WHY_BYTES];
     int error = zr_connection_receive(connection, hub->now_ms), found = 0;
-    while (error == 0 && (found = zr_connection_next_frame(connection, &frame)) > 0 &&
+    while (error == 0 && (found = zr_connection_next_frame(connection, &frame, why)) > 0 &&
            frame.kind == ZR_FRAME_ALIVE)
         zr_connection_drop_frame(connection, &frame);
     if (error != 0 || found != 0)

@@ -25,8 +25,10 @@ static void answer_late_rank(zr_hub_t *hub, int world_rank, uint32_t group) {
     zr_connection_send(&hub->ranks[world_rank], ZR_FRAME_OUTCOME, group, &outcome, sizeof(outcome));
 }
 
-/* False: this is no message of a rank. */
-static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, void *data) {
+/* False: this is no message of a rank; why[ZR_PEER_WHY_BYTES]: "" where it only does not fit. */
+static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, void *data,
+                       char *why) {
+    why[0] = '\0';
     if (frame->kind == ZR_FRAME_ALIVE || frame->kind == ZR_FRAME_HELLO)
         return frame->kind == ZR_FRAME_ALIVE;
     zr_hub_group_t *group = zr_hub_group_find(hub, frame->group);
@@ -39,13 +41,13 @@ static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, v
     if (frame->kind == ZR_FRAME_POST) {
         zr_post_t post;
         memcpy(&post, data, sizeof(post));
-        if (post.payload_bytes > ZR_PAYLOAD_BYTES || group->has_arrived[rank])
+        if (group->has_arrived[rank] || !zr_peer_check_post(&post, group->roll->n_ranks, why))
             return false;
         zr_hub_meeting_take_post(hub, group, rank, &post);
     } else if (frame->kind == ZR_FRAME_MEET) {
         int32_t status;
         memcpy(&status, data, sizeof(status));
-        if (group->has_arrived[rank])
+        if (group->has_arrived[rank] || !zr_peer_check_status(status, why))
             return false;
         zr_hub_meeting_begin(hub, group, rank, false);
         zr_hub_meeting_count_in(hub, group, rank, (zr_status_t)status);
@@ -68,19 +70,24 @@ static bool take_frame(zr_hub_t *hub, int world_rank, const zr_frame_t *frame, v
 static void serve_rank(zr_hub_t *hub, int rank) {
     zr_connection_t *connection = &hub->ranks[rank];
     zr_frame_t frame;
+    char why[ZR_PEER_WHY_BYTES];
     int error = zr_connection_receive(connection, hub->now_ms), found = 0;
     while (error == 0 && connection->socket >= 0 &&
-           (found = zr_connection_next_frame(connection, &frame)) > 0) {
+           (found = zr_connection_next_frame(connection, &frame, why)) > 0) {
         _Alignas(16) char data[ZR_WIRE_MOST_TO_HUB];
         memcpy(data, connection->received + sizeof(frame), frame.length);
         zr_connection_drop_frame(connection, &frame);
-        if (!take_frame(hub, rank, &frame, data))
+        if (!take_frame(hub, rank, &frame, data, why))
             found = -1;
         if (found < 0)
             break;
     }
     if (found < 0) {
-        zr_hub_lose_rank(hub, rank, "sent what is no message, and was cut off");
+        char reason[ZR_PEER_WHY_BYTES + 64];
+        if (why[0] == '\0')
+            snprintf(why, sizeof(why), "a frame of kind %u that does not fit here", frame.kind);
+        snprintf(reason, sizeof(reason), "sent what is no message, and was cut off: %s", why);
+        zr_hub_lose_rank(hub, rank, reason);
     } else if (error != 0) {
         char reason[256], jump[ZR_JUMP_TEXT_BYTES];
         snprintf(reason, sizeof(reason), "is gone: its connection has ended (%s)%s",

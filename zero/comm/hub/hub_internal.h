@@ -101,7 +101,8 @@ void zr_hub_lose_rank(zr_hub_t *hub, int world_rank, const char *reason);
 /** A rank is about to arrive: where it is the first, the time of the others begins. */
 void zr_hub_meeting_begin(zr_hub_t *hub, zr_hub_group_t *group, int rank, bool is_first);
 /** The first meeting of a call: a rank says what it calls. */
-void zr_hub_meeting_take_post(zr_hub_t *hub, zr_hub_group_t *group, int rank, zr_post_t *post);
+void zr_hub_meeting_take_post(zr_hub_t *hub, zr_hub_group_t *group, int rank,
+                              const zr_post_t *post);
 /** A later meeting: who has gone is counted in for it. */
 void zr_hub_meeting_count_in(zr_hub_t *hub, zr_hub_group_t *group, int rank, zr_status_t status);
 /** Whether somebody comes too late to one: its communicator, or the meeting, ends. */

@@ -40,8 +40,8 @@ static void tell_outcome(zr_hub_t *hub, zr_hub_group_t *group) {
     int ids[ZR_MAX_SUM_SOURCES] = {0};
     zr_status_t status = roll->outcome;
     bool is_split = group->is_first && status == ZR_OK && first->collective == ZR_SPLIT;
-    uint32_t payload_bytes = group->is_first && status == ZR_OK ? first->payload_bytes : 0;
-    size_t all_bytes = (size_t)payload_bytes * (size_t)roll->n_ranks;
+    size_t payload_bytes = group->is_first && status == ZR_OK ? first->payload_bytes : 0;
+    size_t all_bytes = payload_bytes * (size_t)roll->n_ranks;
     char *all = all_bytes > 0 ? malloc(all_bytes) : NULL;
     if ((is_split && !make_groups(hub, group, ids)) || (all_bytes > 0 && all == NULL)) {
         status = ZR_ERR_MEMORY;
@@ -50,15 +50,20 @@ static void tell_outcome(zr_hub_t *hub, zr_hub_group_t *group) {
     for (int rank = 0; all_bytes > 0 && rank < roll->n_ranks; rank++)
         memcpy(all + (size_t)rank * payload_bytes, roll->seats[rank].post.payload, payload_bytes);
     for (int rank = 0; rank < roll->n_ranks; rank++) {
-        zr_outcome_t outcome = {.status = status, .group = -1, .payload_bytes = payload_bytes};
+        zr_outcome_t outcome = {.status = status, .group = -1};
+        const void *tail = all;
+        size_t tail_bytes = all_bytes;
         if (is_split && status == ZR_OK && ids[rank] >= 0) {
+            const zr_hub_group_t *part = zr_hub_group_find(hub, (uint32_t)ids[rank]);
             outcome.group = ids[rank];
             outcome.rank = zr_roll_rank_in_color(roll, rank);
-            outcome.n_ranks = zr_hub_group_find(hub, (uint32_t)ids[rank])->roll->n_ranks;
+            outcome.n_ranks = part->roll->n_ranks;
+            tail = part->world;
+            tail_bytes = (size_t)part->roll->n_ranks * sizeof(*part->world);
         }
         if (!group->is_gone[rank])
             zr_connection_send_parts(&hub->ranks[group->world[rank]], ZR_FRAME_OUTCOME, group->id,
-                                     &outcome, sizeof(outcome), all, all_bytes);
+                                     &outcome, sizeof(outcome), tail, tail_bytes);
     }
     free(all);
 }
@@ -86,9 +91,25 @@ void zr_hub_meeting_count_in(zr_hub_t *hub, zr_hub_group_t *group, int rank, zr_
     after_arrival(hub, group, generation);
 }
 
+/* Ranks within a call and ranks before the next one cannot meet: one of them breaks the rules, and
+ * which is not known. Those within the call are let go as after any end. */
+static void end_mixed_meeting(zr_hub_t *hub, zr_hub_group_t *group, int rank, bool is_first) {
+    char within[ZR_RANK_TEXT_BYTES], before[ZR_RANK_TEXT_BYTES];
+    zr_roll_describe_rank(group->roll, is_first ? group->waiting : rank, within, sizeof(within));
+    zr_roll_describe_rank(group->roll, is_first ? rank : group->waiting, before, sizeof(before));
+    zr_roll_kill(group->roll, "%s comes to the end of a call where %s begins one", within, before);
+    group->is_first = false;
+    group->limit_ms = ZR_HUB_DEAD_MS;
+    group->until_ms = hub->now_ms + ZR_HUB_DEAD_MS;
+    zr_hub_group_tell_end(hub, group);
+}
+
 void zr_hub_meeting_begin(zr_hub_t *hub, zr_hub_group_t *group, int rank, bool is_first) {
-    if (group->roll->n_arrived > 0)
+    if (group->roll->n_arrived > 0) {
+        if (group->is_first != is_first)
+            end_mixed_meeting(hub, group, rank, is_first);
         return;
+    }
     /* In between, a rank may wait for its device as long as the limit is, unless that is the host.
      */
     bool waits = !is_first && strcmp(group->roll->seats[rank].post.device, "host") != 0;
@@ -100,13 +121,13 @@ void zr_hub_meeting_begin(zr_hub_t *hub, zr_hub_group_t *group, int rank, bool i
     group->is_first = is_first;
 }
 
-void zr_hub_meeting_take_post(zr_hub_t *hub, zr_hub_group_t *group, int rank, zr_post_t *post) {
+void zr_hub_meeting_take_post(zr_hub_t *hub, zr_hub_group_t *group, int rank,
+                              const zr_post_t *post) {
     unsigned generation = group->roll->generation;
-    post->tensor[sizeof(post->tensor) - 1] = '\0';
-    post->device[sizeof(post->device) - 1] = '\0';
+    if (!atomic_load(&group->roll->is_dead))
+        zr_hub_meeting_begin(hub, group, rank, true);
     if (atomic_load(&group->roll->is_dead))
         return; /* it has been told */
-    zr_hub_meeting_begin(hub, group, rank, true);
     group->has_arrived[rank] = true;
     zr_roll_arrive(group->roll, rank, post);
     after_arrival(hub, group, generation);

@@ -40,19 +40,7 @@ enum {
     MESSAGE_BYTES = 16 << 20      /* of what goes through MPI in one */
 };
 
-/* What a rank shows to the others in each call. */
-typedef struct peer {
-    uint64_t send, recv;             /* addresses in its process */
-    uint64_t send_place, recv_place; /* for views; ZR_NOWHERE */
-    uint64_t file_bytes;             /* of its device's memory file; 0: none */
-} peer_t;
-
-typedef struct introduction {
-    peer_t peer;
-    zr_card_t card;
-    zr_page_place_t page;  /* rank 0's, for meetings */
-    zr_link_place_t place; /* where ranks were not started by MPI's launcher */
-} introduction_t;
+_Static_assert(sizeof(zr_introduction_t) <= ZR_PAYLOAD_BYTES, "a post carries it");
 
 typedef struct mpi_comm {
     zr_comm_t base;
@@ -73,8 +61,8 @@ typedef struct mpi_comm {
     size_t n_transfers, n_transfers_room;
     bool is_exchanging; /* they are posted, and not known to be done */
     /* [n_ranks] each, behind the handle: */
-    introduction_t *introductions;
-    peer_t *peers;
+    zr_introduction_t *introductions;
+    zr_peer_tensors_t *peers; /* where all ranks' tensors are in the call under way */
     zr_card_t *cards;
     const void **sources;
     int *arrays; /* of machines */
@@ -135,12 +123,12 @@ static zr_status_t connect_machines(mpi_comm_t *self) {
 
 /* Ranks of one machine meet in a page, if all can. */
 static zr_status_t meet_in_page(mpi_comm_t *self) {
-    int origins[ZR_MAX_SUM_SOURCES] = {0};
     if (self->machines.n_machines > 1)
         return ZR_OK;
-    for (int rank = 0; rank < self->base.n_ranks; rank++)
-        origins[rank] = self->cards[rank].origin_rank;
-    int error = zr_control_take_page(self->control, &self->introductions[0].page, origins);
+    int error = zr_control_take_page(self->control, &self->introductions[0].page);
+    if (error == ESTALE)
+        zr_control_kill_for_peer(self->control, self->cards[0].origin_rank,
+                                 "a page for meetings that is not where or what it says");
     zr_status_t outcome =
         zr_control_meet(self->control, &self->base, error == 0 ? ZR_OK : ZR_ERR_UNSUPPORTED);
     if (error != 0)
@@ -157,8 +145,6 @@ static zr_status_t meet_in_page(mpi_comm_t *self) {
  */
 static zr_status_t get_to_know(mpi_comm_t *self) {
     int n_ranks = self->base.n_ranks, unreadable = -1;
-    for (int rank = 0; rank < n_ranks; rank++)
-        self->cards[rank] = self->introductions[rank].card;
     zr_machines_fill(&self->machines, self->arrays, self->base.rank, n_ranks, self->cards, false);
     int error = zr_machines_try(&self->machines, &unreadable);
     if (error != 0)
@@ -196,6 +182,9 @@ static zr_status_t follow_views(mpi_comm_t *self) {
         if (!is_view_current(self, rank))
             error =
                 zr_views_open(&self->views[rank], &self->cards[rank], self->peers[rank].file_bytes);
+    if (error == ESTALE)
+        zr_control_kill_for_peer(self->control, self->cards[rank - 1].origin_rank,
+                                 "a memory file that is not where or what it says");
     if (error != 0)
         zr_log_write(&self->base.options.log, ZR_LOG_WARNING,
                      "communicator \"mpi\": the memory of rank %d cannot be mapped (%s): it is "
@@ -211,33 +200,87 @@ static zr_status_t follow_views(mpi_comm_t *self) {
     return outcome == ZR_ERR_UNSUPPORTED ? ZR_OK : outcome;
 }
 
+static size_t sent_bytes(const mpi_comm_t *self, const zr_comm_call_t *call) {
+    size_t n_parts = call->collective == ZR_REDUCE_SCATTER ? (size_t)self->base.n_ranks : 1;
+    return n_parts * call->n_elems * zr_dtype_size(call->message.dtype);
+}
+
+static size_t received_bytes(const mpi_comm_t *self, const zr_comm_call_t *call) {
+    size_t n_parts = call->collective == ZR_ALL_GATHER ? (size_t)self->base.n_ranks : 1;
+    return n_parts * call->n_elems * zr_dtype_size(call->message.dtype);
+}
+
 /* What this rank sends and receives, and where it is. */
-static peer_t show_tensors(const mpi_comm_t *self, const zr_comm_call_t *call) {
-    peer_t own = {.send = (uint64_t)(uintptr_t)call->send, .recv = (uint64_t)(uintptr_t)call->recv};
-    size_t part_bytes = call->n_elems * zr_dtype_size(call->message.dtype);
-    size_t whole_bytes = part_bytes * (size_t)self->base.n_ranks;
-    if (call->stream == NULL)
-        return own;
+static zr_peer_tensors_t show_tensors(const mpi_comm_t *self, const zr_comm_call_t *call) {
     zr_device_t *device = zr_stream_device(call->stream);
-    own.file_bytes = zr_host_shared_file(device).size_bytes;
-    own.send_place = zr_views_place(
-        device, call->send, call->collective == ZR_REDUCE_SCATTER ? whole_bytes : part_bytes);
-    own.recv_place = zr_views_place(device, call->recv,
-                                    call->collective == ZR_ALL_GATHER ? whole_bytes : part_bytes);
-    return own;
+    return (zr_peer_tensors_t){
+        .send = (uint64_t)(uintptr_t)call->send,
+        .recv = (uint64_t)(uintptr_t)call->recv,
+        .send_place = zr_views_place(device, call->send, sent_bytes(self, call)),
+        .recv_place = zr_views_place(device, call->recv, received_bytes(self, call)),
+        .file_bytes = zr_host_shared_file(device).size_bytes,
+    };
+}
+
+/* ---- what others show, before it is used --------------------------------------------------------
+ */
+
+/* What comes back as this rank's own is by the way of rank 0. */
+static zr_status_t check_echo(mpi_comm_t *self, const void *own, const void *all,
+                              size_t size_bytes) {
+    const char *echo = (const char *)all + (size_t)self->base.rank * size_bytes;
+    if (memcmp(own, echo, size_bytes) == 0)
+        return ZR_OK;
+    zr_control_kill_for_peer(self->control, zr_control_tcp_origins(self->control)[0],
+                             "as this rank's own, what this rank has not sent");
+    return ZR_ERR_COMM;
+}
+
+static zr_status_t check_introductions(mpi_comm_t *self, const zr_introduction_t *own) {
+    const int *origins = zr_control_tcp_origins(self->control);
+    char why[ZR_PEER_WHY_BYTES];
+    for (int rank = 0; rank < self->base.n_ranks; rank++) {
+        const zr_peer_t peer = {.rank = rank,
+                                .origin_rank = origins[rank],
+                                .machine_ranks = self->base.options.machine_ranks};
+        if (zr_peer_check_introduction(&self->introductions[rank], &peer, why))
+            continue;
+        zr_control_kill_for_peer(self->control, origins[rank], why);
+        return ZR_ERR_COMM;
+    }
+    return check_echo(self, own, self->introductions, sizeof(*own));
+}
+
+static zr_status_t check_tensors(mpi_comm_t *self, const zr_comm_call_t *call,
+                                 const zr_peer_tensors_t *own) {
+    char why[ZR_PEER_WHY_BYTES];
+    for (int rank = 0; rank < self->base.n_ranks; rank++) {
+        const zr_peer_call_t known = {.send_bytes = sent_bytes(self, call),
+                                      .recv_bytes = received_bytes(self, call),
+                                      .elem_bytes = zr_dtype_size(call->message.dtype),
+                                      .file_bytes = self->file_bytes[rank],
+                                      .has_file = self->cards[rank].file.descriptor >= 0};
+        if (zr_peer_check_tensors(&self->peers[rank], &known, why))
+            continue;
+        zr_control_kill_for_peer(self->control, self->cards[rank].origin_rank, why);
+        return ZR_ERR_COMM;
+    }
+    return check_echo(self, own, self->peers, sizeof(*own));
 }
 
 /* The first meeting of a call; of the first with data, the one where ranks get to know each other.
  */
 static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
-    introduction_t own = {.peer = show_tensors(self, call)};
+    zr_introduction_t own = {.tensors = show_tensors(self, call)};
     atomic_size_t *n_taken = zr_control_page_count(self->control, self->base.rank);
     if (n_taken != NULL)
         atomic_store_explicit(n_taken, 0, memory_order_relaxed);
-    if (self->is_known || call->stream == NULL) {
-        ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own.peer, sizeof(own.peer),
-                                 self->peers));
-        return follow_views(self) == ZR_OK ? ZR_OK : refuse(self, call);
+    if (self->is_known) {
+        ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own.tensors,
+                                 sizeof(own.tensors), self->peers));
+        if (check_tensors(self, call, &own.tensors) != ZR_OK || follow_views(self) != ZR_OK)
+            return refuse(self, call);
+        return ZR_OK;
     }
     zr_card_fill(&own.card, &self->proof, self->control->origin_rank,
                  self->base.options.machine_ranks, zr_stream_device(call->stream));
@@ -247,9 +290,14 @@ static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
         self->links = zr_links_create(self->control, self->base.options.timeout_ms, &own.place);
     ZR_TRY(zr_control_arrive(self->control, &self->base, call, &own, sizeof(own),
                              self->introductions));
-    for (int rank = 0; rank < self->base.n_ranks; rank++)
-        self->peers[rank] = self->introductions[rank].peer;
-    if (get_to_know(self) != ZR_OK || follow_views(self) != ZR_OK)
+    if (check_introductions(self, &own) != ZR_OK)
+        return refuse(self, call);
+    for (int rank = 0; rank < self->base.n_ranks; rank++) {
+        self->peers[rank] = self->introductions[rank].tensors;
+        self->cards[rank] = self->introductions[rank].card;
+    }
+    if (check_tensors(self, call, &own.tensors) != ZR_OK || get_to_know(self) != ZR_OK ||
+        follow_views(self) != ZR_OK)
         return refuse(self, call);
     return ZR_OK;
 }
@@ -261,7 +309,7 @@ static zr_status_t arrive(mpi_comm_t *self, const zr_comm_call_t *call) {
 static bool is_in_views(const mpi_comm_t *self, const zr_comm_call_t *call) {
     bool is_in = self->has_views;
     for (int rank = 0; rank < self->base.n_ranks; rank++) {
-        const peer_t *peer = &self->peers[rank];
+        const zr_peer_tensors_t *peer = &self->peers[rank];
         is_in = is_in && (call->collective == ZR_ALL_GATHER || peer->send_place != ZR_NOWHERE) &&
                 (call->collective == ZR_REDUCE_SCATTER || peer->recv_place != ZR_NOWHERE);
     }
@@ -283,7 +331,7 @@ static bool is_all_in_views(const mpi_comm_t *self) {
 static zr_status_t move_in_views(mpi_comm_t *self, const zr_comm_call_t *call) {
     bool is_shared = is_all_in_views(self);
     for (int rank = 0; rank < self->base.n_ranks; rank++) {
-        const peer_t *peer = &self->peers[rank];
+        const zr_peer_tensors_t *peer = &self->peers[rank];
         self->pass.sends[rank] = zr_views_tensor(&self->views[rank], peer->send_place);
         self->pass.recvs[rank] = zr_views_tensor(&self->views[rank], peer->recv_place);
         self->pass.n_taken[rank] = is_shared ? zr_control_page_count(self->control, rank) : NULL;
@@ -694,12 +742,15 @@ static size_t rounded(size_t size_bytes) {
 static mpi_comm_t *create_comm(const zr_comm_options_t *options, zr_control_t *control,
                                zr_mpi_site_t *site) {
     size_t n_ranks = (size_t)control->n_ranks;
-    size_t sizes[] = {
-        rounded(sizeof(mpi_comm_t)),          rounded(n_ranks * sizeof(introduction_t)),
-        rounded(n_ranks * sizeof(peer_t)),    rounded(n_ranks * sizeof(zr_card_t)),
-        rounded(n_ranks * sizeof(void *)),    rounded(zr_machines_bytes(control->n_ranks)),
-        rounded(n_ranks * sizeof(zr_view_t)), rounded(zr_pass_bytes(control->n_ranks)),
-        rounded(n_ranks * sizeof(uint64_t))};
+    size_t sizes[] = {rounded(sizeof(mpi_comm_t)),
+                      rounded(n_ranks * sizeof(zr_introduction_t)),
+                      rounded(n_ranks * sizeof(zr_peer_tensors_t)),
+                      rounded(n_ranks * sizeof(zr_card_t)),
+                      rounded(n_ranks * sizeof(void *)),
+                      rounded(zr_machines_bytes(control->n_ranks)),
+                      rounded(n_ranks * sizeof(zr_view_t)),
+                      rounded(zr_pass_bytes(control->n_ranks)),
+                      rounded(n_ranks * sizeof(uint64_t))};
     size_t all_bytes = 0;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         all_bytes += sizes[i];
@@ -707,8 +758,8 @@ static mpi_comm_t *create_comm(const zr_comm_options_t *options, zr_control_t *c
     if (memory == NULL)
         return NULL;
     mpi_comm_t *self = (mpi_comm_t *)memory;
-    self->introductions = (introduction_t *)(memory += sizes[0]);
-    self->peers = (peer_t *)(memory += sizes[1]);
+    self->introductions = (zr_introduction_t *)(memory += sizes[0]);
+    self->peers = (zr_peer_tensors_t *)(memory += sizes[1]);
     self->cards = (zr_card_t *)(memory += sizes[2]);
     self->sources = (const void **)(memory += sizes[3]);
     self->arrays = (int *)(memory += sizes[4]);

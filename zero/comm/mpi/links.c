@@ -15,30 +15,17 @@
 #include "zero/comm/mpi/mpi_site.h"
 #include "zero/comm/wire.h"
 
-#define LINK_MAGIC 0x316B6E694C5A5245u
-
 enum {
     WAIT_MS = 100,   /* for data, until the communicator is looked at */
     HELLO_MS = 2000, /* for who has connected to say who it is */
     WORD_MS = 2000   /* for the communicator's own word on a rank whose connection has ended */
 };
 
-/* The first bytes of a connection. */
-typedef struct link_hello {
-    uint64_t magic, proof; /* of who listens */
-    int32_t rank;          /* who connects, in the first communicator */
-    uint32_t version;
-} link_hello_t;
-
-typedef struct link_header {
-    uint64_t magic, size_bytes;
-} link_header_t;
-
 /* Transfers of one direction; the first is under way. */
 typedef struct queue {
     zr_mpi_transfer_t *first, **end;
-    link_header_t header; /* of the first */
-    size_t n_moved;       /* of the header and the first's bytes */
+    zr_link_header_t header; /* of the first */
+    size_t n_moved;          /* of the header and the first's bytes */
 } queue_t;
 
 typedef struct zr_link {
@@ -121,10 +108,10 @@ static zr_status_t adopt_socket(zr_links_t *links, int rank, int socket) {
 /* To a rank that listens: in short attempts, since the communicator may end meanwhile. */
 static zr_status_t connect_to(zr_links_t *links, zr_control_t *control, const zr_card_t *own,
                               const zr_card_t *card, const zr_link_place_t *place) {
-    link_hello_t hello = {.magic = LINK_MAGIC,
-                          .proof = card->proof,
-                          .rank = own->origin_rank,
-                          .version = ZR_WIRE_VERSION};
+    zr_link_hello_t hello = {.magic = ZR_LINK_MAGIC,
+                             .proof = card->proof,
+                             .rank = own->origin_rank,
+                             .version = ZR_WIRE_VERSION};
     const char *address = place->address[0] != '\0' ? place->address : links->hub, *detail = NULL;
     int64_t until_ms = zr_wire_now_ms() + links->timeout_ms;
     char other[ZR_RANK_TEXT_BYTES];
@@ -152,25 +139,31 @@ static zr_status_t connect_to(zr_links_t *links, zr_control_t *control, const zr
     return ZR_ERR_COMM;
 }
 
-/* Take one connection, if it is of a rank that is awaited. */
-static zr_status_t accept_one(zr_links_t *links, const zr_machines_t *machines, int *n_missing) {
-    link_hello_t hello;
+/* Take one connection. Who does not know this rank's number is no rank of this run; whoever does
+ * has to be one that is awaited. */
+static zr_status_t accept_one(zr_links_t *links, zr_control_t *control,
+                              const zr_machines_t *machines, int *n_missing) {
+    zr_link_hello_t hello;
     int socket = accept4(links->listener, NULL, NULL, SOCK_CLOEXEC);
     if (socket < 0)
         return ZR_OK;
     zr_wire_no_delay(socket);
     int error = zr_wire_receive(socket, &hello, sizeof(hello), zr_wire_now_ms() + HELLO_MS);
-    for (int rank = machines->rank + 1; error == 0 && rank < machines->n_ranks; rank++) {
-        if (hello.magic != LINK_MAGIC || hello.version != ZR_WIRE_VERSION ||
-            hello.proof != machines->cards[machines->rank].proof ||
-            hello.rank != machines->cards[rank].origin_rank ||
+    if (error != 0 || zr_peer_is_stranger(&hello, machines->cards[machines->rank].proof)) {
+        close(socket);
+        return ZR_OK;
+    }
+    for (int rank = machines->rank + 1; rank < machines->n_ranks; rank++) {
+        if (hello.version != ZR_WIRE_VERSION || hello.rank != machines->cards[rank].origin_rank ||
             zr_machines_is_neighbour(machines, rank) || links->links[hello.rank].socket >= 0)
             continue;
         *n_missing -= 1;
         return adopt_socket(links, hello.rank, socket);
     }
-    close(socket); /* no rank of this run */
-    return ZR_OK;
+    close(socket);
+    zr_control_kill_for_peer(control, hello.rank,
+                             "a connection for data that it is not to make, or has made before");
+    return ZR_ERR_COMM;
 }
 
 static int first_missing(const zr_links_t *links, const zr_machines_t *machines) {
@@ -192,7 +185,7 @@ static zr_status_t await_others(zr_links_t *links, zr_control_t *control,
     while (n_missing > 0) {
         struct pollfd ready = {.fd = links->listener, .events = POLLIN};
         if (poll(&ready, 1, WAIT_MS) > 0)
-            ZR_TRY(accept_one(links, machines, &n_missing));
+            ZR_TRY(accept_one(links, control, machines, &n_missing));
         if (n_missing > 0 && zr_wire_now_ms() >= until_ms)
             zr_control_kill(control, "has waited %d ms for %s to connect for data",
                             links->timeout_ms,
@@ -224,7 +217,7 @@ static void start_first(queue_t *queue, bool is_send) {
     queue->n_moved = 0;
     if (queue->first != NULL && is_send)
         queue->header =
-            (link_header_t){.magic = LINK_MAGIC, .size_bytes = queue->first->size_bytes};
+            (zr_link_header_t){.magic = ZR_LINK_MAGIC, .size_bytes = queue->first->size_bytes};
 }
 
 static void enqueue(queue_t *queue, zr_mpi_transfer_t *transfer) {
@@ -239,8 +232,9 @@ static void enqueue(queue_t *queue, zr_mpi_transfer_t *transfer) {
         start_first(queue, transfer->is_send);
 }
 
-/* Move what the socket takes or has of the first transfer. 0: some was; otherwise an errno. */
-static int move_some(int socket, queue_t *queue) {
+/* Move what the socket takes or has of the first transfer. 0: some was; otherwise an errno, EPROTO
+ * with why[ZR_PEER_WHY_BYTES]. */
+static int move_some(int socket, queue_t *queue, char *why) {
     zr_mpi_transfer_t *transfer = queue->first;
     bool is_header = queue->n_moved < sizeof(queue->header);
     size_t offset = is_header ? queue->n_moved : queue->n_moved - sizeof(queue->header);
@@ -255,7 +249,7 @@ static int move_some(int socket, queue_t *queue) {
         return ECONNRESET;
     queue->n_moved += (size_t)n;
     if (queue->n_moved == sizeof(queue->header) &&
-        (queue->header.magic != LINK_MAGIC || queue->header.size_bytes != transfer->size_bytes))
+        !zr_peer_check_header(&queue->header, transfer->size_bytes, why))
         return EPROTO;
     if (queue->n_moved == sizeof(queue->header) + transfer->size_bytes) {
         queue->first = transfer->next;
@@ -266,11 +260,11 @@ static int move_some(int socket, queue_t *queue) {
 }
 
 /* Move all that can be without waiting. 0, or why the connection has ended. */
-static int move_link(link_t *link, bool *has_moved) {
+static int move_link(link_t *link, bool *has_moved, char *why) {
     queue_t *queues[] = {&link->out, &link->in};
     for (int i = 0; i < 2; i++) {
         while (queues[i]->first != NULL) {
-            int error = move_some(link->socket, queues[i]);
+            int error = move_some(link->socket, queues[i], why);
             if (error == EAGAIN)
                 break;
             if (error != 0)
@@ -298,7 +292,7 @@ static void kill_for_loss(zr_control_t *control, int rank, int error) {
         nanosleep(&pause, NULL);
     zr_control_kill(control, "has lost the connection for data to %s: %s",
                     zr_control_describe_other(control, rank, other, sizeof(other)),
-                    error == EPROTO ? "what comes is not what was announced" : strerror(error));
+                    strerror(error));
 }
 
 /* Move on all links, and fill `polled` with those that wait. How many, or -1 where one is lost. */
@@ -309,11 +303,14 @@ static int move_all(zr_links_t *links, zr_control_t *control, struct pollfd *pol
         link_t *link = &links->links[rank];
         if (link->out.first == NULL && link->in.first == NULL)
             continue;
-        int error = link->socket >= 0 ? move_link(link, has_moved) : ECONNRESET;
-        if (error != 0) {
+        char why[ZR_PEER_WHY_BYTES] = "";
+        int error = link->socket >= 0 ? move_link(link, has_moved, why) : ECONNRESET;
+        if (why[0] != '\0')
+            zr_control_kill_for_peer(control, rank, why);
+        else if (error != 0)
             kill_for_loss(control, rank, error);
+        if (error != 0)
             return -1;
-        }
         short events = (short)((link->out.first != NULL ? POLLOUT : 0) |
                                (link->in.first != NULL ? POLLIN : 0));
         if (events != 0)

@@ -18,13 +18,6 @@
 
 typedef struct zr_links zr_links_t;
 
-/** Where a rank listens, as it shows it to the others. */
-typedef struct zr_link_place {
-    int32_t port; /* 0: it cannot listen */
-    int32_t reserved;
-    char address[ZR_ADDRESS_BYTES]; /* "": that of rank 0's machine */
-} zr_link_place_t;
-
 /**
  * Listen for the others.
  *
@@ -36,7 +29,7 @@ zr_links_t *zr_links_create(zr_control_t *control, int timeout_ms, zr_link_place
  * Connect to all ranks of other machines. All ranks do it at the same time.
  *
  * @param machines  who they are; borrowed for the call
- * @param places    [n_ranks]
+ * @param places    [n_ranks] checked
  * @return ZR_OK; ZR_ERR_COMM: the control has ended, with the reason
  */
 ZR_NODISCARD zr_status_t zr_links_connect(zr_links_t *links, zr_control_t *control,

@@ -11,21 +11,8 @@
 #ifndef ZR_ZERO_COMM_MPI_MACHINES_H
 #define ZR_ZERO_COMM_MPI_MACHINES_H
 
-#include "kernels/host/host_share.h"
 #include "zero/comm/control.h"
-
-/** What a rank shows of itself to all others, once. */
-typedef struct zr_card {
-    uint64_t
-        machine; /* the same for ranks that see each other's processes; else most unlikely so */
-    uint64_t proof_address; /* in the rank's memory, of a copy of */
-    uint64_t proof;         /* what only a rank of this communicator has */
-    int32_t pid;
-    int32_t origin_rank; /* in the first communicator, and so in MPI's world */
-    int32_t n_threads;   /* of its device */
-    int32_t reserved;
-    zr_host_file_t file; /* of its device's memory */
-} zr_card_t;
+#include "zero/comm/peer.h"
 
 typedef struct zr_machines {
     int rank, n_ranks;
@@ -60,7 +47,7 @@ size_t zr_machines_bytes(int n_ranks);
 /**
  * Group the ranks by their cards.
  *
- * @param cards     [n_ranks] as all ranks have them; borrowed
+ * @param cards     [n_ranks] as all ranks have them, checked; borrowed
  * @param is_apart  every rank is a machine of its own
  */
 void zr_machines_fill(zr_machines_t *machines, int *arrays, int rank, int n_ranks,

@@ -81,7 +81,7 @@ static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
                         zr_control_t **control_p) {
     zr_launch_t launch = *given;
     zr_mpi_place_t own = {0};
-    char error[ZR_MPI_ERROR_BYTES] = "";
+    char error[ZR_MPI_ERROR_BYTES] = "", why[ZR_PEER_WHY_BYTES];
     int socket = -1;
     zr_mpi_place_t *all = calloc((size_t)launch.n_ranks, sizeof(*all));
     if (all == NULL)
@@ -90,11 +90,18 @@ static zr_status_t meet(const zr_mpi_module_t *module, const zr_launch_t *given,
         launch.rank == 0 ? zr_mpi_place_listen(log, &own, &socket) : ZR_OK; /* the others wait */
     if (!module->gather(&own, sizeof(own), all, start_ms, error) && status == ZR_OK)
         status = zr_fail(log, ZR_ERR_COMM, "MPI: %s", error);
-    launch.port = all[0].port;
-    snprintf(launch.host, sizeof(launch.host), "%s", all[0].addresses[0]);
-    if (status == ZR_OK && launch.port == 0)
+    if (status == ZR_OK && all[0].port == 0)
         status =
             zr_fail(log, ZR_ERR_COMM, "rank 0 cannot be reached by the others: see its message");
+    if (status == ZR_OK && !zr_peer_check_mpi_place(&all[0], why))
+        status = zr_fail(log, ZR_ERR_COMM,
+                         "what rank 0 has sent through MPI is not where it listens: %s; is it the "
+                         "same program?",
+                         why);
+    if (status == ZR_OK) {
+        launch.port = all[0].port;
+        snprintf(launch.host, sizeof(launch.host), "%s", all[0].addresses[0]);
+    }
     if (status == ZR_OK && launch.rank != 0)
         status = zr_mpi_place_connect(log, &all[0], start_ms, &launch, &socket);
     free(all);

@@ -39,7 +39,7 @@ static zr_status_t list_addresses(const zr_log_t *log, zr_mpi_place_t *place) {
                 place->n_addresses == ZR_MPI_PLACE_ADDRESSES)
                 continue;
             char *text = place->addresses[place->n_addresses];
-            if (getnameinfo(entry->ifa_addr, sizeof(struct sockaddr_in), text, ZR_MPI_ADDRESS_BYTES,
+            if (getnameinfo(entry->ifa_addr, sizeof(struct sockaddr_in), text, ZR_ADDRESS_BYTES,
                             NULL, 0, NI_NUMERICHOST) == 0)
                 place->n_addresses++;
         }
@@ -63,8 +63,8 @@ zr_status_t zr_mpi_place_listen(const zr_log_t *log, zr_mpi_place_t *place, int 
                        wanted != NULL ? "MASTER_PORT " : "any port", wanted != NULL ? wanted : "",
                        strerror(error));
     describe_network(place->network, sizeof(place->network));
-    if (host != NULL && strlen(host) < ZR_MPI_ADDRESS_BYTES) {
-        snprintf(place->addresses[0], ZR_MPI_ADDRESS_BYTES, "%s", host);
+    if (host != NULL && strlen(host) < ZR_ADDRESS_BYTES) {
+        snprintf(place->addresses[0], ZR_ADDRESS_BYTES, "%s", host);
         place->n_addresses = 1;
     } else {
         ZR_TRY(list_addresses(log, place));

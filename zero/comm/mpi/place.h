@@ -6,16 +6,7 @@
 #define ZR_ZERO_COMM_MPI_PLACE_H
 
 #include "zero/comm/launch.h"
-
-enum { ZR_MPI_PLACE_ADDRESSES = 8, ZR_MPI_ADDRESS_BYTES = 64, ZR_MPI_NETWORK_BYTES = 128 };
-
-/** Sent as it is. */
-typedef struct zr_mpi_place {
-    int32_t port;                       /* 0: it cannot be reached */
-    int32_t n_addresses;                /* at least one, where there is a port */
-    char network[ZR_MPI_NETWORK_BYTES]; /* of its machine; "" where that is not known */
-    char addresses[ZR_MPI_PLACE_ADDRESSES][ZR_MPI_ADDRESS_BYTES];
-} zr_mpi_place_t;
+#include "zero/comm/peer.h"
 
 /**
  * Rank 0: listen at a port that is free, or at MASTER_PORT where that is set.
@@ -30,7 +21,7 @@ ZR_NODISCARD zr_status_t zr_mpi_place_listen(const zr_log_t *log, zr_mpi_place_t
 /**
  * Another rank: try the addresses in turn, until one answers.
  *
- * @param place   with a port
+ * @param place   checked
  * @param launch  its host becomes the address that was tried last
  * @return ZR_OK; ZR_ERR_COMM, logged
  */

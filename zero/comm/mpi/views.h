@@ -9,9 +9,6 @@
 
 #include "zero/comm/mpi/machines.h"
 
-/** Of a tensor that is in no neighbour's view. */
-#define ZR_NOWHERE UINT64_MAX
-
 typedef struct zr_view {
     char *base; /* NULL: none */
     uint64_t size_bytes;
@@ -24,11 +21,11 @@ uint64_t zr_views_place(zr_device_t *device, const void *tensor, size_t size_byt
  * Map the file of a neighbour, or again where it has grown.
  *
  * @param size_bytes  of the file now
- * @return 0, or an errno
+ * @return 0, or an errno; ESTALE: it is not the file that the card says, or smaller
  */
 int zr_views_open(zr_view_t *view, const zr_card_t *card, uint64_t size_bytes);
 
-/** A tensor of the neighbour's; NULL where it is in no view. */
+/** A tensor of the neighbour's, at a place that was checked; NULL where it is in no view. */
 void *zr_views_tensor(const zr_view_t *view, uint64_t place);
 
 /** @param views  [n_ranks] */
