@@ -1,6 +1,12 @@
 /*
  * The element formula of AdamW, once for host and device.
  *
+ *   g = grad * grad_scale;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+ *   master -= lr (weight_decay master + (m / bias1) / (sqrt(v / bias2) + epsilon));
+ *   param = master in the parameters' dtype;  biasN = 1 - betaN^step, computed in double
+ *
+ * Source: Loshchilov and Hutter 2019, algorithm 2.
+ *
  * Every operation is correctly rounded (multiply, fused multiply-add, divide, square
  * root) and none may be contracted or reordered, so that all backends give the same
  * bits. What is the same for all elements is computed once per call, in double.
@@ -10,7 +16,11 @@
 
 #include <math.h>
 
-#include "kernels/kernels.h"
+#include "kernels/update.h"
+
+/** Of zr_update_t: which array and which number is which. */
+enum { ZR_ADAMW_MASTER, ZR_ADAMW_M, ZR_ADAMW_V, ZR_ADAMW_N_ARRAYS };
+enum { ZR_ADAMW_BETA1, ZR_ADAMW_BETA2, ZR_ADAMW_EPSILON, ZR_ADAMW_N_HYPERS };
 
 /** What is the same for all elements of a call, each rounded once from double. */
 typedef struct zr_adamw_factors {
@@ -24,19 +34,22 @@ typedef struct zr_adamw_factors {
 } zr_adamw_factors_t;
 
 /** Host only: pow is not correctly rounded, so its result is handed to the device. */
-static inline zr_adamw_factors_t zr_adamw_factors(const zr_adamw_t *args) {
-    double bias1 = 1.0 - pow((double)args->beta1, (double)args->step);
-    double bias2 = 1.0 - pow((double)args->beta2, (double)args->step);
+static inline zr_adamw_factors_t zr_adamw_factors(const zr_update_t *update) {
+    double beta1 = (double)update->hyper[ZR_ADAMW_BETA1];
+    double beta2 = (double)update->hyper[ZR_ADAMW_BETA2];
+    double lr = (double)update->lr;
+    double bias1 = 1.0 - pow(beta1, (double)update->step);
+    double bias2 = 1.0 - pow(beta2, (double)update->step);
     zr_adamw_factors_t factors;
-    factors.grad_scale = args->grad_scale;
-    factors.beta1 = args->beta1;
-    factors.one_minus_beta1 = (float)(1.0 - (double)args->beta1);
-    factors.beta2 = args->beta2;
-    factors.one_minus_beta2 = (float)(1.0 - (double)args->beta2);
-    factors.keep = (float)(1.0 - (double)args->lr * (double)args->weight_decay);
-    factors.minus_step_size = (float)(-(double)args->lr / bias1);
+    factors.grad_scale = update->grad_scale;
+    factors.beta1 = update->hyper[ZR_ADAMW_BETA1];
+    factors.one_minus_beta1 = (float)(1.0 - beta1);
+    factors.beta2 = update->hyper[ZR_ADAMW_BETA2];
+    factors.one_minus_beta2 = (float)(1.0 - beta2);
+    factors.keep = (float)(1.0 - lr * (double)update->weight_decay);
+    factors.minus_step_size = (float)(-lr / bias1);
     factors.inv_sqrt_bias2 = (float)(1.0 / sqrt(bias2));
-    factors.epsilon = args->epsilon;
+    factors.epsilon = update->hyper[ZR_ADAMW_EPSILON];
     return factors;
 }
 

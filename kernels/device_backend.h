@@ -13,6 +13,7 @@
 #include "kernels/device.h"
 #include "kernels/device_trace.h"
 #include "kernels/kernels.h"
+#include "kernels/update.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -100,8 +101,12 @@ typedef struct zr_device_backend {
     zr_status_t (*timer_create)(zr_device_t *device, zr_event_t **timer_p);
     zr_status_t (*timer_read)(zr_event_t *timer, double *seconds_p);
 
-    /* The runtime's kernels: see kernels.h. */
-    zr_status_t (*adamw)(zr_stream_t *stream, const zr_adamw_t *args);
+    /* Whether it has a kernel for a rule; NULL: for all. */
+    bool (*has_update)(const zr_update_rule_t *rule);
+    /* See update.h: the rule's own loops or launcher, of a rule that it has a kernel for. */
+    zr_status_t (*update)(zr_stream_t *stream, const zr_update_rule_t *rule,
+                          const zr_update_t *update);
+    /* The runtime's other kernels: see kernels.h. */
     zr_status_t (*sum_of_squares)(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                   size_t n_elems, double *result, void *workspace);
     zr_status_t (*add)(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "kernels/device_backend.h"
+#include "kernels/kernel_checks.h"
 #include "kernels/sum_of_squares_math.h"
 
 static bool is_float_dtype(zr_dtype_t dtype) {
@@ -33,8 +34,8 @@ static zr_status_t check_elements(const zr_stream_t *stream, const char *kernel,
     return ZR_OK;
 }
 
-static zr_status_t check_array(const zr_stream_t *stream, const char *kernel, const char *array,
-                               const void *address, zr_dtype_t dtype, size_t n_elems) {
+zr_status_t zr_check_array(const zr_stream_t *stream, const char *kernel, const char *array,
+                           const void *address, zr_dtype_t dtype, size_t n_elems) {
     return check_elements(stream, kernel, array, address, dtype, n_elems, true);
 }
 
@@ -42,61 +43,6 @@ static zr_status_t check_array(const zr_stream_t *stream, const char *kernel, co
 static void charge(zr_stream_t *stream, const char *kernel, zr_cost_t cost) {
     const zr_charge_t charge = {.kernel = kernel, .cost = cost, .rate = ZR_RATE_VECTOR};
     zr_stream_charge(stream, &charge);
-}
-
-/* ---- AdamW ----------------------------------------------------------------------- */
-
-static zr_status_t check_adamw_factors(const zr_stream_t *stream, const zr_adamw_t *args) {
-    const struct {
-        const char *name;
-        float value, below;
-    } factors[] = {
-        {"lr", args->lr, INFINITY},
-        {"beta1", args->beta1, 1.0f},
-        {"beta2", args->beta2, 1.0f},
-        {"epsilon", args->epsilon, INFINITY},
-        {"weight_decay", args->weight_decay, INFINITY},
-    };
-    for (size_t i = 0; i < sizeof(factors) / sizeof(factors[0]); i++) {
-        if (!(factors[i].value >= 0.0f && factors[i].value < factors[i].below))
-            return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
-                           "adamw: %s is %g; it has to be at least 0 and less than %g",
-                           factors[i].name, (double)factors[i].value, (double)factors[i].below);
-    }
-    if (!isfinite(args->grad_scale))
-        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT, "adamw: grad_scale is %g",
-                       (double)args->grad_scale);
-    if (args->step < 1)
-        return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT, "adamw: step is %d; it counts from 1",
-                       args->step);
-    return ZR_OK;
-}
-
-zr_status_t zr_kernel_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
-    size_t n_elems = args->n_elems;
-    ZR_TRY(check_array(stream, "adamw", "master", args->master, ZR_DTYPE_F32, n_elems));
-    ZR_TRY(check_array(stream, "adamw", "m", args->m, ZR_DTYPE_F32, n_elems));
-    ZR_TRY(check_array(stream, "adamw", "v", args->v, ZR_DTYPE_F32, n_elems));
-    ZR_TRY(check_array(stream, "adamw", "grad", args->grad, args->grad_dtype, n_elems));
-    ZR_TRY(check_array(stream, "adamw", "param", args->param, args->param_dtype, n_elems));
-    ZR_TRY(check_adamw_factors(stream, args));
-    if (n_elems == 0)
-        return ZR_OK;
-    zr_stream_work_begins(stream);
-    ZR_TRY(stream->device->backend->adamw(stream, args));
-    const zr_charge_t update = {
-        .kernel = "adamw", .cost = zr_adamw_cost(args), .rate = ZR_RATE_UPDATE};
-    zr_stream_charge(stream, &update);
-    return ZR_OK;
-}
-
-zr_cost_t zr_adamw_cost(const zr_adamw_t *args) {
-    /* Of the element formula, with fma as two; master, m and v are read and written. */
-    const double operations_per_elem = 15.0;
-    double bytes_per_elem = 3.0 * 2.0 * sizeof(float) + (double)zr_dtype_size(args->grad_dtype) +
-                            (double)zr_dtype_size(args->param_dtype);
-    return (zr_cost_t){.operations = operations_per_elem * (double)args->n_elems,
-                       .bytes = bytes_per_elem * (double)args->n_elems};
 }
 
 /* ---- sums -------------------------------------------------------------------------- */
@@ -108,7 +54,7 @@ size_t zr_sum_of_squares_workspace_bytes(size_t n_elems) {
 
 zr_status_t zr_kernel_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                      size_t n_elems, double *result, void *workspace) {
-    ZR_TRY(check_array(stream, "sum_of_squares", "x", x, dtype, n_elems));
+    ZR_TRY(zr_check_array(stream, "sum_of_squares", "x", x, dtype, n_elems));
     size_t workspace_bytes = zr_sum_of_squares_workspace_bytes(n_elems);
     if (result == NULL || (uintptr_t)result % sizeof(double) != 0)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
@@ -130,9 +76,9 @@ zr_status_t zr_kernel_sum(zr_stream_t *stream, void *dst, const void *const *sou
     if (n_sources < 1 || n_sources > ZR_MAX_SUM_SOURCES || sources == NULL)
         return zr_fail(&stream->device->log, ZR_ERR_ARGUMENT,
                        "sum: n_sources is %d; 1 to %d are possible", n_sources, ZR_MAX_SUM_SOURCES);
-    ZR_TRY(check_array(stream, "sum", "dst", dst, dtype, n_elems));
+    ZR_TRY(zr_check_array(stream, "sum", "dst", dst, dtype, n_elems));
     for (int i = 0; i < n_sources; i++)
-        ZR_TRY(check_array(stream, "sum", "a source", sources[i], dtype, n_elems));
+        ZR_TRY(zr_check_array(stream, "sum", "a source", sources[i], dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
     zr_stream_work_begins(stream);
@@ -209,8 +155,8 @@ zr_status_t zr_kernel_spread(zr_stream_t *stream, void *const *dsts, int n_dsts,
 
 zr_status_t zr_kernel_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
                           zr_dtype_t src_dtype, size_t n_elems) {
-    ZR_TRY(check_array(stream, "add", "dst", dst, dst_dtype, n_elems));
-    ZR_TRY(check_array(stream, "add", "src", src, src_dtype, n_elems));
+    ZR_TRY(zr_check_array(stream, "add", "dst", dst, dst_dtype, n_elems));
+    ZR_TRY(zr_check_array(stream, "add", "src", src, src_dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
     zr_stream_work_begins(stream);
@@ -224,7 +170,7 @@ zr_status_t zr_kernel_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, 
 
 zr_status_t zr_kernel_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
                             float factor) {
-    ZR_TRY(check_array(stream, "scale", "x", x, dtype, n_elems));
+    ZR_TRY(zr_check_array(stream, "scale", "x", x, dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
     zr_stream_work_begins(stream);
@@ -237,8 +183,8 @@ zr_status_t zr_kernel_scale(zr_stream_t *stream, void *x, zr_dtype_t dtype, size
 
 zr_status_t zr_kernel_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,
                            zr_dtype_t src_dtype, size_t n_elems) {
-    ZR_TRY(check_array(stream, "cast", "dst", dst, dst_dtype, n_elems));
-    ZR_TRY(check_array(stream, "cast", "src", src, src_dtype, n_elems));
+    ZR_TRY(zr_check_array(stream, "cast", "dst", dst, dst_dtype, n_elems));
+    ZR_TRY(zr_check_array(stream, "cast", "src", src, src_dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
     zr_stream_work_begins(stream);
@@ -251,7 +197,7 @@ zr_status_t zr_kernel_cast(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype,
 
 zr_status_t zr_kernel_fill(zr_stream_t *stream, void *x, zr_dtype_t dtype, size_t n_elems,
                            float value) {
-    ZR_TRY(check_array(stream, "fill", "x", x, dtype, n_elems));
+    ZR_TRY(zr_check_array(stream, "fill", "x", x, dtype, n_elems));
     if (n_elems == 0)
         return ZR_OK;
     zr_stream_work_begins(stream);

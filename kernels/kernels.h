@@ -1,5 +1,5 @@
 /*
- * The runtime's own kernels: the update, sums, casts and fills that ZeRO needs.
+ * The runtime's own kernels: sums, casts and fills that ZeRO needs. Updates are in update.h.
  *
  * All of them queue work on a stream and take device pointers, aligned to their
  * element; arrays of one call do not overlap unless it says so. All backends and
@@ -39,7 +39,7 @@ typedef struct zr_charge {
     const char *kernel; /* static */
     zr_cost_t cost;
     zr_rate_t rate;
-    zr_dtype_t dtype; /* ZR_RATE_VECTOR, ZR_RATE_UPDATE: of no account */
+    zr_dtype_t dtype; /* ignored with ZR_RATE_VECTOR and ZR_RATE_UPDATE */
 } zr_charge_t;
 
 /**
@@ -57,37 +57,6 @@ ZR_NODISCARD zr_status_t zr_stream_launched(zr_stream_t *stream, const zr_charge
 
 /** Work queued on a stream since it was created, in the kernels' own accounting. */
 ZR_NODISCARD zr_status_t zr_stream_cost(const zr_stream_t *stream, zr_cost_t *cost_p);
-
-/**
- * One AdamW step over a run of elements of one parameter group.
- *
- * g = grad * grad_scale (the product of unscale and clip factors);
- * m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
- * master -= lr (weight_decay master + (m / bias1) / (sqrt(v / bias2) + epsilon));
- * param = master in the parameter dtype. The exact sequence of roundings is
- * kernels/adamw_math.h.
- *
- * Source: Loshchilov and Hutter 2019, algorithm 2.
- */
-typedef struct zr_adamw {
-    size_t n_elems;
-    float *master;          /* [n_elems] in and out */
-    float *m;               /* [n_elems] in and out, first moment */
-    float *v;               /* [n_elems] in and out, second moment */
-    const void *grad;       /* [n_elems] of grad_dtype */
-    void *param;            /* [n_elems] of param_dtype, out */
-    zr_dtype_t grad_dtype;  /* F32 or BF16 */
-    zr_dtype_t param_dtype; /* F32 or BF16 */
-    float grad_scale;
-    float lr;
-    float beta1;
-    float beta2;
-    float epsilon;
-    float weight_decay;
-    int step; /* from 1: bias corrections are 1 - beta^step, computed in double */
-} zr_adamw_t;
-ZR_NODISCARD zr_status_t zr_kernel_adamw(zr_stream_t *stream, const zr_adamw_t *args);
-zr_cost_t zr_adamw_cost(const zr_adamw_t *args);
 
 /**
  * result[0] = sum of squares of x, in double.

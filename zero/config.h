@@ -10,6 +10,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/base/log.h"
+#include "zero/optim/optimizer.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -121,8 +122,10 @@ typedef struct zr_config {
     size_t micro_batch; /* sequences per rank and micro-batch; 0: from train_batch, or 1 */
     size_t grad_accum;  /* micro-batches per step; 0: from train_batch, or 1 */
     zr_reduce_t reduce;
-    double clip; /* largest global gradient norm; 0: no clipping */
-    zr_adamw_options_t adamw;
+    double clip;                          /* largest global gradient norm; 0: no clipping */
+    const zr_optimizer_type_t *optimizer; /* static; NULL: AdamW */
+    double hyper[ZR_MAX_HYPERS];          /* of one that is not AdamW, in the order of its rule */
+    zr_adamw_options_t adamw;             /* the rate and weight decay, of any */
     zr_schedule_t schedule;
     size_t prefetch_elems;  /* stage 3: gather ahead at most so many parameters; 0: none */
     size_t reuse_elems;     /* stage 3: keep a released unit gathered when its next use is at
@@ -209,6 +212,12 @@ ZR_NODISCARD zr_status_t zr_config_write_json(const zr_config_t *config, const z
  *         logged)
  */
 ZR_NODISCARD zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, const zr_log_t *log);
+
+/** The optimizer, and its hyperparameters in the order of its rule. */
+const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config);
+double zr_config_hyper(const zr_config_t *config, size_t index);
+/** Take an optimizer, and the default values of its hyperparameters. NULL: AdamW. */
+void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *optimizer);
 
 /** Shards that each flat buffer is cut into: ranks of a group. `config` is resolved. */
 int zr_config_n_shards(const zr_config_t *config, int n_ranks);

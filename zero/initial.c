@@ -17,7 +17,7 @@ typedef struct chunk {
     size_t n_elems;
 } chunk_t;
 
-static zr_status_t find_values(const zr_param_t *param, int array, size_t first, size_t n_elems,
+static zr_status_t find_values(const zr_param_t *param, size_t array, size_t first, size_t n_elems,
                                float *values) {
     if (param->unit->runtime->restore != NULL)
         return zr_restore_values(param, array, first, n_elems, values);
@@ -27,7 +27,7 @@ static zr_status_t find_values(const zr_param_t *param, int array, size_t first,
 }
 
 /* Of all parameters that lie there; what lies between them is 0. */
-static zr_status_t fill_staging(const chunk_t *chunk, int array) {
+static zr_status_t fill_staging(const chunk_t *chunk, size_t array) {
     const zr_unit_t *unit = chunk->unit;
     float *values = unit->runtime->staging_host;
     memset(values, 0, chunk->n_elems * sizeof(float));
@@ -52,12 +52,12 @@ static zr_status_t place_params(const chunk_t *chunk) {
         return zr_params_fill(unit, chunk->kind, first, chunk->n_elems, runtime->staging_host);
     if (!zr_rt_has_data(runtime))
         return ZR_OK;
-    return zr_kernel_cast(runtime->compute, zr_rt_at(runtime, unit->data[chunk->kind].own, first),
-                          runtime->config.dtype, runtime->staging_device, ZR_DTYPE_F32,
-                          chunk->n_elems);
+    return zr_rt_encoding(runtime)->queue_encode(
+        runtime->compute, runtime->staging_device, chunk->n_elems,
+        zr_rt_at(runtime, unit->data[chunk->kind].own, first));
 }
 
-static zr_status_t place_array(const chunk_t *chunk, int array, bool is_last) {
+static zr_status_t place_array(const chunk_t *chunk, size_t array, bool is_last) {
     zr_runtime_t *runtime = chunk->unit->runtime;
     zr_state_values_t values = {.first = chunk->first,
                                 .n_elems = chunk->n_elems,
@@ -77,13 +77,13 @@ static zr_status_t place_array(const chunk_t *chunk, int array, bool is_last) {
     return zr_stream_synchronize(runtime->compute); /* the staging buffer is filled again */
 }
 
-/* Of a checkpoint m and v as well, of what this rank updates. */
+/* Of a checkpoint all arrays, of what this rank updates. */
 static zr_status_t place_chunk(const chunk_t *chunk) {
     zr_state_range_t range = zr_rt_state_range(chunk->unit);
     bool has_moments = chunk->unit->runtime->restore != NULL && chunk->kind == FLAT_TRAINABLE &&
                        chunk->first >= range.first && chunk->first < range.first + range.n_elems;
-    int n_arrays = has_moments ? ZR_N_CHECKPOINT_ARRAYS : 1;
-    for (int array = 0; array < n_arrays; array++)
+    size_t n_arrays = has_moments ? chunk->unit->runtime->state.rule->n_arrays : 1;
+    for (size_t array = 0; array < n_arrays; array++)
         ZR_TRY(place_array(chunk, array, array == n_arrays - 1));
     return ZR_OK;
 }

@@ -33,9 +33,9 @@ static zr_status_t stage_piece(zr_unit_t *unit, int kind, size_t first, size_t n
     size_t own_first = full ? 0 : zr_rt_own_first(runtime, &unit->flat[kind]);
     if (zr_rt_is_offloaded(unit, kind))
         return stage_offloaded(unit, kind, first - own_first, n_elems, values);
-    return zr_kernel_cast(runtime->compute, runtime->staging_device, ZR_DTYPE_F32,
-                          zr_rt_at(runtime, unit->data[kind].own, first - own_first),
-                          runtime->config.dtype, n_elems);
+    return zr_rt_encoding(runtime)->queue_decode(
+        runtime->compute, zr_rt_at(runtime, unit->data[kind].own, first - own_first), n_elems,
+        runtime->staging_device);
 }
 
 static bool is_local(const zr_unit_t *unit, int kind) {

@@ -30,7 +30,7 @@ static zr_status_t divide(zr_runtime_t *runtime) {
     size_t n_flats = runtime->n_units * N_FLATS;
     zr_placement_t placement = {0};
     zr_placement_options_t options = {.log = runtime->log,
-                                      .elem_bytes = zr_dtype_size(runtime->config.dtype),
+                                      .elem_bytes = zr_rt_bytes(runtime, 1),
                                       .group_elems = SIZE_MAX, /* whole shards */
                                       .ratio = offload->ratio,
                                       .upper = ZR_TIER_DEVICE,
@@ -406,7 +406,7 @@ static char *host_place(const zr_unit_t *unit, int kind, size_t first) {
 zr_status_t zr_params_open_write(zr_unit_t *unit, int kind, zr_params_write_t *write) {
     zr_runtime_t *runtime = unit->runtime;
     zr_params_t *params = &runtime->shards;
-    size_t part_elems = params->part_bytes / zr_dtype_size(runtime->config.dtype);
+    size_t part_elems = zr_encoding_elems(zr_rt_encoding(runtime), params->part_bytes);
     size_t left = part_elems - write->first % part_elems;
     write->n_elems = write->n_elems < left ? write->n_elems : left;
     write->on_device = NULL;
@@ -453,31 +453,13 @@ zr_status_t zr_params_close_write(zr_unit_t *unit, int kind, zr_params_write_t *
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void store_values(void *target, zr_dtype_t dtype, const float *values, size_t n_elems) {
-    if (dtype == ZR_DTYPE_F32) {
-        memcpy(target, values, n_elems * sizeof(float));
-        return;
-    }
-    for (size_t i = 0; i < n_elems; i++)
-        ((zr_bf16_t *)target)[i] = zr_bf16_from_f32(values[i]);
-}
-
-static void load_values(const void *source, zr_dtype_t dtype, float *values, size_t n_elems) {
-    if (dtype == ZR_DTYPE_F32) {
-        memcpy(values, source, n_elems * sizeof(float));
-        return;
-    }
-    for (size_t i = 0; i < n_elems; i++)
-        values[i] = zr_bf16_to_f32(((const zr_bf16_t *)source)[i]);
-}
-
 zr_status_t zr_params_fill(zr_unit_t *unit, int kind, size_t first, size_t n_elems,
                            const float *values) {
     while (n_elems != 0) {
         zr_params_write_t write = {.first = first, .n_elems = n_elems};
         ZR_TRY(zr_params_open_write(unit, kind, &write));
         if (zr_rt_has_data(unit->runtime))
-            store_values(write.target, unit->runtime->config.dtype, values, write.n_elems);
+            zr_rt_encoding(unit->runtime)->encode(values, write.n_elems, write.target);
         ZR_TRY(zr_params_close_write(unit, kind, &write));
         first += write.n_elems;
         values += write.n_elems;
@@ -509,7 +491,7 @@ static zr_status_t look_at_part(zr_unit_t *unit, int kind, size_t first, const c
 
 zr_status_t zr_params_read(zr_unit_t *unit, int kind, size_t first, size_t n_elems, float *values) {
     const zr_runtime_t *runtime = unit->runtime;
-    size_t part_elems = runtime->shards.part_bytes / zr_dtype_size(runtime->config.dtype);
+    size_t part_elems = zr_encoding_elems(zr_rt_encoding(runtime), runtime->shards.part_bytes);
     /* Trainable ones are read from their state: what is looked at here nothing has written since
      * commit, and there is nothing to wait for. */
     while (n_elems != 0) {
@@ -522,8 +504,8 @@ zr_status_t zr_params_read(zr_unit_t *unit, int kind, size_t first, size_t n_ele
             part = (const char *)unit->data[kind].own +
                    zr_rt_bytes(runtime, first - first % part_elems);
         if (zr_rt_has_data(runtime))
-            load_values(part + zr_rt_bytes(runtime, first % part_elems), runtime->config.dtype,
-                        values, length);
+            zr_rt_encoding(runtime)->decode(part + zr_rt_bytes(runtime, first % part_elems), length,
+                                            values);
         first += length;
         values += length;
         n_elems -= length;

@@ -67,9 +67,9 @@ struct zr_unit {
     void *grad_shard;
     void *grad_host;
     bool grads_are_split;
-    /* What it has of the optimizer state on device and host: pieces of master, m, v, each
-     * [3][n_elems]. For NVMe: the buffer of the piece that is being filled, or NULL. */
-    float *state[ZR_N_TIERS];
+    /* What it has of the optimizer state on device and host: pieces, each with its arrays one
+     * behind the other. For NVMe: the buffer of the piece that is being filled, or NULL. */
+    void *state[ZR_N_TIERS];
 
     int n_acquired;       /* acquires without release */
     bool has_params;      /* one of them asked for parameters */
@@ -160,9 +160,14 @@ struct zr_runtime {
 /** What to try when memory runs out, of a configuration that has been checked; static strings. */
 zr_allocator_advice_t zr_rt_advice(const zr_config_t *config, int n_shards);
 
-/** Bytes of n elements of the parameters' dtype. */
+/** The encoding of parameters, gradients, and the messages with either. */
+static inline const zr_encoding_t *zr_rt_encoding(const zr_runtime_t *runtime) {
+    return zr_encoding_of(runtime->config.dtype);
+}
+
+/** Bytes of n elements of it. */
 static inline size_t zr_rt_bytes(const zr_runtime_t *runtime, size_t n_elems) {
-    return n_elems * zr_dtype_size(runtime->config.dtype);
+    return zr_encoding_bytes(zr_rt_encoding(runtime), n_elems);
 }
 
 static inline bool zr_rt_offloads_params(const zr_runtime_t *runtime) {

@@ -12,7 +12,7 @@
 
 #include "zero/nvme.h"
 
-/* Of the store: 12 bytes of so many elements are whole chunks. */
+/* Of the store: the state of so many elements is whole chunks. */
 #define GROUP_UNIT_ELEMS ((size_t)1 << 16)
 #define SMALL_GROUP_UNIT_ELEMS ZR_CONFIG_LEAST_SUB_GROUP_ELEMS
 
@@ -71,7 +71,7 @@ static zr_status_t list_pieces(zr_runtime_t *runtime) {
 static zr_status_t cut(zr_runtime_t *runtime) {
     const zr_offload_options_t *offload = &runtime->config.offload_optimizer;
     zr_placement_options_t options = {.log = runtime->log,
-                                      .elem_bytes = ZR_STATE_BYTES_PER_ELEM,
+                                      .elem_bytes = zr_state_bytes(runtime->state.rule, 1),
                                       .group_elems = group_elems(&runtime->config),
                                       .ratio = offload->ratio,
                                       .upper = ZR_TIER_DEVICE,
@@ -119,7 +119,8 @@ static zr_status_t declare(zr_runtime_t *runtime) {
     zr_extents_desc_t desc = {.name = "optimizer state",
                               .extents = extents,
                               .n_extents = runtime->n_units,
-                              .unit_bytes = group_elems(&runtime->config) * ZR_STATE_BYTES_PER_ELEM,
+                              .unit_bytes =
+                                  zr_state_bytes(state->rule, group_elems(&runtime->config)),
                               .max_transfers = 2 * runtime->config.offload_optimizer.n_buffers + 2,
                               .advice = advice(runtime)};
     zr_status_t status = zr_nvme_declare(runtime, &desc, &state->extents);
@@ -127,8 +128,37 @@ static zr_status_t declare(zr_runtime_t *runtime) {
     return status;
 }
 
+static zr_status_t check_rule(const zr_runtime_t *runtime) {
+    const zr_update_rule_t *rule = runtime->state.rule;
+    ZR_TRY(zr_update_rule_check(rule, &runtime->log));
+    for (size_t i = 0; i < rule->n_arrays; i++)
+        if (ZR_LAYOUT_ALIGN_ELEMS % rule->arrays[i].encoding->block_elems != 0)
+            return zr_fail(&runtime->log, ZR_ERR_UNSUPPORTED,
+                           "optimizer array \"%s\": encoding %s has blocks of %zu elements; those "
+                           "of at most %zu are possible",
+                           rule->arrays[i].name, rule->arrays[i].encoding->name,
+                           rule->arrays[i].encoding->block_elems, ZR_LAYOUT_ALIGN_ELEMS);
+    return ZR_OK;
+}
+
+/* What stays on the device is updated there, and more where that is asked for. */
+static zr_status_t check_kernel(const zr_runtime_t *runtime) {
+    bool is_needed = runtime->state.placement.n_pieces_in[ZR_TIER_DEVICE] != 0 ||
+                     runtime->config.offload_optimizer.update_on == ZR_UPDATE_ON_DEVICE;
+    if (!is_needed || zr_update_runs_on(runtime->device, runtime->state.rule))
+        return ZR_OK;
+    return zr_fail(&runtime->log, ZR_ERR_UNSUPPORTED,
+                   "optimizer \"%s\" has no kernel for device \"%s\": give it one, or keep all of "
+                   "its state in host memory (--offload-optimizer cpu)",
+                   zr_config_optimizer(&runtime->config)->name,
+                   zr_device_info(runtime->device)->backend);
+}
+
 zr_status_t zr_state_place(zr_runtime_t *runtime) {
+    runtime->state.rule = &zr_config_optimizer(&runtime->config)->rule;
+    ZR_TRY(check_rule(runtime));
     ZR_TRY(cut(runtime));
+    ZR_TRY(check_kernel(runtime));
     if (runtime->state.placement.n_pieces_in[ZR_TIER_NVME] != 0)
         ZR_TRY(declare(runtime));
     return list_pieces(runtime);
@@ -167,16 +197,15 @@ static zr_status_t create_host(zr_runtime_t *runtime) {
 }
 
 static zr_status_t allocate_copy(zr_runtime_t *runtime, void **pointer_p) {
-    const zr_placement_t *placement = &runtime->state.placement;
-    size_t largest = placement->largest_bytes[ZR_TIER_HOST];
-    if (placement->largest_bytes[ZR_TIER_NVME] > largest)
-        largest = placement->largest_bytes[ZR_TIER_NVME];
-    zr_allocation_request_t request = {.size_bytes =
-                                           zr_rt_bytes(runtime, largest / ZR_STATE_BYTES_PER_ELEM),
-                                       .tier = ZR_TIER_HOST,
-                                       .tag = ZR_TAG_STAGING,
-                                       .lifetime = ZR_LIFETIME_PERSISTENT,
-                                       .name = "gradients and parameters on the host"};
+    const zr_state_t *state = &runtime->state;
+    size_t on_host = zr_state_largest_elems(state, ZR_TIER_HOST);
+    size_t on_nvme = zr_state_largest_elems(state, ZR_TIER_NVME);
+    zr_allocation_request_t request = {
+        .size_bytes = zr_rt_bytes(runtime, on_host > on_nvme ? on_host : on_nvme),
+        .tier = ZR_TIER_HOST,
+        .tag = ZR_TAG_STAGING,
+        .lifetime = ZR_LIFETIME_PERSISTENT,
+        .name = "gradients and parameters on the host"};
     return zr_allocate(runtime->allocator, &request, pointer_p);
 }
 
@@ -232,7 +261,7 @@ static zr_status_t allocate_tier(zr_unit_t *unit, zr_tier_t tier) {
                                        .name = unit->name};
     if (request.size_bytes == 0)
         return ZR_OK;
-    return zr_allocate(runtime->allocator, &request, (void **)&unit->state[tier]);
+    return zr_allocate(runtime->allocator, &request, &unit->state[tier]);
 }
 
 zr_status_t zr_state_allocate_unit(zr_unit_t *unit) {
@@ -241,6 +270,7 @@ zr_status_t zr_state_allocate_unit(zr_unit_t *unit) {
     ZR_TRY(allocate_tier(unit, ZR_TIER_HOST));
     if (bytes[ZR_TIER_HOST] != 0 && zr_rt_has_data(unit->runtime))
         memset(unit->state[ZR_TIER_HOST], 0, bytes[ZR_TIER_HOST]);
+    /* All encodings have 0 as zeros, and pieces are whole floats. */
     return zr_kernel_fill(unit->runtime->compute, unit->state[ZR_TIER_DEVICE], ZR_DTYPE_F32,
                           bytes[ZR_TIER_DEVICE] / sizeof(float), 0.0f);
 }
@@ -302,61 +332,63 @@ size_t zr_state_cut(const zr_unit_t *unit, size_t first, size_t n_elems) {
 /* A piece in a store is filled from its beginning to its end, in one buffer. */
 static zr_status_t fill_swapped(zr_unit_t *unit, const zr_piece_t *piece, size_t first,
                                 const zr_state_values_t *values) {
-    zr_swap_t *swap = unit->runtime->state.swap;
+    const zr_state_t *state = &unit->runtime->state;
     bool has_data = zr_rt_has_data(unit->runtime);
     if (first == piece->first && values->array == 0) {
         void *buffer = NULL;
-        ZR_TRY(zr_swap_next(swap, &buffer));
+        ZR_TRY(zr_swap_next(state->swap, &buffer));
         unit->state[ZR_TIER_NVME] = buffer;
         if (has_data)
-            memset(buffer, 0, piece->n_elems * ZR_STATE_BYTES_PER_ELEM);
+            memset(buffer, 0, zr_piece_bytes(&state->placement, piece));
     }
     if (has_data)
-        memcpy(unit->state[ZR_TIER_NVME] + (size_t)values->array * piece->n_elems +
-                   (first - piece->first),
-               values->host, values->n_elems * sizeof(float));
+        zr_state_encoding(state, values->array)
+            ->encode(values->host, values->n_elems,
+                     zr_state_at(state, piece, unit->state[ZR_TIER_NVME], values->array,
+                                 first - piece->first));
     if (!values->is_last || first + values->n_elems < piece->first + piece->n_elems)
         return ZR_OK;
     unit->state[ZR_TIER_NVME] = NULL;
-    return zr_swap_done(swap);
+    return zr_swap_done(state->swap);
 }
 
 /* Where a piece on device or host keeps its state. */
-static float *resident_state(const zr_unit_t *unit, const zr_piece_t *piece) {
-    return unit->state[piece->tier] + piece->offset_bytes / sizeof(float);
+static void *resident_state(const zr_unit_t *unit, const zr_piece_t *piece) {
+    return (char *)unit->state[piece->tier] + piece->offset_bytes;
 }
 
 zr_status_t zr_state_fill(zr_unit_t *unit, const zr_state_values_t *values) {
+    const zr_state_t *state = &unit->runtime->state;
     zr_state_range_t range = zr_rt_state_range(unit);
-    size_t first = values->first, size_bytes = values->n_elems * sizeof(float);
-    if (size_bytes == 0 || first < range.first || first >= range.first + range.n_elems)
+    size_t first = values->first;
+    if (values->n_elems == 0 || first < range.first || first >= range.first + range.n_elems)
         return ZR_OK;
     first -= range.first;
-    const zr_piece_t *piece =
-        zr_placement_find(&unit->runtime->state.placement, unit->index, first);
+    const zr_piece_t *piece = zr_placement_find(&state->placement, unit->index, first);
     if (piece->tier == ZR_TIER_NVME)
         return fill_swapped(unit, piece, first, values);
     if (!zr_rt_has_data(unit->runtime))
         return ZR_OK;
-    float *target = resident_state(unit, piece) + (size_t)values->array * piece->n_elems +
-                    (first - piece->first);
+    const zr_encoding_t *encoding = zr_state_encoding(state, values->array);
+    void *target =
+        zr_state_at(state, piece, resident_state(unit, piece), values->array, first - piece->first);
     if (piece->tier == ZR_TIER_HOST) {
-        memcpy(target, values->host, size_bytes);
+        encoding->encode(values->host, values->n_elems, target);
         return ZR_OK;
     }
-    return zr_copy_async(unit->runtime->compute, target, values->device, size_bytes,
-                         ZR_COPY_DEVICE_TO_DEVICE);
+    return encoding->queue_encode(unit->runtime->compute, values->device, values->n_elems, target);
 }
 
 /* ---- looking at it
  * ---------------------------------------------------------------------------------- */
 
-/* Bring the master of a piece to a buffer: its first third, to the end of a chunk. */
+/* Bring the master of a piece to a buffer: its first array, to the end of a chunk. */
 static zr_status_t load_master(zr_unit_t *unit, const zr_piece_t *piece, const float **master_p) {
     zr_state_t *state = &unit->runtime->state;
     size_t chunk = zr_store_info(state->store)->chunk_bytes;
     size_t all = zr_piece_bytes(&state->placement, piece);
-    size_t size_bytes = (piece->n_elems * sizeof(float) + chunk - 1) / chunk * chunk;
+    size_t master_bytes = zr_state_array_offset(state->rule, 1, piece->n_elems);
+    size_t size_bytes = (master_bytes + chunk - 1) / chunk * chunk;
     zr_swap_item_t item = {.extent = state->extents.first + unit->index,
                            .offset_bytes = piece->offset_bytes,
                            .size_bytes = size_bytes < all ? size_bytes : all};
@@ -426,7 +458,7 @@ void zr_runtime_offload(const zr_runtime_t *runtime, zr_offload_report_t *report
                                   .copied_up_bytes = state->copied_up_bytes,
                                   .update_seconds = state->update_seconds};
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
-        size_t largest_elems = placement->largest_bytes[tier] / ZR_STATE_BYTES_PER_ELEM;
+        size_t largest_elems = zr_state_largest_elems(state, (zr_tier_t)tier);
         report.n_groups[tier] = placement->n_pieces_in[tier];
         report.state_bytes[tier] = placement->bytes[tier];
         if (tier != ZR_TIER_DEVICE && largest_elems > report.largest_group_elems)

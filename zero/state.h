@@ -1,8 +1,9 @@
 /*
- * The optimizer state of a rank: master, m and v of what it updates, in pieces that live on the
- * device, in host memory or in a store (offload/placement.h). Internal to zero/.
+ * The optimizer state of a rank: the arrays of its optimizer (optim/optimizer.h) of what it
+ * updates, in pieces that live on the device, in host memory or in a store (offload/placement.h).
+ * Internal to zero/.
  *
- * A piece's state is [3][n_elems] in fp32, so that it is one transfer. A piece on the device is
+ * A piece's arrays lie one behind the other, so that it is one transfer. A piece on the device is
  * updated there; any other on the host, by the host's kernels, from gradients that are brought
  * down and into parameters that are brought up, where the CPU cannot touch the device's memory; or
  * on the device, in buffers that it passes through (state_device.c).
@@ -12,11 +13,11 @@
 
 #include "offload/placement.h"
 #include "offload/swap.h"
+#include "zero/optim/optimizer.h"
 #include "zero/runtime.h"
 
 /* Largest sub-group of what is offloaded, if config's sub_group_elems is not less. */
 #define ZR_STATE_GROUP_ELEMS ((size_t)1 << 20)
-#define ZR_STATE_BYTES_PER_ELEM (3 * sizeof(float))
 #define ZR_STATE_N_COPIES 2
 #define ZR_STATE_N_STAGES 2
 
@@ -30,7 +31,7 @@ typedef struct zr_state_copy {
 
 /* A piece's state on the device, while it is updated there (state_device.c). */
 typedef struct zr_state_stage {
-    float *state;        /* [3][n_elems] */
+    void *state;         /* a piece's arrays */
     void *grads;         /* [n_elems], where gradients wait in host memory */
     zr_event_t *there;   /* passes when they have come up */
     zr_event_t *updated; /* when they are no longer needed, but for the state's way back */
@@ -46,8 +47,9 @@ typedef struct zr_update_choice {
 } zr_update_choice_t;
 
 typedef struct zr_state {
-    zr_placement_t placement; /* its tensors are the units, by index */
-    size_t *lowered;          /* [n_lowered] pieces that are not on the device, in order */
+    const zr_update_rule_t *rule; /* of the optimizer */
+    zr_placement_t placement;     /* its tensors are the units, by index */
+    size_t *lowered;              /* [n_lowered] pieces that are not on the device, in order */
     size_t n_lowered;
 
     zr_store_t *store;    /* the runtime's; NULL: nothing is on NVMe */
@@ -85,7 +87,7 @@ typedef struct zr_state {
 
 /* What is the same for all pieces of an update. */
 typedef struct zr_state_update {
-    zr_adamw_t args;
+    zr_update_t args;
     double lr;
 } zr_state_update_t;
 
@@ -93,7 +95,7 @@ typedef struct zr_state_update {
 ZR_NODISCARD zr_status_t zr_state_place(zr_runtime_t *runtime);
 /** Make what holds and moves it, but for the memory of units. The store is open. */
 ZR_NODISCARD zr_status_t zr_state_create(zr_runtime_t *runtime);
-/** Allocate what a unit has of it on device and host; m and v are 0. */
+/** Allocate what a unit has of it on device and host; all of it is 0. */
 ZR_NODISCARD zr_status_t zr_state_allocate_unit(zr_unit_t *unit);
 /** Free everything but the memory of units. Nothing of it is in use. */
 void zr_state_destroy(zr_runtime_t *runtime);
@@ -107,10 +109,27 @@ size_t zr_state_cut(const zr_unit_t *unit, size_t first, size_t n_elems);
 typedef struct zr_state_values {
     size_t first; /* of the flat buffer's elements */
     size_t n_elems;
-    int array;    /* 0: the master, 1: m, 2: v */
+    size_t array; /* of the rule's; 0: the master */
     bool is_last; /* of the arrays that are set for these elements; the others become 0 */
     const float *host, *device; /* the values, on both */
 } zr_state_values_t;
+
+/** Where an element of an array is in the state of a piece, whose first element it counts from. It
+ * begins a block. */
+static inline void *zr_state_at(const zr_state_t *state, const zr_piece_t *piece, void *arrays,
+                                size_t array, size_t elem) {
+    return (char *)arrays + zr_state_array_offset(state->rule, array, piece->n_elems) +
+           zr_encoding_bytes(state->rule->arrays[array].encoding, elem);
+}
+
+static inline const zr_encoding_t *zr_state_encoding(const zr_state_t *state, size_t array) {
+    return state->rule->arrays[array].encoding;
+}
+
+/** Elements of the largest piece of a tier. */
+static inline size_t zr_state_largest_elems(const zr_state_t *state, zr_tier_t tier) {
+    return state->placement.largest_bytes[tier] / zr_state_bytes(state->rule, 1);
+}
 
 /** Set initial values. Elements that are not this rank's are passed over. Work is queued on the
  * compute stream. */
@@ -146,11 +165,11 @@ void zr_state_destroy_stages(zr_runtime_t *runtime);
  * @param host_grads  its gradients, where they are in host memory; NULL: they are on the device
  */
 ZR_NODISCARD zr_status_t zr_state_bring_up(zr_runtime_t *runtime, const zr_piece_t *piece,
-                                           const float *state, const void *host_grads,
+                                           const void *state, const void *host_grads,
                                            zr_state_stage_t **stage_p);
 /** And its way back, behind what compute does with it. */
 ZR_NODISCARD zr_status_t zr_state_send_back(zr_runtime_t *runtime, const zr_piece_t *piece,
-                                            zr_state_stage_t *stage, float *state);
+                                            zr_state_stage_t *stage, void *state);
 
 /** Compute goes on behind what has been queued to go down. */
 ZR_NODISCARD zr_status_t zr_state_order_down(zr_runtime_t *runtime);

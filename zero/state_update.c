@@ -15,7 +15,7 @@
 typedef struct piece_work {
     const zr_piece_t *piece;
     size_t first; /* of the piece in the flat buffer */
-    float *state; /* [3][piece->n_elems] */
+    void *state;  /* the piece's arrays */
     void *grads;
     void *params; /* NULL: they live elsewhere, zr_params_open_write says where */
     zr_stream_t *stream;
@@ -23,7 +23,7 @@ typedef struct piece_work {
     bool is_sliced;    /* it comes from a store and is updated in its buffer */
 } piece_work_t;
 
-/* What comes from a store is updated in slices of so many elements. A slice of master, m and v is
+/* What comes from a store is updated in slices of so many elements. A slice of all its arrays is
  * verified, updated and hashed while it is in a cache, and the drive is looked after behind it:
  * less than what is with it lasts, and not so little that waking a device's threads counts. */
 #define SLICE_ELEMS ((size_t)1 << 18)
@@ -92,16 +92,16 @@ static zr_status_t update_run(zr_unit_t *unit, const zr_state_update_t *update,
     const zr_runtime_t *runtime = unit->runtime;
     const zr_group_t *group = &runtime->groups[run->group];
     size_t in_piece = run->first - work->first;
-    zr_adamw_t args = update->args;
+    const zr_state_t *state = &runtime->state;
+    zr_update_t args = update->args;
     args.n_elems = run->n_elems;
-    args.master = work->state + in_piece;
-    args.m = args.master + work->piece->n_elems;
-    args.v = args.m + work->piece->n_elems;
+    for (size_t i = 0; i < state->rule->n_arrays; i++)
+        args.arrays[i] = zr_state_at(state, work->piece, work->state, i, in_piece);
     args.grad = zr_rt_at(runtime, work->grads, in_piece);
     args.param = params;
     args.lr = (float)(update->lr * group->lr_scale);
     args.weight_decay = (float)group->weight_decay;
-    return zr_kernel_adamw(work->stream, &args);
+    return zr_kernel_update(work->stream, state->rule, &args);
 }
 
 /* As many of a run's elements as have their parameters in one place. */
@@ -120,14 +120,16 @@ static zr_status_t update_some(zr_unit_t *unit, const zr_state_update_t *update,
     return zr_params_close_write(unit, FLAT_TRAINABLE, &write);
 }
 
-/* Open or close the bytes of a run in the buffer of the piece: of master, m and v. */
+/* Open or close the bytes of a run in the buffer of the piece, of all its arrays. */
 static zr_status_t pass_slice(zr_unit_t *unit, const piece_work_t *work, const zr_segment_t *run,
                               zr_status_t (*pass)(zr_swap_t *, size_t, size_t)) {
-    size_t first_bytes = (run->first - work->first) * sizeof(float);
-    for (size_t array = 0; array < 3; array++)
-        ZR_TRY(pass(unit->runtime->state.swap,
-                    array * work->piece->n_elems * sizeof(float) + first_bytes,
-                    run->n_elems * sizeof(float)));
+    const zr_state_t *state = &unit->runtime->state;
+    for (size_t array = 0; array < state->rule->n_arrays; array++) {
+        const char *begin =
+            zr_state_at(state, work->piece, work->state, array, run->first - work->first);
+        ZR_TRY(pass(state->swap, (size_t)(begin - (const char *)work->state),
+                    zr_encoding_bytes(zr_state_encoding(state, array), run->n_elems)));
+    }
     return ZR_OK;
 }
 
@@ -163,20 +165,17 @@ static zr_status_t update_runs(zr_unit_t *unit, const zr_state_update_t *update,
 static zr_status_t update_on_device(zr_unit_t *unit, const zr_state_update_t *update,
                                     piece_work_t *work) {
     work->stream = unit->runtime->compute;
-    work->state = unit->state[ZR_TIER_DEVICE] + work->piece->offset_bytes / sizeof(float);
+    work->state = (char *)unit->state[ZR_TIER_DEVICE] + work->piece->offset_bytes;
     return update_runs(unit, update, work);
 }
 
 /* Where a piece that is not on the device has its state on the host. */
-static zr_status_t find_home(zr_unit_t *unit, const zr_piece_t *piece, float **home_p) {
-    void *buffer = NULL;
+static zr_status_t find_home(zr_unit_t *unit, const zr_piece_t *piece, void **home_p) {
     if (piece->tier != ZR_TIER_NVME) {
-        *home_p = unit->state[ZR_TIER_HOST] + piece->offset_bytes / sizeof(float);
+        *home_p = (char *)unit->state[ZR_TIER_HOST] + piece->offset_bytes;
         return ZR_OK;
     }
-    ZR_TRY(zr_swap_next(unit->runtime->state.swap, &buffer));
-    *home_p = buffer;
-    return ZR_OK;
+    return zr_swap_next(unit->runtime->state.swap, home_p);
 }
 
 static zr_status_t update_on_host(zr_unit_t *unit, const zr_state_update_t *update,
@@ -205,7 +204,7 @@ static zr_status_t update_on_stage(zr_unit_t *unit, const zr_state_update_t *upd
     zr_state_t *state = &runtime->state;
     const void *host_grads = zr_grads_wait_below(runtime, work->piece) ? work->grads : NULL;
     zr_state_stage_t *stage = NULL;
-    float *home = NULL;
+    void *home = NULL;
     ZR_TRY(find_home(unit, work->piece, &home));
     ZR_TRY(zr_state_bring_up(runtime, work->piece, home, host_grads, &stage));
     work->stream = runtime->compute;

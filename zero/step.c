@@ -34,15 +34,14 @@ static zr_status_t global_norm(zr_runtime_t *runtime, double *norm_p) {
 }
 
 /* What all elements share; the rate and the decay are of each group. */
-static zr_adamw_t adamw_args(const zr_runtime_t *runtime, double grad_scale) {
-    const zr_adamw_options_t *options = &runtime->config.adamw;
-    return (zr_adamw_t){.grad_dtype = runtime->config.dtype,
+static zr_update_t update_args(const zr_runtime_t *runtime, double grad_scale) {
+    zr_update_t args = {.grad_dtype = runtime->config.dtype,
                         .param_dtype = runtime->config.dtype,
                         .grad_scale = (float)grad_scale,
-                        .beta1 = (float)options->beta1,
-                        .beta2 = (float)options->beta2,
-                        .epsilon = (float)options->epsilon,
                         .step = (int)runtime->n_updates + 1};
+    for (size_t i = 0; i < runtime->state.rule->n_hypers; i++)
+        args.hyper[i] = (float)zr_config_hyper(&runtime->config, i);
+    return args;
 }
 
 /* Stages 1 and 2: every rank has updated its slice of the full parameters. */
@@ -62,7 +61,7 @@ static zr_status_t publish_unit(zr_unit_t *unit) {
 }
 
 static zr_status_t update_all(zr_runtime_t *runtime, double lr, double grad_scale) {
-    zr_state_update_t update = {.args = adamw_args(runtime, grad_scale), .lr = lr};
+    zr_state_update_t update = {.args = update_args(runtime, grad_scale), .lr = lr};
     zr_rt_trace(runtime, "update", NULL, 0);
     ZR_TRY(zr_params_begin_update(runtime));
     ZR_TRY(zr_state_begin_update(runtime));

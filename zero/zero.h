@@ -60,6 +60,7 @@
 #include "kernels/base/trace.h"
 #include "kernels/simulation.h"
 #include "zero/hardware_json.h"
+#include "zero/optim/optimizer.h"
 #include "zero/options.h"
 #include "zero/plan/run_largest.h"
 #include "zero/plan/run_plan.h"

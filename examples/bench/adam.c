@@ -103,7 +103,7 @@ static const bench_parser_t parser = {
 
 static zr_status_t queue_adam(void *context, zr_stream_t *stream) {
     adam_bench_t *bench = context;
-    ZR_TRY(zr_kernel_adamw(stream, &bench->args));
+    ZR_TRY(zr_kernel_update(stream, &zr_adamw.rule, &bench->args));
     bench->args.step++;
     return ZR_OK;
 }
@@ -117,7 +117,7 @@ static zr_status_t queue_loop(void *context, zr_stream_t *stream) {
 }
 
 static size_t copied_bytes(const adam_bench_t *bench) {
-    return (size_t)(zr_adamw_cost(&bench->args).bytes / 2.0);
+    return (size_t)(zr_update_cost(&zr_adamw.rule, &bench->args).bytes / 2.0);
 }
 
 static zr_status_t queue_copy(void *context, zr_stream_t *stream) {
@@ -128,11 +128,11 @@ static zr_status_t queue_copy(void *context, zr_stream_t *stream) {
 
 static zr_status_t fill_arrays(adam_bench_t *bench) {
     zr_stream_t *stream = bench->on.stream;
-    const zr_adamw_t *args = &bench->args;
+    const zr_update_t *args = &bench->args;
     size_t n = args->n_elems;
-    ZR_TRY(zr_kernel_fill(stream, args->master, ZR_DTYPE_F32, n, 0.5f));
-    ZR_TRY(zr_kernel_fill(stream, args->m, ZR_DTYPE_F32, n, 0.0f));
-    ZR_TRY(zr_kernel_fill(stream, args->v, ZR_DTYPE_F32, n, 0.0f));
+    ZR_TRY(zr_kernel_fill(stream, args->arrays[0], ZR_DTYPE_F32, n, 0.5f));
+    ZR_TRY(zr_kernel_fill(stream, args->arrays[1], ZR_DTYPE_F32, n, 0.0f));
+    ZR_TRY(zr_kernel_fill(stream, args->arrays[2], ZR_DTYPE_F32, n, 0.0f));
     ZR_TRY(zr_kernel_fill(stream, (void *)args->grad, args->grad_dtype, n, 0.01f));
     ZR_TRY(zr_kernel_fill(stream, args->param, args->param_dtype, n, 0.5f));
     if (bench->copy_from != NULL)
@@ -145,23 +145,21 @@ static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *option
     on_device_t *on = &bench->on;
     size_t n = options->n_elems, elem_bytes = zr_dtype_size(options->dtype);
     bool has_copy = !on_device_is_host(on);
-    bench->args = (zr_adamw_t){.n_elems = n,
-                               .grad_dtype = options->dtype,
-                               .param_dtype = options->dtype,
-                               .grad_scale = 0.5f,
-                               .lr = 1e-4f,
-                               .beta1 = 0.9f,
-                               .beta2 = 0.95f,
-                               .epsilon = 1e-8f,
-                               .weight_decay = 0.1f,
-                               .step = 1};
+    bench->args = (zr_update_t){.n_elems = n,
+                                .grad_dtype = options->dtype,
+                                .param_dtype = options->dtype,
+                                .grad_scale = 0.5f,
+                                .lr = 1e-4f,
+                                .hyper = {0.9f, 0.95f, 1e-8f},
+                                .weight_decay = 0.1f,
+                                .step = 1};
     size_t copy_bytes = has_copy ? copied_bytes(bench) : 0;
     ZR_TRY(on_device_map(on, 3 * on_device_array_bytes(n * sizeof(float)) +
                                  2 * on_device_array_bytes(n * elem_bytes) +
                                  2 * on_device_array_bytes(copy_bytes)));
-    bench->args.master = on_device_take(on, n * sizeof(float));
-    bench->args.m = on_device_take(on, n * sizeof(float));
-    bench->args.v = on_device_take(on, n * sizeof(float));
+    bench->args.arrays[0] = on_device_take(on, n * sizeof(float));
+    bench->args.arrays[1] = on_device_take(on, n * sizeof(float));
+    bench->args.arrays[2] = on_device_take(on, n * sizeof(float));
     bench->args.grad = on_device_take(on, n * elem_bytes);
     bench->args.param = on_device_take(on, n * elem_bytes);
     if (has_copy) {
@@ -173,9 +171,9 @@ static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *option
 
 static zr_status_t make_stream(adam_bench_t *bench, const adam_options_t *options) {
     stream_arrays_t arrays = {.n_elems = options->n_elems,
-                              .a = bench->args.master,
-                              .b = bench->args.m,
-                              .c = bench->args.v,
+                              .a = bench->args.arrays[0],
+                              .b = bench->args.arrays[1],
+                              .c = bench->args.arrays[2],
                               .grad = bench->args.grad,
                               .param = bench->args.param,
                               .half = options->dtype == ZR_DTYPE_BF16};
@@ -218,11 +216,11 @@ zr_status_t adam_time(adam_bench_t *bench, double *seconds_p) {
 
 /* ---- the report -------------------------------------------------------------------------- */
 
-static json_t *describe_loop(double seconds, const zr_adamw_t *args) {
+static json_t *describe_loop(double seconds, const zr_update_t *args) {
     json_t *object = json_object();
     json_put(&object, "seconds", json_number(seconds));
     json_put(&object, "elems_per_s", json_number((double)args->n_elems / seconds));
-    json_put(&object, "bytes_per_s", json_number(zr_adamw_cost(args).bytes / seconds));
+    json_put(&object, "bytes_per_s", json_number(zr_update_cost(&zr_adamw.rule, args).bytes / seconds));
     return object;
 }
 
@@ -233,7 +231,8 @@ static const char *limit_name(const adam_bench_t *bench) {
 
 static void print_for_people(const adam_bench_t *bench, const adam_options_t *options, double adam,
                              double stream) {
-    double n_elems = (double)options->n_elems, bytes = zr_adamw_cost(&bench->args).bytes;
+    double n_elems = (double)options->n_elems,
+           bytes = zr_update_cost(&zr_adamw.rule, &bench->args).bytes;
     fprintf(stderr, "%s\n%s, %s gradients and parameters, median of %s\n",
             zr_device_info(bench->on.device)->description,
             zr_count_text(options->n_elems, "element").text, zr_dtype_name(options->dtype),

@@ -30,7 +30,7 @@ typedef struct adam_options {
  * that does them, elsewhere the device's copy of half as many bytes, which moves as many. */
 typedef struct adam_bench {
     on_device_t on;
-    zr_adamw_t args;
+    zr_update_t args;
     stream_t *stream;          /* of the host */
     void *copy_from, *copy_to; /* elsewhere */
     work_t works[2];           /* the step, and its limit */

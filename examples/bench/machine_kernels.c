@@ -288,27 +288,24 @@ static zr_status_t measure_memory(machine_rank_t *rank, on_device_t *on, int dty
 }
 
 static zr_status_t queue_update(void *context, zr_stream_t *stream) {
-    return zr_kernel_adamw(stream, context);
+    return zr_kernel_update(stream, &zr_adamw.rule, context);
 }
 
 static zr_status_t measure_update(machine_rank_t *rank, on_device_t *on, int dtype,
                                   machine_processor_t *processor) {
     size_t n = rank->sizes.update_elems, wide = n * sizeof(float);
-    zr_adamw_t args = {.n_elems = n,
-                       .grad_dtype = dtypes[dtype],
-                       .param_dtype = dtypes[dtype],
-                       .grad_scale = 1.0f,
-                       .lr = 1e-4f,
-                       .beta1 = 0.9f,
-                       .beta2 = 0.95f,
-                       .epsilon = 1e-8f,
-                       .step = 10};
+    zr_update_t args = {.n_elems = n,
+                        .grad_dtype = dtypes[dtype],
+                        .param_dtype = dtypes[dtype],
+                        .grad_scale = 1.0f,
+                        .lr = 1e-4f,
+                        .hyper = {0.9f, 0.95f, 1e-8f},
+                        .step = 10};
     work_t work = {.queue = queue_update, .context = &args};
     ZR_TRY(on_device_map(on, 5 * on_device_array_bytes(wide)));
-    float **const states[] = {&args.master, &args.m, &args.v};
-    for (size_t i = 0; i < 3; i++) {
-        *states[i] = on_device_take(on, wide);
-        ZR_TRY(zr_kernel_fill(on->stream, *states[i], ZR_DTYPE_F32, n, 0.5f));
+    for (size_t i = 0; i < zr_adamw.rule.n_arrays; i++) {
+        args.arrays[i] = on_device_take(on, wide);
+        ZR_TRY(zr_kernel_fill(on->stream, args.arrays[i], ZR_DTYPE_F32, n, 0.5f));
     }
     void *grad = on_device_take(on, wide);
     args.grad = grad;

@@ -25,24 +25,16 @@ static __global__ void __launch_bounds__(ZR_CUDA_THREADS)
     });
 }
 
-template <typename G, typename P> static void launch(cudaStream_t queue, const zr_adamw_t *args) {
-    bool wide = zr_is_wide(args->master) && zr_is_wide(args->m) && zr_is_wide(args->v) &&
-                zr_is_wide(args->grad) && zr_is_wide(args->param);
-    ZR_CUDA_LAUNCH((adamw_kernel<G, P>), zr_cuda_blocks(args->n_elems), ZR_CUDA_THREADS, 0, queue,
-                   zr_adamw_factors(args), args->n_elems, args->master, args->m, args->v,
-                   static_cast<const G *>(args->grad), static_cast<P *>(args->param), wide);
+template <typename G, typename P>
+static void launch(cudaStream_t queue, const zr_update_t *update) {
+    float *master = static_cast<float *>(update->arrays[ZR_ADAMW_MASTER]);
+    float *m = static_cast<float *>(update->arrays[ZR_ADAMW_M]);
+    float *v = static_cast<float *>(update->arrays[ZR_ADAMW_V]);
+    bool wide = zr_is_wide(master) && zr_is_wide(m) && zr_is_wide(v) && zr_is_wide(update->grad) &&
+                zr_is_wide(update->param);
+    ZR_CUDA_LAUNCH((adamw_kernel<G, P>), zr_cuda_blocks(update->n_elems), ZR_CUDA_THREADS, 0, queue,
+                   zr_adamw_factors(update), update->n_elems, master, m, v,
+                   static_cast<const G *>(update->grad), static_cast<P *>(update->param), wide);
 }
 
-zr_status_t zr_cuda_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
-    cudaStream_t queue = zr_cuda_queue(stream);
-    ZR_TRY(zr_cuda_enter(stream->device));
-    if (args->grad_dtype == ZR_DTYPE_F32 && args->param_dtype == ZR_DTYPE_F32)
-        launch<float, float>(queue, args);
-    else if (args->grad_dtype == ZR_DTYPE_F32)
-        launch<float, zr_bf16_t>(queue, args);
-    else if (args->param_dtype == ZR_DTYPE_F32)
-        launch<zr_bf16_t, float>(queue, args);
-    else
-        launch<zr_bf16_t, zr_bf16_t>(queue, args);
-    return zr_cuda_launched(stream, "adamw");
-}
+ZR_CUDA_UPDATE(adamw, launch)

@@ -373,6 +373,20 @@ static zr_status_t cuda_copy_async(zr_stream_t *stream, void *dst, const void *s
     return ZR_OK;
 }
 
+/* ---- updates ----------------------------------------------------------------------------------
+ */
+
+static bool cuda_has_update(const zr_update_rule_t *rule) {
+    return rule->cuda != NULL;
+}
+
+static zr_status_t cuda_update(zr_stream_t *stream, const zr_update_rule_t *rule,
+                               const zr_update_t *update) {
+    ZR_TRY(zr_cuda_enter(stream->device));
+    ZR_TRY(rule->cuda(stream, update));
+    return zr_cuda_launched(stream, rule->name);
+}
+
 const zr_device_backend_t zr_cuda_backend = {
     .name = "cuda",
     .open = cuda_open,
@@ -396,7 +410,8 @@ const zr_device_backend_t zr_cuda_backend = {
     .copy_async = cuda_copy_async,
     .stream_native = cuda_stream_native,
     .stream_launched = zr_cuda_launched,
-    .adamw = zr_cuda_adamw,
+    .has_update = cuda_has_update,
+    .update = cuda_update,
     .sum_of_squares = zr_cuda_sum_of_squares,
     .add = zr_cuda_add,
     .scale = zr_cuda_scale,

@@ -140,7 +140,6 @@ zr_status_t zr_cuda_range_move(zr_device_t *device, zr_tier_t tier, void *from, 
  * access where all pointers of a call allow it, element by element otherwise. No kernel uses
  * atomics, so no sum depends on the run.
  */
-zr_status_t zr_cuda_adamw(zr_stream_t *stream, const zr_adamw_t *args);
 zr_status_t zr_cuda_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                    size_t n_elems, double *result, void *workspace);
 zr_status_t zr_cuda_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,

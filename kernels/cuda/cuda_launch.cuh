@@ -63,4 +63,22 @@ static inline zr_status_t zr_cuda_allow_shared(zr_stream_t *stream, void (*kerne
                         size_bytes, name);
 }
 
+/**
+ * Define zr_cuda_<name>, which a rule's `cuda` is: launch<G, P>(queue, update) for the gradients'
+ * and the parameters' types.
+ */
+#define ZR_CUDA_UPDATE(name, launch)                                                               \
+    extern "C" zr_status_t zr_cuda_##name(zr_stream_t *stream, const zr_update_t *update) {        \
+        cudaStream_t queue = zr_cuda_queue(stream);                                                \
+        if (update->grad_dtype == ZR_DTYPE_F32 && update->param_dtype == ZR_DTYPE_F32)             \
+            launch<float, float>(queue, update);                                                   \
+        else if (update->grad_dtype == ZR_DTYPE_F32)                                               \
+            launch<float, zr_bf16_t>(queue, update);                                               \
+        else if (update->param_dtype == ZR_DTYPE_F32)                                              \
+            launch<zr_bf16_t, float>(queue, update);                                               \
+        else                                                                                       \
+            launch<zr_bf16_t, zr_bf16_t>(queue, update);                                           \
+        return ZR_OK;                                                                              \
+    }
+
 #endif

@@ -41,7 +41,7 @@ zr_status_t zr_host_event_query(zr_event_t *event, bool *passed_p);
 /* ---- for host_queued.c --------------------------------------------------------------------- */
 
 /** A piece of work: what a kernel of the table is called with. Pointers are borrowed until it is
- * done; what is behind `adamw` is copied. */
+ * done; what is behind `update` is copied. */
 typedef struct zr_host_work {
     zr_status_t (*run)(zr_stream_t *stream, const struct zr_host_work *work);
     void *dst, *workspace;
@@ -50,7 +50,8 @@ typedef struct zr_host_work {
     size_t n; /* elements; of a copy, bytes */
     zr_copy_t kind;
     float value;
-    zr_adamw_t adamw;
+    const zr_update_rule_t *rule;
+    zr_update_t update;
     zr_stream_fn fn;
     void *context;
     struct zr_host_progress *until; /* another stream's, which has to come to `ticket` */

@@ -19,7 +19,9 @@ typedef struct zr_host_device {
 } zr_host_device_t;
 
 /* Entries of the backend's table that share work among threads (host_kernels.c). */
-zr_status_t zr_host_adamw(zr_stream_t *stream, const zr_adamw_t *args);
+bool zr_host_has_update(const zr_update_rule_t *rule);
+zr_status_t zr_host_update(zr_stream_t *stream, const zr_update_rule_t *rule,
+                           const zr_update_t *update);
 zr_status_t zr_host_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                    size_t n_elems, double *result, void *workspace);
 zr_status_t zr_host_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,

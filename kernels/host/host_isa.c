@@ -9,64 +9,22 @@
  */
 #include "kernels/host/host_isa.h"
 
+#include <math.h>
 #include <string.h>
 
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
+#include "kernels/host/isa/loops.h"
 #include "kernels/sum_of_squares_math.h"
 
-#define ZR_INLINE static inline __attribute__((always_inline))
-
-#define ZR_CONCAT_(a, b) a##b
-#define ZR_CONCAT(a, b) ZR_CONCAT_(a, b)
 #define ZR_STRING_(a) #a
 #define ZR_STRING(a) ZR_STRING_(a)
-
-ZR_INLINE float load(const void *x, zr_dtype_t dtype, size_t i) {
-    return dtype == ZR_DTYPE_F32 ? ((const float *)x)[i]
-                                 : zr_bf16_to_f32(((const zr_bf16_t *)x)[i]);
-}
-
-ZR_INLINE void store(void *x, zr_dtype_t dtype, size_t i, float value) {
-    if (dtype == ZR_DTYPE_F32)
-        ((float *)x)[i] = value;
-    else
-        ((zr_bf16_t *)x)[i] = zr_bf16_from_f32(value);
-}
 
 /* Element `first` of an array. */
 ZR_INLINE const void *at(const void *x, zr_dtype_t dtype, size_t first) {
     return (const char *)x + first * zr_dtype_size(dtype);
-}
-
-/* ---- AdamW -------------------------------------------------------------------- */
-
-ZR_INLINE void adamw_loop(const zr_adamw_factors_t *factors, const zr_adamw_t *args,
-                          zr_dtype_t grad_dtype, zr_dtype_t param_dtype) {
-    zr_adamw_factors_t f = *factors;
-    float *restrict master = args->master;
-    float *restrict m = args->m;
-    float *restrict v = args->v;
-    const void *restrict grad = args->grad;
-    void *restrict param = args->param;
-    size_t n_elems = args->n_elems;
-    for (size_t i = 0; i < n_elems; i++) {
-        zr_adamw_element(&f, &master[i], &m[i], &v[i], load(grad, grad_dtype, i));
-        store(param, param_dtype, i, master[i]);
-    }
-}
-
-static void adamw(const zr_adamw_factors_t *factors, const zr_adamw_t *args) {
-    if (args->grad_dtype == ZR_DTYPE_F32 && args->param_dtype == ZR_DTYPE_F32)
-        adamw_loop(factors, args, ZR_DTYPE_F32, ZR_DTYPE_F32);
-    else if (args->grad_dtype == ZR_DTYPE_F32)
-        adamw_loop(factors, args, ZR_DTYPE_F32, ZR_DTYPE_BF16);
-    else if (args->param_dtype == ZR_DTYPE_F32)
-        adamw_loop(factors, args, ZR_DTYPE_BF16, ZR_DTYPE_F32);
-    else
-        adamw_loop(factors, args, ZR_DTYPE_BF16, ZR_DTYPE_BF16);
 }
 
 /* ---- sums --------------------------------------------------------------------- */
@@ -348,9 +306,14 @@ static void fill(void *x, zr_dtype_t dtype, size_t n_elems, float value) {
         fill_loop(x, ZR_DTYPE_BF16, n_elems, value);
 }
 
+/* The places of these instruction sets in a rule's loops. */
+#define ZR_ISA_LEVEL_baseline ZR_ISA_BASELINE
+#define ZR_ISA_LEVEL_avx2 ZR_ISA_AVX2
+#define ZR_ISA_LEVEL_avx512 ZR_ISA_AVX512
+
 const zr_host_isa_t ZR_CONCAT(zr_host_isa_, ZR_HOST_ISA) = {
     .name = ZR_STRING(ZR_HOST_ISA),
-    .adamw = adamw,
+    .level = ZR_CONCAT(ZR_ISA_LEVEL_, ZR_HOST_ISA),
     .block_sum_of_squares = block_sum_of_squares,
     .sum_of_blocks = sum_of_blocks,
     .add = add,

@@ -8,15 +8,14 @@
 #ifndef ZR_KERNELS_HOST_HOST_ISA_H
 #define ZR_KERNELS_HOST_HOST_ISA_H
 
-#include "kernels/adamw_math.h"
 #include "kernels/device_backend.h"
 #include "kernels/kernels.h"
 
 typedef struct zr_host_isa {
     const char *name; /* as in zr_device_options_t.isa */
 
-    /* args are those of the piece; its factors are those of the call. */
-    void (*adamw)(const zr_adamw_factors_t *factors, const zr_adamw_t *args);
+    int level; /* its place in a rule's loops (update.h) */
+
     /* The sum of one block, and the sum of the blocks' sums: sum_of_squares_math.h. */
     double (*block_sum_of_squares)(const void *x, zr_dtype_t dtype, size_t n_elems);
     double (*sum_of_blocks)(const double *sums, size_t n_blocks);

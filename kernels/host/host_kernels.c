@@ -5,6 +5,7 @@
  * A piece is one block of the sum of squares: large enough that handing it out
  * costs nothing, small enough that threads end together.
  */
+#include <stddef.h>
 #include <string.h>
 
 #include "kernels/host/host_device.h"
@@ -35,30 +36,47 @@ static const void *at_const(const void *array, zr_dtype_t dtype, size_t first) {
     return (const char *)array + first * zr_dtype_size(dtype);
 }
 
-/* ---- AdamW --------------------------------------------------------------------- */
+/* ---- updates ------------------------------------------------------------------- */
 
-typedef struct adamw_work {
-    const zr_host_isa_t *isa;
-    const zr_adamw_t *args;
-    zr_adamw_factors_t factors;
-} adamw_work_t;
+typedef struct update_work {
+    const zr_update_rule_t *rule;
+    const zr_update_t *update;
+    zr_update_loop_fn loop;
+    _Alignas(max_align_t) char factors[ZR_UPDATE_FACTORS_BYTES];
+} update_work_t;
 
-static void adamw_piece(void *context, size_t index) {
-    const adamw_work_t *work = context;
+/* Pieces are whole blocks of any encoding: both are powers of two. */
+static void update_piece(void *context, size_t index) {
+    const update_work_t *work = context;
     size_t first = index * ZR_PIECE;
-    zr_adamw_t piece = *work->args;
+    zr_update_t piece = *work->update;
     piece.n_elems = piece_elems(index, piece.n_elems);
-    piece.master += first;
-    piece.m += first;
-    piece.v += first;
+    for (size_t i = 0; i < work->rule->n_arrays; i++)
+        piece.arrays[i] =
+            (char *)piece.arrays[i] + zr_encoding_bytes(work->rule->arrays[i].encoding, first);
     piece.grad = at_const(piece.grad, piece.grad_dtype, first);
     piece.param = at(piece.param, piece.param_dtype, first);
-    work->isa->adamw(&work->factors, &piece);
+    work->loop(&piece, work->factors);
 }
 
-zr_status_t zr_host_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
-    adamw_work_t work = {.isa = isa_of(stream), .args = args, .factors = zr_adamw_factors(args)};
-    zr_host_parallel_for(stream->device, n_pieces(args->n_elems), adamw_piece, &work);
+/* For this instruction set, or the best of those before it. NULL: none. */
+static zr_update_loop_fn find_loop(const zr_update_rule_t *rule, int level) {
+    while (level > ZR_ISA_BASELINE && rule->loops[level] == NULL)
+        level--;
+    return rule->loops[level];
+}
+
+bool zr_host_has_update(const zr_update_rule_t *rule) {
+    return find_loop(rule, ZR_ISA_BASELINE) != NULL;
+}
+
+zr_status_t zr_host_update(zr_stream_t *stream, const zr_update_rule_t *rule,
+                           const zr_update_t *update) {
+    update_work_t work = {
+        .rule = rule, .update = update, .loop = find_loop(rule, isa_of(stream)->level)};
+    if (rule->prepare != NULL)
+        rule->prepare(update, work.factors);
+    zr_host_parallel_for(stream->device, n_pieces(update->n_elems), update_piece, &work);
     return ZR_OK;
 }
 

@@ -25,12 +25,13 @@ zr_status_t zr_host_queue_copy(zr_stream_t *stream, void *dst, const void *src, 
     return run_or_queue(stream, &work);
 }
 
-static zr_status_t run_adamw(zr_stream_t *stream, const zr_host_work_t *work) {
-    return zr_host_adamw(stream, &work->adamw);
+static zr_status_t run_update(zr_stream_t *stream, const zr_host_work_t *work) {
+    return zr_host_update(stream, work->rule, &work->update);
 }
 
-zr_status_t zr_host_queue_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
-    zr_host_work_t work = {.run = run_adamw, .adamw = *args};
+zr_status_t zr_host_queue_update(zr_stream_t *stream, const zr_update_rule_t *rule,
+                                 const zr_update_t *update) {
+    zr_host_work_t work = {.run = run_update, .rule = rule, .update = *update};
     return run_or_queue(stream, &work);
 }
 

@@ -9,7 +9,8 @@
 
 zr_status_t zr_host_queue_copy(zr_stream_t *stream, void *dst, const void *src, size_t size_bytes,
                                zr_copy_t kind);
-zr_status_t zr_host_queue_adamw(zr_stream_t *stream, const zr_adamw_t *args);
+zr_status_t zr_host_queue_update(zr_stream_t *stream, const zr_update_rule_t *rule,
+                                 const zr_update_t *update);
 zr_status_t zr_host_queue_sum_of_squares(zr_stream_t *stream, const void *x, zr_dtype_t dtype,
                                          size_t n_elems, double *result, void *workspace);
 zr_status_t zr_host_queue_add(zr_stream_t *stream, void *dst, zr_dtype_t dst_dtype, const void *src,

@@ -273,8 +273,9 @@ static zr_status_t sim_copy_async(zr_stream_t *stream, void *dst, const void *sr
 /* ---- the runtime's kernels: sim_charge takes their time ---------------------------------------
  */
 
-static zr_status_t sim_adamw(zr_stream_t *stream, const zr_adamw_t *args) {
-    (void)stream, (void)args;
+static zr_status_t sim_update(zr_stream_t *stream, const zr_update_rule_t *rule,
+                              const zr_update_t *update) {
+    (void)stream, (void)rule, (void)update;
     return ZR_OK;
 }
 
@@ -329,7 +330,7 @@ const zr_device_backend_t zr_sim_backend = {
     .copy_async = sim_copy_async,
     .last_work = sim_last_work,
     .charge = sim_charge,
-    .adamw = sim_adamw,
+    .update = sim_update,
     .sum_of_squares = sim_sum_of_squares,
     .add = sim_convert,
     .scale = sim_change,

@@ -30,7 +30,8 @@ typedef struct late_event {
 
 /* Arguments of a kernel or copy, as they were when it was queued. */
 typedef struct late_args {
-    zr_adamw_t adamw;
+    const zr_update_rule_t *rule;
+    zr_update_t update;
     void *dst;
     const void *src;
     zr_dtype_t dst_dtype, src_dtype;
@@ -322,13 +323,14 @@ static zr_status_t late_copy(zr_stream_t *stream, void *dst, const void *src, si
     return queue_run(stream, run_copy, &args);
 }
 
-static zr_status_t run_adamw(zr_stream_t *stream, const late_args_t *args) {
-    return zr_kernel_adamw(stream, &args->adamw);
+static zr_status_t run_update(zr_stream_t *stream, const late_args_t *args) {
+    return zr_kernel_update(stream, args->rule, &args->update);
 }
 
-static zr_status_t late_adamw(zr_stream_t *stream, const zr_adamw_t *adamw) {
-    late_args_t args = {.adamw = *adamw};
-    return queue_run(stream, run_adamw, &args);
+static zr_status_t late_update(zr_stream_t *stream, const zr_update_rule_t *rule,
+                               const zr_update_t *update) {
+    late_args_t args = {.rule = rule, .update = *update};
+    return queue_run(stream, run_update, &args);
 }
 
 static zr_status_t run_sum_of_squares(zr_stream_t *stream, const late_args_t *args) {
@@ -557,7 +559,7 @@ const zr_device_backend_t late_device_backend = {
     .event_synchronize = late_event_synchronize,
     .event_query = late_event_query,
     .copy_async = late_copy,
-    .adamw = late_adamw,
+    .update = late_update,
     .sum_of_squares = late_sum_of_squares,
     .add = late_add,
     .scale = late_scale,

@@ -4,6 +4,7 @@
  * that fit nothing.
  */
 #include "kernels/device_fixture.h"
+#include "zero/optim/optimizer.h"
 
 #define MAX_ELEMS 100003
 #define N_ARRAYS 6
@@ -99,35 +100,39 @@ static void assert_same(pair_t *pair, const char *kernel, int array, zr_dtype_t 
         assert_ok((call));                                                                         \
     }
 
-static void check_adamw(pair_t *pair, zr_dtype_t grad, zr_dtype_t param, size_t skip, int step) {
-    for (int array = 0; array < 3; array++)
+static void check_update(pair_t *pair, const zr_update_rule_t *rule, zr_dtype_t grad,
+                         zr_dtype_t param, size_t skip, int step) {
+    for (int array = 0; array < 3; array++) /* the third may be a sum of squares */
         place(pair, array, ZR_DTYPE_F32, skip, array == 2, (uint64_t)(step + array));
     place(pair, 3, grad, skip, false, 77);
     place(pair, 4, param, skip, false, 78);
-    zr_adamw_t args = {.n_elems = pair->n_elems,
-                       .grad_dtype = grad,
-                       .param_dtype = param,
-                       .grad_scale = 0.37f,
-                       .lr = 3e-3f,
-                       .beta1 = 0.9f,
-                       .beta2 = 0.95f,
-                       .epsilon = 1e-8f,
-                       .weight_decay = 0.1f,
-                       .step = step};
-    ON_BOTH(pair, (args.master = at[0], args.m = at[1], args.v = at[2], args.grad = at[3],
-                   args.param = at[4], zr_kernel_adamw(stream, &args)));
+    zr_update_t args = {.n_elems = pair->n_elems,
+                        .grad_dtype = grad,
+                        .param_dtype = param,
+                        .grad_scale = 0.37f,
+                        .lr = 3e-3f,
+                        .weight_decay = 0.1f,
+                        .step = step};
+    for (size_t i = 0; i < rule->n_hypers; i++) /* switches are on at times */
+        args.hyper[i] = rule->hypers[i].is_switch ? (float)(step % 2) : 0.9f;
+    ON_BOTH(pair, (args.arrays[0] = at[0], args.arrays[1] = at[1], args.arrays[2] = at[2],
+                   args.grad = at[3], args.param = at[4], zr_kernel_update(stream, rule, &args)));
     for (int array = 0; array < 3; array++)
-        assert_same(pair, "adamw", array, ZR_DTYPE_F32);
-    assert_same(pair, "adamw", 4, param);
+        assert_same(pair, rule->name, array, ZR_DTYPE_F32);
+    assert_same(pair, rule->name, 4, param);
 }
 
-TEST(test_adamw) {
+TEST(test_updates) {
     pair_t *pair = *state;
-    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
-        for (size_t mix = 0; mix < 8; mix++) {
-            begin(pair, sizes[s]);
-            check_adamw(pair, dtypes[mix / 2 % 2], dtypes[mix % 2], mix / 4 * 3, (int)s * 10 + 1);
-        }
+    size_t n_optimizers = 0;
+    const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n_optimizers);
+    for (size_t i = 0; i < n_optimizers; i++)
+        for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
+            for (size_t mix = 0; mix < 8; mix++) {
+                begin(pair, sizes[s]);
+                check_update(pair, &optimizers[i]->rule, dtypes[mix / 2 % 2], dtypes[mix % 2],
+                             mix / 4 * 3, (int)s * 10 + (int)mix + 1);
+            }
 }
 
 TEST(test_two_arrays) {

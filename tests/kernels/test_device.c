@@ -3,6 +3,7 @@
  * device whose name is the first argument; host when there is none.
  */
 #include "kernels/device_fixture.h"
+#include "zero/optim/optimizer.h"
 
 static const char *device_name;
 
@@ -470,8 +471,8 @@ TEST(test_costs) {
     check_cost(f, stream, 1800, 1800);
     assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_scale(stream, NULL, ZR_DTYPE_F32, 1, 1.0f));
     check_cost(f, stream, 0, 0);
-    zr_adamw_t adamw = {.n_elems = 100, .grad_dtype = ZR_DTYPE_BF16, .param_dtype = ZR_DTYPE_F32};
-    assert_true(zr_adamw_cost(&adamw).bytes == 100.0 * (24 + 2 + 4));
+    zr_update_t adamw = {.n_elems = 100, .grad_dtype = ZR_DTYPE_BF16, .param_dtype = ZR_DTYPE_F32};
+    assert_true(zr_update_cost(&zr_adamw.rule, &adamw).bytes == 100.0 * (24 + 2 + 4));
     zr_stream_destroy(&stream);
 }
 

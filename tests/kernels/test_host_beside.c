@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "tests/common/one_thing.h"
 #include "tests/common/test.h"
+#include "zero/optim/optimizer.h"
 
 enum { N_ELEMS = 300000 };
 
@@ -159,31 +160,32 @@ enum { N_ARRAYS = 6 };
 static void run_kernels(zr_stream_t *stream, float *const *x) {
     const void *sources[] = {x[0], x[1], x[2]};
     void *dst = x[3];
-    const zr_adamw_t adamw = {.n_elems = N_ELEMS,
-                              .master = x[0],
-                              .m = x[1],
-                              .v = x[2],
-                              .grad = x[3],
-                              .param = x[4],
-                              .grad_dtype = ZR_DTYPE_F32,
-                              .param_dtype = ZR_DTYPE_F32,
-                              .lr = 0.1f,
-                              .beta1 = 0.9f,
-                              .beta2 = 0.95f,
-                              .epsilon = 1e-8f,
-                              .weight_decay = 0.1f,
-                              .grad_scale = 0.5f,
-                              .step = 2};
-    assert_ok(zr_kernel_fill(stream, x[3], ZR_DTYPE_F32, N_ELEMS, 0.25f));
-    assert_ok(zr_kernel_scale(stream, x[1], ZR_DTYPE_F32, N_ELEMS - 3, 0.5f));
-    assert_ok(zr_kernel_add(stream, x[0], ZR_DTYPE_F32, x[1], ZR_DTYPE_BF16, N_ELEMS - 1));
-    assert_ok(zr_kernel_cast(stream, x[5], ZR_DTYPE_BF16, x[0], ZR_DTYPE_F32, N_ELEMS));
-    assert_ok(zr_kernel_sum(stream, x[4], sources, 3, ZR_DTYPE_F32, N_ELEMS));
-    assert_ok(zr_kernel_spread(stream, &dst, 1, sources, 2, ZR_DTYPE_F32, N_ELEMS / 2));
-    assert_ok(zr_copy_async(stream, x[5] + N_ELEMS / 2, x[4], N_ELEMS, ZR_COPY_DEVICE_TO_DEVICE));
-    assert_ok(zr_kernel_adamw(stream, &adamw));
-    assert_ok(zr_kernel_sum_of_squares(stream, x[0], ZR_DTYPE_F32, N_ELEMS - 7, (double *)x[4],
-                                       x[4] + 64));
+    const zr_update_t adamw = {.n_elems = N_ELEMS,
+                               .arrays = {x[0], x[1], x[2]},
+                               .grad = x[3],
+                               .param = x[4],
+                               .grad_dtype = ZR_DTYPE_F32,
+                               .param_dtype = ZR_DTYPE_F32,
+                               .lr = 0.1f,
+                               .hyper = {0.9f, 0.95f, 1e-8f},
+                               .weight_decay = 0.1f,
+                               .grad_scale = 0.5f,
+                               .step = 2};
+    assert_int_equal(zr_kernel_fill(stream, x[3], ZR_DTYPE_F32, N_ELEMS, 0.25f), ZR_OK);
+    assert_int_equal(zr_kernel_scale(stream, x[1], ZR_DTYPE_F32, N_ELEMS - 3, 0.5f), ZR_OK);
+    assert_int_equal(zr_kernel_add(stream, x[0], ZR_DTYPE_F32, x[1], ZR_DTYPE_BF16, N_ELEMS - 1),
+                     ZR_OK);
+    assert_int_equal(zr_kernel_cast(stream, x[5], ZR_DTYPE_BF16, x[0], ZR_DTYPE_F32, N_ELEMS),
+                     ZR_OK);
+    assert_int_equal(zr_kernel_sum(stream, x[4], sources, 3, ZR_DTYPE_F32, N_ELEMS), ZR_OK);
+    assert_int_equal(zr_kernel_spread(stream, &dst, 1, sources, 2, ZR_DTYPE_F32, N_ELEMS / 2),
+                     ZR_OK);
+    assert_int_equal(
+        zr_copy_async(stream, x[5] + N_ELEMS / 2, x[4], N_ELEMS, ZR_COPY_DEVICE_TO_DEVICE), ZR_OK);
+    assert_int_equal(zr_kernel_update(stream, &zr_adamw.rule, &adamw), ZR_OK);
+    assert_int_equal(zr_kernel_sum_of_squares(stream, x[0], ZR_DTYPE_F32, N_ELEMS - 7,
+                                              (double *)x[4], x[4] + 64),
+                     ZR_OK);
 }
 
 static void take_arrays(float **x) {

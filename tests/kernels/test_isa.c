@@ -4,6 +4,7 @@
  * Of a NaN only that it is one has to be the same.
  */
 #include "kernels/device_fixture.h"
+#include "zero/optim/optimizer.h"
 
 #define N_ELEMS 70001 /* four full pieces and one that fits nothing */
 
@@ -39,26 +40,24 @@ static void make_inputs(inputs_t *inputs) {
     }
 }
 
-static void run_adamw(zr_stream_t *stream, const inputs_t *in, results_t *out, bool bf16) {
+static void run_update(zr_stream_t *stream, const zr_update_rule_t *rule, const inputs_t *in,
+                       results_t *out, bool bf16) {
     memcpy(out->master, in->a, sizeof(in->a));
     memcpy(out->m, in->b, sizeof(in->b));
     memcpy(out->v, in->v, sizeof(in->v));
-    zr_adamw_t args = {.n_elems = N_ELEMS,
-                       .master = out->master,
-                       .m = out->m,
-                       .v = out->v,
-                       .grad = bf16 ? (const void *)in->b_bf16 : in->c,
-                       .param = bf16 ? (void *)out->param_bf16 : out->param,
-                       .grad_dtype = bf16 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
-                       .param_dtype = bf16 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
-                       .grad_scale = 0.7f,
-                       .lr = 1e-3f,
-                       .beta1 = 0.9f,
-                       .beta2 = 0.999f,
-                       .epsilon = 1e-8f,
-                       .weight_decay = 0.1f,
-                       .step = 3};
-    assert_ok(zr_kernel_adamw(stream, &args));
+    zr_update_t args = {.n_elems = N_ELEMS,
+                        .arrays = {out->master, out->m, out->v},
+                        .grad = bf16 ? (const void *)in->b_bf16 : in->c,
+                        .param = bf16 ? (void *)out->param_bf16 : out->param,
+                        .grad_dtype = bf16 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
+                        .param_dtype = bf16 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32,
+                        .grad_scale = 0.7f,
+                        .lr = 1e-3f,
+                        .weight_decay = 0.1f,
+                        .step = 3};
+    for (size_t i = 0; i < rule->n_hypers; i++)
+        args.hyper[i] = rule->hypers[i].is_switch ? 1.0f : 0.9f;
+    assert_int_equal(zr_kernel_update(stream, rule, &args), ZR_OK);
 }
 
 static void run_sums(zr_stream_t *stream, const inputs_t *in, results_t *out) {
@@ -108,7 +107,8 @@ static void merge_nans(results_t *results) {
 }
 
 /* False when this machine or build lacks the instruction set. */
-static bool run_all(const char *isa, int n_threads, const inputs_t *inputs, results_t *results) {
+static bool run_all(const char *isa, int n_threads, const zr_update_rule_t *rule,
+                    const inputs_t *inputs, results_t *results) {
     zr_device_options_t options = zr_device_options_default();
     options.isa = isa;
     options.n_threads = n_threads;
@@ -122,8 +122,8 @@ static bool run_all(const char *isa, int n_threads, const inputs_t *inputs, resu
     assert_int_equal(zr_device_info(device)->n_threads, n_threads);
     assert_ok(zr_stream_create(device, "isa", &stream));
     memset(results, 0, sizeof(*results));
-    run_adamw(stream, inputs, results, true);
-    run_adamw(stream, inputs, results, false);
+    run_update(stream, rule, inputs, results, true);
+    run_update(stream, rule, inputs, results, false);
     run_elements(stream, inputs, results);
     run_sums(stream, inputs, results);
     merge_nans(results);
@@ -132,15 +132,15 @@ static bool run_all(const char *isa, int n_threads, const inputs_t *inputs, resu
     return true;
 }
 
-TEST(test_same_bits) {
+static void expect_same_bits(const zr_update_rule_t *rule) {
     const char *isas[] = {"baseline", "avx2", "avx512"};
     inputs_t *inputs = malloc(sizeof(*inputs));
     results_t *first = malloc(sizeof(*first)), *other = malloc(sizeof(*other));
     make_inputs(inputs);
-    assert_true(run_all("baseline", 1, inputs, first));
+    assert_true(run_all("baseline", 1, rule, inputs, first));
     for (size_t i = 0; i < 3; i++)
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
-            if (!run_all(isas[i], n_threads, inputs, other)) {
+            if (!run_all(isas[i], n_threads, rule, inputs, other)) {
                 print_message("skipped: no %s here\n", isas[i]);
                 break;
             }
@@ -153,6 +153,13 @@ TEST(test_same_bits) {
     free(inputs);
     free(first);
     free(other);
+}
+
+TEST(test_same_bits) {
+    size_t n_optimizers = 0;
+    const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n_optimizers);
+    for (size_t i = 0; i < n_optimizers; i++)
+        expect_same_bits(&optimizers[i]->rule);
 }
 
 /* What is too large for caches is written past them, in a way of each instruction set. */

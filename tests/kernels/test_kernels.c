@@ -7,6 +7,7 @@
 
 #include "kernels/device_fixture.h"
 #include "ref/ref_kernels.h"
+#include "zero/optim/optimizer.h"
 
 static const char *device_name;
 
@@ -113,13 +114,13 @@ static void assert_near(const char *what, size_t i, double got, double want, dou
         fail_msg("%s[%zu]: %.17g, expected %.17g within %g", what, i, got, want, bound);
 }
 
-static void check_adamw_results(fixture_t *f, const adamw_case_t *c, const zr_adamw_t *args,
+static void check_adamw_results(fixture_t *f, const adamw_case_t *c, const zr_update_t *args,
                                 const array_t arrays[5]) {
     ref_adamw_t ref = {.grad_scale = (double)args->grad_scale,
                        .lr = (double)args->lr,
-                       .beta1 = (double)args->beta1,
-                       .beta2 = (double)args->beta2,
-                       .epsilon = (double)args->epsilon,
+                       .beta1 = (double)args->hyper[0],
+                       .beta2 = (double)args->hyper[1],
+                       .epsilon = (double)args->hyper[2],
                        .weight_decay = (double)args->weight_decay,
                        .step = args->step};
     float *results[3];
@@ -153,23 +154,19 @@ static void check_adamw(fixture_t *f, const adamw_case_t *c) {
     for (size_t i = 0; i <= c->n_elems; i++) /* v is a sum of squares */
         ((float *)arrays[2].bytes)[i] = arrays[2].values[i] *= arrays[2].values[i];
     fixture_upload(f, arrays[2].device, arrays[2].bytes, arrays[2].size_bytes);
-    zr_adamw_t args = {.n_elems = c->n_elems,
-                       .master = arrays[0].device,
-                       .m = arrays[1].device,
-                       .v = arrays[2].device,
-                       .grad = arrays[3].device,
-                       .param = arrays[4].device,
-                       .grad_dtype = c->grad_dtype,
-                       .param_dtype = c->param_dtype,
-                       .grad_scale = c->grad_scale,
-                       .lr = 3e-3f,
-                       .beta1 = 0.9f,
-                       .beta2 = 0.95f,
-                       .epsilon = c->epsilon,
-                       .weight_decay = c->weight_decay,
-                       .step = c->step};
-    assert_ok(zr_kernel_adamw(f->stream, &args));
-    assert_ok(zr_stream_synchronize(f->stream));
+    zr_update_t args = {.n_elems = c->n_elems,
+                        .arrays = {arrays[0].device, arrays[1].device, arrays[2].device},
+                        .grad = arrays[3].device,
+                        .param = arrays[4].device,
+                        .grad_dtype = c->grad_dtype,
+                        .param_dtype = c->param_dtype,
+                        .grad_scale = c->grad_scale,
+                        .lr = 3e-3f,
+                        .hyper = {0.9f, 0.95f, c->epsilon},
+                        .weight_decay = c->weight_decay,
+                        .step = c->step};
+    assert_int_equal(zr_kernel_update(f->stream, &zr_adamw.rule, &args), ZR_OK);
+    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
     check_adamw_results(f, c, &args, arrays);
     for (int k = 0; k < 5; k++)
         free_array(&arrays[k]);
@@ -216,21 +213,19 @@ TEST(test_adamw_not_finite) {
     float ones[n_elems], grad[n_elems];
     for (size_t i = 0; i < n_elems; i++)
         ones[i] = 1.0f, grad[i] = i == 100 ? NAN : i == 200 ? INFINITY : 0.5f;
-    zr_adamw_t args = {.n_elems = n_elems,
-                       .master = fixture_place(f, ones, sizeof(ones), 0),
-                       .m = fixture_place(f, ones, sizeof(ones), 0),
-                       .v = fixture_place(f, ones, sizeof(ones), 0),
-                       .grad = fixture_place(f, grad, sizeof(grad), 0),
-                       .param = fixture_place(f, ones, sizeof(ones), 0),
-                       .grad_scale = 1.0f,
-                       .lr = 0.1f,
-                       .beta1 = 0.9f,
-                       .beta2 = 0.99f,
-                       .epsilon = 1e-8f,
-                       .step = 1};
-    assert_ok(zr_kernel_adamw(f->stream, &args));
+    zr_update_t args = {.n_elems = n_elems,
+                        .arrays = {fixture_place(f, ones, sizeof(ones), 0),
+                                   fixture_place(f, ones, sizeof(ones), 0),
+                                   fixture_place(f, ones, sizeof(ones), 0)},
+                        .grad = fixture_place(f, grad, sizeof(grad), 0),
+                        .param = fixture_place(f, ones, sizeof(ones), 0),
+                        .grad_scale = 1.0f,
+                        .lr = 0.1f,
+                        .hyper = {0.9f, 0.99f, 1e-8f},
+                        .step = 1};
+    assert_int_equal(zr_kernel_update(f->stream, &zr_adamw.rule, &args), ZR_OK);
     float results[2][n_elems];
-    fixture_download(f, results[0], args.master, sizeof(ones));
+    fixture_download(f, results[0], args.arrays[0], sizeof(ones));
     fixture_download(f, results[1], args.param, sizeof(ones));
     for (size_t i = 0; i < n_elems; i++) {
         assert_int_equal(!isnan(results[0][i]), i != 100 && i != 200); /* inf / inf */
@@ -242,33 +237,29 @@ TEST(test_adamw_refusals) {
     fixture_t *f = *state;
     fixture_reset(f);
     float *x = fixture_take(f, 64, 0);
-    const zr_adamw_t good = {.n_elems = 2,
-                             .master = x,
-                             .m = x + 2,
-                             .v = x + 4,
-                             .grad = x + 6,
-                             .param = x + 8,
-                             .grad_scale = 1.0f,
-                             .lr = 0.1f,
-                             .beta1 = 0.9f,
-                             .beta2 = 0.99f,
-                             .epsilon = 1e-8f,
-                             .weight_decay = 0.1f,
-                             .step = 1};
-    assert_ok(zr_kernel_fill(f->stream, x, ZR_DTYPE_F32, 16, 1.0f));
-    assert_ok(zr_kernel_adamw(f->stream, &good));
+    const zr_update_t good = {.n_elems = 2,
+                              .arrays = {x, x + 2, x + 4},
+                              .grad = x + 6,
+                              .param = x + 8,
+                              .grad_scale = 1.0f,
+                              .lr = 0.1f,
+                              .hyper = {0.9f, 0.99f, 1e-8f},
+                              .weight_decay = 0.1f,
+                              .step = 1};
+    assert_int_equal(zr_kernel_fill(f->stream, x, ZR_DTYPE_F32, 16, 1.0f), ZR_OK);
+    assert_int_equal(zr_kernel_update(f->stream, &zr_adamw.rule, &good), ZR_OK);
 #define REFUSED_WITH(member, value)                                                                \
     do {                                                                                           \
-        zr_adamw_t bad = good;                                                                     \
+        zr_update_t bad = good;                                                                    \
         bad.member = value;                                                                        \
-        assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_adamw(f->stream, &bad));                      \
+        assert_refused(f, ZR_ERR_ARGUMENT, zr_kernel_update(f->stream, &zr_adamw.rule, &bad));     \
     } while (0)
-    REFUSED_WITH(master, NULL);
-    REFUSED_WITH(m, NULL);
-    REFUSED_WITH(v, NULL);
+    REFUSED_WITH(arrays[0], NULL);
+    REFUSED_WITH(arrays[1], NULL);
+    REFUSED_WITH(arrays[2], NULL);
     REFUSED_WITH(grad, NULL);
     REFUSED_WITH(param, NULL);
-    REFUSED_WITH(master, (float *)((char *)x + 2));
+    REFUSED_WITH(arrays[0], (float *)((char *)x + 2));
     REFUSED_WITH(grad, (char *)x + 1);
     REFUSED_WITH(grad_dtype, ZR_DTYPE_I32);
     REFUSED_WITH(param_dtype, ZR_DTYPE_F64);
@@ -276,13 +267,13 @@ TEST(test_adamw_refusals) {
     REFUSED_WITH(n_elems, SIZE_MAX);
     REFUSED_WITH(step, 0);
     REFUSED_WITH(step, -5);
-    REFUSED_WITH(beta1, 1.0f);
-    REFUSED_WITH(beta1, -0.1f);
-    REFUSED_WITH(beta2, 1.0f);
-    REFUSED_WITH(beta2, NAN);
+    REFUSED_WITH(hyper[0], 1.0f);
+    REFUSED_WITH(hyper[0], -0.1f);
+    REFUSED_WITH(hyper[1], 1.0f);
+    REFUSED_WITH(hyper[1], NAN);
     REFUSED_WITH(lr, -1.0f);
     REFUSED_WITH(lr, INFINITY);
-    REFUSED_WITH(epsilon, -1e-8f);
+    REFUSED_WITH(hyper[2], -1e-8f);
     REFUSED_WITH(weight_decay, NAN);
     REFUSED_WITH(grad_scale, INFINITY);
 #undef REFUSED_WITH

@@ -8,6 +8,7 @@
 #include "kernels/device_fixture.h"
 #include "kernels/nn/nn.h"
 #include "kernels/simulation.h"
+#include "zero/optim/optimizer.h"
 
 #define assert_seconds(value, expected)                                                            \
     do {                                                                                           \
@@ -265,17 +266,15 @@ TEST(test_rates_of_their_own) {
     assert_seconds(synchronize(&m, m.a), 0x1p28 / 1e9); /* a quarter of 4e9 */
     double before = zr_sim_clock_now(m.clock);
     float *numbers = (float *)m.memory;
-    const zr_adamw_t update = {.n_elems = 1000000,
-                               .master = numbers,
-                               .m = numbers,
-                               .v = numbers,
-                               .grad = numbers,
-                               .param = numbers,
-                               .grad_dtype = ZR_DTYPE_F32,
-                               .param_dtype = ZR_DTYPE_BF16,
-                               .grad_scale = 1.0f,
-                               .step = 1};
-    assert_ok(zr_kernel_adamw(m.a, &update));
+    const zr_update_t update = {.n_elems = 1000000,
+                                .arrays = {numbers, numbers, numbers},
+                                .grad = numbers,
+                                .param = numbers,
+                                .grad_dtype = ZR_DTYPE_F32,
+                                .param_dtype = ZR_DTYPE_BF16,
+                                .grad_scale = 1.0f,
+                                .step = 1};
+    assert_int_equal(zr_kernel_update(m.a, &zr_adamw.rule, &update), ZR_OK);
     assert_seconds(synchronize(&m, m.a) - before, 30e6 / 5e8);
     close_machine(&m);
 }

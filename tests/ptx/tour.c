@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kernels/nn/nn.h"
+#include "zero/optim/optimizer.h"
 
 static const zr_dtype_t dtypes[] = {ZR_DTYPE_F32, ZR_DTYPE_BF16};
 
@@ -38,30 +39,30 @@ static zr_nn_workspace_t workspace(fixture_t *f, size_t size_bytes) {
 
 /* ---- the runtime's kernels ---- */
 
-static void update(fixture_t *f, zr_dtype_t grad, zr_dtype_t param) {
+static void update(fixture_t *f, const zr_update_rule_t *rule, zr_dtype_t grad, zr_dtype_t param) {
     const size_t n = 1000;
-    zr_adamw_t args = {.n_elems = n,
-                       .master = floats(f, n),
-                       .m = floats(f, n),
-                       .v = floats(f, n),
-                       .grad = values(f, grad, n),
-                       .param = values(f, param, n),
-                       .grad_dtype = grad,
-                       .param_dtype = param,
-                       .grad_scale = 1.0f,
-                       .lr = 1e-3f,
-                       .beta1 = 0.9f,
-                       .beta2 = 0.95f,
-                       .epsilon = 1e-8f,
-                       .step = 1};
-    assert_int_equal(zr_kernel_adamw(f->stream, &args), ZR_OK);
+    zr_update_t args = {.n_elems = n,
+                        .arrays = {floats(f, n), floats(f, n), floats(f, n)},
+                        .grad = values(f, grad, n),
+                        .param = values(f, param, n),
+                        .grad_dtype = grad,
+                        .param_dtype = param,
+                        .grad_scale = 1.0f,
+                        .lr = 1e-3f,
+                        .step = 1};
+    for (size_t i = 0; i < rule->n_hypers; i++)
+        args.hyper[i] = 0.9f;
+    assert_int_equal(zr_kernel_update(f->stream, rule, &args), ZR_OK);
 }
 
 static void whole_arrays(fixture_t *f) {
     const size_t n = 3000;
+    size_t n_optimizers = 0;
+    const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n_optimizers);
     for (int i = 0; i < 4; i++) {
         zr_dtype_t a = dtypes[i / 2], b = dtypes[i % 2];
-        update(f, a, b);
+        for (size_t k = 0; k < n_optimizers; k++)
+            update(f, &optimizers[k]->rule, a, b);
         void *x = values(f, a, n), *y = values(f, b, n);
         assert_int_equal(zr_kernel_add(f->stream, x, a, y, b, n), ZR_OK);
         assert_int_equal(zr_kernel_cast(f->stream, x, a, y, b, n), ZR_OK);

@@ -110,15 +110,13 @@ static float *read_all(const char *path, size_t *n_elems_p) {
     assert_int_equal(zr_checkpoint_reader_create(checkpoint, NULL, &reader), ZR_OK);
     zr_checkpoint_info(checkpoint, &info);
     for (size_t i = 0; i < info.n_tensors; i++)
-        n += ZR_N_CHECKPOINT_ARRAYS * zr_checkpoint_tensor(checkpoint, i)->n_elems;
+        n += info.n_arrays * zr_checkpoint_tensor(checkpoint, i)->n_elems;
     float *all = calloc(n + 1, sizeof(*all)), *next = all;
     assert_non_null(all);
     for (size_t i = 0; i < info.n_tensors; i++)
-        for (int array = 0; array < ZR_N_CHECKPOINT_ARRAYS; array++) {
+        for (size_t array = 0; array < info.n_arrays; array++) {
             size_t n_elems = zr_checkpoint_tensor(checkpoint, i)->n_elems;
-            assert_int_equal(
-                zr_checkpoint_read(reader, i, (zr_checkpoint_array_t)array, 0, n_elems, next),
-                ZR_OK);
+            assert_int_equal(zr_checkpoint_read(reader, i, array, 0, n_elems, next), ZR_OK);
             next += n_elems;
         }
     zr_checkpoint_reader_destroy(&reader);

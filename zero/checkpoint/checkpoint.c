@@ -91,11 +91,18 @@ void zr_checkpoint_info(const zr_checkpoint_t *checkpoint, zr_checkpoint_info_t 
                                      .stage = manifest->stage,
                                      .dtype = manifest->dtype,
                                      .n_tensors = manifest->n_tensors,
-                                     .data_bytes = checkpoint->data_bytes};
+                                     .data_bytes = checkpoint->data_bytes,
+                                     .optimizer = zr_manifest_optimizer(manifest),
+                                     .n_arrays = zr_manifest_n_arrays(manifest)};
 }
 
 const char *zr_checkpoint_trainer_json(const zr_checkpoint_t *checkpoint) {
     return checkpoint->found.manifest.trainer_json;
+}
+
+const char *zr_checkpoint_array_name(const zr_checkpoint_t *checkpoint, size_t array) {
+    const zr_manifest_t *manifest = &checkpoint->found.manifest;
+    return array < zr_manifest_n_arrays(manifest) ? zr_manifest_array(manifest, array).name : NULL;
 }
 
 const zr_checkpoint_tensor_t *zr_checkpoint_tensor(const zr_checkpoint_t *checkpoint,

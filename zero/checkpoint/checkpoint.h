@@ -6,9 +6,10 @@
  * whichever way a run has ended. In it are a manifest (manifest.h), and of each rank that saved,
  * a file of data and one of checksums.
  *
- * What is saved of a parameter is its fp32 master with m and v, which its value in any dtype
- * follows from; of a frozen one its value. It is found again by name, and read in any pieces, so
- * that a run of another number of ranks, stage, placement or dtype reads just what it needs.
+ * What is saved of a parameter is its optimizer's arrays, the fp32 master first, which its value in
+ * any dtype follows from; of a frozen one its value. It is found again by name, and read in any
+ * pieces, so that a run of another number of ranks, stage, placement or dtype reads just what it
+ * needs.
  */
 #ifndef ZR_ZERO_CHECKPOINT_CHECKPOINT_H
 #define ZR_ZERO_CHECKPOINT_CHECKPOINT_H
@@ -103,7 +104,8 @@ ZR_NODISCARD zr_status_t zr_checkpoint_writer_create(const zr_save_options_t *op
                                                      zr_checkpoint_writer_t **writer_p);
 
 /**
- * Write a tensor: its values, from the first to the last, in pieces. Those of m and v are 0.
+ * Write a tensor: its values, from the first to the last, in pieces. It has no other arrays: they
+ * read as 0.
  *
  * @param desc     name, dims and fill are read; fill is called in order, once for each element;
  *                 it may return no error: whoever reads a file keeps its own
@@ -147,7 +149,9 @@ typedef struct zr_checkpoint_info {
     int stage;        /* of them */
     zr_dtype_t dtype; /* likewise */
     size_t n_tensors;
-    uint64_t data_bytes; /* of all its data files */
+    uint64_t data_bytes;   /* of all its data files */
+    const char *optimizer; /* whose arrays it has */
+    size_t n_arrays;
 } zr_checkpoint_info_t;
 /** Facts of it; its strings live as long as it. */
 void zr_checkpoint_info(const zr_checkpoint_t *checkpoint, zr_checkpoint_info_t *info_p);
@@ -163,7 +167,7 @@ typedef struct zr_checkpoint_tensor {
     size_t dims[4];
     size_t n_elems;
     bool frozen;      /* it had no state */
-    bool has_moments; /* m and v are there; else they read as 0 */
+    bool has_moments; /* all arrays are there; else those behind the first read as 0 */
 } zr_checkpoint_tensor_t;
 /** Number `index`, in the order of registration; lives as long as the checkpoint. NULL from
  * n_tensors on. */
@@ -171,12 +175,10 @@ const zr_checkpoint_tensor_t *zr_checkpoint_tensor(const zr_checkpoint_t *checkp
 /** Whether there is a tensor of this name, and which. */
 bool zr_checkpoint_find(const zr_checkpoint_t *checkpoint, const char *name, size_t *index_p);
 
-typedef enum zr_checkpoint_array {
-    ZR_CHECKPOINT_VALUE = 0, /* the fp32 master; of a frozen parameter its value */
-    ZR_CHECKPOINT_M = 1,
-    ZR_CHECKPOINT_V = 2
-} zr_checkpoint_array_t;
-#define ZR_N_CHECKPOINT_ARRAYS 3
+/** Its arrays, by number: the first is the fp32 master; of a frozen parameter its value. */
+#define ZR_CHECKPOINT_VALUE ((size_t)0)
+/** Name of an array, such as "exp_avg"; lives as long as the checkpoint. NULL from n_arrays on. */
+const char *zr_checkpoint_array_name(const zr_checkpoint_t *checkpoint, size_t array);
 
 typedef struct zr_checkpoint_reader zr_checkpoint_reader_t;
 
@@ -195,8 +197,8 @@ void zr_checkpoint_reader_destroy(zr_checkpoint_reader_t **reader);
  *         ZR_ERR_FORMAT when what is there is not what was saved
  */
 ZR_NODISCARD zr_status_t zr_checkpoint_read(zr_checkpoint_reader_t *reader, size_t tensor,
-                                            zr_checkpoint_array_t array, size_t first,
-                                            size_t n_elems, float *values);
+                                            size_t array, size_t first, size_t n_elems,
+                                            float *values);
 
 /**
  * Read all of it, and compare it with its checksums.
@@ -236,16 +238,17 @@ ZR_NODISCARD zr_status_t zr_checkpoint_list(const char *folder, const zr_log_t *
 
 /**
  * Take initial values from a checkpoint instead of fill functions: those of every parameter that
- * it has a tensor of the same name for, with m, v, and the counters of steps. Before commit, which
- * reads; and on every rank.
+ * it has a tensor of the same name for, with the optimizer's arrays, and the counters of steps.
+ * Before commit, which reads; and on every rank.
  *
  * @param checkpoint  borrowed until commit has returned; any ranks, stage, placement, dtype
  * @return ZR_OK; ZR_ERR_STATE after commit. Commit then also returns what zr_checkpoint_read does,
- *         and ZR_ERR_ARGUMENT when a parameter has no tensor, a tensor no parameter, or their
- *         shapes differ
+ *         and ZR_ERR_ARGUMENT when a parameter has no tensor, a tensor no parameter, their shapes
+ *         differ, or its arrays are another optimizer's; one that has masters alone, as the writer
+ *         makes them, is of any
  *
- * A parameter that was frozen and no longer is starts with m and v of 0, and one that has become
- * frozen keeps its master, rounded to the dtype: both are logged.
+ * A parameter that was frozen and no longer is starts with other arrays of 0, and one that has
+ * become frozen keeps its master, rounded to the dtype: both are logged.
  */
 ZR_NODISCARD zr_status_t zr_runtime_restore(zr_runtime_t *runtime,
                                             const zr_checkpoint_t *checkpoint);

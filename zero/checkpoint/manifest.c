@@ -19,8 +19,48 @@ void zr_manifest_clear(zr_manifest_t *manifest) {
     free(manifest->tensors);
     free(manifest->files);
     free(manifest->extents);
+    for (size_t i = 0; manifest->arrays != NULL && i < manifest->n_arrays; i++)
+        free(manifest->arrays[i].name);
+    free(manifest->arrays);
+    free(manifest->optimizer);
     free(manifest->trainer_json);
     *manifest = (zr_manifest_t){0};
+}
+
+/* ---- the optimizer's arrays ------------------------------------------------------------------ */
+
+const char *zr_manifest_optimizer(const zr_manifest_t *manifest) {
+    return manifest->optimizer != NULL ? manifest->optimizer : zr_adamw.name;
+}
+
+size_t zr_manifest_n_arrays(const zr_manifest_t *manifest) {
+    return manifest->optimizer != NULL ? manifest->n_arrays : zr_adamw.rule.n_arrays;
+}
+
+zr_state_array_t zr_manifest_array(const zr_manifest_t *manifest, size_t index) {
+    if (manifest->optimizer == NULL)
+        return zr_adamw.rule.arrays[index];
+    return (zr_state_array_t){manifest->arrays[index].name, manifest->arrays[index].encoding};
+}
+
+const zr_encoding_t *zr_manifest_encoding(const zr_manifest_t *manifest,
+                                          const zr_manifest_extent_t *extent, size_t array) {
+    return array == 0 ? zr_encoding_of(extent->dtype) : zr_manifest_array(manifest, array).encoding;
+}
+
+uint64_t zr_manifest_array_offset(const zr_manifest_t *manifest, const zr_manifest_extent_t *extent,
+                                  size_t array, size_t group_elems) {
+    uint64_t n_bytes = 0;
+    for (size_t i = 0; i < array; i++)
+        n_bytes += zr_encoding_bytes(zr_manifest_encoding(manifest, extent, i), group_elems);
+    return n_bytes;
+}
+
+uint64_t zr_manifest_extent_bytes(const zr_manifest_t *manifest,
+                                  const zr_manifest_extent_t *extent) {
+    size_t n_arrays = (size_t)extent->n_arrays, group = extent->group_elems;
+    return extent->n_elems / group * zr_manifest_array_offset(manifest, extent, n_arrays, group) +
+           zr_manifest_array_offset(manifest, extent, n_arrays, extent->n_elems % group);
 }
 
 /* "folder/manifest.json" for messages; NULL: no memory. */

@@ -5,7 +5,8 @@
  * layout.h, whose offsets do not depend on the number of ranks. An extent is a slice of such a row
  * in a data file. It is cut into groups of group_elems elements, the last one shorter, and a
  * group has its arrays one behind the other: [n_arrays][elements of the group]; trainable
- * parameters have master, m and v, or master alone. That is how the state lies in its tiers.
+ * parameters have the optimizer's arrays, or the first alone, the master. That is how the state
+ * lies in its tiers.
  *
  * The extents of a row do not overlap and have all elements of its tensors. An extent is checked in
  * chunks of chunk_bytes from its beginning, the last one shorter: the file of checksums has an
@@ -22,9 +23,13 @@
  *     "extents": [{"unit": 0, "frozen": false, "first": 0, "n_elems": 512, "group_elems": 512,
  *                  "n_arrays": 3, "dtype": "fp32", "file": 0, "offset_bytes": 0,
  *                  "first_chunk": 0, "xxh3": "0123456789abcdef"}],
+ *     "optimizer": "Lion",
+ *     "arrays": [{"name": "master", "encoding": "fp32"}, {"name": "exp_avg", "encoding": "fp32"}],
  *     "trainer": {},
  *     "xxh3": "0123456789abcdef"
  *   }
+ *
+ * Without "optimizer" and "arrays" it is AdamW's, with its three arrays in fp32.
  *
  * The last one is of all bytes before its own digits: it stands at the end of the file, and a
  * manifest that was changed by hand is no longer one.
@@ -34,6 +39,7 @@
 
 #include "kernels/dtype.h"
 #include "zero/checkpoint/checkpoint.h"
+#include "zero/optim/optimizer.h"
 
 #define ZR_MANIFEST_NAME "manifest.json"
 #define ZR_MANIFEST_VERSION 1
@@ -69,13 +75,20 @@ typedef struct zr_manifest_extent {
     size_t first;       /* of the row's elements */
     size_t n_elems;     /* > 0 */
     size_t group_elems; /* > 0 */
-    int n_arrays;       /* 1 or 3; 1 where frozen; the same in all extents of a row */
-    zr_dtype_t dtype;   /* of all arrays; F32 where not frozen, else F32 or BF16; likewise */
+    int n_arrays;       /* 1, or where not frozen those of the optimizer; the same in all extents
+                           of a row */
+    zr_dtype_t dtype;   /* of the first; F32 where not frozen, else F32 or BF16; likewise */
     size_t file;
     uint64_t offset_bytes;
     size_t first_chunk; /* in its file of checksums */
     uint64_t xxh3;      /* of its checksums, as they lie there */
 } zr_manifest_extent_t;
+
+/** An array of the optimizer's state. */
+typedef struct zr_manifest_array {
+    char *name; /* owned */
+    const zr_encoding_t *encoding;
+} zr_manifest_array_t;
 
 typedef struct zr_manifest {
     size_t step;
@@ -91,6 +104,9 @@ typedef struct zr_manifest {
     size_t n_files;
     zr_manifest_extent_t *extents; /* [n_extents] any order */
     size_t n_extents;
+    char *optimizer;             /* owned; NULL: AdamW, and `arrays` are its */
+    zr_manifest_array_t *arrays; /* [n_arrays] */
+    size_t n_arrays;
     char *trainer_json; /* an object, compact; owned */
 } zr_manifest_t;
 
@@ -99,10 +115,21 @@ static inline uint64_t zr_manifest_chunks(uint64_t n_bytes, size_t chunk_bytes) 
     return n_bytes / chunk_bytes + (n_bytes % chunk_bytes != 0);
 }
 
+/** The optimizer that it is of: its name, and its arrays. */
+const char *zr_manifest_optimizer(const zr_manifest_t *manifest);
+size_t zr_manifest_n_arrays(const zr_manifest_t *manifest);
+zr_state_array_t zr_manifest_array(const zr_manifest_t *manifest, size_t index);
+
+/** Of an array of an extent. */
+const zr_encoding_t *zr_manifest_encoding(const zr_manifest_t *manifest,
+                                          const zr_manifest_extent_t *extent, size_t array);
+/** Where an array begins in a group of so many elements of an extent; of n_arrays: the group's
+ * bytes. */
+uint64_t zr_manifest_array_offset(const zr_manifest_t *manifest, const zr_manifest_extent_t *extent,
+                                  size_t array, size_t group_elems);
 /** Bytes of an extent in its file. */
-static inline uint64_t zr_manifest_extent_bytes(const zr_manifest_extent_t *extent) {
-    return (uint64_t)extent->n_elems * (uint64_t)extent->n_arrays * zr_dtype_size(extent->dtype);
-}
+uint64_t zr_manifest_extent_bytes(const zr_manifest_t *manifest,
+                                  const zr_manifest_extent_t *extent);
 
 /** Frees what it has; a zeroed one is fine. */
 void zr_manifest_clear(zr_manifest_t *manifest);

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "zero/checkpoint/manifest.h"
+#include "zero/layout.h"
 
 typedef struct checker {
     const zr_manifest_t *manifest;
@@ -138,6 +139,22 @@ static zr_status_t check_file(const checker_t *c, size_t index) {
     return ZR_OK;
 }
 
+/* Elements of several sizes lie so that none is in two chunks, as all that is saved does. */
+static zr_status_t check_aligned(const checker_t *c, size_t index) {
+    const zr_manifest_extent_t *e = &c->manifest->extents[index];
+    bool is_mixed = false;
+    for (size_t i = 1; i < (size_t)e->n_arrays; i++)
+        is_mixed |= zr_manifest_encoding(c->manifest, e, i) != &zr_encoding_fp32;
+    if (is_mixed &&
+        (e->n_elems % ZR_LAYOUT_ALIGN_ELEMS != 0 || e->group_elems % ZR_LAYOUT_ALIGN_ELEMS != 0 ||
+         e->offset_bytes % ZR_LAYOUT_ALIGN_ELEMS != 0))
+        return refuse(c,
+                      "extents[%zu] has %zu elements in groups of %zu at offset %" PRIu64
+                      "; with several encodings all have to be multiples of %zu",
+                      index, e->n_elems, e->group_elems, e->offset_bytes, ZR_LAYOUT_ALIGN_ELEMS);
+    return ZR_OK;
+}
+
 /* What is in an extent, apart from where it is. */
 static zr_status_t check_content(const checker_t *c, size_t index) {
     const zr_manifest_extent_t *e = &c->manifest->extents[index];
@@ -153,17 +170,18 @@ static zr_status_t check_content(const checker_t *c, size_t index) {
     if (e->group_elems == 0 || e->group_elems > ZR_MANIFEST_MAX_ROW_ELEMS)
         return refuse(c, "extents[%zu].group_elems is %zu; 1 to %zu are possible", index,
                       e->group_elems, ZR_MANIFEST_MAX_ROW_ELEMS);
-    if (e->n_arrays != 1 && (e->n_arrays != 3 || e->frozen))
+    size_t most = zr_manifest_n_arrays(c->manifest);
+    if (e->n_arrays != 1 && (e->n_arrays < 1 || (size_t)e->n_arrays != most || e->frozen))
         return refuse(c,
-                      "extents[%zu].n_arrays is %d; 1 or, of trainable parameters, 3 are "
+                      "extents[%zu].n_arrays is %d; 1 or, of trainable parameters, %zu are "
                       "possible",
-                      index, e->n_arrays);
+                      index, e->n_arrays, most);
     if (e->dtype != ZR_DTYPE_F32 && (e->dtype != ZR_DTYPE_BF16 || !e->frozen))
         return refuse(c,
                       "extents[%zu].dtype is %s; fp32 or, of frozen parameters, bf16 are "
                       "possible",
                       index, zr_dtype_name(e->dtype));
-    return ZR_OK;
+    return check_aligned(c, index);
 }
 
 static zr_status_t check_extent(const checker_t *c, size_t index) {
@@ -173,7 +191,7 @@ static zr_status_t check_extent(const checker_t *c, size_t index) {
         return refuse(c, "extents[%zu].file is %zu, and there are %s", index, e->file,
                       zr_count_text(c->manifest->n_files, "file").text);
     const zr_manifest_file_t *f = &c->manifest->files[e->file];
-    uint64_t n_bytes = zr_manifest_extent_bytes(e);
+    uint64_t n_bytes = zr_manifest_extent_bytes(c->manifest, e);
     if (n_bytes > f->data_bytes || e->offset_bytes > f->data_bytes - n_bytes)
         return refuse(c, "extents[%zu] has %s at offset %" PRIu64 " of %s, which has %" PRIu64,
                       index, zr_count_text(n_bytes, "byte").text, e->offset_bytes, f->data,
@@ -185,9 +203,25 @@ static zr_status_t check_extent(const checker_t *c, size_t index) {
     return ZR_OK;
 }
 
+static zr_status_t check_arrays(const checker_t *c) {
+    const zr_manifest_t *m = c->manifest;
+    if (m->optimizer == NULL)
+        return ZR_OK;
+    ZR_TRY(check_name(c, "optimizer", 0, m->optimizer));
+    if (m->n_arrays < 1 || m->n_arrays > ZR_MAX_STATE_ARRAYS)
+        return refuse(c, "%s of the optimizer; 1 to %d are possible",
+                      zr_count_text(m->n_arrays, "array").text, ZR_MAX_STATE_ARRAYS);
+    for (size_t i = 0; i < m->n_arrays; i++)
+        ZR_TRY(check_name(c, "arrays", i, m->arrays[i].name));
+    if (m->arrays[0].encoding != &zr_encoding_fp32)
+        return refuse(c, "arrays[0] is %s; the master is fp32", m->arrays[0].encoding->name);
+    return ZR_OK;
+}
+
 static zr_status_t check_parts(const checker_t *c) {
     const zr_manifest_t *m = c->manifest;
     ZR_TRY(check_head(c));
+    ZR_TRY(check_arrays(c));
     for (size_t i = 0; i < m->n_units; i++)
         ZR_TRY(check_name(c, "units", i, m->units[i]));
     for (size_t i = 0; i < m->n_tensors; i++)
@@ -287,7 +321,8 @@ static zr_status_t check_files_apart(const checker_t *c, const size_t *order) {
     for (size_t i = 1; i < c->manifest->n_extents; i++) {
         const zr_manifest_extent_t *a = &c->manifest->extents[order[i - 1]];
         const zr_manifest_extent_t *b = &c->manifest->extents[order[i]];
-        if (a->file == b->file && a->offset_bytes + zr_manifest_extent_bytes(a) > b->offset_bytes)
+        if (a->file == b->file &&
+            a->offset_bytes + zr_manifest_extent_bytes(c->manifest, a) > b->offset_bytes)
             return refuse(c, "extents[%zu] and extents[%zu] share bytes of %s", order[i - 1],
                           order[i], c->manifest->files[b->file].data);
     }
@@ -306,7 +341,7 @@ static zr_status_t check_chunks(const checker_t *c, const size_t *order) {
             if (e->first_chunk != chunk)
                 return refuse(c, "extents[%zu].first_chunk is %zu; the next chunk of %s is %zu",
                               order[next], e->first_chunk, f->sums, chunk);
-            chunk += zr_manifest_chunks(zr_manifest_extent_bytes(e), f->chunk_bytes);
+            chunk += zr_manifest_chunks(zr_manifest_extent_bytes(c->manifest, e), f->chunk_bytes);
         }
         if (chunk != f->n_chunks)
             return refuse(c, "files[%zu].n_chunks is %zu, and its extents have %zu", file,

@@ -38,6 +38,12 @@ static const zr_manifest_field_t extent_fields[] = {
     {"xxh3", ZR_MANIFEST_SUM, OF_EXTENT(xxh3)},
 };
 
+#define OF_ARRAY(member) offsetof(zr_manifest_array_t, member)
+static const zr_manifest_field_t array_fields[] = {
+    {"name", ZR_MANIFEST_TEXT, OF_ARRAY(name)},
+    {"encoding", ZR_MANIFEST_ENCODING, OF_ARRAY(encoding)},
+};
+
 #define OF_MANIFEST(member) offsetof(zr_manifest_t, member)
 #define LIST(list, type)                                                                           \
 #list "s", list##_fields, sizeof(list##_fields) / sizeof(list##_fields[0]), sizeof(type),      \
@@ -49,6 +55,8 @@ const zr_manifest_list_t zr_manifest_lists[ZR_N_MANIFEST_LISTS] = {
     {LIST(file, zr_manifest_file_t)},
     {LIST(extent, zr_manifest_extent_t)},
 };
+
+const zr_manifest_list_t zr_manifest_arrays = {LIST(array, zr_manifest_array_t)};
 
 const zr_manifest_field_t zr_manifest_numbers[ZR_N_MANIFEST_NUMBERS] = {
     {"step", ZR_MANIFEST_COUNT, OF_MANIFEST(step)},

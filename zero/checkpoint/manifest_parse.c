@@ -162,6 +162,18 @@ static zr_status_t read_dtype(const parser_t *p, const char *name, const json_t 
                                  name, show(text).text);
 }
 
+static zr_status_t read_encoding(const parser_t *p, const char *name, const json_t *value,
+                                 const zr_encoding_t **encoding_p) {
+    const char *text = json_string_value(value);
+    if (text == NULL)
+        return refuse_type(p, name, value, "the name of an encoding");
+    *encoding_p = zr_encoding_find(text);
+    if (*encoding_p == NULL)
+        return refuse(p, "%s%s is \"%s\", which is no encoding that this library knows", p->object,
+                      name, show(text).text);
+    return ZR_OK;
+}
+
 static zr_status_t read_sum(const parser_t *p, const char *name, const json_t *value,
                             uint64_t *sum_p) {
     const char *text = json_string_value(value);
@@ -221,6 +233,8 @@ static zr_status_t read_value(const parser_t *p, const zr_manifest_field_t *fiel
         return read_text(p, field->name, value, place);
     case ZR_MANIFEST_FILE:
         return read_file_name(p, field->name, value, place);
+    case ZR_MANIFEST_ENCODING:
+        return read_encoding(p, field->name, value, place);
     case ZR_MANIFEST_SHAPE:
         return read_shape(p, field->name, value, place);
     }
@@ -312,9 +326,9 @@ static zr_status_t check_format(const parser_t *p, const json_t *root) {
 }
 
 static zr_status_t check_top_keys(const parser_t *p, json_t *root) {
-    const char *names[5 + ZR_N_MANIFEST_NUMBERS + ZR_N_MANIFEST_LISTS] = {
-        "format", "version", "library", "trainer", "xxh3"};
-    size_t n = 5;
+    const char *names[7 + ZR_N_MANIFEST_NUMBERS + ZR_N_MANIFEST_LISTS] = {
+        "format", "version", "library", "trainer", "xxh3", ZR_MANIFEST_OPTIMIZER, "arrays"};
+    size_t n = 7;
     for (size_t i = 0; i < ZR_N_MANIFEST_NUMBERS; i++)
         names[n++] = zr_manifest_numbers[i].name;
     for (size_t i = 0; i < ZR_N_MANIFEST_LISTS; i++)
@@ -333,11 +347,25 @@ static zr_status_t read_trainer(const parser_t *p, const json_t *root, zr_manife
     return manifest->trainer_json != NULL ? ZR_OK : no_memory(p);
 }
 
+/* It stands there of any but AdamW. */
+static zr_status_t read_optimizer(parser_t *p, const json_t *root, zr_manifest_t *manifest) {
+    const json_t *optimizer = json_object_get(root, ZR_MANIFEST_OPTIMIZER);
+    bool has_arrays = json_object_get(root, zr_manifest_arrays.name) != NULL;
+    if (optimizer == NULL && !has_arrays)
+        return ZR_OK;
+    if (optimizer == NULL || !has_arrays)
+        return refuse(p, "%s is missing",
+                      optimizer == NULL ? ZR_MANIFEST_OPTIMIZER : zr_manifest_arrays.name);
+    ZR_TRY(read_text(p, ZR_MANIFEST_OPTIMIZER, optimizer, &manifest->optimizer));
+    return read_list(p, root, &zr_manifest_arrays, manifest);
+}
+
 static zr_status_t read_all(parser_t *p, json_t *root, zr_manifest_t *manifest) {
     ZR_TRY(check_top_keys(p, root));
     ZR_TRY(read_fields(p, root, zr_manifest_numbers, ZR_N_MANIFEST_NUMBERS, manifest));
     for (size_t i = 0; i < ZR_N_MANIFEST_LISTS; i++)
         ZR_TRY(read_list(p, root, &zr_manifest_lists[i], manifest));
+    ZR_TRY(read_optimizer(p, root, manifest));
     return read_trainer(p, root, manifest);
 }
 

@@ -81,6 +81,8 @@ static json_t *print_value(const void *place, zr_manifest_type_t type) {
         return json_string(*(const char *const *)place);
     case ZR_MANIFEST_FILE:
         return json_string(place);
+    case ZR_MANIFEST_ENCODING:
+        return json_string((*(const zr_encoding_t *const *)place)->name);
     case ZR_MANIFEST_SHAPE:
         return print_shape(place);
     }
@@ -122,6 +124,10 @@ static bool put_all(json_t *root, const zr_manifest_t *manifest, json_t *trainer
     for (size_t i = 0; i < ZR_N_MANIFEST_LISTS; i++)
         if (!put_list(root, manifest, &zr_manifest_lists[i]))
             return false;
+    if (manifest->optimizer != NULL &&
+        (json_object_set_new(root, ZR_MANIFEST_OPTIMIZER, json_string(manifest->optimizer)) != 0 ||
+         !put_list(root, manifest, &zr_manifest_arrays)))
+        return false;
     failed = json_object_set(root, "trainer", trainer);
     failed |= json_object_set_new(root, "xxh3", json_string("0000000000000000"));
     return failed == 0;

@@ -65,7 +65,7 @@ zr_status_t zr_reader_open_files(zr_checkpoint_reader_t *reader, size_t file,
 size_t zr_reader_chunk_bytes(const zr_manifest_t *manifest, size_t extent, size_t chunk) {
     const zr_manifest_extent_t *e = &manifest->extents[extent];
     size_t chunk_bytes = manifest->files[e->file].chunk_bytes;
-    uint64_t left = zr_manifest_extent_bytes(e) - (uint64_t)chunk * chunk_bytes;
+    uint64_t left = zr_manifest_extent_bytes(manifest, e) - (uint64_t)chunk * chunk_bytes;
     return left < chunk_bytes ? (size_t)left : chunk_bytes;
 }
 
@@ -105,7 +105,7 @@ zr_status_t zr_reader_load_sums(zr_checkpoint_reader_t *reader, size_t extent,
         }
     zr_reader_sums_t *entry =
         least_used(reader->extents, ZR_READER_EXTENTS, sizeof(reader->extents[0]));
-    size_t n_chunks = (size_t)zr_manifest_chunks(zr_manifest_extent_bytes(e),
+    size_t n_chunks = (size_t)zr_manifest_chunks(zr_manifest_extent_bytes(manifest, e),
                                                  manifest->files[e->file].chunk_bytes);
     entry->used = 0;
     free(entry->sums);
@@ -173,36 +173,29 @@ static zr_status_t keep_chunk(zr_checkpoint_reader_t *reader, size_t extent, siz
     return ZR_OK;
 }
 
-static void convert(zr_dtype_t dtype, const void *from, size_t n_elems, float *values) {
-    const zr_bf16_t *halves = from;
-    if (dtype == ZR_DTYPE_F32) {
-        memcpy(values, from, n_elems * sizeof(*values));
-        return;
-    }
-    for (size_t i = 0; i < n_elems; i++)
-        values[i] = zr_bf16_to_f32(halves[i]);
-}
-
-/* Elements that lie behind each other in an extent, from a byte of it on. */
-static zr_status_t read_run(zr_checkpoint_reader_t *reader, size_t extent, uint64_t offset,
-                            size_t n_elems, float *values) {
+/* Elements that lie behind each other in an extent, from a byte of it on, where a block begins.
+ * Chunks end with blocks. */
+static zr_status_t read_run(zr_checkpoint_reader_t *reader, size_t extent,
+                            const zr_encoding_t *encoding, uint64_t offset, size_t n_elems,
+                            float *values) {
     const zr_manifest_t *manifest = &reader->checkpoint->found.manifest;
     const zr_manifest_extent_t *e = &manifest->extents[extent];
-    size_t chunk_bytes = manifest->files[e->file].chunk_bytes, elem = zr_dtype_size(e->dtype);
+    size_t chunk_bytes = manifest->files[e->file].chunk_bytes;
     while (n_elems > 0) {
         size_t chunk = (size_t)(offset / chunk_bytes), begin = (size_t)(offset % chunk_bytes);
         size_t in_chunk = zr_reader_chunk_bytes(manifest, extent, chunk);
-        size_t n = (in_chunk - begin) / elem < n_elems ? (in_chunk - begin) / elem : n_elems;
+        size_t left = zr_encoding_elems(encoding, in_chunk - begin);
+        size_t n = left < n_elems ? left : n_elems;
         const void *bytes = NULL;
-        if (n * elem == in_chunk && e->dtype == ZR_DTYPE_F32) {
+        if (zr_encoding_bytes(encoding, n) == in_chunk && encoding == &zr_encoding_fp32) {
             ZR_TRY(read_chunk(reader, extent, chunk, values));
         } else {
             ZR_TRY(keep_chunk(reader, extent, chunk, &bytes));
-            convert(e->dtype, (const char *)bytes + begin, n, values);
+            encoding->decode((const char *)bytes + begin, n, values);
         }
         values += n;
         n_elems -= n;
-        offset += n * elem;
+        offset += zr_encoding_bytes(encoding, n);
     }
     return ZR_OK;
 }
@@ -229,23 +222,27 @@ static size_t find_extent(const zr_checkpoint_t *checkpoint, size_t unit, bool f
 }
 
 /* Where an element of an array is, in bytes of its extent, and how many lie behind it. */
-static uint64_t locate(const zr_manifest_extent_t *e, size_t array, size_t elem, size_t *n_elems) {
+static uint64_t locate(const zr_manifest_t *m, const zr_manifest_extent_t *e, size_t array,
+                       size_t elem, size_t *n_elems) {
     size_t begin = elem - elem % e->group_elems, left = e->n_elems - begin;
     size_t in_group = left < e->group_elems ? left : e->group_elems;
     *n_elems = in_group - (elem - begin);
-    return ((uint64_t)begin * (uint64_t)e->n_arrays + array * in_group + (elem - begin)) *
-           zr_dtype_size(e->dtype);
+    uint64_t group_bytes = zr_manifest_array_offset(m, e, (size_t)e->n_arrays, e->group_elems);
+    return begin / e->group_elems * group_bytes + zr_manifest_array_offset(m, e, array, in_group) +
+           zr_encoding_bytes(zr_manifest_encoding(m, e, array), elem - begin);
 }
 
 static zr_status_t read_row(zr_checkpoint_reader_t *reader, const zr_manifest_tensor_t *tensor,
                             size_t array, size_t at, size_t n_elems, float *values) {
     const zr_checkpoint_t *checkpoint = reader->checkpoint;
+    const zr_manifest_t *manifest = &checkpoint->found.manifest;
     while (n_elems > 0) {
         size_t extent = find_extent(checkpoint, tensor->unit, tensor->tensor.frozen, at), n = 0;
-        const zr_manifest_extent_t *e = &checkpoint->found.manifest.extents[extent];
-        uint64_t offset = locate(e, array, at - e->first, &n);
+        const zr_manifest_extent_t *e = &manifest->extents[extent];
+        uint64_t offset = locate(manifest, e, array, at - e->first, &n);
         n = n < n_elems ? n : n_elems;
-        ZR_TRY(read_run(reader, extent, offset, n, values));
+        ZR_TRY(
+            read_run(reader, extent, zr_manifest_encoding(manifest, e, array), offset, n, values));
         values += n;
         at += n;
         n_elems -= n;
@@ -253,26 +250,25 @@ static zr_status_t read_row(zr_checkpoint_reader_t *reader, const zr_manifest_te
     return ZR_OK;
 }
 
-zr_status_t zr_checkpoint_read(zr_checkpoint_reader_t *reader, size_t tensor,
-                               zr_checkpoint_array_t array, size_t first, size_t n_elems,
-                               float *values) {
+zr_status_t zr_checkpoint_read(zr_checkpoint_reader_t *reader, size_t tensor, size_t array,
+                               size_t first, size_t n_elems, float *values) {
     if (reader == NULL || (values == NULL && n_elems > 0))
         return zr_fail(reader != NULL ? &reader->log : NULL, ZR_ERR_ARGUMENT,
                        "reading a checkpoint needs a reader and a place for values");
     const zr_manifest_t *manifest = &reader->checkpoint->found.manifest;
-    if (tensor >= manifest->n_tensors || (unsigned)array >= ZR_N_CHECKPOINT_ARRAYS)
+    if (tensor >= manifest->n_tensors || array >= zr_manifest_n_arrays(manifest))
         return zr_fail(&reader->log, ZR_ERR_ARGUMENT,
-                       "%s has %s of up to %d arrays; there is no array %d of number %zu",
+                       "%s has %s of up to %zu arrays; there is no array %zu of number %zu",
                        reader->checkpoint->found.path,
-                       zr_count_text(manifest->n_tensors, "tensor").text, ZR_N_CHECKPOINT_ARRAYS,
-                       (int)array, tensor);
+                       zr_count_text(manifest->n_tensors, "tensor").text,
+                       zr_manifest_n_arrays(manifest), array, tensor);
     const zr_manifest_tensor_t *t = &manifest->tensors[tensor];
     if (first > t->tensor.n_elems || n_elems > t->tensor.n_elems - first)
         return zr_fail(&reader->log, ZR_ERR_ARGUMENT,
                        "\"%.200s\" has %s; %zu from %zu on were asked for", t->tensor.name,
                        zr_count_text(t->tensor.n_elems, "element").text, n_elems, first);
     if (array == ZR_CHECKPOINT_VALUE || t->tensor.has_moments)
-        return read_row(reader, t, (size_t)array, t->offset_elems + first, n_elems, values);
+        return read_row(reader, t, array, t->offset_elems + first, n_elems, values);
     if (n_elems > 0)
         memset(values, 0, n_elems * sizeof(*values));
     return ZR_OK;

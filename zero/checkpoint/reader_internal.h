@@ -38,9 +38,10 @@ typedef struct zr_reader_chunk {
     size_t capacity;
 } zr_reader_chunk_t;
 
-/* Four chunks of each array: a piece of an array may end in one group or extent and go on in
- * another, within chunks in both, and pieces of the other arrays come before it is read on. */
-#define ZR_READER_CHUNKS (4 * ZR_N_CHECKPOINT_ARRAYS)
+/* Four chunks of each of up to four arrays: a piece of an array may end in one group or extent and
+ * go on in another, within chunks in both, and pieces of the other arrays come before it is read
+ * on. */
+#define ZR_READER_CHUNKS ((size_t)16)
 #define ZR_READER_EXTENTS 4
 #define ZR_READER_FILES 4
 

@@ -39,10 +39,12 @@ static void note_change(const zr_runtime_t *runtime, const zr_param_t *param,
                         const zr_checkpoint_tensor_t *tensor) {
     if (tensor->frozen && !param->layout.frozen)
         zr_log_write(&runtime->log, ZR_LOG_INFO,
-                     "\"%s\" was frozen and no longer is: m and v begin at 0", param->name);
+                     "\"%s\" was frozen and no longer is: its optimizer state begins at 0",
+                     param->name);
     else if (!tensor->frozen && param->layout.frozen)
         zr_log_write(&runtime->log, ZR_LOG_INFO,
-                     "\"%s\" was trained and is frozen now: m and v are dropped", param->name);
+                     "\"%s\" was trained and is frozen now: its optimizer state is dropped",
+                     param->name);
 }
 
 static zr_status_t find_tensor(const zr_runtime_t *runtime, zr_param_t *param, bool *is_taken) {
@@ -84,6 +86,42 @@ static zr_status_t find_tensors(zr_runtime_t *runtime, const zr_checkpoint_info_
     return status;
 }
 
+/* ---- the optimizer --------------------------------------------------------------------------- */
+
+/* A tensor with more than its master. */
+static bool has_state(const zr_checkpoint_t *checkpoint, size_t n_tensors) {
+    for (size_t i = 0; i < n_tensors; i++)
+        if (zr_checkpoint_tensor(checkpoint, i)->has_moments)
+            return true;
+    return false;
+}
+
+static bool has_arrays(const zr_checkpoint_t *checkpoint, const zr_update_rule_t *rule,
+                       size_t n_arrays) {
+    for (size_t i = 0; i < rule->n_arrays && n_arrays == rule->n_arrays; i++)
+        if (strcmp(zr_checkpoint_array_name(checkpoint, i), rule->arrays[i].name) != 0)
+            return false;
+    return n_arrays == rule->n_arrays;
+}
+
+/* What another optimizer has gathered says nothing to this one. */
+static zr_status_t check_optimizer(const zr_runtime_t *runtime, const zr_checkpoint_info_t *info) {
+    const zr_optimizer_type_t *optimizer = zr_config_optimizer(&runtime->config);
+    if (!has_state(runtime->restore, info->n_tensors))
+        return ZR_OK;
+    if (strcmp(info->optimizer, optimizer->name) != 0)
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "checkpoint %s has the state of optimizer \"%s\", and this run's is \"%s\": "
+                       "go on with optimizer.type \"%s\" (--optimizer)",
+                       info->path, info->optimizer, optimizer->name, info->optimizer);
+    if (!has_arrays(runtime->restore, &optimizer->rule, info->n_arrays))
+        return zr_fail(&runtime->log, ZR_ERR_ARGUMENT,
+                       "checkpoint %s has the state of an optimizer \"%s\" with other arrays than "
+                       "this run's",
+                       info->path, info->optimizer);
+    return ZR_OK;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 zr_status_t zr_restore_begin(zr_runtime_t *runtime) {
@@ -96,16 +134,17 @@ zr_status_t zr_restore_begin(zr_runtime_t *runtime) {
     }
     zr_checkpoint_info(runtime->restore, &info);
     ZR_TRY(find_tensors(runtime, &info));
+    ZR_TRY(check_optimizer(runtime, &info));
     ZR_TRY(zr_checkpoint_reader_create(runtime->restore, &runtime->log, &runtime->restore_reader));
     runtime->n_steps = info.step;
     runtime->n_updates = info.n_updates;
     return ZR_OK;
 }
 
-zr_status_t zr_restore_values(const zr_param_t *param, int array, size_t first, size_t n_elems,
+zr_status_t zr_restore_values(const zr_param_t *param, size_t array, size_t first, size_t n_elems,
                               float *values) {
-    return zr_checkpoint_read(param->unit->runtime->restore_reader, param->tensor,
-                              (zr_checkpoint_array_t)array, first, n_elems, values);
+    return zr_checkpoint_read(param->unit->runtime->restore_reader, param->tensor, array, first,
+                              n_elems, values);
 }
 
 void zr_restore_end(zr_runtime_t *runtime) {

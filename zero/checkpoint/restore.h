@@ -10,8 +10,8 @@
 /** Find the tensor of each parameter, and take the counters. Where nothing is restored it, and
  * zr_restore_end, do nothing. */
 ZR_NODISCARD zr_status_t zr_restore_begin(zr_runtime_t *runtime);
-/** Elements of a parameter: its value, m or v (zr_checkpoint_array_t). */
-ZR_NODISCARD zr_status_t zr_restore_values(const zr_param_t *param, int array, size_t first,
+/** Elements of one of a parameter's arrays; of the first: its value. */
+ZR_NODISCARD zr_status_t zr_restore_values(const zr_param_t *param, size_t array, size_t first,
                                            size_t n_elems, float *values);
 void zr_restore_end(zr_runtime_t *runtime);
 

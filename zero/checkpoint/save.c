@@ -143,7 +143,7 @@ static void list_extents_of(const zr_saving_t *saving, int rank, zr_manifest_t *
                                    .offset_bytes = row[0],
                                    .first_chunk = first_chunk,
                                    .xxh3 = row[1]};
-        first_chunk += (zr_slice_bytes(&slice) + chunk - 1) / chunk;
+        first_chunk += (slice.n_bytes + chunk - 1) / chunk;
     }
 }
 
@@ -163,6 +163,29 @@ static void list_files(const zr_saving_t *saving, zr_manifest_t *manifest) {
     }
 }
 
+/* AdamW needs no words: its checkpoints are as they were when there was nothing else. */
+static bool is_usual(const zr_optimizer_type_t *optimizer) {
+    return optimizer == &zr_adamw;
+}
+
+static zr_status_t list_arrays(const zr_saving_t *saving, zr_manifest_t *manifest) {
+    const zr_optimizer_type_t *optimizer = zr_config_optimizer(&saving->runtime->config);
+    if (is_usual(optimizer))
+        return ZR_OK;
+    manifest->optimizer = strdup(optimizer->name);
+    manifest->arrays = calloc(optimizer->rule.n_arrays, sizeof(*manifest->arrays));
+    if (manifest->optimizer == NULL || manifest->arrays == NULL)
+        return out_of_memory(saving);
+    for (size_t i = 0; i < optimizer->rule.n_arrays; i++) {
+        const zr_state_array_t *array = &optimizer->rule.arrays[i];
+        manifest->arrays[i] = (zr_manifest_array_t){strdup(array->name), array->encoding};
+        if (manifest->arrays[i].name == NULL)
+            return out_of_memory(saving);
+        manifest->n_arrays++;
+    }
+    return ZR_OK;
+}
+
 static zr_status_t fill_manifest(const zr_saving_t *saving, zr_manifest_t *manifest) {
     const zr_runtime_t *runtime = saving->runtime;
     size_t n_ranks = (size_t)runtime->n_ranks, n_rows = runtime->n_units * N_FLATS;
@@ -176,6 +199,7 @@ static zr_status_t fill_manifest(const zr_saving_t *saving, zr_manifest_t *manif
         return out_of_memory(saving);
     ZR_TRY(list_units(saving, manifest));
     ZR_TRY(list_tensors(saving, manifest));
+    ZR_TRY(list_arrays(saving, manifest));
     list_files(saving, manifest);
     return ZR_OK;
 }

@@ -14,12 +14,9 @@ typedef struct zr_slice {
     size_t n_elems;
     size_t group_elems;
     int n_arrays;
-    zr_dtype_t dtype;
+    zr_dtype_t dtype; /* of the first */
+    uint64_t n_bytes; /* of all arrays */
 } zr_slice_t;
-
-static inline uint64_t zr_slice_bytes(const zr_slice_t *slice) {
-    return (uint64_t)slice->n_elems * (uint64_t)slice->n_arrays * zr_dtype_size(slice->dtype);
-}
 
 /* Who saves what: a function of the layout, the same on every rank. */
 typedef struct zr_slices {

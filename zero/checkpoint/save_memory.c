@@ -23,7 +23,7 @@ static size_t resident_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *
     const zr_placement_t *placement = &unit->runtime->state.placement;
     size_t n_bytes = 0;
     if (kind == FLAT_FROZEN)
-        return unit->data[kind].tier == ZR_TIER_NVME ? 0 : zr_save_aligned(zr_slice_bytes(slice));
+        return unit->data[kind].tier == ZR_TIER_NVME ? 0 : zr_save_aligned(slice->n_bytes);
     for (size_t i = placement->first_piece[unit->index];
          i < placement->first_piece[unit->index + 1]; i++)
         if (placement->pieces[i].tier != ZR_TIER_NVME)
@@ -34,7 +34,7 @@ static size_t resident_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *
 /* Frozen parameters on NVMe, which are looked at. */
 static size_t looked_at_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *slice) {
     bool is_looked_at = kind == FLAT_FROZEN && unit->data[kind].tier == ZR_TIER_NVME;
-    return is_looked_at ? zr_slice_bytes(slice) : 0;
+    return is_looked_at ? slice->n_bytes : 0;
 }
 
 /* What is on a device that the CPU cannot look into. */
@@ -44,7 +44,7 @@ static size_t device_bytes(const zr_unit_t *unit, int kind, const zr_slice_t *sl
         return 0;
     if (kind == FLAT_TRAINABLE)
         return runtime->state.placement.tensor_bytes[unit->index][ZR_TIER_DEVICE];
-    return unit->data[kind].tier == ZR_TIER_DEVICE ? zr_slice_bytes(slice) : 0;
+    return unit->data[kind].tier == ZR_TIER_DEVICE ? slice->n_bytes : 0;
 }
 
 /* What a rank saves of all rows together, and of the largest. Pieces of its own stand for those of

@@ -17,10 +17,11 @@ static bool is_whole(const zr_unit_t *unit, int kind) {
     return zr_rt_keeps_full(unit, kind);
 }
 
-static size_t elem_bytes(const zr_unit_t *unit, int kind) {
+static size_t row_bytes(const zr_unit_t *unit, int kind) {
+    size_t n_elems = unit->flat[kind].padded_elems;
     if (kind == FLAT_TRAINABLE)
-        return ZR_STATE_BYTES_PER_ELEM;
-    return zr_dtype_size(unit->runtime->config.dtype);
+        return zr_state_bytes(unit->runtime->state.rule, n_elems);
+    return zr_rt_bytes(unit->runtime, n_elems);
 }
 
 /* How many ranks, one behind the other, save a row together. */
@@ -40,10 +41,9 @@ static void choose_owners(const zr_runtime_t *runtime, uint64_t *loads, int *own
     for (size_t i = 0; i < runtime->n_units * N_FLATS; i++) {
         const zr_unit_t *unit = runtime->units[i / N_FLATS];
         int kind = (int)(i % N_FLATS), n_together = n_savers(unit, kind);
-        size_t row_bytes = unit->flat[kind].padded_elems * elem_bytes(unit, kind);
         owners[i] = least_loaded(loads, runtime->n_ranks, n_together);
         for (int rank = owners[i]; rank < owners[i] + n_together; rank++)
-            loads[rank] += row_bytes / (size_t)n_together;
+            loads[rank] += row_bytes(unit, kind) / (size_t)n_together;
     }
 }
 
@@ -59,8 +59,8 @@ static size_t chunk_bytes(const zr_runtime_t *runtime) {
     size_t chunk = zr_nvme_common_chunk(MOST_CHUNK_BYTES, runtime->config.nvme.request_bytes);
     for (size_t i = 0; i < placement->n_tensors; i++)
         if (placement->first_piece[i + 1] - placement->first_piece[i] > 1)
-            chunk = zr_nvme_common_chunk(chunk,
-                                         group_elems(runtime->units[i]) * ZR_STATE_BYTES_PER_ELEM);
+            chunk = zr_nvme_common_chunk(
+                chunk, zr_state_bytes(runtime->state.rule, group_elems(runtime->units[i])));
     return chunk;
 }
 
@@ -99,11 +99,14 @@ bool zr_slices_find(const zr_slices_t *slices, const zr_unit_t *unit, int kind, 
     slice.group_elems = slice.n_elems;
     if (kind == FLAT_TRAINABLE) {
         slice.group_elems = group_elems(unit);
-        slice.n_arrays = ZR_N_CHECKPOINT_ARRAYS;
+        slice.n_arrays = (int)unit->runtime->state.rule->n_arrays;
         slice.dtype = ZR_DTYPE_F32;
+        slice.n_bytes = zr_state_bytes(unit->runtime->state.rule, slice.n_elems);
     } else if (unit->data[kind].tier == ZR_TIER_NVME) {
         slice.dtype = ZR_DTYPE_F32; /* as it is looked at there */
     }
+    if (kind == FLAT_FROZEN)
+        slice.n_bytes = zr_encoding_bytes(zr_encoding_of(slice.dtype), slice.n_elems);
     *slice_p = slice;
     return true;
 }

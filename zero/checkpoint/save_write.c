@@ -235,7 +235,7 @@ static zr_status_t put_slice(zr_save_writer_t *save, size_t extent, zr_unit_t *u
         return put_state(save, extent, unit);
     if (data->tier == ZR_TIER_NVME)
         return put_looked_at(save, extent, unit, slice);
-    return put_resident(save, extent, 0, zr_slice_bytes(slice), data->own, data->tier);
+    return put_resident(save, extent, 0, slice->n_bytes, data->own, data->tier);
 }
 
 /* ---- the store ------------------------------------------------------------------------------- */
@@ -267,7 +267,7 @@ static size_t list_extents(const zr_save_writer_t *save, zr_store_extent_t *exte
         if (zr_slices_find(save->slices, unit, (int)(i % N_FLATS), runtime->rank, &slice))
             extents[n++] = (zr_store_extent_t){
                 .name = i % N_FLATS == FLAT_FROZEN ? unit->params_tensor : unit->state_tensor,
-                .size_bytes = zr_slice_bytes(&slice)};
+                .size_bytes = slice.n_bytes};
     }
     return n;
 }

@@ -42,7 +42,7 @@ static zr_status_t tell_damaged(const verifier_t *v, size_t extent, size_t n_chu
 /* An extent that cannot be read is left at the first error. */
 static zr_status_t verify_extent(verifier_t *v, size_t extent) {
     const zr_manifest_extent_t *e = &v->manifest->extents[extent];
-    size_t n_chunks = (size_t)zr_manifest_chunks(zr_manifest_extent_bytes(e),
+    size_t n_chunks = (size_t)zr_manifest_chunks(zr_manifest_extent_bytes(v->manifest, e),
                                                  v->manifest->files[e->file].chunk_bytes);
     size_t n_damaged = 0, first = 0;
     const uint64_t *sums = NULL;

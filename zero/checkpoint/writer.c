@@ -243,7 +243,7 @@ static zr_status_t write_extent(zr_checkpoint_writer_t *writer, const zr_param_d
                                    .first_chunk = m->files[0].n_chunks};
     if (n_elems == 0)
         return ZR_OK;
-    size_t n_chunks = (size_t)zr_manifest_chunks(zr_manifest_extent_bytes(&extent), CHUNK_BYTES);
+    size_t n_chunks = (size_t)zr_manifest_chunks(zr_manifest_extent_bytes(m, &extent), CHUNK_BYTES);
     uint64_t *sums = malloc(8 * n_chunks);
     if (sums == NULL)
         return no_memory(writer);

@@ -52,6 +52,24 @@ zr_config_t zr_config_default(void) {
     };
 }
 
+/* ---- optimizers ----------------------------------------------------------- */
+
+const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config) {
+    return config->optimizer != NULL ? config->optimizer : &zr_adamw;
+}
+
+double zr_config_hyper(const zr_config_t *config, size_t index) {
+    const double of_adamw[] = {config->adamw.beta1, config->adamw.beta2, config->adamw.epsilon};
+    return zr_config_optimizer(config) == &zr_adamw ? of_adamw[index] : config->hyper[index];
+}
+
+void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *optimizer) {
+    config->optimizer = optimizer;
+    const zr_update_rule_t *rule = &zr_config_optimizer(config)->rule;
+    for (size_t i = 0; i < rule->n_hypers; i++)
+        config->hyper[i] = rule->hypers[i].usual;
+}
+
 /* ---- fields --------------------------------------------------------------- */
 
 /** The first error of several. */

@@ -102,7 +102,7 @@ static void check_all(void) {
         assert_int_equal(zr_checkpoint_read(reader, i, ZR_CHECKPOINT_VALUE, 0, n, values), ZR_OK);
         for (size_t k = 0; k < n; k++)
             assert_true(values[k] == (i == 4 ? 0.0f : (float)(i + 1) * (float)k));
-        assert_int_equal(zr_checkpoint_read(reader, i, ZR_CHECKPOINT_V, 0, n, values), ZR_OK);
+        assert_int_equal(zr_checkpoint_read(reader, i, 2, 0, n, values), ZR_OK);
         assert_true(n == 0 || values[n / 2] == 0.0f);
         free(values);
     }

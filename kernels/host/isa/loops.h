@@ -1,0 +1,47 @@
+/*
+ * What files have in common that are compiled once per instruction set, with ZR_HOST_ISA its name:
+ * elements of either dtype as fp32, and the loops of updates for any mix of dtypes.
+ */
+#ifndef ZR_KERNELS_HOST_ISA_LOOPS_H
+#define ZR_KERNELS_HOST_ISA_LOOPS_H
+
+#include "kernels/update.h"
+
+#define ZR_INLINE static inline __attribute__((always_inline))
+
+#define ZR_CONCAT_(a, b) a##b
+#define ZR_CONCAT(a, b) ZR_CONCAT_(a, b)
+
+ZR_INLINE float load(const void *x, zr_dtype_t dtype, size_t i) {
+    return dtype == ZR_DTYPE_F32 ? ((const float *)x)[i]
+                                 : zr_bf16_to_f32(((const zr_bf16_t *)x)[i]);
+}
+
+ZR_INLINE void store(void *x, zr_dtype_t dtype, size_t i, float value) {
+    if (dtype == ZR_DTYPE_F32)
+        ((float *)x)[i] = value;
+    else
+        ((zr_bf16_t *)x)[i] = zr_bf16_from_f32(value);
+}
+
+/**
+ * Define zr_host_<name>_<ISA>, which a rule's `loops` has. loop(update, factors, grad_dtype,
+ * param_dtype) is ZR_INLINE and written once: inlined with constant dtypes, each mix of them
+ * becomes a loop that vectorises.
+ */
+#define ZR_HOST_UPDATE(name, loop)                                                                 \
+    void ZR_CONCAT(zr_host_##name##_, ZR_HOST_ISA)(const zr_update_t *update,                      \
+                                                   const void *factors);                           \
+    void ZR_CONCAT(zr_host_##name##_, ZR_HOST_ISA)(const zr_update_t *update,                      \
+                                                   const void *factors) {                          \
+        if (update->grad_dtype == ZR_DTYPE_F32 && update->param_dtype == ZR_DTYPE_F32)             \
+            loop(update, factors, ZR_DTYPE_F32, ZR_DTYPE_F32);                                     \
+        else if (update->grad_dtype == ZR_DTYPE_F32)                                               \
+            loop(update, factors, ZR_DTYPE_F32, ZR_DTYPE_BF16);                                    \
+        else if (update->param_dtype == ZR_DTYPE_F32)                                              \
+            loop(update, factors, ZR_DTYPE_BF16, ZR_DTYPE_F32);                                    \
+        else                                                                                       \
+            loop(update, factors, ZR_DTYPE_BF16, ZR_DTYPE_BF16);                                   \
+    }
+
+#endif

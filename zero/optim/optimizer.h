@@ -1,0 +1,34 @@
+/*
+ * Optimizers. One is a description: names, and a rule (kernels/update.h) with the arrays of its
+ * state, its hyperparameters, its kernels and what they cost. Sharding, placement, offload,
+ * checkpoints, plans and configurations read it, so that an optimizer of a user's own is a struct
+ * like these, that zr_config_set_optimizer is given.
+ */
+#ifndef ZR_ZERO_OPTIM_OPTIMIZER_H
+#define ZR_ZERO_OPTIM_OPTIMIZER_H
+
+#include "kernels/update.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct zr_optimizer_type {
+    const char *name;  /* in configurations (optimizer.type, --optimizer; compared without case) and
+                          checkpoints; static, as all here */
+    const char *alias; /* another name in configurations, or NULL */
+    zr_update_rule_t rule;
+} zr_optimizer_type_t;
+
+/** Loshchilov and Hutter 2019: decoupled weight decay. Its state is master, m and v. */
+extern const zr_optimizer_type_t zr_adamw;
+
+/** The one of the library that has this name; NULL: none has. */
+const zr_optimizer_type_t *zr_optimizer_find(const char *name);
+/** [*n_p] all of the library. */
+const zr_optimizer_type_t *const *zr_optimizers(size_t *n_p);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
