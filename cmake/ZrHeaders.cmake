@@ -8,6 +8,7 @@ set(ZR_PUBLIC_HEADERS
     zero/runtime.h
     zero/hardware_json.h
     zero/options.h
+    zero/optim/optimizer.h
     zero/plan/run_largest.h
     zero/plan/run_plan.h
     zero/plan/run_search.h
@@ -26,9 +27,11 @@ set(ZR_PUBLIC_HEADERS
     allocator/snapshot.h
     kernels/device.h
     kernels/dtype.h
+    kernels/encoding.h
     kernels/kernels.h
     kernels/own_kernel.h
     kernels/simulation.h
+    kernels/update.h
     kernels/base/hardware.h
     kernels/base/log.h
     kernels/base/status.h

@@ -56,6 +56,7 @@ typedef struct zr_sim_span {
     zr_sim_part_t part;
     const char *name; /* of the kernel, collective or direction; static */
     double begin, end;
+    bool is_update; /* of an optimizer (ZR_RATE_UPDATE) */
 } zr_sim_span_t;
 typedef void (*zr_sim_span_fn)(void *context, const zr_sim_span_t *span);
 
@@ -72,6 +73,8 @@ void zr_sim_clock_observe(zr_sim_clock_t *clock, zr_sim_span_fn observer, void *
  */
 double zr_sim_clock_work(zr_sim_clock_t *clock, zr_sim_part_t part, const char *name,
                          double earliest, double seconds);
+/** Whether the work that follows is an optimizer's, for those who are told of it. */
+void zr_sim_clock_tell_update(zr_sim_clock_t *clock, bool is_update);
 /** The rank's thread has to wait until then; a time that has passed is fine. */
 void zr_sim_clock_wait(zr_sim_clock_t *clock, double until);
 /** The rank's thread is busy for so long. */

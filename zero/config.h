@@ -42,6 +42,13 @@ typedef struct zr_schedule {
     double cos_min_ratio;    /* WARMUP_COSINE: of adamw.lr, at the end */
 } zr_schedule_t;
 
+/** Optimizers of the library, in the order of zr_optimizers. */
+typedef enum zr_optimizer_kind {
+    ZR_OPTIMIZER_ADAMW = 0,
+    ZR_OPTIMIZER_LION = 1,
+    ZR_OPTIMIZER_SGD = 2
+} zr_optimizer_kind_t;
+
 typedef struct zr_adamw_options {
     double lr;
     double beta1;
@@ -122,10 +129,14 @@ typedef struct zr_config {
     size_t micro_batch; /* sequences per rank and micro-batch; 0: from train_batch, or 1 */
     size_t grad_accum;  /* micro-batches per step; 0: from train_batch, or 1 */
     zr_reduce_t reduce;
-    double clip;                          /* largest global gradient norm; 0: no clipping */
-    const zr_optimizer_type_t *optimizer; /* static; NULL: AdamW */
-    double hyper[ZR_MAX_HYPERS];          /* of one that is not AdamW, in the order of its rule */
-    zr_adamw_options_t adamw;             /* the rate and weight decay, of any */
+    double clip; /* largest global gradient norm; 0: no clipping */
+    zr_optimizer_kind_t optimizer;
+    const zr_optimizer_type_t *own_optimizer; /* of a user's own, instead; static; NULL: none */
+    double own_hyper[ZR_MAX_HYPERS];          /* its numbers, in the order of its rule */
+    zr_adamw_options_t adamw; /* the rate and weight decay of any; betas and epsilon of those that
+                                 have them */
+    double momentum;          /* of those that have one */
+    bool nesterov;            /* likewise */
     zr_schedule_t schedule;
     size_t prefetch_elems;  /* stage 3: gather ahead at most so many parameters; 0: none */
     size_t reuse_elems;     /* stage 3: keep a released unit gathered when its next use is at
@@ -157,12 +168,12 @@ typedef struct zr_config {
 #define ZR_CONFIG_NO_BUDGET ((size_t)-1)
 
 /**
- * Stage 0, fp32, one micro-batch of one sequence, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
- * decay, no clipping, constant rate, prefetch of 50,000,000 elements, one group of all ranks,
- * overlap, no budgets, nothing
- * offloaded (ratio 1, all gradients with it, 4 buffers; of parameters ratio 1, 5 buffers of
- * 4194304, none in host memory; requests of 512 KiB, 32 at once, checksums), progress every 10
- * steps. The schedule's other fields are DeepSpeed's defaults: whoever sets a kind sets steps too.
+ * Stage 0, fp32, one micro-batch of one sequence, AdamW, lr 3e-4, betas 0.9 and 0.95, eps 1e-8, no
+ * decay, no momentum, no clipping, constant rate, prefetch of 50,000,000 elements, one group of all
+ * ranks, overlap, no budgets, nothing offloaded (ratio 1, all gradients with it, 4 buffers; of
+ * parameters ratio 1, 5 buffers of 4194304, none in host memory; requests of 512 KiB, 32 at once,
+ * checksums), progress every 10 steps. The schedule's other fields are DeepSpeed's defaults:
+ * whoever sets a kind sets steps too.
  *
  * Threads: thread-safe, as everything here: nothing is shared.
  */
@@ -216,7 +227,7 @@ ZR_NODISCARD zr_status_t zr_config_resolve(zr_config_t *config, int n_ranks, con
 /** The optimizer, and its hyperparameters in the order of its rule. */
 const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config);
 double zr_config_hyper(const zr_config_t *config, size_t index);
-/** Take an optimizer, and the default values of its hyperparameters. NULL: AdamW. */
+/** Take an optimizer; of one of a user's own the default values of its hyperparameters, too. */
 void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *optimizer);
 
 /** Shards that each flat buffer is cut into: ranks of a group. `config` is resolved. */

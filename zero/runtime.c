@@ -461,6 +461,12 @@ static void hash_text(XXH3_state_t *state, const char *text) {
 }
 
 static void hash_model(const zr_runtime_t *runtime, XXH3_state_t *state) {
+    const zr_optimizer_type_t *own = runtime->config.own_optimizer;
+    if (own != NULL) {
+        hash_text(state, own->name);
+        XXH3_64bits_update(state, runtime->config.own_hyper,
+                           own->rule.n_hypers * sizeof(runtime->config.own_hyper[0]));
+    }
     for (int i = 0; i < runtime->n_groups; i++) {
         const zr_group_t *group = &runtime->groups[i];
         double numbers[] = {group->weight_decay, group->lr_scale};

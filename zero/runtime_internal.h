@@ -116,7 +116,8 @@ struct zr_runtime {
     zr_names_t param_names;
 
     size_t micro_batch; /* begun in this step */
-    size_t n_begins;    /* of them, or of several at once: at the first, sums of gradients start anew */
+    size_t
+        n_begins; /* of them, or of several at once: at the first, sums of gradients start anew */
     bool in_micro_batch;
     size_t n_steps;   /* done, with skipped ones */
     size_t n_updates; /* done */

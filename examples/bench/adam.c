@@ -1,7 +1,8 @@
 /*
- * zero-bench adam: elements per second of the fused AdamW step, on the host against a streaming
- * loop of the same reads and writes on the same arrays and as many threads, on a GPU against its
- * own copy of as many bytes. The two take turns, so that whatever else the machine does meets both.
+ * zero-bench adam: elements per second of the fused step of AdamW, or of another optimizer, on the
+ * host against a streaming loop of the same reads and writes on the same arrays and as many
+ * threads, on a GPU against its own copy of as many bytes. The two take turns, so that whatever
+ * else the machine does meets both.
  */
 
 #include "examples/bench/adam.h"
@@ -20,6 +21,7 @@ enum {
     KEY_DEVICE,
     KEY_THREADS,
     KEY_DTYPE,
+    KEY_OPTIMIZER,
     KEY_ISA,
     KEY_SECONDS,
     KEY_OFFLOAD,
@@ -34,6 +36,7 @@ static const struct argp_option option_table[] = {
     {"device", KEY_DEVICE, "host|cuda[:N]|auto", 0, "where it runs (default host)", 0},
     {"threads", KEY_THREADS, "N", 0, "threads of the host and of the loop (default: all cores)", 0},
     {"dtype", KEY_DTYPE, "NAME", 0, "of gradients and parameters: fp32 (default) or bf16", 0},
+    {"optimizer", KEY_OPTIMIZER, "NAME", 0, "adamw (default), lion or sgd", 0},
     {"isa", KEY_ISA, "NAME", 0, "of the step: avx512, avx2, baseline (default: the best here)", 0},
     {"seconds", KEY_SECONDS, "S", 0, "measure for about so long (default 2)", 0},
     {"offload", KEY_OFFLOAD, "PLACE", 0,
@@ -51,6 +54,7 @@ static const struct argp_option option_table[] = {
 
 static zr_status_t take_option(int key, const char *value, void *options) {
     adam_options_t *o = options;
+    static const char *const optimizers[] = {"adamw", "lion", "sgd"};
     static const char *const isas[] = {"avx512", "avx2", "baseline"};
     static const char *const places[] = {"none", "cpu", "nvme"}, *const switches[] = {"off", "on"};
     size_t choice = 0;
@@ -82,6 +86,10 @@ static zr_status_t take_option(int key, const char *value, void *options) {
         return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, o->log, &o->n_threads);
     case KEY_DTYPE:
         return args_dtype("--dtype", value, o->log, &o->dtype);
+    case KEY_OPTIMIZER:
+        ZR_TRY(args_choice("--optimizer", value, optimizers, 3, o->log, &choice));
+        o->optimizer = zr_optimizer_find(optimizers[choice]);
+        return ZR_OK;
     case KEY_ISA:
         ZR_TRY(args_choice("--isa", value, isas, 3, o->log, &choice));
         o->isa = isas[choice];
@@ -96,14 +104,15 @@ static const bench_parser_t parser = {
     .name = "adam",
     .options = option_table,
     .take = take_option,
-    .doc = "Elements per second of the AdamW step, against a streaming loop of the same reads and "
+    .doc = "Elements per second of an optimizer's step, against a streaming loop of the same reads "
+           "and "
            "writes, on a GPU against its own copy of as many bytes, in the same run."};
 
 /* ---- what is measured ---------------------------------------------------------------------- */
 
 static zr_status_t queue_adam(void *context, zr_stream_t *stream) {
     adam_bench_t *bench = context;
-    ZR_TRY(zr_kernel_update(stream, &zr_adamw.rule, &bench->args));
+    ZR_TRY(zr_kernel_update(stream, bench->rule, &bench->args));
     bench->args.step++;
     return ZR_OK;
 }
@@ -117,7 +126,7 @@ static zr_status_t queue_loop(void *context, zr_stream_t *stream) {
 }
 
 static size_t copied_bytes(const adam_bench_t *bench) {
-    return (size_t)(zr_update_cost(&zr_adamw.rule, &bench->args).bytes / 2.0);
+    return (size_t)(zr_update_cost(bench->rule, &bench->args).bytes / 2.0);
 }
 
 static zr_status_t queue_copy(void *context, zr_stream_t *stream) {
@@ -131,8 +140,8 @@ static zr_status_t fill_arrays(adam_bench_t *bench) {
     const zr_update_t *args = &bench->args;
     size_t n = args->n_elems;
     ZR_TRY(zr_kernel_fill(stream, args->arrays[0], ZR_DTYPE_F32, n, 0.5f));
-    ZR_TRY(zr_kernel_fill(stream, args->arrays[1], ZR_DTYPE_F32, n, 0.0f));
-    ZR_TRY(zr_kernel_fill(stream, args->arrays[2], ZR_DTYPE_F32, n, 0.0f));
+    for (size_t i = 1; i < bench->rule->n_arrays; i++)
+        ZR_TRY(zr_kernel_fill(stream, args->arrays[i], ZR_DTYPE_F32, n, 0.0f));
     ZR_TRY(zr_kernel_fill(stream, (void *)args->grad, args->grad_dtype, n, 0.01f));
     ZR_TRY(zr_kernel_fill(stream, args->param, args->param_dtype, n, 0.5f));
     if (bench->copy_from != NULL)
@@ -145,21 +154,22 @@ static zr_status_t make_arrays(adam_bench_t *bench, const adam_options_t *option
     on_device_t *on = &bench->on;
     size_t n = options->n_elems, elem_bytes = zr_dtype_size(options->dtype);
     bool has_copy = !on_device_is_host(on);
+    bench->rule = &options->optimizer->rule;
     bench->args = (zr_update_t){.n_elems = n,
                                 .grad_dtype = options->dtype,
                                 .param_dtype = options->dtype,
                                 .grad_scale = 0.5f,
                                 .lr = 1e-4f,
-                                .hyper = {0.9f, 0.95f, 1e-8f},
                                 .weight_decay = 0.1f,
                                 .step = 1};
+    for (size_t i = 0; i < bench->rule->n_hypers; i++)
+        bench->args.hyper[i] = (float)bench->rule->hypers[i].usual;
     size_t copy_bytes = has_copy ? copied_bytes(bench) : 0;
-    ZR_TRY(on_device_map(on, 3 * on_device_array_bytes(n * sizeof(float)) +
+    ZR_TRY(on_device_map(on, bench->rule->n_arrays * on_device_array_bytes(n * sizeof(float)) +
                                  2 * on_device_array_bytes(n * elem_bytes) +
                                  2 * on_device_array_bytes(copy_bytes)));
-    bench->args.arrays[0] = on_device_take(on, n * sizeof(float));
-    bench->args.arrays[1] = on_device_take(on, n * sizeof(float));
-    bench->args.arrays[2] = on_device_take(on, n * sizeof(float));
+    for (size_t i = 0; i < bench->rule->n_arrays; i++)
+        bench->args.arrays[i] = on_device_take(on, n * sizeof(float));
     bench->args.grad = on_device_take(on, n * elem_bytes);
     bench->args.param = on_device_take(on, n * elem_bytes);
     if (has_copy) {
@@ -216,11 +226,12 @@ zr_status_t adam_time(adam_bench_t *bench, double *seconds_p) {
 
 /* ---- the report -------------------------------------------------------------------------- */
 
-static json_t *describe_loop(double seconds, const zr_update_t *args) {
+static json_t *describe_loop(double seconds, const adam_bench_t *bench) {
     json_t *object = json_object();
     json_put(&object, "seconds", json_number(seconds));
-    json_put(&object, "elems_per_s", json_number((double)args->n_elems / seconds));
-    json_put(&object, "bytes_per_s", json_number(zr_update_cost(&zr_adamw.rule, args).bytes / seconds));
+    json_put(&object, "elems_per_s", json_number((double)bench->args.n_elems / seconds));
+    json_put(&object, "bytes_per_s",
+             json_number(zr_update_cost(bench->rule, &bench->args).bytes / seconds));
     return object;
 }
 
@@ -232,7 +243,7 @@ static const char *limit_name(const adam_bench_t *bench) {
 static void print_for_people(const adam_bench_t *bench, const adam_options_t *options, double adam,
                              double stream) {
     double n_elems = (double)options->n_elems,
-           bytes = zr_update_cost(&zr_adamw.rule, &bench->args).bytes;
+           bytes = zr_update_cost(bench->rule, &bench->args).bytes;
     fprintf(stderr, "%s\n%s, %s gradients and parameters, median of %s\n",
             zr_device_info(bench->on.device)->description,
             zr_count_text(options->n_elems, "element").text, zr_dtype_name(options->dtype),
@@ -256,10 +267,11 @@ static int report(adam_bench_t *bench, const adam_options_t *options) {
     json_put(&object, "device", json_string(info->description));
     json_put(&object, "threads", json_count((uint64_t)info->n_threads));
     json_put(&object, "dtype", json_string(zr_dtype_name(options->dtype)));
+    json_put(&object, "optimizer", json_string(options->optimizer->name));
     json_put(&object, "elems", json_count(options->n_elems));
     json_put(&object, "rounds", json_count(bench->works[0].times.n_times));
-    json_put(&object, "adam", describe_loop(adam, &bench->args));
-    json_put(&object, limit_name(bench), describe_loop(stream, &bench->args));
+    json_put(&object, "adam", describe_loop(adam, bench));
+    json_put(&object, limit_name(bench), describe_loop(stream, bench));
     json_put(&object, "ratio", json_number(stream / adam));
     return command_print(object, BENCH_MEASURED, options->log);
 }
@@ -283,6 +295,7 @@ static zr_status_t check_offload(const adam_options_t *o) {
 static int run(int argc, char **argv, const zr_log_t *log) {
     adam_options_t options = {.device = "host",
                               .dtype = ZR_DTYPE_F32,
+                              .optimizer = &zr_adamw,
                               .seconds = 2.0,
                               .paths = ".",
                               .verify = true,

@@ -1,5 +1,5 @@
 /*
- * What the AdamW benchmarks share: the options, and the step in memory.
+ * What the benchmarks of optimizers share: the options, and the step in memory.
  */
 #ifndef EXAMPLES_BENCH_ADAM_H
 #define EXAMPLES_BENCH_ADAM_H
@@ -13,6 +13,7 @@ typedef struct adam_options {
     const char *device; /* as written */
     size_t n_threads;
     zr_dtype_t dtype;
+    const zr_optimizer_type_t *optimizer;
     const char *isa;
     double seconds;
     zr_offload_device_t offload;
@@ -30,6 +31,7 @@ typedef struct adam_options {
  * that does them, elsewhere the device's copy of half as many bytes, which moves as many. */
 typedef struct adam_bench {
     on_device_t on;
+    const zr_update_rule_t *rule;
     zr_update_t args;
     stream_t *stream;          /* of the host */
     void *copy_from, *copy_to; /* elsewhere */

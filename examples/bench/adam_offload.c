@@ -11,7 +11,6 @@
 #include "examples/bench/io_run.h"
 
 #define DEFAULT_ELEMS ((size_t)4 << 20)
-#define STATE_BYTES 12
 #define N_UNITS 4 /* as a model has them: a sub-group ends with its unit */
 
 /* What takes turns. Processor time of the update is that of the step, with the norm. */
@@ -41,6 +40,11 @@ typedef struct offload_bench {
 /* ---- the runtime -------------------------------------------------------------------------------
  */
 
+/* Of the optimizer, of all units. */
+static size_t state_bytes(const offload_bench_t *b) {
+    return zr_state_bytes(&b->options->optimizer->rule, b->n_elems);
+}
+
 static void fill(void *context, size_t first, size_t n_elems, float *values) {
     (void)context;
     for (size_t i = 0; i < n_elems; i++)
@@ -50,6 +54,7 @@ static void fill(void *context, size_t first, size_t n_elems, float *values) {
 static zr_status_t make_config(const adam_options_t *o, zr_config_t *config) {
     *config = zr_config_default();
     config->dtype = o->dtype;
+    zr_config_set_optimizer(config, o->optimizer);
     config->offload_optimizer.device = o->offload;
     config->nvme.verify = o->verify;
     if (o->sub_group_elems > 0)
@@ -132,14 +137,14 @@ static zr_status_t open_io(offload_bench_t *b) {
         return ZR_OK;
     place.n_paths = b->n_folders;
     memcpy(place.paths, b->folders, sizeof(place.paths));
-    size_t unit = setting.request_bytes, size_bytes = STATE_BYTES * b->n_elems;
+    size_t unit = setting.request_bytes, size_bytes = state_bytes(b);
     place.size_bytes = (size_bytes + unit - 1) / unit * unit;
     return io_store_open(&place, &setting, &b->io);
 }
 
 static zr_status_t time_io(offload_bench_t *b, spent_t *spent_p) {
     io_speed_t speed;
-    uint64_t n_bytes = 2 * STATE_BYTES * (uint64_t)b->n_elems;
+    uint64_t n_bytes = 2 * state_bytes(b);
     ZR_TRY(io_store_pass(b->io, IO_MIXED, n_bytes, &speed));
     *spent_p = (spent_t){.seconds = (double)n_bytes / speed.bytes_per_s,
                          .cpu_seconds = (double)n_bytes * speed.cpu_seconds_per_byte};
@@ -230,7 +235,7 @@ static medians_t take_medians(offload_bench_t *b) {
 }
 
 static void print_for_people(const offload_bench_t *b, const medians_t *m) {
-    double n_elems = (double)b->n_elems, bytes = 2 * STATE_BYTES * n_elems;
+    double n_elems = (double)b->n_elems, bytes = 2 * (double)state_bytes(b);
     const spent_t *update = &m->of[UPDATE], *adam = &m->of[ADAM], *io = &m->of[IO];
     fprintf(stderr, "%s\n%s on %s, %s gradients and parameters, median of %s\n",
             zr_device_info(b->memory.on.device)->description,
@@ -277,7 +282,7 @@ static json_t *describe(const offload_bench_t *b, const medians_t *m) {
     json_put(&object, "rounds", json_count(b->times[UPDATE].n_times));
     put_spent(&object, m, b->io != NULL);
     if (b->io != NULL) {
-        double bytes = 2 * STATE_BYTES * (double)b->n_elems;
+        double bytes = 2 * (double)state_bytes(b);
         json_put(&object, "io_bytes_per_s", json_number(bytes / m->of[IO].seconds));
     }
     json_put(&object, "ratio", json_number(m->ratio));

@@ -21,7 +21,7 @@ static const volatile float zero = 0.0f;
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE void wide_loop(const stream_arrays_t *arrays, size_t first, size_t last) {
+INLINE void wide_loop(const stream_arrays_t *arrays, bool has_c, size_t first, size_t last) {
     float *restrict a = arrays->a, *restrict b = arrays->b, *restrict c = arrays->c;
     const float *restrict grad = arrays->grad;
     float *restrict param = arrays->param;
@@ -29,12 +29,13 @@ INLINE void wide_loop(const stream_arrays_t *arrays, size_t first, size_t last) 
     for (size_t i = first; i < last; i++) {
         a[i] += nothing;
         b[i] += nothing;
-        c[i] += nothing;
+        if (has_c)
+            c[i] += nothing;
         param[i] = grad[i] + nothing;
     }
 }
 
-INLINE void half_loop(const stream_arrays_t *arrays, size_t first, size_t last) {
+INLINE void half_loop(const stream_arrays_t *arrays, bool has_c, size_t first, size_t last) {
     float *restrict a = arrays->a, *restrict b = arrays->b, *restrict c = arrays->c;
     const uint16_t *restrict grad = arrays->grad;
     uint16_t *restrict param = arrays->param;
@@ -43,16 +44,21 @@ INLINE void half_loop(const stream_arrays_t *arrays, size_t first, size_t last) 
     for (size_t i = first; i < last; i++) {
         a[i] += nothing;
         b[i] += nothing;
-        c[i] += nothing;
+        if (has_c)
+            c[i] += nothing;
         param[i] = grad[i] | no_bits;
     }
 }
 
 INLINE void any_loop(const stream_arrays_t *arrays, size_t first, size_t last) {
-    if (arrays->half)
-        half_loop(arrays, first, last);
+    if (arrays->half && arrays->c != NULL)
+        half_loop(arrays, true, first, last);
+    else if (arrays->half)
+        half_loop(arrays, false, first, last);
+    else if (arrays->c != NULL)
+        wide_loop(arrays, true, first, last);
     else
-        wide_loop(arrays, first, last);
+        wide_loop(arrays, false, first, last);
 }
 
 static void loop_baseline(const stream_arrays_t *arrays, size_t first, size_t last) {

@@ -1,5 +1,5 @@
 /*
- * A streaming loop: the reads and writes of an AdamW step and no arithmetic worth the name,
+ * A streaming loop: the reads and writes of an optimizer's step and no arithmetic worth the name,
  * on as many threads. It is what the memory of the machine allows such a step.
  */
 #ifndef EXAMPLES_BENCH_STREAM_H
@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** Three arrays are read and written, grad is read, param is written. */
+/** Three arrays, or two where c is NULL, are read and written, grad is read, param is written. */
 typedef struct stream_arrays {
     size_t n_elems;
     float *a, *b, *c;

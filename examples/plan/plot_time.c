@@ -18,7 +18,7 @@ typedef struct lane {
 
 static const lane_t lanes[PLAN_LINE_MOST_LANES] = {
     {"compute", {"products", "attention", "other kernels"}, {0x4477aa, 0x8fb4d9, 0xbbccdd}},
-    {"update", {"AdamW", NULL, NULL}, {0xaa3377, 0, 0}},
+    {"update", {"updates", NULL, NULL}, {0xaa3377, 0, 0}},
     {"network", {"gather", "reduce", NULL}, {0x228833, 0x99cc77, 0}},
     {"to the device", {"copies up", NULL, NULL}, {0xccbb44, 0, 0}},
     {"to host memory", {"copies down", NULL, NULL}, {0xddaa33, 0, 0}},

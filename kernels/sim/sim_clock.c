@@ -25,6 +25,7 @@ struct zr_sim_clock {
     part_t parts[ZR_N_SIM_PARTS];
     zr_sim_span_fn observer;
     void *observer_context;
+    bool is_update; /* the work that is told of */
     zr_log_t log;
 };
 
@@ -141,6 +142,10 @@ static void take_room(part_t *part, size_t next, double begin, double end) {
     }
 }
 
+void zr_sim_clock_tell_update(zr_sim_clock_t *clock, bool is_update) {
+    clock->is_update = is_update;
+}
+
 double zr_sim_clock_work(zr_sim_clock_t *clock, zr_sim_part_t part_number, const char *name,
                          double earliest, double seconds) {
     part_t *part = &clock->parts[part_number];
@@ -153,8 +158,11 @@ double zr_sim_clock_work(zr_sim_clock_t *clock, zr_sim_part_t part_number, const
         take_room(part, next, begin, begin + seconds);
     part->busy += seconds;
     if (clock->observer != NULL) {
-        const zr_sim_span_t span = {
-            .part = part_number, .name = name, .begin = begin, .end = begin + seconds};
+        const zr_sim_span_t span = {.part = part_number,
+                                    .name = name,
+                                    .begin = begin,
+                                    .end = begin + seconds,
+                                    .is_update = clock->is_update};
         clock->observer(clock->observer_context, &span);
     }
     return begin + seconds;

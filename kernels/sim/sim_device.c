@@ -242,8 +242,10 @@ static void sim_charge(zr_stream_t *stream, const zr_charge_t *charge) {
                                                         : sim->processor.memory_bytes_per_s;
     double compute = compute_seconds(&sim->processor, charge);
     double move = charge->cost.bytes / bytes_per_s;
+    zr_sim_clock_tell_update(sim->clock, charge->rate == ZR_RATE_UPDATE);
     zr_sim_queue(stream, sim->part, charge->kernel,
                  (compute > move ? compute : move) + sim->processor.kernel_latency_s);
+    zr_sim_clock_tell_update(sim->clock, false);
 }
 
 /* A copy within a memory reads and writes it. */

@@ -37,6 +37,9 @@ zr_test_properties(test_emu_device_plain LABELS asan)
 set_tests_properties(test_emu_device_plain PROPERTIES ENVIRONMENT EMU_NO_VIRTUAL_MEMORY=1)
 zr_add_emu_test(test_emu_kernels kernels/test_kernels.c kernels/device_fixture.c
                 ref/ref_kernels.c NO_SANITIZERS)
+zr_add_emu_test(test_emu_encoding kernels/test_encoding.c kernels/device_fixture.c ref/ref_kernels.c
+                LABELS asan)
+zr_add_emu_test(test_emu_own_optimizer zero/test_own_optimizer.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_parity zero/test_parity.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_faults emu/test_emu_faults.c zero/toy.c ${RANKS} NO_SANITIZERS)
 zr_add_emu_test(test_emu_offload zero/test_offload.c zero/toy.c ${RANKS} NO_SANITIZERS)

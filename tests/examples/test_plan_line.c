@@ -20,15 +20,15 @@ static double sum(const float *share) {
 
 /* Pieces by hand, in a step from 2 to 4 seconds. */
 TEST(pieces_are_where_they_were) {
-    static zr_sim_span_t all[] = {{ZR_SIM_COMPUTE, "matmul", 2.0, 3.0},
-                                  {ZR_SIM_COMPUTE, "attention_forward", 3.0, 3.5},
-                                  {ZR_SIM_COMPUTE, "adamw", 3.5, 4.0},
-                                  {ZR_SIM_NETWORK, "all_gather", 2.0, 2.001},
-                                  {ZR_SIM_NETWORK, "reduce_scatter", 3.999, 4.0},
-                                  {ZR_SIM_TO_HOST, "copy", 2.0, 2.4},
-                                  {ZR_SIM_DISK_WRITE, "put", 3.0, 3.2},
-                                  {ZR_SIM_DISK, "put", 3.0, 3.1},
-                                  {ZR_SIM_HOST, "checksum", 2.5, 2.75}};
+    static zr_sim_span_t all[] = {{ZR_SIM_COMPUTE, "matmul", 2.0, 3.0, false},
+                                  {ZR_SIM_COMPUTE, "attention_forward", 3.0, 3.5, false},
+                                  {ZR_SIM_COMPUTE, "adamw", 3.5, 4.0, true},
+                                  {ZR_SIM_NETWORK, "all_gather", 2.0, 2.001, false},
+                                  {ZR_SIM_NETWORK, "reduce_scatter", 3.999, 4.0, false},
+                                  {ZR_SIM_TO_HOST, "copy", 2.0, 2.4, false},
+                                  {ZR_SIM_DISK_WRITE, "put", 3.0, 3.2, false},
+                                  {ZR_SIM_DISK, "put", 3.0, 3.1, false},
+                                  {ZR_SIM_HOST, "checksum", 2.5, 2.75, false}};
     zr_run_spans_t spans = {.all = all, .n = sizeof(all) / sizeof(all[0]), .begin = 2, .end = 4};
     plan_line_t *line = malloc(sizeof(*line));
     assert_non_null(line);

@@ -279,6 +279,140 @@ TEST(test_adamw_refusals) {
 #undef REFUSED_WITH
 }
 
+/* ---- Lion and SGD ------------------------------------------------------------------- */
+
+typedef struct two_case {
+    const zr_optimizer_type_t *optimizer;
+    size_t n_elems, skip;
+    zr_dtype_t grad_dtype, param_dtype;
+    float grad_scale, weight_decay, magnitude;
+    float hyper[2];
+} two_case_t;
+
+static ref_two_result_t ref_two(const zr_update_rule_t *rule, const zr_update_t *args,
+                                double master, double other, double grad) {
+    const ref_lion_t lion = {.grad_scale = (double)args->grad_scale,
+                             .lr = (double)args->lr,
+                             .beta1 = (double)args->hyper[0],
+                             .beta2 = (double)args->hyper[1],
+                             .weight_decay = (double)args->weight_decay};
+    const ref_sgd_t sgd = {.grad_scale = (double)args->grad_scale,
+                           .lr = (double)args->lr,
+                           .momentum = (double)args->hyper[0],
+                           .weight_decay = (double)args->weight_decay,
+                           .nesterov = args->hyper[1] != 0.0f};
+    return rule == &zr_lion.rule ? ref_lion_element(&lion, master, other, grad)
+                                 : ref_sgd_element(&sgd, master, other, grad);
+}
+
+static void check_two(fixture_t *f, const two_case_t *c) {
+    const zr_update_rule_t *rule = &c->optimizer->rule;
+    fixture_reset(f);
+    array_t arrays[4] = {
+        make_array(f, ZR_DTYPE_F32, c->n_elems, c->skip, 1.0f, 1),
+        make_array(f, ZR_DTYPE_F32, c->n_elems, c->skip ? 3 : 0, c->magnitude, 2),
+        make_array(f, c->grad_dtype, c->n_elems, c->skip ? 5 : 0, c->magnitude, 4),
+        make_array(f, c->param_dtype, c->n_elems, c->skip ? 1 : 0, 1.0f, 5),
+    };
+    zr_update_t args = {.n_elems = c->n_elems,
+                        .arrays = {arrays[0].device, arrays[1].device},
+                        .grad = arrays[2].device,
+                        .param = arrays[3].device,
+                        .grad_dtype = c->grad_dtype,
+                        .param_dtype = c->param_dtype,
+                        .grad_scale = c->grad_scale,
+                        .lr = 3e-3f,
+                        .weight_decay = c->weight_decay,
+                        .hyper = {c->hyper[0], c->hyper[1]},
+                        .step = 1};
+    assert_int_equal(zr_kernel_update(f->stream, rule, &args), ZR_OK);
+    assert_int_equal(zr_stream_synchronize(f->stream), ZR_OK);
+    float *results[2];
+    for (int k = 0; k < 2; k++) {
+        results[k] = malloc(arrays[k].size_bytes);
+        fetch(f, &arrays[k], results[k]);
+    }
+    for (size_t i = 0; i < c->n_elems; i++) {
+        ref_two_result_t want = ref_two(rule, &args, (double)arrays[0].values[i],
+                                        (double)arrays[1].values[i], (double)arrays[2].values[i]);
+        assert_near("master", i, (double)results[0][i], want.master, want.master_bound);
+        assert_near(rule->arrays[1].name, i, (double)results[1][i], want.other, want.other_bound);
+    }
+    assert_holds(f, &arrays[2], arrays[2].values); /* the gradient is only read */
+    assert_holds(f, &arrays[3], results[0]);       /* the parameter is the master, rounded */
+    for (int k = 0; k < 2; k++)
+        free(results[k]);
+    for (int k = 0; k < 4; k++)
+        free_array(&arrays[k]);
+}
+
+TEST(test_lion_and_sgd_sizes) {
+    for (size_t s = 0; s < N_SIZES; s++)
+        for (size_t mix = 0; mix < 8; mix++) {
+            two_case_t c = {.optimizer = mix & 4 ? &zr_sgd : &zr_lion,
+                            .n_elems = sizes[s],
+                            .skip = s % 2 * 7,
+                            .grad_dtype = dtypes[mix / 2 % 2],
+                            .param_dtype = dtypes[mix % 2],
+                            .grad_scale = 0.37f,
+                            .weight_decay = 0.1f,
+                            .magnitude = 1.0f,
+                            .hyper = {0.9f, mix & 4 ? (float)(s % 2) : 0.99f}};
+            if (sizes[s] < 1000000 || mix % 4 == 0)
+                check_two(*state, &c);
+        }
+}
+
+TEST(test_lion_and_sgd_factors) {
+    const two_case_t cases[] = {
+        /* optimizer, n, skip, grad, param, scale, decay, magnitude, numbers */
+        {&zr_lion, 3001, 0, 0, 0, 1.0f, 0.0f, 1.0f, {0.9f, 0.99f}},
+        {&zr_lion, 3001, 0, 1, 1, 1e-4f, 0.1f, 1e3f, {0.0f, 0.0f}},
+        {&zr_lion, 3001, 0, 0, 0, 1.0f, 0.1f, 1e-38f, {0.9f, 0.99f}}, /* underflows */
+        {&zr_lion, 3001, 0, 0, 0, 0.0f, 0.1f, 0.0f, {0.9f, 0.99f}},   /* the sign of 0 is 0 */
+        {&zr_lion, 3001, 0, 0, 0, -1.0f, 0.1f, 1e30f, {0.5f, 0.5f}},
+        {&zr_sgd, 3001, 0, 0, 0, 1.0f, 0.0f, 1.0f, {0.0f, 0.0f}},
+        {&zr_sgd, 3001, 0, 0, 0, 1.0f, 0.0f, 1.0f, {0.9f, 1.0f}},
+        {&zr_sgd, 3001, 0, 1, 1, 1e-4f, 0.1f, 1e3f, {0.9f, 1.0f}},
+        {&zr_sgd, 3001, 0, 0, 0, 1.0f, 0.1f, 1e-38f, {0.99f, 0.0f}},
+        {&zr_sgd, 3001, 0, 0, 0, -1.0f, 0.5f, 1e30f, {0.5f, 1.0f}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        check_two(*state, &cases[i]);
+}
+
+/* A NaN or infinite gradient shows in what it updates, and nowhere else; Lion takes the sign of an
+ * infinite one. */
+TEST(test_lion_and_sgd_not_finite) {
+    fixture_t *f = *state;
+    enum { n_elems = 1000 };
+    float ones[n_elems], grad[n_elems], results[n_elems];
+    const zr_optimizer_type_t *optimizers[] = {&zr_lion, &zr_sgd};
+    for (size_t i = 0; i < n_elems; i++)
+        ones[i] = 1.0f, grad[i] = i == 100 ? NAN : i == 200 ? INFINITY : 0.5f;
+    for (int k = 0; k < 2; k++) {
+        fixture_reset(f);
+        zr_update_t args = {.n_elems = n_elems,
+                            .arrays = {fixture_place(f, ones, sizeof(ones), 0),
+                                       fixture_place(f, ones, sizeof(ones), 0)},
+                            .grad = fixture_place(f, grad, sizeof(grad), 0),
+                            .param = fixture_place(f, ones, sizeof(ones), 0),
+                            .grad_scale = 1.0f,
+                            .lr = 0.1f,
+                            .hyper = {0.9f, 0.5f},
+                            .step = 1};
+        assert_int_equal(zr_kernel_update(f->stream, &optimizers[k]->rule, &args), ZR_OK);
+        fixture_download(f, results, args.param, sizeof(results));
+        for (size_t i = 0; i < n_elems; i++) {
+            assert_int_equal(isnan(results[i]), i == 100);
+            assert_int_equal(isinf(results[i]) != 0, i == 200 && k == 1);
+        }
+        fixture_download(f, results, args.arrays[1], sizeof(results));
+        for (size_t i = 0; i < n_elems; i++)
+            assert_int_equal(isfinite(results[i]) != 0, i != 100 && i != 200);
+    }
+}
+
 /* ---- sum of squares ----------------------------------------------------------------- */
 
 static double device_sum_of_squares(fixture_t *f, const array_t *x) {

@@ -41,6 +41,46 @@ ref_adamw_result_t ref_adamw_element(const ref_adamw_t *args, double master, dou
     return result;
 }
 
+/* ---- Lion and SGD ---------------------------------------------------------------- */
+
+/* beta x + (1 - beta) g, where g has lost g_bound: as of AdamW's m. */
+static double mean_bound(double beta, double mean, double g, double g_bound) {
+    return 2.0 * UNIT * (1.0 - beta) * fabs(g) + (1.0 - beta) * g_bound + UNIT * fabs(mean) +
+           2.0 * SMALLEST;
+}
+
+ref_two_result_t ref_lion_element(const ref_lion_t *args, double master, double m, double grad) {
+    double g = grad * args->grad_scale;
+    double g_bound = fabs(g) * UNIT + SMALLEST;
+    double c = args->beta1 * m + (1.0 - args->beta1) * g;
+    double sign = c > 0 ? 1 : c < 0 ? -1 : 0;
+    ref_two_result_t result;
+    result.other = args->beta2 * m + (1.0 - args->beta2) * g;
+    result.other_bound = mean_bound(args->beta2, result.other, g, g_bound);
+    result.master = master - args->lr * args->weight_decay * master - args->lr * sign;
+    result.master_bound = 3.0 * UNIT * fabs(master) + UNIT * fabs(result.master) + 2.0 * SMALLEST;
+    if (fabs(c) <= mean_bound(args->beta1, c, g, g_bound))
+        result.master_bound += 2.0 * args->lr;
+    return result;
+}
+
+ref_two_result_t ref_sgd_element(const ref_sgd_t *args, double master, double buffer, double grad) {
+    double scaled = grad * args->grad_scale;
+    double g = scaled + args->weight_decay * master;
+    double g_bound = UNIT * (fabs(scaled) + fabs(g)) + 2.0 * SMALLEST;
+    ref_two_result_t result;
+    result.other = args->momentum * buffer + g;
+    result.other_bound = g_bound + UNIT * fabs(result.other) + SMALLEST;
+    double step = result.other, step_bound = result.other_bound;
+    if (args->nesterov) {
+        step = g + args->momentum * result.other;
+        step_bound = g_bound + args->momentum * result.other_bound + UNIT * fabs(step) + SMALLEST;
+    }
+    result.master = master - args->lr * step;
+    result.master_bound = args->lr * step_bound + UNIT * fabs(result.master) + SMALLEST;
+    return result;
+}
+
 /* ---- sums ----------------------------------------------------------------------- */
 
 long double ref_sum_of_squares(const float *x, size_t n_elems) {

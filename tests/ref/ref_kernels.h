@@ -23,6 +23,25 @@ typedef struct ref_adamw_result {
 ref_adamw_result_t ref_adamw_element(const ref_adamw_t *args, double master, double m, double v,
                                      double grad);
 
+/** The same of Lion, whose `m` is its only other array. Where rounding may turn the sign around,
+ * the bound of the master is two steps wider. */
+typedef struct ref_lion {
+    double grad_scale, lr, beta1, beta2, weight_decay;
+} ref_lion_t;
+/** And of SGD with momentum. */
+typedef struct ref_sgd {
+    double grad_scale, lr, momentum, weight_decay;
+    int nesterov;
+} ref_sgd_t;
+
+typedef struct ref_two_result {
+    double master, other; /* m, or the momentum's buffer */
+    double master_bound, other_bound;
+} ref_two_result_t;
+
+ref_two_result_t ref_lion_element(const ref_lion_t *args, double master, double m, double grad);
+ref_two_result_t ref_sgd_element(const ref_sgd_t *args, double master, double buffer, double grad);
+
 /** Sum of squares in extended precision, compensated: as good as exact. */
 long double ref_sum_of_squares(const float *x, size_t n_elems);
 

@@ -394,7 +394,7 @@ typedef struct updates {
 
 static void see(void *context, const zr_sim_span_t *span) {
     updates_t *seen = context;
-    bool is_update = strcmp(span->name, "adamw") == 0;
+    bool is_update = span->is_update;
     seen->n_before += span->begin < seen->host_end;
     if (!is_update)
         return;

@@ -7,6 +7,12 @@ target_compile_definitions(
   GPT_TORCH_REFERENCE="${CMAKE_CURRENT_SOURCE_DIR}/ref/gpt_torch_reference.json")
 # The same against what PyTorch says now.
 zr_add_python_test(test_gpt_torch_live ref/make_gpt_torch_reference.py $<TARGET_FILE:test_gpt_torch>)
+zr_add_test(ref/test_optimizers_torch.c LABELS asan)
+target_compile_definitions(
+  test_optimizers_torch PRIVATE
+  OPTIMIZERS_TORCH_REFERENCE="${CMAKE_CURRENT_SOURCE_DIR}/ref/optimizers_torch_reference.json")
+zr_add_python_test(test_optimizers_torch_live ref/make_optimizers_torch_reference.py --check
+                   ${CMAKE_CURRENT_SOURCE_DIR}/ref/optimizers_torch_reference.json)
 zr_add_test(ref/test_gpt_gathers.c ${RANKS} LINK zero_models)
 zr_add_test(ref/test_gpt_late.c ${RANKS} LINK zero_models)
 zr_add_test(ref/test_gpt_sim.c ${RANKS} LINK zero_models LABELS asan)

@@ -51,6 +51,7 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
 static void expect_same_end(int stage, int n_ranks, unsigned flags) {
     toy_result_t undisturbed, first, second;
     toy_options_t options = variant(stage, n_ranks, flags);
+    toy_set_optimizer(&options, flags % 7);
     toy_train_well(&options, &undisturbed);
     options.n_steps = SAVED_STEP;
     options.save_to = saved;
@@ -84,6 +85,7 @@ static void saving_changes_nothing(void **state) {
         toy_result_t without, with, from_there;
         char path[128];
         toy_options_t options = variant((int)flags % 4, 1 + (int)flags % 3, flags);
+        toy_set_optimizer(&options, flags % 7);
         toy_train_well(&options, &without);
         options.save_to = saved;
         options.save_step = SAVED_STEP;
@@ -142,12 +144,17 @@ static void expect_same_states(const float *expected, size_t n_elems, toy_option
     empty(saved_again);
 }
 
-static void save_some(int stage, int n_ranks, unsigned flags) {
+static void save_some_of(unsigned optimizer, int stage, int n_ranks, unsigned flags) {
     toy_result_t result;
     toy_options_t options = variant(stage, n_ranks, flags);
+    toy_set_optimizer(&options, optimizer);
     options.n_steps = SAVED_STEP;
     options.save_to = saved;
     toy_train_well(&options, &result);
+}
+
+static void save_some(int stage, int n_ranks, unsigned flags) {
+    save_some_of(0, stage, n_ranks, flags);
 }
 
 /* Where every rank has all of it, or every group, each saves about as much: none has nothing. */
@@ -177,12 +184,13 @@ static void any_ranks_load_what_any_have_saved(void **state) {
     for (size_t s = 0; s < 5; s++) {
         size_t n_elems = 0;
         unsigned of_model = savers[s].flags & 6; /* frozen, tied */
-        save_some(savers[s].stage, savers[s].n_ranks, savers[s].flags);
+        save_some_of((unsigned)s, savers[s].stage, savers[s].n_ranks, savers[s].flags);
         float *expected = read_all(saved, &n_elems);
         for (int stage = 0; stage <= 3; stage++)
             for (int i = 0; i < 4; i++) {
                 unsigned flags = (unsigned)(stage * 4 + i) * 577 % 4096;
                 toy_options_t options = variant(stage, ranks[i], (flags & ~6u & ~1u) | of_model);
+                toy_set_optimizer(&options, (unsigned)s);
                 expect_same_states(expected, n_elems, &options);
             }
         free(expected);
@@ -216,6 +224,29 @@ static void another_model_is_refused(void **state) {
         assert_non_null(strstr(result.last_error[r], "another model"));
     }
     empty(saved);
+}
+
+/* Momentum of one is nothing to another; the message names both. */
+static void another_optimizer_is_refused(void **state) {
+    size_t n = 0;
+    const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n);
+    for (unsigned from = 0; from < n; from++) {
+        save_some_of(from, 1, 2, 0);
+        for (unsigned to = 0; to < n; to++) {
+            toy_result_t result;
+            toy_options_t options = variant(3, 2, 0);
+            toy_set_optimizer(&options, to);
+            options.restore_from = saved;
+            options.quiet = true;
+            toy_train(&options, &result);
+            assert_int_equal(result.status[0], from == to ? ZR_OK : ZR_ERR_ARGUMENT);
+            if (from == to)
+                continue;
+            assert_non_null(strstr(result.last_error[0], optimizers[from]->name));
+            assert_non_null(strstr(result.last_error[0], optimizers[to]->name));
+        }
+        empty(saved);
+    }
 }
 
 /* What is frozen, or no longer is, still loads. */
@@ -333,6 +364,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(any_ranks_load_what_any_have_saved),
         cmocka_unit_test(another_dtype_has_the_same_states),
         cmocka_unit_test(another_model_is_refused),
+        cmocka_unit_test(another_optimizer_is_refused),
         cmocka_unit_test(freezing_may_change),
         cmocka_unit_test(a_save_that_fails_leaves_everything),
         cmocka_unit_test(a_folder_is_of_one_run_at_a_time),

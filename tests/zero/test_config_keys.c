@@ -136,6 +136,40 @@ TEST(test_options_change_their_field) {
     assert_true(config.grad_accum == 9007199254740993);
 }
 
+TEST(test_optimizers) {
+    messages_t messages;
+    zr_config_t config = zr_config_default();
+    assert_ptr_equal(zr_config_optimizer(&config), &zr_adamw);
+    assert_int_equal(read_text("{\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 0.1, "
+                               "\"momentum\": 0.9, \"nesterov\": true, \"weight_decay\": 0.01}}}",
+                               &config, &messages),
+                     ZR_OK);
+    assert_ptr_equal(zr_config_optimizer(&config), &zr_sgd);
+    assert_true(config.adamw.lr == 0.1 && config.adamw.weight_decay == 0.01);
+    assert_true(zr_config_hyper(&config, 0) == 0.9 && zr_config_hyper(&config, 1) == 1);
+    assert_int_equal(read_text("{\"optimizer\": {\"type\": \"lion\", \"params\": {\"betas\": [0.8, "
+                               "0.7]}}}",
+                               &config, &messages),
+                     ZR_OK);
+    assert_ptr_equal(zr_config_optimizer(&config), &zr_lion);
+    assert_true(zr_config_hyper(&config, 0) == 0.8 && zr_config_hyper(&config, 1) == 0.7);
+    assert_int_equal(read_text("{\"optimizer\": {\"type\": \"adam\"}}", &config, &messages), ZR_OK);
+    assert_ptr_equal(zr_config_optimizer(&config), &zr_adamw);
+}
+
+/* What a description has as a hyperparameter, a configuration can say. */
+TEST(test_hyperparameters_are_known) {
+    zr_config_t config = zr_config_default();
+    size_t n = 0;
+    const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n);
+    for (size_t i = 0; i < n; i++) {
+        zr_config_set_optimizer(&config, optimizers[i]);
+        assert_ptr_equal(zr_config_optimizer(&config), optimizers[i]);
+        for (size_t k = 0; k < optimizers[i]->rule.n_hypers; k++)
+            assert_true(zr_config_hyper(&config, k) == optimizers[i]->rule.hypers[k].usual);
+    }
+}
+
 static bool has_its_range(void *context, const zr_key_t *key) {
     const zr_option_t *option = key->option;
     size_t *n = context;

@@ -66,8 +66,15 @@ static zr_config_t choose(uint64_t seed) {
     config.grad_accum = 1 + throw(&dice, 4);
     config.clip = (double) throw(&dice, 3) / 2;
     config.adamw.lr = (double)(1 + throw(&dice, 30)) / 1e4;
-    config.adamw.beta2 = throw(&dice, 2) ? 0.999 : 0.95;
-    config.adamw.epsilon = throw(&dice, 2) ? 1e-8 : 1e-6;
+    config.optimizer = (zr_optimizer_kind_t) throw(&dice, 3);
+    if (config.optimizer == ZR_OPTIMIZER_SGD) {
+        config.momentum = (double) throw(&dice, 3) / 4;
+        config.nesterov = throw(&dice, 2);
+    } else {
+        config.adamw.beta2 = throw(&dice, 2) ? 0.999 : 0.95;
+    }
+    if (config.optimizer == ZR_OPTIMIZER_ADAMW)
+        config.adamw.epsilon = throw(&dice, 2) ? 1e-8 : 1e-6;
     config.adamw.weight_decay = (double) throw(&dice, 3) / 10;
     config.sub_group_elems = throw(&dice, 2) ? 1000000000 : (size_t)4096 << throw(&dice, 8);
     config.overlap_comm = throw(&dice, 2);

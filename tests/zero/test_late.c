@@ -68,7 +68,13 @@ static toy_options_t variant(int stage, int n_ranks, unsigned flags) {
     options.spoil = flags % 3 != 0;
     options.config.plan_memory = flags % 5 != 0;
     options.config.shard_group_size = n_ranks == 4 ? 2 : -1;
+    toy_set_optimizer(&options, flags % 7);
     return options;
+}
+
+/* Of the optimizer's state. */
+static size_t elem_bytes(const toy_options_t *options) {
+    return zr_state_bytes(&zr_config_optimizer(&options->config)->rule, 1);
 }
 
 TEST(late_streams_change_nothing) {
@@ -211,7 +217,7 @@ static void expect_exact_copies(int stage, zr_offload_device_t gradients, size_t
     const zr_offload_report_t *report = &result.offload[0];
     bool is_in_host = gradients == ZR_OFFLOAD_CPU && stage >= 2;
     uint64_t n_down = is_in_host ? grad_accum : 1, n_up = is_in_host ? grad_accum : 1;
-    uint64_t elems = report->state_bytes[ZR_TIER_HOST] / 12;
+    uint64_t elems = report->state_bytes[ZR_TIER_HOST] / elem_bytes(&options);
     assert_true(elems > 0 && report->has_copies);
     assert_int_equal(report->copied_down_bytes,
                      n_down * options.n_steps * elems * sizeof(zr_bf16_t));
@@ -251,15 +257,17 @@ TEST(copies_for_updates_on_the_device_are_exact) {
             const zr_offload_report_t *report = &result.offload[0];
             uint64_t state_bytes =
                 report->state_bytes[ZR_TIER_HOST] + report->state_bytes[ZR_TIER_NVME];
-            uint64_t grads_bytes = stage >= 2 ? state_bytes / 12 * sizeof(zr_bf16_t) : 0;
+            uint64_t grads_bytes =
+                stage >= 2 ? state_bytes / elem_bytes(&options) * sizeof(zr_bf16_t) : 0;
             assert_true(report->is_updated_on_device && !report->was_measured);
             assert_int_equal(report->copied_up_bytes,
                              options.n_steps * (state_bytes + grads_bytes));
             assert_int_equal(report->copied_down_bytes,
                              options.n_steps * (state_bytes + grads_bytes));
             size_t staging = result.device_memory.by_tag[ZR_TAG_STAGING].peak;
-            assert_int_equal(staging, 2 * 1024 * (12 + (stage >= 2 ? sizeof(zr_bf16_t) : 0)) +
-                                          16384 * sizeof(float));
+            assert_int_equal(
+                staging, 2 * 1024 * (elem_bytes(&options) + (stage >= 2 ? sizeof(zr_bf16_t) : 0)) +
+                             16384 * sizeof(float));
         }
 }
 

@@ -8,7 +8,6 @@
 #include "tests/common/test.h"
 #include "tests/zero/toy.h"
 
-#define STATE_BYTES 12
 #define SMALL_GROUP 1024 /* the smallest: the toy's largest parameter is split in 20 */
 
 static char folders[2][64];
@@ -39,6 +38,7 @@ static toy_options_t variant(int stage, int n_ranks, zr_dtype_t dtype, unsigned 
     options.config.grad_accum = flags & 16 ? 2 : 1;
     options.config.shard_group_size = n_ranks == 4 && flags % 3 != 0 ? 2 : -1;
     options.n_steps = 3;
+    toy_set_optimizer(&options, (unsigned)stage + flags);
     return options;
 }
 
@@ -134,7 +134,12 @@ static void how_it_is_moved_changes_nothing(void **state) {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* 12 bytes read and 12 written per parameter and update; at the start 12 written. */
+/* Of AdamW 12 bytes per parameter, of those with two arrays 8. */
+static size_t elem_bytes(const toy_options_t *options) {
+    return 4 * zr_config_optimizer(&options->config)->rule.n_arrays;
+}
+
+/* So many read and written per parameter and update; at the start written. */
 /* A step that is skipped has begun to read. */
 static void expect_traffic(const toy_options_t *options, uint64_t n_updates, uint64_t n_skipped) {
     toy_result_t result;
@@ -144,7 +149,7 @@ static void expect_traffic(const toy_options_t *options, uint64_t n_updates, uin
         const zr_offload_report_t *report = &result.offload[r];
         uint64_t bytes = report->state_bytes[ZR_TIER_NVME];
         sum += bytes + report->state_bytes[ZR_TIER_DEVICE];
-        assert_int_equal(bytes % STATE_BYTES, 0);
+        assert_int_equal(bytes % elem_bytes(options), 0);
         if (bytes == 0) {
             assert_false(report->has_store);
             continue;
@@ -156,7 +161,7 @@ static void expect_traffic(const toy_options_t *options, uint64_t n_updates, uin
                         (n_updates + n_skipped) * bytes);
         assert_true(report->updates[0].moved_bytes >= report->updates[0].bytes);
     }
-    uint64_t states = STATE_BYTES * result.size.trainable_padded_elems;
+    uint64_t states = elem_bytes(options) * result.size.trainable_padded_elems;
     int n_shards = zr_config_n_shards(&options->config, options->n_ranks);
     int n_copies = options->n_ranks / (options->config.stage == 0 ? 1 : n_shards);
     assert_int_equal(sum, states * (uint64_t)n_copies);
@@ -202,19 +207,19 @@ static void what_is_offloaded_is_not_on_the_device(void **state) {
             options.config.sub_group_elems = SMALL_GROUP;
             train(&options, &result);
             const zr_offload_report_t *report = &result.offload[0];
-            size_t all = STATE_BYTES * result.size.trainable_padded_elems / 2;
+            size_t all = elem_bytes(&options) * result.size.trainable_padded_elems / 2;
             size_t down = all - report->state_bytes[ZR_TIER_DEVICE];
             assert_int_equal(result.device_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak, all - down);
             assert_int_equal(result.host_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak,
                              device == ZR_OFFLOAD_CPU ? down : 0);
             /* Gradients go with it, but for those of the bucket in work. */
             assert_int_equal(result.device_memory.by_tag[ZR_TAG_GRADIENTS].peak,
-                             sizeof(float) * ((all - down) / STATE_BYTES));
+                             sizeof(float) * ((all - down) / elem_bytes(&options)));
             assert_int_equal(result.host_memory.by_tag[ZR_TAG_GRADIENTS].peak,
-                             sizeof(float) * (down / STATE_BYTES));
+                             sizeof(float) * (down / elem_bytes(&options)));
             double wanted = device == ZR_OFFLOAD_NONE ? 0 : ratios[i] * (double)all;
             assert_true((double)down >= wanted);
-            assert_true((double)down < wanted + STATE_BYTES * SMALL_GROUP);
+            assert_true((double)down < wanted + (double)(elem_bytes(&options) * SMALL_GROUP));
         }
 }
 
@@ -231,12 +236,12 @@ static void nvme_is_shared_with_the_host(void **state) {
             train(&options, &result);
             assert_true(result.hash == reference);
             const zr_offload_report_t *report = &result.offload[0];
-            size_t in_host = report->state_bytes[ZR_TIER_HOST] / STATE_BYTES;
-            size_t down = in_host + report->state_bytes[ZR_TIER_NVME] / STATE_BYTES;
+            size_t in_host = report->state_bytes[ZR_TIER_HOST] / elem_bytes(&options);
+            size_t down = in_host + report->state_bytes[ZR_TIER_NVME] / elem_bytes(&options);
             assert_true(in_host <= most);
             assert_true(in_host + 2 * SMALL_GROUP >= (most < down ? most : down));
             assert_int_equal(result.host_memory.by_tag[ZR_TAG_OPTIMIZER_STATE].peak,
-                             in_host * STATE_BYTES);
+                             in_host * elem_bytes(&options));
         }
 }
 
@@ -253,7 +258,7 @@ static void a_fraction_of_gradients_waits_in_host_memory(void **state) {
             options.config.offload_optimizer.gradients_ratio = percent / 100.0;
             train(&options, &result);
             assert_true(result.hash == reference);
-            size_t lowered = result.offload[0].state_bytes[ZR_TIER_HOST] / STATE_BYTES;
+            size_t lowered = result.offload[0].state_bytes[ZR_TIER_HOST] / elem_bytes(&options);
             size_t below = result.host_memory.by_tag[ZR_TAG_GRADIENTS].peak / sizeof(float);
             size_t above = result.device_memory.by_tag[ZR_TAG_GRADIENTS].peak / sizeof(float);
             assert_int_equal(below + above, result.size.trainable_padded_elems / 2);
@@ -271,10 +276,11 @@ static void host_memory_does_not_grow_with_the_model(void **state) {
     options.config.offload_optimizer.n_buffers = 3;
     train(&options, &result);
     size_t own = 16384 * sizeof(float); /* the runtime's, for looking at parameters */
-    assert_int_equal(result.offload[0].staging_bytes, 3 * STATE_BYTES * SMALL_GROUP);
+    assert_int_equal(result.offload[0].staging_bytes, 3 * elem_bytes(&options) * SMALL_GROUP);
     assert_int_equal(result.host_memory.by_tag[ZR_TAG_STAGING].peak,
-                     own + 3 * STATE_BYTES * SMALL_GROUP);
-    assert_true(result.offload[0].state_bytes[ZR_TIER_NVME] > 5 * 3 * STATE_BYTES * SMALL_GROUP);
+                     own + 3 * elem_bytes(&options) * SMALL_GROUP);
+    assert_true(result.offload[0].state_bytes[ZR_TIER_NVME] >
+                5 * 3 * elem_bytes(&options) * SMALL_GROUP);
 
     options.config.host_memory_bytes = result.host_memory.reserved.peak;
     train(&options, &result);
@@ -296,8 +302,8 @@ static void few_groups_need_few_buffers(void **state) {
     train(&options, &result);
     const zr_offload_report_t *report = &result.offload[0];
     assert_true(report->n_groups[ZR_TIER_NVME] < 10);
-    assert_int_equal(report->staging_bytes,
-                     report->n_groups[ZR_TIER_NVME] * STATE_BYTES * report->largest_group_elems);
+    assert_int_equal(report->staging_bytes, report->n_groups[ZR_TIER_NVME] * elem_bytes(&options) *
+                                                report->largest_group_elems);
 }
 
 /* What the store itself takes of the host is in the budget, too. */

@@ -41,6 +41,19 @@ static void update(const zr_config_t *config, int group, double scale, size_t st
     double decay = group == 1 ? 0.0 : config->adamw.weight_decay;
     double beta1 = config->adamw.beta1, beta2 = config->adamw.beta2;
     double g = e->grad * scale;
+    if (zr_config_optimizer(config) == &zr_sgd) {
+        double momentum = config->momentum;
+        g += decay * e->master;
+        e->m = momentum * e->m + g;
+        e->master -= lr * (config->nesterov ? g + momentum * e->m : e->m);
+        return;
+    }
+    if (zr_config_optimizer(config) == &zr_lion) {
+        double c = beta1 * e->m + (1 - beta1) * g;
+        e->m = beta2 * e->m + (1 - beta2) * g;
+        e->master -= lr * (decay * e->master + (c > 0 ? 1 : c < 0 ? -1 : 0));
+        return;
+    }
     e->m = beta1 * e->m + (1 - beta1) * g;
     e->v = beta2 * e->v + (1 - beta2) * g * g;
     double m_hat = e->m / (1 - pow(beta1, (double)step));
@@ -93,8 +106,10 @@ static void check(const toy_options_t *options) {
 
 TEST(training_agrees_with_the_oracle) {
     for (int stage = 0; stage <= 3; stage++)
-        for (int clip = 0; clip < 2; clip++) {
+        for (int mix = 0; mix < 6; mix++) {
+            int clip = mix % 2;
             toy_options_t options = toy_options_default(stage, 3);
+            toy_set_optimizer(&options, (unsigned)mix / 2);
             options.n_steps = N_STEPS;
             options.config.grad_accum = 2;
             options.config.clip = clip ? 1.0 : 0;

@@ -42,6 +42,7 @@ static toy_options_t variant(int stage, unsigned flags) {
     if (flags & 8)
         options.config.reduce = ZR_REDUCE_EVERY_MICRO_BATCH;
     options.tied = (flags & 16) != 0;
+    toy_set_optimizer(&options, flags % 7);
     options.config.dtype = flags & 32 ? ZR_DTYPE_BF16 : ZR_DTYPE_F32;
     return options;
 }

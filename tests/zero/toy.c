@@ -64,6 +64,15 @@ toy_options_t toy_options_default(int stage, int n_ranks) {
     return options;
 }
 
+void toy_set_optimizer(toy_options_t *options, unsigned number) {
+    size_t n = 0;
+    const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n);
+    const zr_optimizer_type_t *optimizer = optimizers[number % n];
+    zr_config_set_optimizer(&options->config, optimizer);
+    options->config.momentum = 0.75;
+    options->config.nesterov = true;
+}
+
 /* ---- numbers ---- */
 
 static uint64_t mix(uint64_t x) {

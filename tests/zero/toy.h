@@ -90,6 +90,8 @@ float toy_gradient(int unit, int index, size_t step, size_t micro_batch, int ran
                    float value);
 
 toy_options_t toy_options_default(int stage, int n_ranks);
+/** One of the library's optimizers, by any number: all of them in turn. */
+void toy_set_optimizer(toy_options_t *options, unsigned number);
 
 /* Which of all mixtures of options are met: every so many. As a prime that none of the options has
  * as its number of values, each value of each is met. */

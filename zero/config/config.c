@@ -6,6 +6,7 @@
 #include "zero/config.h"
 
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 #include "offload/swap.h"
@@ -55,19 +56,46 @@ zr_config_t zr_config_default(void) {
 /* ---- optimizers ----------------------------------------------------------- */
 
 const zr_optimizer_type_t *zr_config_optimizer(const zr_config_t *config) {
-    return config->optimizer != NULL ? config->optimizer : &zr_adamw;
+    size_t n;
+    return config->own_optimizer != NULL ? config->own_optimizer
+                                         : zr_optimizers(&n)[config->optimizer];
+}
+
+/* A hyperparameter of the library's optimizers, by its name. */
+static double named_hyper(const zr_config_t *config, const char *name) {
+    const struct {
+        const char *name;
+        double value;
+    } hypers[] = {{"beta1", config->adamw.beta1},
+                  {"beta2", config->adamw.beta2},
+                  {"epsilon", config->adamw.epsilon},
+                  {"momentum", config->momentum},
+                  {"nesterov", config->nesterov}};
+    for (size_t i = 0; i < sizeof(hypers) / sizeof(hypers[0]); i++)
+        if (strcmp(hypers[i].name, name) == 0)
+            return hypers[i].value;
+    return NAN; /* which the update refuses */
 }
 
 double zr_config_hyper(const zr_config_t *config, size_t index) {
-    const double of_adamw[] = {config->adamw.beta1, config->adamw.beta2, config->adamw.epsilon};
-    return zr_config_optimizer(config) == &zr_adamw ? of_adamw[index] : config->hyper[index];
+    if (config->own_optimizer != NULL)
+        return config->own_hyper[index];
+    return named_hyper(config, zr_config_optimizer(config)->rule.hypers[index].name);
 }
 
 void zr_config_set_optimizer(zr_config_t *config, const zr_optimizer_type_t *optimizer) {
-    config->optimizer = optimizer;
-    const zr_update_rule_t *rule = &zr_config_optimizer(config)->rule;
-    for (size_t i = 0; i < rule->n_hypers; i++)
-        config->hyper[i] = rule->hypers[i].usual;
+    size_t n;
+    const zr_optimizer_type_t *const *optimizers = zr_optimizers(&n);
+    config->own_optimizer = NULL;
+    for (size_t i = 0; i < n; i++) {
+        if (optimizers[i] == optimizer) {
+            config->optimizer = (zr_optimizer_kind_t)i;
+            return;
+        }
+    }
+    config->own_optimizer = optimizer;
+    for (size_t i = 0; i < optimizer->rule.n_hypers; i++)
+        config->own_hyper[i] = optimizer->rule.hypers[i].usual;
 }
 
 /* ---- fields --------------------------------------------------------------- */

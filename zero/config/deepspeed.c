@@ -54,7 +54,7 @@ static const zr_key_rule_t rules[] = {
     {"", "disable_allgather", "false", "parameters are all-gathered"},
     {"", "graph_harvesting", "false", "no graphs are captured"},
     {"", "use_data_before_expert_parallelism", "false", "there are no experts"},
-    {"", "zero_allow_untested_optimizer", ANY, "a permission that AdamW never needs"},
+    {"", "zero_allow_untested_optimizer", ANY, "a permission that no optimizer here needs"},
     {"", "zero_force_ds_cpu_optimizer", ANY, "the update is libzero's own, wherever it runs"},
     {"optimizer", "legacy_fusion", "false", "there is one update"},
     {"optimizer.params", "torch_adam", "false", "the update is libzero's own"},
@@ -68,7 +68,7 @@ static const zr_key_rule_t rules[] = {
     {"optimizer.params", "fused foreach", "null", torch_adam_note},
     {"optimizer.params", "capturable differentiable", NULL, torch_adam_note},
     {"optimizer.params", "max_grad_norm", "0.0", "write gradient_clipping at the top of the file"},
-    {"optimizer.params", "momentum", NULL, "belongs to other optimizers; AdamW has betas"},
+    {"optimizer.params", "dampening", "0", "momentum is not dampened"},
     {"optimizer.params", "muon_lr adam_lr", "null", muon_note},
     {"optimizer.params", "ns_method per_head_muon", NULL, muon_note},
     {"optimizer.params",
@@ -195,7 +195,8 @@ static const zr_key_rule_t rules[] = {
  * an effect while it is off. */
 static const zr_key_section_t sections[] = {
     {"", .note = "The top of the file"},
-    {"optimizer", .note = "AdamW with decoupled weight decay", .may_be_null = true},
+    {"optimizer", .note = "AdamW, unless it says another; docs/architecture.md says how to add one",
+     .may_be_null = true},
     {"optimizer.params", .note = "the optimizer's parameters", .may_be_null = true},
     {"scheduler", .note = "how the learning rate moves", .may_be_null = true},
     {"scheduler.params", .note = "the scheduler's parameters", .may_be_null = true},

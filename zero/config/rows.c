@@ -8,6 +8,8 @@
  */
 #include "zero/options.h"
 
+#include <string.h>
+
 #include "kernels/kernels.h"
 #include "offload/store.h"
 #include "offload/swap.h"
@@ -19,6 +21,7 @@
 _Static_assert(sizeof(zr_schedule_kind_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_offload_device_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 _Static_assert(sizeof(zr_dtype_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
+_Static_assert(sizeof(zr_optimizer_kind_t) == sizeof(int), "ZR_OPTION_CHOICE stores ints");
 
 enum {
     AGREE = ZR_OPTION_AGREE,
@@ -76,7 +79,9 @@ static const zr_option_choice_t schedules[] = {
 static const zr_option_choice_t rises[] = {{"linear", 0, NULL}, {"log", 1, NULL}, {NULL, 0, NULL}};
 
 static const zr_option_choice_t optimizers[] = {
-    {"AdamW", 0, NULL}, {"Adam", 0, NULL}, {NULL, 0, NULL}};
+    {"adamw", ZR_OPTIMIZER_ADAMW, "\"AdamW\""}, {NULL, ZR_OPTIMIZER_ADAMW, "\"Adam\""},
+    {"lion", ZR_OPTIMIZER_LION, "\"Lion\""},    {"sgd", ZR_OPTIMIZER_SGD, "\"SGD\""},
+    {NULL, 0, NULL}};
 
 /* ---- when an option means something --------------------------------------------------------- */
 
@@ -107,6 +112,30 @@ static bool has_warmup(const zr_config_t *config) {
 static bool is_cosine(const zr_config_t *config) {
     return config->schedule.kind == ZR_SCHEDULE_WARMUP_COSINE;
 }
+
+static bool has_hyper(const zr_config_t *config, const char *name) {
+    const zr_update_rule_t *rule = &zr_config_optimizer(config)->rule;
+    for (size_t i = 0; i < rule->n_hypers; i++)
+        if (strcmp(rule->hypers[i].name, name) == 0)
+            return true;
+    return false;
+}
+static bool has_betas(const zr_config_t *config) {
+    return has_hyper(config, "beta1");
+}
+static bool has_epsilon(const zr_config_t *config) {
+    return has_hyper(config, "epsilon");
+}
+static bool has_momentum(const zr_config_t *config) {
+    return has_hyper(config, "momentum");
+}
+
+static const zr_option_when_t with_betas = {
+    has_betas, "the optimizer has no betas; --optimizer adamw and lion have", false};
+static const zr_option_when_t with_epsilon = {
+    has_epsilon, "the optimizer has no epsilon; --optimizer adamw has", false};
+static const zr_option_when_t with_momentum = {
+    has_momentum, "the optimizer has no momentum of this kind; --optimizer sgd has", false};
 
 static const zr_option_when_t at_stage_3 = {
     is_stage_3, "where no parameters are gathered for a layer; add --stage 3, or leave it out",
@@ -358,28 +387,35 @@ static const zr_option_t rows[] = {
      .help = "largest norm of all gradients together; 0: no clipping"},
 
     /* ---- the optimizer, and its hyperparameters --------------------------------------------- */
-    {NULL, "optimizer.type", .offset = ZR_OPTION_NO_FIELD, .type = ZR_OPTION_CHOICE,
+    {"optimizer", "optimizer.type", FIELD(optimizer), .type = ZR_OPTION_CHOICE, .flags = AGREE,
      .choices = optimizers,
-     .refused = "Adagrad Lamb Lion Muon MuAdam MuAdamW MuSGD OneBitAdam OneBitLamb ZeroOneAdam SGD "
-                "RMSprop",
-     .usual = "null", .help = "both names mean decoupled weight decay, as in DeepSpeed"},
+     .refused = "Adagrad Lamb Muon MuAdam MuAdamW MuSGD OneBitAdam OneBitLamb ZeroOneAdam RMSprop",
+     .group = STEP, .usual = "null", .help = "what updates the parameters, and what state it has",
+     .note = "Adam is AdamW, as in DeepSpeed"},
     {"lr", "optimizer.params.lr", FIELD(adamw.lr), .type = ZR_OPTION_NUMBER,
      .flags = AGREE | FILE_AUTO, .most = LARGEST_RATE, .arg = "RATE", .group = STEP,
      .usual = "0.001", .help = "learning rate after warm-up",
      .note = "see scheduler.params.warmup_max_lr"},
     {"beta1", "optimizer.params.betas[0]", FIELD(adamw.beta1), .type = ZR_OPTION_NUMBER,
      .flags = AGREE | FILE_AUTO, .most = LARGEST_BETA, .arg = "B", .group = STEP, .usual = "0.9",
-     .help = "AdamW's: decay of the running mean"},
+     .when = {&with_betas}, .help = "AdamW's and Lion's: decay of the running mean"},
     {"beta2", "optimizer.params.betas[1]", FIELD(adamw.beta2), .type = ZR_OPTION_NUMBER,
      .flags = AGREE | FILE_AUTO, .most = LARGEST_BETA, .arg = "B", .group = STEP, .usual = "0.999",
-     .help = "AdamW's: decay of the running square"},
+     .when = {&with_betas},
+     .help = "AdamW's: decay of the running square; Lion's: of its running mean"},
     {"epsilon", "optimizer.params.eps", FIELD(adamw.epsilon), .type = ZR_OPTION_NUMBER,
      .flags = AGREE | FILE_AUTO, .least = LEAST_EPSILON, .most = 1, .arg = "E", .group = STEP,
-     .usual = "1e-08", .help = "AdamW's: added to the denominator"},
+     .usual = "1e-08", .when = {&with_epsilon}, .help = "AdamW's: added to the denominator"},
     {"weight-decay", "optimizer.params.weight_decay", FIELD(adamw.weight_decay),
      .type = ZR_OPTION_NUMBER, .flags = AGREE | FILE_AUTO, .most = LARGEST_RATE, .arg = "RATE",
-     .group = STEP, .usual = "0.0", .help = "decoupled, of matrices",
+     .group = STEP, .usual = "0.0", .help = "of matrices; decoupled, SGD's coupled",
      .note = "of parameter group 0"},
+    {"momentum", "optimizer.params.momentum", FIELD(momentum), .type = ZR_OPTION_NUMBER,
+     .flags = AGREE | FILE_AUTO, .most = LARGEST_BETA, .arg = "M", .group = STEP, .usual = "0.0",
+     .when = {&with_momentum}, .help = "SGD's: decay of the running sum of gradients"},
+    {"nesterov", "optimizer.params.nesterov", FIELD(nesterov), .type = ZR_OPTION_SWITCH,
+     .flags = AGREE | FILE_AUTO, .group = STEP, .usual = "false",
+     .when = {&with_momentum}, .help = "SGD's: Nesterov's momentum"},
 
     /* ---- progress ------------------------------------------------------------------------- */
     {NULL, "steps_per_print", FIELD(steps_per_print), .type = ZR_OPTION_COUNT, .least = 1,

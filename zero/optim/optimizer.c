@@ -3,7 +3,7 @@
 
 #include <strings.h>
 
-static const zr_optimizer_type_t *const types[] = {&zr_adamw};
+static const zr_optimizer_type_t *const types[] = {&zr_adamw, &zr_lion, &zr_sgd};
 
 const zr_optimizer_type_t *const *zr_optimizers(size_t *n_p) {
     *n_p = sizeof(types) / sizeof(types[0]);

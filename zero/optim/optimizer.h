@@ -22,6 +22,12 @@ typedef struct zr_optimizer_type {
 
 /** Loshchilov and Hutter 2019: decoupled weight decay. Its state is master, m and v. */
 extern const zr_optimizer_type_t zr_adamw;
+/** Chen et al. 2023: the sign of a mean of gradients; decoupled weight decay. Its state is master
+ * and m. */
+extern const zr_optimizer_type_t zr_lion;
+/** torch.optim.SGD with momentum, Nesterov's or not, and coupled weight decay. Its state is master
+ * and momentum. */
+extern const zr_optimizer_type_t zr_sgd;
 
 /** The one of the library that has this name; NULL: none has. */
 const zr_optimizer_type_t *zr_optimizer_find(const char *name);

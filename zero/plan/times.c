@@ -109,7 +109,7 @@ zr_run_part_t zr_run_part_of(const zr_sim_span_t *span) {
     case ZR_SIM_HOST:
         return strcmp(span->name, "checksum") == 0 ? ZR_RUN_DISK : ZR_RUN_UPDATE;
     default:
-        return strcmp(span->name, "adamw") == 0 ? ZR_RUN_UPDATE : ZR_RUN_COMPUTE;
+        return span->is_update ? ZR_RUN_UPDATE : ZR_RUN_COMPUTE;
     }
 }
 

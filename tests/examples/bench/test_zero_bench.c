@@ -2,17 +2,22 @@
 #include "tests/examples/bench/run_bench.h"
 
 TEST(test_adam_json) {
-    const char *const dtypes[] = {"fp32", "bf16"};
-    for (int i = 0; i < 2; i++) {
+    const char *const dtypes[] = {"fp32", "bf16", "bf16"};
+    const char *const optimizers[] = {"adamw", "adamw", "lion"};
+    const char *const names[] = {"AdamW", "AdamW", "Lion"};
+    const double elem_bytes_wanted[] = {32, 28, 20};
+    for (int i = 0; i < 3; i++) {
         char arguments[128], output[4096];
         snprintf(arguments, sizeof(arguments),
-                 "adam --json --elems 50021 --threads 2 --seconds 0 --dtype %s 2>/dev/null",
-                 dtypes[i]);
+                 "adam --json --elems 50021 --threads 2 --seconds 0 --dtype %s --optimizer %s "
+                 "2>/dev/null",
+                 dtypes[i], optimizers[i]);
         assert_int_equal(run(arguments, output, sizeof(output)), 0);
         json_t *object = json_loads(output, JSON_REJECT_DUPLICATES, NULL);
         assert_true(json_is_object(object));
         assert_string_equal(json_string_value(json_object_get(object, "command")), "adam");
         assert_string_equal(json_string_value(json_object_get(object, "dtype")), dtypes[i]);
+        assert_string_equal(json_string_value(json_object_get(object, "optimizer")), names[i]);
         assert_true(number_at(object, "elems") == 50021.0);
         assert_true(number_at(object, "threads") == 2.0);
         assert_true(number_at(object, "rounds") >= 5.0);
@@ -21,7 +26,7 @@ TEST(test_adam_json) {
         double ratio = number_at(stream, "seconds") / number_at(adam, "seconds");
         assert_true(fabs(number_at(object, "ratio") / ratio - 1.0) < 1e-6);
         double elem_bytes = number_at(adam, "bytes_per_s") / number_at(adam, "elems_per_s");
-        assert_true(fabs(elem_bytes - (i == 0 ? 32.0 : 28.0)) < 1e-6);
+        assert_true(fabs(elem_bytes - elem_bytes_wanted[i]) < 1e-6);
         json_decref(object);
     }
 }

@@ -20,7 +20,7 @@ has() {
     grep -nE "^[[:space:]]+(@!?%p[0-9]+[[:space:]]+)?($1)" "$ptx"
 }
 
-for source in adamw elementwise spread sum_of_squares; do
+for source in adamw lion sgd elementwise spread sum_of_squares; do
     compile "kernels/cuda/${source}_cuda.cu"
     # Instructions on floating point values that compute: not moves, loads, stores, comparisons.
     used=$(grep -oE '^[[:space:]]+(@!?%p[0-9]+[[:space:]]+)?[a-z][a-z0-9_.]*\.(f32|f64|f16|bf16)[a-z0-9_.]*' "$ptx" |
