@@ -93,6 +93,7 @@ struct zr_option {
     int group;
 
     const zr_option_when_t *when[2]; /* all have to hold; NULL: nothing has to */
+    const char *needs;  /* another option, without which it means nothing; NULL: none */
     const char *idle; /* values that are so anyhow where `when` does not hold, with spaces between:
                          they are accepted; NULL: none */
     unsigned schedules; /* of scheduler.params: bits of zr_schedule_kind_t that have it; 0: all */

@@ -6,7 +6,7 @@
 #define EXAMPLES_CAPACITY_OPTIONS_H
 
 #include "examples/capacity/family.h"
-#include "examples/common/shared_options.h"
+#include "examples/train/options.h"
 
 /** Where something may live; auto: as far up as fits, in parts. */
 typedef enum capacity_where {
@@ -56,8 +56,11 @@ typedef struct capacity_options {
     const char *csv_path, *plot_path, *state_path; /* NULL: none */
     bool resume;
 
-    shared_givens_t given; /* what changes the answers: the question, for --resume */
 } capacity_options_t;
+
+/** Its options; the first group of those that are not of a run. */
+extern const options_table_t capacity_table;
+#define CAPACITY_PROOF 6
 
 /**
  * Parse and check a command line.

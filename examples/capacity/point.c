@@ -56,82 +56,41 @@ static void add(text_t *text, const char *format, ...) {
     va_end(arguments);
 }
 
-static void add_size(text_t *text, const char *option, size_t size_bytes) {
-    if (size_bytes != ZR_CONFIG_NO_BUDGET)
-        add(text, " --%s %zu", option, size_bytes);
+/* Whether an option says what is trained: one that may be given, or that `auto` chooses. */
+static bool is_of_run(const options_row_t *row) {
+    static const char *const others[] = {"ranks",       "stage",  "dtype",   "recompute", "seed",
+                                         "micro-batch", "device", "threads", "nvme-path"};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        if (strcmp(row->option.name, others[i]) == 0)
+            return false;
+    for (size_t i = 0; i < capacity_table.n_uses; i++)
+        if (strcmp(row->option.name, capacity_table.uses[i].name) == 0)
+            return capacity_table.uses[i].group < CAPACITY_PROOF;
+    return row->is_of_library && row->option.group != ZR_OPTION_GROUP_STEP;
 }
 
-static void add_optimizer(text_t *text, const zr_config_t *config, bool is_cuda) {
-    static const char *const update_on[] = {"auto", "host", "device"};
-    const zr_offload_options_t *offload = &config->offload_optimizer;
-    if (offload->device == ZR_OFFLOAD_NONE)
-        return;
-    add(text, " --offload-optimizer %s", train_offload_name(offload->device));
-    if (offload->ratio < 1)
-        add(text, " --offload-ratio %.8g", offload->ratio);
-    if (offload->device == ZR_OFFLOAD_NVME && offload->max_in_cpu_elems > 0)
-        add(text, " --state-in-host %zu", offload->max_in_cpu_elems);
-    if (config->stage >= 2)
-        add(text, " --offload-gradients %s", train_offload_name(offload->gradients));
-    if (config->stage >= 2 && offload->gradients == ZR_OFFLOAD_CPU && offload->gradients_ratio < 1)
-        add(text, " --offload-gradients-ratio %.8g", offload->gradients_ratio);
-    if (is_cuda)
-        add(text, " --update-on %s", update_on[offload->update_on]);
-}
-
-static void add_params(text_t *text, const zr_config_t *config) {
-    const zr_offload_param_options_t *offload = &config->offload_param;
-    if (offload->device == ZR_OFFLOAD_NONE)
-        return;
-    add(text, " --offload-params %s", train_offload_name(offload->device));
-    if (offload->ratio < 1)
-        add(text, " --offload-param-ratio %.8g", offload->ratio);
-    if (offload->device != ZR_OFFLOAD_NVME)
-        return;
-    if (offload->max_in_cpu_elems > 0)
-        add(text, " --params-in-host %zu", offload->max_in_cpu_elems);
-    add(text, " --param-buffers %zu --param-buffer %zu", offload->n_buffers, offload->buffer_elems);
-}
-
-static void add_drives(text_t *text, const train_options_t *run, bool is_this) {
-    const zr_config_t *config = &run->config;
-    if (!train_options_use_nvme(run))
-        return;
-    add(text, " --nvme-path %s", is_this ? config->nvme.paths : "DIR");
-    add_size(text, "nvme-capacity", config->nvme.capacity_bytes);
-    if (config->offload_optimizer.device == ZR_OFFLOAD_NVME ||
-        run->offload_activations == ZR_OFFLOAD_NVME)
-        add(text, " --nvme-buffers %zu", config->offload_optimizer.n_buffers);
-    if (!config->nvme.verify)
-        add(text, " --nvme-verify off");
-}
-
-/* The options of zero-train that train a size, but for its data. */
+/* The options of zero-train that train a size, but for its data: those that mean something, and are
+ * not what it takes anyhow. */
 static void write_options(const capacity_search_t *search, text_t *text) {
-    const train_options_t *run = &search->run;
-    const zr_config_t *config = &run->config;
+    const train_options_t *run = &search->run, usual = train_options_default();
+    const train_open_t nothing = {.stage = false};
     char model[CAPACITY_MODEL_BYTES];
+    options_rows_t rows;
+    options_rows(&train_table, &rows);
     capacity_model_text(&run->shape, model);
     add(text, "--model %s --dtype %s --ranks %d --stage %d --recompute %s --micro-batch %zu", model,
-        zr_dtype_name(config->dtype), run->n_ranks, config->stage, run->recompute ? "unit" : "none",
-        config->micro_batch);
-    if (config->grad_accum > 1)
-        add(text, " --grad-accum %zu", config->grad_accum);
-    if (config->reduce != ZR_REDUCE_AUTO)
-        add(text, " --reduce every-micro-batch");
-    if (config->stage == 3)
-        add(text, " --prefetch %zu", config->prefetch_elems);
-    if (!config->plan_memory)
-        add(text, " --memory-plan off");
-    add_optimizer(text, config, search->its_case->hardware.kind == ZR_HARDWARE_CUDA);
-    if (config->offload_optimizer.device != ZR_OFFLOAD_NONE)
-        add(text, " --sub-group %zu", config->sub_group_elems);
-    add_params(text, config);
-    if (run->offload_activations != ZR_OFFLOAD_NONE)
-        add(text, " --offload-activations %s", train_offload_name(run->offload_activations));
-    add_size(text, "device-memory", config->device_memory_bytes);
-    add_size(text, "host-memory", config->host_memory_bytes);
-    add_drives(text, run, search->options->is_this);
+        zr_dtype_name(run->config.dtype), run->n_ranks, run->config.stage,
+        run->recompute ? "unit" : "none", run->config.micro_batch);
+    for (size_t i = 0; i < rows.n; i++) {
+        const zr_option_t *option = &rows.all[i].option;
+        const void *ours = options_object(&rows.all[i], run);
+        if (is_of_run(&rows.all[i]) &&
+            !zr_option_equal(option, ours, options_object(&rows.all[i], &usual)) &&
+            train_options_idle(run, option, nothing, true) == NULL)
+            add(text, " --%s %s", option->name, zr_option_text(option, ours).text);
+    }
+    if (train_options_use_nvme(run))
+        add(text, " --nvme-path %s", search->options->is_this ? run->config.nvme.paths : "DIR");
 }
 
 /* ---- what was found -------------------------------------------------------------------------- */

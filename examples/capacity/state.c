@@ -28,17 +28,29 @@ static void put_hardware(json_t **object_p, const zr_hardware_t *hardware) {
     }
 }
 
+/* What does not change the answers. */
+static bool is_of_output(const char *name) {
+    static const char *const names[] = {"json",  "quiet",  "help", "version", "nvme-path",
+                                        "state", "resume", "csv",  "plot",    "shard-group-size"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
 json_t *capacity_question(const capacity_options_t *options, const zr_hardware_t *hardware) {
     json_t *object = json_object();
     json_put(&object, "version", json_text(zr_version()));
-    for (size_t i = 0; i < options->given.n; i++) {
-        const shared_given_t *given = &options->given.all[i];
+    for (size_t i = 0; i < options->run.given.n; i++) {
+        const char *option = options->run.given.all[i].name;
+        const char *value = options->run.given.all[i].value;
         char name[96];
-        snprintf(name, sizeof(name), "--%s", given->name);
-        if (strcmp(given->name, "sweep") == 0)
-            snprintf(name, sizeof(name), "--sweep %.*s", (int)strcspn(given->value, "="),
-                     given->value);
-        json_put(&object, name, json_text(given->value));
+        if (is_of_output(option))
+            continue;
+        snprintf(name, sizeof(name), "--%s", option);
+        if (strcmp(option, "sweep") == 0)
+            snprintf(name, sizeof(name), "--sweep %.*s", (int)strcspn(value, "="), value);
+        json_put(&object, name, json_text(value));
     }
     if (!options->is_this)
         put_hardware(&object, hardware);

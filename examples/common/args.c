@@ -13,58 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Longer words than this are compared by their beginning. */
 #define LONGEST_WORD 63
-#define LEAST_PART 3 /* letters of a name, to be taken for it */
 #define MOST_OPTIONS 256
-
-static bool differ(char a, char b) {
-    return tolower((unsigned char)a) != tolower((unsigned char)b);
-}
-
-static size_t edit_distance(const char *a, const char *b) {
-    size_t n = strnlen(b, LONGEST_WORD);
-    size_t row[LONGEST_WORD + 1];
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
-    for (size_t i = 1; a[i - 1] != '\0' && i <= LONGEST_WORD; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= n; j++) {
-            size_t best = diagonal + differ(a[i - 1], b[j - 1]);
-            diagonal = row[j];
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
-/* How far a name is from a word, as likeness goes: a slip is one edit in three letters; a part of
- * a name comes after all slips. SIZE_MAX: nothing alike. */
-static size_t unlikeness(const char *word, const char *name) {
-    size_t distance = edit_distance(word, name), length = strnlen(word, LONGEST_WORD);
-    if (distance <= (length + 2) / 3)
-        return distance;
-    return length >= LEAST_PART && strcasestr(name, word) != NULL ? LONGEST_WORD + distance
-                                                                  : SIZE_MAX;
-}
-
-const char *args_nearest(const char *word, const char *const *names, size_t n_names) {
-    const char *nearest = NULL;
-    size_t least = SIZE_MAX;
-    for (size_t i = 0; i < n_names; i++) {
-        size_t distance = unlikeness(word, names[i]);
-        if (distance < least) {
-            least = distance;
-            nearest = names[i];
-        }
-    }
-    return nearest;
-}
 
 args_hint_t args_hint(const char *nearest) {
     args_hint_t hint = {""};
@@ -87,7 +37,7 @@ static args_hint_t hint_option(const struct argp_option *options, const char *wo
     for (const struct argp_option *o = options; !is_last(o) && n < MOST_OPTIONS; o++)
         if (o->name != NULL)
             names[n++] = o->name;
-    nearest = args_nearest(word, names, n);
+    nearest = zr_name_nearest(word, names, n);
     snprintf(option, sizeof(option), "--%s", nearest != NULL ? nearest : "");
     return args_hint(nearest != NULL ? option : NULL);
 }
@@ -261,55 +211,16 @@ void args_help(const struct argp *argp, const char *program, FILE *file) {
 
 /* ---- values ----------------------------------------------------------------------------- */
 
-/* What is left of a part of a value may be nothing, which has to be seen. */
-static const char *shown(const char *value) {
-    return *value != '\0' ? value : "\"\"";
-}
-
-static bool is_digits(const char *text) {
-    if (*text == '\0')
-        return false;
-    for (; *text != '\0'; text++)
-        if (!isdigit((unsigned char)*text))
-            return false;
-    return true;
-}
-
-/* The closest of names that are all numbers, for a value that is one too. */
-static const char *nearest_number(const char *value, const char *const *names, size_t n_names) {
-    char *end;
-    double wanted = strtod(value, &end), least = INFINITY;
-    const char *nearest = NULL;
-    if (end == value || *end != '\0')
-        return NULL;
-    for (size_t i = 0; i < n_names; i++) {
-        if (!is_digits(names[i]))
-            continue;
-        double distance = fabs(strtod(names[i], NULL) - wanted);
-        if (distance < least) {
-            least = distance;
-            nearest = names[i];
-        }
-    }
-    return nearest;
-}
-
 zr_status_t args_choice(const char *key, const char *value, const char *const *names,
                         size_t n_names, const zr_log_t *log, size_t *choice_p) {
-    char allowed[256] = "";
-    for (size_t i = 0; i < n_names; i++) {
-        if (strcmp(value, names[i]) == 0) {
-            *choice_p = i;
-            return ZR_OK;
-        }
-        size_t used = strlen(allowed);
-        snprintf(allowed + used, sizeof(allowed) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
-    }
-    const char *nearest = nearest_number(value, names, n_names);
-    if (nearest == NULL)
-        nearest = args_nearest(value, names, n_names);
-    return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %s%s", key, shown(value), allowed,
-                   args_hint(nearest).text);
+    zr_option_choice_t choices[33] = {{NULL, 0, NULL}};
+    int choice = 0;
+    for (size_t i = 0; i < n_names && i < 32; i++)
+        choices[i] = (zr_option_choice_t){names[i], (int)i, NULL};
+    const zr_option_t option = {.type = ZR_OPTION_CHOICE, .choices = choices};
+    ZR_TRY(zr_option_set(&option, key, value, log, &choice));
+    *choice_p = (size_t)choice;
+    return ZR_OK;
 }
 
 zr_status_t args_dtype(const char *key, const char *value, const zr_log_t *log,
@@ -322,119 +233,25 @@ zr_status_t args_dtype(const char *key, const char *value, const zr_log_t *log,
 }
 
 zr_status_t args_u64(const char *key, const char *value, const zr_log_t *log, uint64_t *value_p) {
-    bool hexadecimal = value[0] == '0' && (value[1] == 'x' || value[1] == 'X');
-    char *end = NULL;
-    errno = 0;
-    unsigned long long number = strtoull(value, &end, hexadecimal ? 16 : 10);
-    if (errno == ERANGE)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s %s: too large; allowed are 0 to %llu; the nearest is %llu", key, value,
-                       (unsigned long long)UINT64_MAX, (unsigned long long)UINT64_MAX);
-    if (!isdigit((unsigned char)value[0]) || *end != '\0')
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s %s: not a whole number; allowed are 0 to %llu; the nearest is %d", key,
-                       shown(value), (unsigned long long)UINT64_MAX, 0);
-    *value_p = number;
-    return ZR_OK;
+    const zr_option_t option = {.type = ZR_OPTION_U64};
+    return zr_option_set(&option, key, value, log, value_p);
 }
 
 zr_status_t args_count(const char *key, const char *value, size_t least, size_t most,
                        const zr_log_t *log, size_t *count_p) {
-    char *end = NULL;
-    errno = 0;
-    const char *digits = value[0] == '-' ? value + 1 : value;
-    unsigned long long number = strtoull(digits, &end, 10);
-    if (!is_digits(digits))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s %s: not a whole number; allowed are %zu to %zu; the nearest is %zu", key,
-                       shown(value), least, most, least);
-    bool below = value[0] == '-' || number < least;
-    if (below || errno == ERANGE || number > most)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %zu to %zu; the nearest is %zu",
-                       key, value, least, most, below ? least : most);
-    *count_p = (size_t)number;
-    return ZR_OK;
+    const zr_option_t option = {
+        .type = ZR_OPTION_COUNT, .least = (double)least, .most = (double)most};
+    return zr_option_set(&option, key, value, log, count_p);
 }
 
 zr_status_t args_number(const char *key, const char *value, double least, double most,
                         const zr_log_t *log, double *number_p) {
-    char *end = NULL;
-    errno = 0;
-    double number = strtod(value, &end);
-    if (errno == ERANGE && fabs(number) < 1 && *end == '\0')
-        return zr_fail(
-            log, ZR_ERR_ARGUMENT,
-            "%s %s: too small to be told from 0; allowed are %g to %g; the nearest is %g", key,
-            value, least, most, least > 0 ? least : 0.0);
-    if (end == value || *end != '\0' || !isfinite(number))
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: not a number; allowed are %g to %g", key,
-                       shown(value), least, most);
-    if (number < least || number > most)
-        return zr_fail(log, ZR_ERR_ARGUMENT, "%s %s: allowed are %g to %g; the nearest is %g", key,
-                       value, least, most, number < least ? least : most);
-    *number_p = number;
-    return ZR_OK;
-}
-
-typedef struct size_unit {
-    const char *name;
-    size_t bytes;
-} size_unit_t;
-
-static const size_unit_t size_units[] = {
-    {"", 1},
-    {"B", 1},
-    {"KiB", (size_t)1 << 10},
-    {"MiB", (size_t)1 << 20},
-    {"GiB", (size_t)1 << 30},
-    {"TiB", (size_t)1 << 40},
-    {"kB", 1000},
-    {"MB", 1000 * 1000},
-    {"GB", 1000 * 1000 * 1000},
-    {"TB", (size_t)1000 * 1000 * 1000 * 1000},
-};
-#define N_SIZE_UNITS (sizeof(size_units) / sizeof(size_units[0]))
-
-static zr_status_t find_size_unit(const char *key, const char *value, const char *unit,
-                                  const zr_log_t *log, size_t *bytes_p) {
-    const char *names[N_SIZE_UNITS];
-    for (size_t i = 0; i < N_SIZE_UNITS; i++) {
-        names[i] = size_units[i].name;
-        if (strcasecmp(unit, names[i]) == 0) {
-            *bytes_p = size_units[i].bytes;
-            return ZR_OK;
-        }
-    }
-    if (unit[0] == '.' || unit[0] == ',')
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s %s: not a whole number; use a smaller unit: allowed are B, KiB, MiB, "
-                       "GiB, TiB, kB, MB, GB, TB",
-                       key, value);
-    return zr_fail(
-        log, ZR_ERR_ARGUMENT,
-        "%s %s: unknown unit \"%s\"; allowed are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB%s", key,
-        value, unit, args_hint(args_nearest(unit, names + 2, N_SIZE_UNITS - 2)).text);
+    const zr_option_t option = {.type = ZR_OPTION_NUMBER, .least = least, .most = most};
+    return zr_option_set(&option, key, value, log, number_p);
 }
 
 zr_status_t args_size(const char *key, const char *value, const zr_log_t *log,
                       size_t *size_bytes_p) {
-    char *end = NULL;
-    size_t unit_bytes = 1;
-    errno = 0;
-    unsigned long long number = strtoull(value, &end, 10);
-    if (!isdigit((unsigned char)value[0]))
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s %s: not a size; allowed is a whole number with or without a unit, such "
-                       "as 512MiB or 16GB",
-                       key, shown(value));
-    if (*end == ' ')
-        end++;
-    ZR_TRY(find_size_unit(key, value, end, log, &unit_bytes));
-    if (errno == ERANGE || number > (SIZE_MAX - 1) / unit_bytes)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "%s %s: the size overflows; allowed are at most %zu bytes; the nearest is "
-                       "%zuTiB",
-                       key, value, SIZE_MAX - 1, (SIZE_MAX - 1) / ((size_t)1 << 40));
-    *size_bytes_p = (size_t)number * unit_bytes;
-    return ZR_OK;
+    const zr_option_t option = {.type = ZR_OPTION_BYTES};
+    return zr_option_set(&option, key, value, log, size_bytes_p);
 }

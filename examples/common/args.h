@@ -31,17 +31,11 @@ ZR_NODISCARD zr_status_t args_parse(const struct argp *argp, int argc, char **ar
  */
 void args_help(const struct argp *argp, const char *program, FILE *file);
 
-/**
- * Which of `names` `word` is probably a slip of: the closest in single-character edits, of which
- * there may be one in three letters; or one that it is a part of. NULL: none is like it.
- */
-const char *args_nearest(const char *word, const char *const *names, size_t n_names);
-
 typedef struct args_hint {
     char text[128];
 } args_hint_t;
 
-/** What a message says of it: "; the nearest is NAME"; "" for NULL. */
+/** What a message says of zr_name_nearest: "; the nearest is NAME"; "" for NULL. */
 args_hint_t args_hint(const char *nearest);
 
 /*

@@ -48,7 +48,7 @@ static int refuse(const program_t *program, const char *word, const zr_log_t *lo
             options[n_options++] = program->commands[n]->option;
     }
     const char *nearest =
-        is_option ? args_nearest(word, options, n_options) : args_nearest(word, names, n);
+        is_option ? zr_name_nearest(word, options, n_options) : zr_name_nearest(word, names, n);
     zr_log_write(log, ZR_LOG_ERROR, "unknown %s %s%s (%s --help lists all)",
                  is_option ? "option" : "command", word[0] != '\0' ? word : "\"\"",
                  args_hint(nearest).text, program->name);

@@ -7,7 +7,7 @@
 zr_run_open_t train_plan_open(const train_options_t *options) {
     return (zr_run_open_t){.optimizer = options->auto_optimizer,
                            .params = options->auto_params,
-                           .gradients = options->gradients_given == NULL};
+                           .gradients = !options->has_gradients};
 }
 
 /* Of this machine, drives are only what --nvme-path names. */

@@ -14,34 +14,32 @@ static bool is_one_of(const char *name, const char *const *names, size_t n) {
     return false;
 }
 
-/* Options that zero-train refuses where they say nothing, or warns of. */
-static bool is_said(const plan_options_t *options, const zr_run_row_t *row, const char *name) {
-    bool stash_nvme = row->recompute && options->run.offload_activations == ZR_OFFLOAD_NVME;
-    if (strcmp(name, "nvme-capacity") == 0 || strcmp(name, "nvme-verify") == 0)
-        return plan_row_uses_nvme(options, row);
-    if (strcmp(name, "nvme-buffers") == 0)
-        return row->optimizer == ZR_OFFLOAD_NVME || stash_nvme;
-    if (strcmp(name, "param-buffers") == 0 || strcmp(name, "param-buffer") == 0)
-        return row->params == ZR_OFFLOAD_NVME;
-    if (strcmp(name, "update-on") == 0)
-        return row->optimizer != ZR_OFFLOAD_NONE;
-    if (strcmp(name, "offload-gradients") == 0 || strcmp(name, "offload-gradients-ratio") == 0)
-        return row->optimizer != ZR_OFFLOAD_NONE && row->stage >= 2;
-    if (strcmp(name, "prefetch") == 0 || strcmp(name, "max-live") == 0)
-        return row->stage == 3;
-    if (strcmp(name, "sums") == 0)
-        return options->hardware.kind == ZR_HARDWARE_CUDA;
-    return true;
+/* Options that describe the plan and not the run, and those that are said of each plan by its own
+ * configuration, are not repeated. */
+static bool is_repeated(const options_row_t *row) {
+    static const char *const others[] = {"hardware",      "config",         "nvme-path",
+                                         "stage",         "recompute",      "shard-group-size",
+                                         "micro-batch",   "offload-ratio",  "offload-optimizer",
+                                         "state-in-host", "offload-params", "offload-param-ratio",
+                                         "params-in-host"};
+    return row->option.group != PLAN_OUTPUT &&
+           !is_one_of(row->option.name, others, sizeof(others) / sizeof(others[0]));
 }
 
-/* Options that DeepSpeed's JSON has keys for. Buffers of drives are the optimizer's there. */
-static bool is_in_file(const zr_run_row_t *row, const char *name) {
-    static const char *const names[] = {"dtype",         "grad-accum",   "prefetch",
-                                        "max-live",      "clip",         "sub-group",
-                                        "param-buffers", "param-buffer", "check-overflow"};
-    if (strcmp(name, "nvme-buffers") == 0)
-        return row->optimizer == ZR_OFFLOAD_NVME;
-    return is_one_of(name, names, sizeof(names) / sizeof(names[0]));
+/* Options that zero-train refuses where they say nothing, or warns of. */
+static bool is_said(const plan_options_t *options, const zr_run_row_t *row,
+                    const zr_option_t *option) {
+    bool stash_nvme = row->recompute && options->run.offload_activations == ZR_OFFLOAD_NVME;
+    if (strcmp(option->name, "sums") == 0)
+        return options->hardware.kind == ZR_HARDWARE_CUDA;
+    return zr_option_idle(option, &row->config) == NULL ||
+           (stash_nvme && (option->flags & ZR_OPTION_OF_TRANSFERS) != 0);
+}
+
+/* Options that DeepSpeed's JSON has keys for, where they mean something in it. */
+static bool is_in_file(const zr_run_row_t *row, const options_row_t *of) {
+    return of->is_of_library && of->option.key != NULL &&
+           zr_option_idle(&of->option, &row->config) == NULL;
 }
 
 static const char *drives_of(const plan_options_t *options) {
@@ -52,18 +50,19 @@ static const char *drives_of(const plan_options_t *options) {
 /* What was given, as it was given. */
 static void add_given(const plan_options_t *options, const zr_run_row_t *row, bool has_file,
                       plan_words_t *words) {
-    for (size_t i = 0; i < options->given.n; i++) {
-        const shared_given_t *given = &options->given.all[i];
-        if (is_said(options, row, given->name) && !(has_file && is_in_file(row, given->name)))
-            plan_words_add(words, " --%s %s", given->name, given->value);
+    const options_given_t *given = &options->run.given;
+    options_rows_t rows;
+    options_rows(&plan_table, &rows);
+    for (size_t i = 0; i < given->n; i++) {
+        const options_row_t *of = options_find(&rows, given->all[i].name);
+        if (of != NULL && is_repeated(of) && is_said(options, row, &of->option) &&
+            !(has_file && is_in_file(row, of)))
+            plan_words_add(words, " --%s %s", given->all[i].name, given->all[i].value);
     }
 }
 
 static bool is_given(const plan_options_t *options, const char *name) {
-    for (size_t i = 0; i < options->given.n; i++)
-        if (strcmp(options->given.all[i].name, name) == 0)
-            return true;
-    return false;
+    return options_value(&options->run.given, name) != NULL;
 }
 
 /* What has a default of the plan's own, or is to be seen. */

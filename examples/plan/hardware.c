@@ -65,7 +65,7 @@ static zr_status_t refuse(const char *which, struct dirent *const *entries, size
     return zr_fail(log, ZR_ERR_ARGUMENT,
                    "--hardware %s: no machine of that name is described; allowed are %sa file "
                    "(NAME.json or ./NAME) and this%s",
-                   which, list, args_hint(args_nearest(which, names, n_names)).text);
+                   which, list, args_hint(zr_name_nearest(which, names, n_names)).text);
 }
 
 zr_status_t plan_hardware_read(const char *path, const zr_log_t *log, zr_hardware_t *hardware_p) {

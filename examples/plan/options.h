@@ -5,7 +5,7 @@
 #ifndef EXAMPLES_PLAN_OPTIONS_H
 #define EXAMPLES_PLAN_OPTIONS_H
 
-#include "examples/common/shared_options.h"
+#include "examples/train/options.h"
 
 typedef struct plan_options {
     train_options_t run; /* resolved, with its defaults where something is open */
@@ -25,9 +25,11 @@ typedef struct plan_options {
     zr_schedule_t schedule; /* as --config gives it, with what it leaves to the run's steps */
     bool has_schedule;      /* it gives one */
 
-    shared_givens_t given; /* of zero-train's, to be given to it again: what is not open, but for
-                              the options that may be */
 } plan_options_t;
+
+/** Its options; the group of those that say what is printed. */
+extern const options_table_t plan_table;
+#define PLAN_OUTPUT 6
 
 /**
  * Parse and check a command line, read --config, which options override, and find the hardware.

@@ -68,7 +68,7 @@ static zr_status_t settle(const zero_train_t *run, train_options_t *options, con
     zr_log_t own_log = *log;
     if (train_launch_first(options) != 0)
         own_log.level = ZR_LOG_ERROR; /* one rank says it for all */
-    train_options_warn_idle(options, options->use_nccl, &own_log);
+    train_options_warn_idle(options, false, options->use_nccl, &own_log);
     return ZR_OK;
 }
 

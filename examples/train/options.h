@@ -4,10 +4,10 @@
 #ifndef EXAMPLES_TRAIN_OPTIONS_H
 #define EXAMPLES_TRAIN_OPTIONS_H
 
-#include <argp.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
+#include "examples/common/options.h"
 #include "examples/models/gpt2/gpt.h"
 #include "zero/zero.h"
 
@@ -37,14 +37,12 @@ typedef enum train_comm {
 } train_comm_t;
 
 typedef struct train_checkpoint_options {
-    const char *dir;         /* NULL: nothing is saved */
-    size_t every;            /* steps; 0: at the end only */
-    size_t keep;             /* so many of the newest stay; 0: all */
-    bool is_async;           /* the run goes on while one is written */
-    bool resume;             /* go on from the newest */
-    const char *resume_data; /* as written; NULL: not */
-    bool restarts_data;      /* from the beginning of the data, whatever they are */
-    const char *given;       /* an option that means something with dir only; NULL: none */
+    const char *dir;    /* NULL: nothing is saved */
+    size_t every;       /* steps; 0: at the end only */
+    size_t keep;        /* so many of the newest stay; 0: all */
+    bool is_async;      /* the run goes on while one is written */
+    bool resume;        /* go on from the newest */
+    bool restarts_data; /* from the beginning of the data, whatever they are */
 } train_checkpoint_options_t;
 
 /** Whether collectives run beside compute. config.overlap_comm says whether they may. */
@@ -109,31 +107,17 @@ typedef struct train_options {
     bool help;    /* print the help and do nothing else */
     bool version; /* print the version and do nothing else */
 
-    /* Between parsing and resolving: what was written and has no field of its own. */
+    /* Between parsing and resolving. */
     const char *seq_text; /* their range is known with the model; NULL: not written */
     const char *seq_min_text;
-    bool warmup_given;
-    size_t warmup_steps;
-    bool min_lr_ratio_given;
-    bool gradients_ratio_given;
-    const char *gradients_given; /* the option that said last where gradients wait; NULL: none */
-    double min_lr_ratio;
-    const char *offload_given; /* an option that means something with offload only; NULL: none */
-    const char *nvme_given;    /* likewise with offload to NVMe */
-    const char *nvme_optimizer_given; /* likewise with offload of the optimizer there */
-    const char *params_given;         /* likewise with offload of parameters */
-    const char *nvme_params_given;    /* likewise with offload of parameters there */
-    unsigned stage3_given;            /* what means something at stage 3 only: TRAIN_STAGE3_... */
+
+    options_given_t given;      /* on the command line */
+    zr_options_given_t in_file; /* of --config */
+    bool has_gradients;         /* an option says where gradients wait */
 } train_options_t;
 
-/** What was said of gathered parameters: by options, and by --config. */
-enum {
-    TRAIN_STAGE3_PREFETCH = 1,
-    TRAIN_STAGE3_MAX_LIVE = 2,
-    TRAIN_STAGE3_PREFETCH_OF_CONFIG = 4,
-    TRAIN_STAGE3_MAX_LIVE_OF_CONFIG = 8,
-    TRAIN_STAGE3_REUSE_OF_CONFIG = 16
-};
+/** Its options. */
+extern const options_table_t train_table;
 
 /**
  * Parse and check a command line; read --config, which options override.
@@ -173,40 +157,38 @@ typedef struct train_open {
 } train_open_t;
 
 /**
- * Refuse what is said of offload that cannot come about with what is given.
+ * Refuse what was given and means nothing with the rest.
  *
  * @param options  as resolved, but for placements that are open
  * @return ZR_OK; ZR_ERR_ARGUMENT, logged
  */
-ZR_NODISCARD zr_status_t train_options_check_offload(const train_options_t *options,
-                                                     train_open_t open, const zr_log_t *log);
+ZR_NODISCARD zr_status_t train_options_check_given(const train_options_t *options,
+                                                   train_open_t open, const zr_log_t *log);
 
-/** Read a file of --config over options->config; note what it says of stage 3, and that it names
- * folders. Errors as zr_config_read_json, logged. */
-ZR_NODISCARD zr_status_t train_options_read_config(train_options_t *options, const char *path,
-                                                   const zr_log_t *log);
+/** Read the file that --config names in options->given, if there is one, over options->config; note
+ * what it says. Errors as zr_config_read_json, logged. */
+ZR_NODISCARD zr_status_t train_options_read_under(train_options_t *options, const zr_log_t *log);
+
+/** Note what of options->given was left to be chosen, and which of it has no field of its own. */
+void train_options_note_given(train_options_t *options);
 
 /**
  * Warn of what was given and comes to nothing, though nothing is wrong with it: one line for each
  * reason. What has no effect is then as if it had not been given.
  *
- * @param options   whose stage is known
- * @param has_nccl  ranks' numbers may be added by NCCL
+ * @param is_stage_open  stages are tried, 3 among them
+ * @param has_nccl       ranks' numbers may be added by NCCL
  */
-void train_options_warn_idle(train_options_t *options, bool has_nccl, const zr_log_t *log);
+void train_options_warn_idle(train_options_t *options, bool is_stage_open, bool has_nccl,
+                             const zr_log_t *log);
+
+/** Why an option means nothing with what is open; NULL: it does. */
+const zr_option_when_t *train_options_idle(const train_options_t *options,
+                                           const zr_option_t *option, train_open_t open,
+                                           bool has_drives);
 
 /** Whether what `auto` chooses was not given as well: ZR_ERR_ARGUMENT, logged. */
 ZR_NODISCARD zr_status_t train_options_check_auto_parts(const train_options_t *options,
                                                         const zr_log_t *log);
-
-/*
- * For programs that have some of zero-train's options: they mean the same there.
- */
-
-/** The option of that name, as the help of zero-train has it; static. NULL: there is none. */
-const struct argp_option *train_options_find(const char *name);
-/** Take one of them from a command line; errors as train_options_parse. */
-ZR_NODISCARD zr_status_t train_options_take(train_options_t *options, int key, const char *value,
-                                            const zr_log_t *log);
 
 #endif

@@ -31,10 +31,6 @@ zr_status_t train_trace_take_steps(train_options_t *options, const char *value,
 zr_status_t train_trace_check(const train_options_t *options, const zr_log_t *log) {
     if (options->trace_first == 0)
         return ZR_OK;
-    if (options->trace_path == NULL)
-        return zr_fail(log, ZR_ERR_ARGUMENT,
-                       "--trace-steps %zu:%zu: of which file? add --trace FILE",
-                       options->trace_first, options->trace_last);
     if (options->trace_first > options->steps)
         return zr_fail(log, ZR_ERR_ARGUMENT,
                        "--trace-steps %zu:%zu: the run ends with step %zu (--steps); allowed are "

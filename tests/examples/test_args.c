@@ -122,15 +122,15 @@ TEST(choices) {
 
 TEST(nearest_name) {
     static const char *const names[] = {"steps", "stage", "seed"};
-    assert_string_equal(args_nearest("sage", names, 3), "stage");
-    assert_string_equal(args_nearest("step", names, 3), "steps");
-    assert_string_equal(args_nearest("eed", names, 3), "seed");
-    assert_string_equal(args_nearest("SEED", names, 3), "seed");
-    assert_string_equal(args_nearest("tag", names, 3), "stage"); /* a part of it */
-    assert_null(args_nearest("model", names, 3));
-    assert_null(args_nearest("a", names, 3));
-    assert_null(args_nearest("", names, 3));
-    assert_null(args_nearest("x", names, 0));
+    assert_string_equal(zr_name_nearest("sage", names, 3), "stage");
+    assert_string_equal(zr_name_nearest("step", names, 3), "steps");
+    assert_string_equal(zr_name_nearest("eed", names, 3), "seed");
+    assert_string_equal(zr_name_nearest("SEED", names, 3), "seed");
+    assert_string_equal(zr_name_nearest("tag", names, 3), "stage"); /* a part of it */
+    assert_null(zr_name_nearest("model", names, 3));
+    assert_null(zr_name_nearest("a", names, 3));
+    assert_null(zr_name_nearest("", names, 3));
+    assert_null(zr_name_nearest("x", names, 0));
 }
 
 /* ---- whole command lines ---------------------------------------------------------------- */

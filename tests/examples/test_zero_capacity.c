@@ -577,13 +577,13 @@ TEST(bad_input_is_refused) {
                          {"--offload-optimizer nvme", "--nvme-path"},
                          {"--nvme-path none-such", "none-such"},
                          {"--recompute none --offload-activations cpu", "--recompute unit"},
-                         {"--nvme-buffers 2", "--nvme-buffers: no drives are named"},
+                         {"--nvme-buffers 2", "--nvme-buffers 2: no drives are named"},
                          {BUDGETS "--nvme-capacity 1GB --offload-optimizer cpu --offload-params "
                                   "none --offload-activations none",
-                          "--nvme-capacity: nothing is offloaded to NVMe"},
+                          "--nvme-capacity 1GB: nothing is offloaded to NVMe"},
                          {"--sweep nvme-capacity=1GB --offload-optimizer cpu --offload-params none "
                           "--offload-activations none",
-                          "--sweep nvme-capacity: nothing is offloaded to NVMe"},
+                          "--nvme-capacity (--sweep): nothing is offloaded to NVMe"},
                          {"--offload-optimizer none --offload-gradients cpu", "nothing is offl"},
                          {"--stage 1 --offload-gradients cpu", "at --stage 2 or 3"},
                          {"--offload-params none --param-buffer 4096", "--offload-params nvme"},
@@ -640,17 +640,17 @@ static void assert_fields_documented(json_t *value) {
 
 /* More than there is room for is no less of a question. */
 TEST(no_option_is_left_out) {
-    static shared_givens_t givens;
+    static options_given_t givens;
     kept_log_t captured;
     zr_log_t log = kept_log(&captured, ZR_LOG_INFO);
-    for (size_t i = 0; i < SHARED_OPTIONS_MOST_GIVEN; i++) {
-        assert_int_equal(shared_givens_note(&givens, "sweep", "ranks=1", true, &log), ZR_OK);
+    for (size_t i = 0; i < ZR_OPTIONS_MOST; i++) {
+        assert_int_equal(options_note(&givens, "sweep", "ranks=1", true, &log), ZR_OK);
         assert_int_equal(givens.n, i + 1);
     }
-    assert_int_equal(shared_givens_note(&givens, "sweep", "ranks=2", false, &log), ZR_OK);
+    assert_int_equal(options_note(&givens, "sweep", "ranks=2", false, &log), ZR_OK);
     assert_string_equal(givens.all[0].value, "ranks=2");
-    assert_int_equal(shared_givens_note(&givens, "seed", "7", false, &log), ZR_ERR_ARGUMENT);
-    assert_string_equal(captured.text, "--seed 7: allowed are 128 options at most\n");
+    assert_int_equal(options_note(&givens, "seed", "7", false, &log), ZR_ERR_ARGUMENT);
+    assert_string_equal(captured.text, "--seed 7: allowed are 160 options at most\n");
 }
 
 TEST(everything_is_documented) {

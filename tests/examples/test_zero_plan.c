@@ -458,12 +458,11 @@ TEST(hardware_is_found) {
                           "--hardware odd.json: granule_bytes is 2048; it has "
                           "to be at least 4096"},
                          {"--config drive.json", "--config drive.json: nvme_path absent: No such"},
-                         {"--nvme-capacity 1GB", "--nvme-capacity: no drives are named"},
-                         {"--nvme-verify off", "--nvme-verify: no drives are named"},
-                         {"--param-buffers 2", "--param-buffers: no drives are named"},
+                         {"--nvme-capacity 1GB", "--nvme-capacity 1GB: no drives are named"},
+                         {"--param-buffers 2", "--param-buffers 2: no drives are named"},
                          {"--hardware h200 --nvme-capacity 1GB --offload-optimizer cpu "
                           "--offload-params none",
-                          "--nvme-capacity: nothing is offloaded to NVMe"},
+                          "--nvme-capacity 1GB: nothing is offloaded to NVMe"},
                          {"--micro-batch 0", "--micro-batch"},
                          {"--model gpt2 --micro-batch 2097152", "the nearest is 2097151"},
                          {"word", "word"}};

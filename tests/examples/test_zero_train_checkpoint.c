@@ -331,7 +331,8 @@ static void assert_refused(const char *arguments, int code, const char *part) {
 #define SAVED TINY "--steps 4 --ranks 2 --checkpoint-dir ckpt "
 
 TEST(what_does_not_fit_is_refused) {
-    assert_refused(TINY "--resume", 2, "--resume: of which folder? add --checkpoint-dir DIR");
+    assert_refused(TINY "--resume", 2,
+                   "--resume: requires --checkpoint-dir; add --checkpoint-dir DIR");
     assert_refused(TINY "--checkpoint-every 3", 2, "add --checkpoint-dir DIR");
     assert_refused(TINY "--checkpoint-dir ckpt --resume-data restart", 2, "add --resume");
     assert_refused(TINY "--checkpoint-dir nowhere/ckpt", 2,

@@ -68,12 +68,13 @@ TEST(refusals) {
         {TINY "--trace t --trace-steps 3:1", {"--trace-steps 3:1: LAST 1: allowed are 3 to"}},
         {TINY "--trace t --trace-steps 1:2:3", {"--trace-steps 1:2:3: LAST 2:3: not a whole"}},
         {TINY "--checkpoint-dir ck --resume-data continue",
-         {"--resume-data continue: nothing is resumed; add --resume"}},
-        {TINY NVME "--offload-optimizer nvme --nvme-tbw 0TB", {"--nvme-tbw 0TB: such drives"}},
+         {"--resume-data continue: requires --resume; add --resume"}},
+        {TINY NVME "--offload-optimizer nvme --nvme-tbw 0TB",
+         {"--nvme-tbw 0TB: allowed are sizes of at least 1"}},
         {TINY "--offload-optimizer auto --nvme-capacity 1GB",
-         {"--nvme-capacity: no drives are named", "add --nvme-path DIR"}},
+         {"--nvme-capacity 1GB: no drives are named", "add --nvme-path DIR"}},
         {TINY "--offload-optimizer auto --param-buffers 2",
-         {"--param-buffers: no parameters are offloaded", "add --offload-params nvme"}},
+         {"--param-buffers 2: no parameters are offloaded", "add --offload-params nvme"}},
         {TINY "--offload-optimizer cpu --sub-group 10",
          {"--sub-group", "is 10", "nearest is 1024"}},
         {TINY NVME "--stage 3 --offload-params nvme --param-buffer 1",
@@ -105,6 +106,12 @@ TEST(what_has_no_effect) {
         {"--ranks 2 --sums any", "--sums any: no effect: "},
         {"--ranks 2 --sums rank-order", NULL},
         {"--config cpu.json", NULL},
+        {"--schedule constant --warmup 0 --min-lr-ratio 1", NULL}, /* what is so anyhow */
+        {"--nvme-path absent --nvme-verify on --nvme-capacity 0", NULL},
+        {"--offload-ratio 0 --state-in-host 0 --update-on auto --offload-gradients none", NULL},
+        {"--offload-optimizer cpu --stage 1 --offload-gradients-ratio 0.0 --prefetch 0", NULL},
+        {"--offload-param-ratio 0 --params-in-host 0", NULL},
+        {"--checkpoint-keep 0 --io-settings settings.json", NULL},
     };
     write_text("cpu.json", "{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", "
                            "\"nvme_path\": \"absent\"}}}");

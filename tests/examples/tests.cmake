@@ -11,6 +11,8 @@ function(zr_add_ticking program core)
 endfunction()
 
 zr_add_test(examples/test_args.c LINK examples_common)
+zr_add_test(examples/test_options.c ${RANKS} LINK zero_train_core)
+target_link_options(test_options PRIVATE LINKER:--wrap=zr_options)
 zr_add_test(examples/test_data.c LINK zero_data)
 target_link_options(test_data PRIVATE LINKER:--wrap=pread,--wrap=pthread_join)
 zr_add_test(examples/test_gpt_tensors.c LINK zero_models)

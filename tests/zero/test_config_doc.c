@@ -4,12 +4,10 @@
  * `test_config_doc --write` writes the tables into the document.
  */
 #include "tests/common/test.h"
+#include "examples/train/options.h"
 #include "zero/config/keys.h"
 
 static const char doc_path[] = ZR_SOURCE_DIR "/docs/config.md";
-static const char begin_mark[] = "<!-- tables: begin (build/tests/test_config_doc --write) -->\n";
-static const char end_mark[] = "<!-- tables: end -->\n";
-
 /* ---- the tables ------------------------------------------------------------ */
 
 typedef struct table {
@@ -167,18 +165,46 @@ static void print_off_sections(FILE *out) {
     }
 }
 
-/** All tables; freed by the caller. */
-static char *print_tables(void) {
-    char *text = NULL;
-    size_t n_bytes = 0, n = 0;
-    FILE *out = open_memstream(&text, &n_bytes);
-    assert_non_null(out);
+/** All tables of keys. */
+static void print_keys(FILE *out) {
+    size_t n = 0;
     const zr_key_section_t *sections = zr_key_sections(&n);
     for (size_t i = 0; i < n; i++)
         if (sections[i].off == NULL)
             print_section(out, &sections[i]);
     print_off_sections(out);
     fprintf(out, "\n");
+}
+
+/** The options of zero-train. */
+static void print_options(FILE *out) {
+    train_options_t options = train_options_default();
+    fprintf(out, "\n");
+    options_markdown(&train_table, &options, out);
+    fprintf(out, "\n");
+}
+
+/** What is printed between two marks. */
+typedef struct part {
+    const char *begin, *end;
+    void (*print)(FILE *out);
+} part_t;
+
+static const part_t parts[] = {
+    {"<!-- tables: begin (build/tests/test_config_doc --write) -->\n", "<!-- tables: end -->\n",
+     print_keys},
+    {"<!-- options: begin (build/tests/test_config_doc --write) -->\n", "<!-- options: end -->\n",
+     print_options},
+};
+#define N_PARTS (sizeof(parts) / sizeof(parts[0]))
+
+/** Freed by the caller. */
+static char *print_part(const part_t *part) {
+    char *text = NULL;
+    size_t n_bytes = 0;
+    FILE *out = open_memstream(&text, &n_bytes);
+    assert_non_null(out);
+    part->print(out);
     assert_int_equal(fclose(out), 0);
     return text;
 }
@@ -201,51 +227,46 @@ static char *read_document(void) {
     return text;
 }
 
-static void find_tables(char *document, char **begin_p, char **end_p) {
-    char *begin = strstr(document, begin_mark);
+static void find_part(const part_t *part, char *document, char **begin_p, char **end_p) {
+    char *begin = strstr(document, part->begin);
     assert_non_null(begin);
-    *begin_p = begin + strlen(begin_mark);
-    *end_p = strstr(*begin_p, end_mark);
+    *begin_p = begin + strlen(part->begin);
+    *end_p = strstr(*begin_p, part->end);
     assert_non_null(*end_p);
 }
 
-static void test_document_has_the_tables_of_the_program(void **state) {
-    char *document = read_document();
-    char *begin, *end;
-    find_tables(document, &begin, &end);
-    char *tables = print_tables();
-    if (strlen(tables) != (size_t)(end - begin) || memcmp(tables, begin, strlen(tables)) != 0) {
+static void document_has_what_the_program_has(void **state) {
+    for (size_t i = 0; i < N_PARTS; i++) {
+        char *document = read_document(), *text = print_part(&parts[i]), *begin, *end;
+        find_part(&parts[i], document, &begin, &end);
         size_t at = 0;
-        while (begin + at < end && tables[at] == begin[at])
+        while (begin + at < end && text[at] == begin[at])
             at++;
-        fail_msg("docs/config.md differs from the table of keys at \"%.60s\", the program has "
-                 "\"%.60s\"; write it with build/tests/test_config_doc --write",
-                 begin + at, tables + at);
+        if (begin + at != end || text[at] != '\0')
+            fail_msg("docs/config.md differs from the rows at \"%.60s\", the program has "
+                     "\"%.60s\"; write it with build/tests/test_config_doc --write",
+                     begin + at, text + at);
+        free(text);
+        free(document);
     }
-    free(tables);
-    free(document);
 }
 
 static void write_document(void **state) {
-    char *document = read_document();
-    char *begin, *end;
-    find_tables(document, &begin, &end);
-    char *tables = print_tables();
-    FILE *file = fopen(doc_path, "wb");
-    assert_non_null(file);
-    fprintf(file, "%.*s%s%s", (int)(begin - document), document, tables, end);
-    assert_int_equal(fclose(file), 0);
-    free(tables);
-    free(document);
+    for (size_t i = 0; i < N_PARTS; i++) {
+        char *document = read_document(), *text = print_part(&parts[i]), *begin, *end;
+        find_part(&parts[i], document, &begin, &end);
+        FILE *file = fopen(doc_path, "wb");
+        assert_non_null(file);
+        fprintf(file, "%.*s%s%s", (int)(begin - document), document, text, end);
+        assert_int_equal(fclose(file), 0);
+        free(text);
+        free(document);
+    }
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest compare[] = {
-        cmocka_unit_test(test_document_has_the_tables_of_the_program),
-    };
-    const struct CMUnitTest write[] = {
-        cmocka_unit_test(write_document),
-    };
+    const struct CMUnitTest compare[] = {cmocka_unit_test(document_has_what_the_program_has)};
+    const struct CMUnitTest write[] = {cmocka_unit_test(write_document)};
     if (argc == 2 && strcmp(argv[1], "--write") == 0)
         return cmocka_run_group_tests(write, NULL, NULL);
     return cmocka_run_group_tests(compare, NULL, NULL);

@@ -77,7 +77,9 @@ static json_t *value_of(const zr_option_t *option, const zr_config_t *config) {
     }
     if (option->type == ZR_OPTION_PATHS || option->type == ZR_OPTION_STRING)
         return json_string(text.text);
-    return option->type == ZR_OPTION_NUMBER ? json_real(number) : json_integer((json_int_t)number);
+    if (option->type == ZR_OPTION_INT)
+        return json_integer((json_int_t)number);
+    return json_loads(text.text, JSON_DECODE_ANY, NULL);
 }
 
 /* Whether nobody takes another value where the key is absent. */
@@ -134,12 +136,15 @@ static bool put_at(json_t *object, const char *path, json_t *value) {
 
 typedef struct writing {
     const zr_config_t *config;
+    const zr_key_section_t *section; /* whose turn it is */
     json_t *object;
     bool made;
 } writing_t;
 
 static bool put_key(void *context, const zr_key_t *key) {
     writing_t *w = context;
+    if (zr_key_section_of(key) != w->section)
+        return true;
     if (strcmp(key->path, PERSISTENCE) == 0 && w->config->stage == 3)
         w->made = put_at(w->object, key->path, json_integer(0)); /* DeepSpeed's is another */
     if (key->option == NULL || !says_something(key, w->config))
@@ -160,8 +165,12 @@ static bool put_key(void *context, const zr_key_t *key) {
 zr_status_t zr_config_write_json(const zr_config_t *config, const zr_log_t *log, char **text_p) {
     writing_t w = {.config = config, .object = json_object()};
     w.made = w.object != NULL;
-    if (w.made)
+    size_t n_sections = 0;
+    const zr_key_section_t *sections = zr_key_sections(&n_sections);
+    for (size_t i = 0; i < n_sections && w.made; i++) {
+        w.section = &sections[i];
         zr_keys_each(put_key, &w);
+    }
     char *text = w.made ? json_dumps(w.object, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(w.object);
     if (text == NULL)

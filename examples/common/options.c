@@ -1,0 +1,299 @@
+/* See options.h. */
+#include "examples/common/options.h"
+
+#include <argp.h>
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "examples/common/args.h"
+
+#define FIRST_KEY 0x100 /* beyond characters: no short options */
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void add_row(options_rows_t *rows, options_row_t row) {
+    assert(rows->n < ZR_OPTIONS_MOST);
+    rows->all[rows->n++] = row;
+}
+
+static void add_library(options_rows_t *rows) {
+    size_t n = 0;
+    const zr_option_t *options = zr_options(&n);
+    for (size_t i = 0; i < n; i++)
+        if (options[i].name != NULL)
+            add_row(rows, (options_row_t){.option = options[i], .is_of_library = true});
+}
+
+/* An option that is new in the library is there without a word about it. */
+static void add_rest(options_rows_t *rows, const options_table_t *table, options_row_t row) {
+    int group = row.is_of_library ? table->rest[row.option.group] : 0;
+    row.offset += table->base_offset;
+    row.option.group = group;
+    if (group != 0)
+        add_row(rows, row);
+}
+
+void options_rows(const options_table_t *table, options_rows_t *rows_p) {
+    options_rows_t base = {.n = 0};
+    rows_p->n = 0;
+    if (table->base != NULL)
+        options_rows(table->base, &base);
+    else
+        add_library(&base);
+    for (size_t i = 0; i < (table->uses != NULL ? table->n_uses : base.n); i++) {
+        const options_use_t *use = table->uses != NULL ? &table->uses[i] : NULL;
+        const options_row_t *found = use != NULL ? options_find(&base, use->name) : &base.all[i];
+        assert(found != NULL);
+        options_row_t row = *found;
+        row.offset += table->base_offset;
+        if (use != NULL)
+            row.option.group = use->group;
+        if (use != NULL && use->help != NULL) {
+            row.option.help = use->help;
+            row.option.initial = ""; /* it says it */
+        }
+        if (zr_option_find(table->own, table->n_own, row.option.name) == NULL)
+            add_row(rows_p, row);
+    }
+    for (size_t i = 0; i < base.n && table->rest != NULL; i++)
+        if (options_find(rows_p, base.all[i].option.name) == NULL)
+            add_rest(rows_p, table, base.all[i]);
+    for (size_t i = 0; i < table->n_own; i++)
+        add_row(rows_p, (options_row_t){.option = table->own[i]});
+}
+
+const options_row_t *options_find(const options_rows_t *rows, const char *name) {
+    for (size_t i = 0; i < rows->n; i++)
+        if (strcmp(rows->all[i].option.name, name) == 0)
+            return &rows->all[i];
+    return NULL;
+}
+
+const void *options_object(const options_row_t *row, const void *object) {
+    return (const char *)object + row->offset;
+}
+
+/* ---- what was given -------------------------------------------------------------------------- */
+
+const char *options_value(const options_given_t *given, const char *name) {
+    for (size_t i = 0; i < given->n; i++)
+        if (strcmp(given->all[i].name, name) == 0)
+            return given->all[i].value;
+    return NULL;
+}
+
+bool options_is_auto(const options_given_t *given, const char *name) {
+    const char *value = options_value(given, name);
+    return value != NULL && strcmp(value, "auto") == 0;
+}
+
+zr_status_t options_note(options_given_t *given, const char *name, const char *value,
+                         bool may_be_several, const zr_log_t *log) {
+    size_t i = 0;
+    while (i < given->n && (may_be_several || strcmp(given->all[i].name, name) != 0))
+        i++;
+    if (i == ZR_OPTIONS_MOST)
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--%s %s: allowed are %d options at most", name, value,
+                       ZR_OPTIONS_MOST);
+    given->all[i].name = name;
+    given->all[i].value = value;
+    given->n += i == given->n;
+    return ZR_OK;
+}
+
+/* ---- one option ------------------------------------------------------------------------------ */
+
+static zr_status_t set_row(const options_row_t *row, const char *value, const zr_log_t *log,
+                           void *object) {
+    bool is_auto = (row->option.flags & ZR_OPTION_AUTO) != 0 && strcmp(value, "auto") == 0;
+    zr_config_t config = zr_config_default();
+    zr_option_text_t usual = {""};
+    if (is_auto)
+        usual = zr_option_text(&row->option, &config);
+    return zr_option_set(&row->option, NULL, is_auto ? usual.text : value, log,
+                         (char *)object + row->offset);
+}
+
+zr_status_t options_apply(const options_table_t *table, const options_given_t *given,
+                          const zr_log_t *log, void *object) {
+    options_rows_t rows;
+    options_rows(table, &rows);
+    for (size_t i = 0; i < rows.n; i++)
+        for (size_t k = 0; k < given->n; k++)
+            if (strcmp(given->all[k].name, rows.all[i].option.name) == 0)
+                ZR_TRY(set_row(&rows.all[i], given->all[k].value, log, object));
+    return ZR_OK;
+}
+
+zr_status_t options_check_needs(const options_table_t *table, const options_given_t *given,
+                                const zr_log_t *log) {
+    options_rows_t rows;
+    options_rows(table, &rows);
+    for (size_t i = 0; i < given->n; i++) {
+        const options_row_t *row = options_find(&rows, given->all[i].name);
+        const char *needed = row->option.needs, *value = given->all[i].value;
+        if (needed == NULL || options_value(given, needed) != NULL ||
+            zr_option_is_redundant(&row->option, value))
+            continue;
+        const char *arg = options_find(&rows, needed)->option.arg;
+        return zr_fail(log, ZR_ERR_ARGUMENT, "--%s%s%s: requires --%s; add --%s%s%s",
+                       row->option.name, *value != '\0' ? " " : "", value, needed, needed,
+                       arg != NULL ? " " : "", arg != NULL ? arg : "");
+    }
+    return ZR_OK;
+}
+
+/* ---- parsing --------------------------------------------------------------------------------- */
+
+/* A row as argp takes it. */
+typedef struct texts {
+    char arg[128];
+    char help[ZR_CONFIG_PATHS_BYTES + 640];
+} texts_t;
+
+typedef struct parser {
+    const options_table_t *table;
+    options_rows_t rows;
+    struct argp_option options[ZR_OPTIONS_MOST + 16];
+    texts_t texts[ZR_OPTIONS_MOST];
+    size_t n;
+    const zr_log_t *log;
+    void *object;
+    options_given_t *given;
+} parser_t;
+
+/* "none|cpu|nvme|auto" */
+static const char *make_arg(const zr_option_t *option, char *text, size_t size) {
+    static const zr_option_choice_t switches[] = {
+        {"on", 1, NULL}, {"off", 0, NULL}, {NULL, 0, NULL}};
+    size_t used = 0;
+    if (option->arg != NULL || option->type == ZR_OPTION_FLAG)
+        return option->arg;
+    const zr_option_choice_t *c = option->choices != NULL ? option->choices : switches;
+    for (; c->name != NULL; c++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? "|" : "", c->name);
+    if ((option->flags & ZR_OPTION_AUTO) != 0)
+        snprintf(text + used, size - used, "|auto");
+    return text;
+}
+
+static zr_option_text_t usual_of(const options_row_t *row, const void *object) {
+    zr_option_text_t text = {""};
+    if (row->option.initial != NULL)
+        snprintf(text.text, sizeof(text.text), "%s", row->option.initial);
+    else if (row->option.type != ZR_OPTION_FLAG && object != NULL)
+        text = zr_option_text(&row->option, options_object(row, object));
+    return text;
+}
+
+static void add_option(parser_t *p, size_t i, const void *defaults) {
+    const options_row_t *row = &p->rows.all[i];
+    const zr_option_t *option = &row->option;
+    zr_option_text_t usual = usual_of(row, defaults);
+    texts_t *texts = &p->texts[i];
+    bool is_hidden = (option->flags & ZR_OPTION_HIDDEN) != 0;
+    snprintf(texts->help, sizeof(texts->help), "%s%s%s%s", option->help,
+             usual.text[0] == '\0'     ? ""
+             : option->initial != NULL ? " (default: "
+                                       : " (default ",
+             usual.text, usual.text[0] != '\0' ? ")" : "");
+    p->options[p->n++] =
+        (struct argp_option){.name = option->name,
+                             .key = FIRST_KEY + (int)i,
+                             .arg = make_arg(option, texts->arg, sizeof(texts->arg)),
+                             .flags = is_hidden ? OPTION_HIDDEN : 0,
+                             .doc = texts->help,
+                             .group = option->group};
+}
+
+/* Rows under the headers of their groups. */
+static void make_parser(parser_t *p, const options_table_t *table, const void *defaults) {
+    memset(p, 0, sizeof(*p));
+    p->table = table;
+    options_rows(table, &p->rows);
+    for (int group = 1; group <= table->n_groups; group++) {
+        p->options[p->n++] = (struct argp_option){.doc = table->headers[group], .group = group};
+        for (size_t i = 0; i < p->rows.n; i++)
+            if (p->rows.all[i].option.group == group)
+                add_option(p, i, defaults);
+    }
+}
+
+static zr_status_t take(parser_t *p, const options_row_t *row, const char *value) {
+    bool may_be_several = (row->option.flags & ZR_OPTION_SEVERAL) != 0;
+    ZR_TRY(set_row(row, value, p->log, p->object));
+    return options_note(p->given, row->option.name, value, may_be_several, p->log);
+}
+
+static error_t take_key(int key, char *value, struct argp_state *state) {
+    parser_t *p = state->input;
+    const options_row_t *row = NULL;
+    if (key >= FIRST_KEY && key < FIRST_KEY + (int)p->rows.n)
+        row = &p->rows.all[key - FIRST_KEY];
+    else if (key == ARGP_KEY_ARG && p->table->word != NULL)
+        row = options_find(&p->rows, p->table->word);
+    else if (key != ARGP_KEY_ARG)
+        return ARGP_ERR_UNKNOWN;
+    if (options_value(p->given, "help") != NULL || options_value(p->given, "version") != NULL)
+        return 0;
+    if (row != NULL)
+        return take(p, row, value != NULL ? value : "") == ZR_OK ? 0 : EINVAL;
+    zr_log_write(p->log, ZR_LOG_ERROR, "\"%s\": %s takes options only (--help lists them)", value,
+                 p->table->program);
+    return EINVAL;
+}
+
+static struct argp make_argp(const parser_t *p) {
+    return (struct argp){.options = p->options,
+                         .parser = take_key,
+                         .args_doc = p->table->args,
+                         .doc = p->table->doc};
+}
+
+zr_status_t options_parse(const options_table_t *table, int argc, char **argv, const zr_log_t *log,
+                          void *object, options_given_t *given) {
+    parser_t p;
+    make_parser(&p, table, NULL);
+    p.log = log;
+    p.object = object;
+    p.given = given;
+    given->n = 0;
+    struct argp argp = make_argp(&p);
+    return args_parse(&argp, argc, argv, log, &p);
+}
+
+/* ---- help ------------------------------------------------------------------------------------ */
+
+void options_help(const options_table_t *table, const void *object, FILE *file) {
+    parser_t p;
+    make_parser(&p, table, object);
+    struct argp argp = make_argp(&p);
+    args_help(&argp, table->program, file);
+}
+
+/* A bar would end a cell. */
+static void print_cell(const char *text, FILE *file) {
+    for (; *text != '\0'; text++)
+        fprintf(file, *text == '|' ? "\\|" : "%c", *text);
+}
+
+void options_markdown(const options_table_t *table, const void *object, FILE *file) {
+    parser_t p;
+    make_parser(&p, table, object);
+    fprintf(file, "| option | default | what it says |\n|---|---|---|\n");
+    for (size_t i = 0; i < p.n; i++) {
+        if (p.options[i].name == NULL || (p.options[i].flags & OPTION_HIDDEN) != 0)
+            continue;
+        const options_row_t *row = &p.rows.all[p.options[i].key - FIRST_KEY];
+        fprintf(file, "| `--%s%s", row->option.name, p.options[i].arg != NULL ? " " : "");
+        print_cell(p.options[i].arg != NULL ? p.options[i].arg : "", file);
+        fprintf(file, "` | %s | ", usual_of(row, object).text);
+        print_cell(row->option.help, file);
+        if (row->option.more != NULL)
+            fprintf(file, "; %s", row->option.more);
+        if (row->option.key != NULL)
+            fprintf(file, "; `%s`", row->option.key);
+        fprintf(file, " |\n");
+    }
+}
