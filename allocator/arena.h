@@ -13,8 +13,7 @@
  *
  * Threads: externally locked, by the allocator.
  */
-#ifndef ZR_ALLOCATOR_ARENA_H
-#define ZR_ALLOCATOR_ARENA_H
+#pragma once
 
 #include "allocator/block.h"
 #include "allocator/record.h"
@@ -122,5 +121,3 @@ size_t zr_arena_largest_hole(const zr_arena_t *arena);
 
 /** Power and step of the bin for a size. */
 void zr_arena_bin_of(size_t size_bytes, int *power_p, int *step_p);
-
-#endif

@@ -5,8 +5,7 @@
  * All metadata that a free will need exists before an allocation succeeds, so that
  * freeing cannot fail: a free returns blocks to the pool and never takes one.
  */
-#ifndef ZR_ALLOCATOR_BLOCK_H
-#define ZR_ALLOCATOR_BLOCK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -91,5 +90,3 @@ zr_block_t *zr_block_table_find(const zr_block_table_t *table, const void *point
 /** Take the block of a pointer out, or return NULL. */
 zr_block_t *zr_block_table_remove(zr_block_table_t *table, const void *pointer);
 void zr_block_table_clear(zr_block_table_t *table);
-
-#endif

@@ -6,8 +6,7 @@
  * where they are needed, then asks the evict hook, and only then refuses. A plan of offsets, once
  * there is one, stands before the first of these steps and hands to it whatever it does not cover.
  */
-#ifndef ZR_ALLOCATOR_INTERNAL_H
-#define ZR_ALLOCATOR_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 
@@ -157,5 +156,3 @@ void zr_report_leaks(const zr_allocator_t *allocator);
 
 /** zr_allocator_is_valid with the lock held. */
 bool zr_allocator_check(const zr_allocator_t *allocator);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Threads: externally locked, by the allocator.
  */
-#ifndef ZR_ALLOCATOR_PENDING_H
-#define ZR_ALLOCATOR_PENDING_H
+#pragma once
 
 #include "allocator/block.h"
 
@@ -60,5 +59,3 @@ ZR_NODISCARD zr_status_t zr_pending_take_oldest(zr_pending_t *pending, zr_event_
 
 /** Forget all blocks, whatever their events say; the blocks stay as they are. */
 void zr_pending_drop(zr_pending_t *pending, zr_event_pool_t *pool);
-
-#endif

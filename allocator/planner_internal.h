@@ -12,8 +12,7 @@
  * Two buffers overlap in time exactly if they share a section, so that sections are all that
  * is left of time after planner_parts.c.
  */
-#ifndef ZR_ALLOCATOR_PLANNER_INTERNAL_H
-#define ZR_ALLOCATOR_PLANNER_INTERNAL_H
+#pragma once
 
 #include "allocator/planner.h"
 
@@ -145,5 +144,3 @@ static inline uint64_t zr_plan_random(uint64_t *state) {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
-
-#endif

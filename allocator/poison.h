@@ -4,8 +4,7 @@
  * AddressSanitizer it may not even be touched, nor the bytes between what was requested
  * and the end of its block.
  */
-#ifndef ZR_ALLOCATOR_POISON_H
-#define ZR_ALLOCATOR_POISON_H
+#pragma once
 
 #include <stddef.h>
 #include <string.h>
@@ -36,5 +35,3 @@ static inline void zr_unpoison(void *pointer, size_t size_bytes) {
     (void)pointer;
     (void)size_bytes;
 }
-
-#endif

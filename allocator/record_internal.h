@@ -5,8 +5,7 @@
  * Only beginnings need memory: ends are written into what a beginning has made, so that a free
  * cannot fail here either.
  */
-#ifndef ZR_ALLOCATOR_RECORD_INTERNAL_H
-#define ZR_ALLOCATOR_RECORD_INTERNAL_H
+#pragma once
 
 #include "allocator/block.h"
 #include "allocator/record.h"
@@ -111,5 +110,3 @@ typedef struct zr_record_event {
 /** All events in order; free() them. ZR_ERR_MEMORY is not logged. */
 ZR_NODISCARD zr_status_t zr_recording_events(const zr_recording_t *recording,
                                              zr_record_event_t **events_p, size_t *n_events_p);
-
-#endif

@@ -2,8 +2,7 @@
  * Putting a plan into force, and out of it: its memory, the blocks of its places, its events.
  * Threads: with the allocator's lock held.
  */
-#ifndef ZR_ALLOCATOR_REPLAY_FORCE_H
-#define ZR_ALLOCATOR_REPLAY_FORCE_H
+#pragma once
 
 #include "allocator/replay_internal.h"
 
@@ -26,5 +25,3 @@ ZR_NODISCARD bool zr_replay_release(zr_allocator_t *allocator);
 
 /** Destroy the events of a plan that could not be released; for the end of the allocator. */
 void zr_replay_abandon(zr_replay_t *replay);
-
-#endif

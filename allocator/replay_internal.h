@@ -17,8 +17,7 @@
  * then there is an event. Once a step has left the plan, a place waits for all that every other
  * stream has queued. Places that nobody had before in the step wait for the step before.
  */
-#ifndef ZR_ALLOCATOR_REPLAY_INTERNAL_H
-#define ZR_ALLOCATOR_REPLAY_INTERNAL_H
+#pragma once
 
 #include "allocator/block.h"
 #include "allocator/planner.h"
@@ -146,5 +145,3 @@ void zr_replay_destroy(zr_allocator_t *allocator);
 static inline bool zr_replay_covers(const zr_allocation_request_t *request) {
     return request->lifetime != ZR_LIFETIME_PERSISTENT && request->size_bytes > 0;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * higher than it has to be, and whose result is taken at the start of a later step.
  * Threads: externally locked, by the allocator; the thread itself touches only its own copies.
  */
-#ifndef ZR_ALLOCATOR_REPLAY_SEARCH_H
-#define ZR_ALLOCATOR_REPLAY_SEARCH_H
+#pragma once
 
 #include "allocator/replay_internal.h"
 
@@ -23,5 +22,3 @@ zr_replay_search_t *zr_replay_search_start(const zr_tape_t *tape,
 bool zr_replay_search_is_done(zr_replay_search_t *search);
 /** End it, wait for its thread, and hand over what it has found; NULL: nothing. */
 zr_replay_made_t *zr_replay_search_stop(zr_replay_search_t **search);
-
-#endif

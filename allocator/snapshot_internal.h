@@ -1,8 +1,7 @@
 /*
  * What the writers of snapshots share.
  */
-#ifndef ZR_ALLOCATOR_SNAPSHOT_INTERNAL_H
-#define ZR_ALLOCATOR_SNAPSHOT_INTERNAL_H
+#pragma once
 
 #include "allocator/record_internal.h"
 #include "allocator/snapshot.h"
@@ -17,5 +16,3 @@
  * @return buffer
  */
 const char *zr_snapshot_name(const char *name, char *buffer);
-
-#endif

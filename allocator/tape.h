@@ -6,8 +6,7 @@
  *
  * Threads: externally locked, by the allocator.
  */
-#ifndef ZR_ALLOCATOR_TAPE_H
-#define ZR_ALLOCATOR_TAPE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -87,5 +86,3 @@ bool zr_tape_is_alike(const zr_tape_t *a, const zr_tape_t *b);
  * larger of both, and to the largest of its place in all micro-batches.
  */
 void zr_tape_enlarge(zr_tape_t *tape, const zr_tape_t *other);
-
-#endif

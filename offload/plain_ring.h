@@ -2,8 +2,7 @@
  * A ring for systems without io_uring: uring_ring.c's calls, made by pread and pwrite. Nothing
  * happens beside the caller, but all that is built on a ring works.
  */
-#ifndef ZR_OFFLOAD_PLAIN_RING_H
-#define ZR_OFFLOAD_PLAIN_RING_H
+#pragma once
 
 #include "offload/uring_ring.h"
 
@@ -17,5 +16,3 @@ void zr_plain_ring_destroy(zr_plain_ring_t *ring);
 int zr_plain_ring_queue(zr_plain_ring_t *ring, const zr_ring_request_t *request);
 int zr_plain_ring_submit(zr_plain_ring_t *ring);
 int zr_plain_ring_next(zr_plain_ring_t *ring, zr_ring_completion_t *completion_p);
-
-#endif

@@ -2,8 +2,7 @@
  * The file of a store: one per rank and path, of its full length from the start, and without a name
  * unless it is to be kept.
  */
-#ifndef ZR_OFFLOAD_URING_FILE_H
-#define ZR_OFFLOAD_URING_FILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,5 +46,3 @@ ZR_NODISCARD zr_status_t zr_uring_file_sync(zr_uring_file_t *file, uint64_t size
 
 /** A file without a name is gone with this, and all it held. */
 void zr_uring_file_close(zr_uring_file_t *file);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The handle of the store "uring": store_uring.c makes it, uring_requests.c moves the bytes.
  */
-#ifndef ZR_OFFLOAD_URING_INTERNAL_H
-#define ZR_OFFLOAD_URING_INTERNAL_H
+#pragma once
 
 #include "offload/store_backend.h"
 #include "offload/uring_file.h"
@@ -59,5 +58,3 @@ int zr_uring_find_registered(const zr_uring_store_t *uring, const void *memory, 
 void zr_uring_start(zr_store_t *store, zr_store_transfer_t *transfer);
 void zr_uring_progress(zr_store_t *store, bool wait);
 zr_store_place_t zr_uring_locate(const zr_store_t *store, size_t extent, size_t offset_bytes);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Errors are negative errno values, as in the kernel's own interface.
  */
-#ifndef ZR_OFFLOAD_URING_RING_H
-#define ZR_OFFLOAD_URING_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -51,5 +50,3 @@ int zr_ring_submit(zr_ring_t *ring);
  * and a kernel before 5.11, wait without end), and give 0 if none has come.
  */
 int zr_ring_next(zr_ring_t *ring, int timeout_ms, zr_ring_completion_t *completion_p);
-
-#endif

@@ -8,8 +8,7 @@
  * says: the device then holds one bucket at a time, and the rest. Whatever is kept where, the same
  * sums are made in the same order.
  */
-#ifndef ZR_ZERO_GRADS_H
-#define ZR_ZERO_GRADS_H
+#pragma once
 
 #include "offload/placement.h"
 #include "zero/runtime.h"
@@ -43,5 +42,3 @@ ZR_NODISCARD zr_status_t zr_grads_order_before_compute(zr_runtime_t *runtime);
 
 /** The gradients of a piece of state, [n_elems]: where zr_grads_wait_below says. */
 void *zr_grads_of_piece(const zr_unit_t *unit, const zr_piece_t *piece);
-
-#endif

@@ -8,8 +8,7 @@
  * layout is a function of the parameters and the number of ranks alone: it is the same at every
  * stage and for every dtype, which is what makes the stages agree bit for bit.
  */
-#ifndef ZR_ZERO_LAYOUT_H
-#define ZR_ZERO_LAYOUT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -57,5 +56,3 @@ typedef struct zr_flat {
 ZR_NODISCARD zr_status_t zr_flat_build(zr_layout_param_t *const *params, size_t n_params,
                                        bool frozen, int n_ranks, zr_flat_t *flat_p);
 void zr_flat_clear(zr_flat_t *flat);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Threads: externally locked.
  */
-#ifndef ZR_ZERO_NAMES_H
-#define ZR_ZERO_NAMES_H
+#pragma once
 
 #include <stddef.h>
 
@@ -37,5 +36,3 @@ size_t zr_names_find(const zr_names_t *names, const char *text);
  */
 ZR_NODISCARD zr_status_t zr_names_add(zr_names_t *names, const char *text, size_t index);
 void zr_names_clear(zr_names_t *names);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * How alike two names are. Internal to zero/: zero/options.h has zr_name_nearest.
  */
-#ifndef ZR_ZERO_NEAREST_H
-#define ZR_ZERO_NEAREST_H
+#pragma once
 
 #include <stddef.h>
 
@@ -14,5 +13,3 @@ size_t zr_name_distance(const char *a, const char *b);
 
 /** The largest distance that still is a slip: edits of a third of the letters, at most 4. */
 size_t zr_name_slip_limit(const char *name);
-
-#endif

@@ -6,8 +6,7 @@
  * an account of the store. The trainer's parts come before commit (zr_runtime_add_extents), those
  * of state.h and params.h in it. Opening checks that all of them fit what the rank may use.
  */
-#ifndef ZR_ZERO_NVME_H
-#define ZR_ZERO_NVME_H
+#pragma once
 
 #include "offload/store.h"
 #include "zero/runtime.h"
@@ -42,5 +41,3 @@ ZR_NODISCARD zr_status_t zr_nvme_declare(zr_runtime_t *runtime, const zr_extents
 ZR_NODISCARD zr_status_t zr_nvme_open(zr_runtime_t *runtime);
 /** Nobody uses it any more. */
 void zr_nvme_close(zr_runtime_t *runtime);
-
-#endif

@@ -10,8 +10,7 @@
  * ahead of the gathers of the next one, as far as there are buffers. Updates write parts from
  * their beginning to their end, with the writes of the last ones going on meanwhile.
  */
-#ifndef ZR_ZERO_PARAMS_H
-#define ZR_ZERO_PARAMS_H
+#pragma once
 
 #include "offload/swap.h"
 #include "zero/runtime.h"
@@ -107,5 +106,3 @@ ZR_NODISCARD zr_status_t zr_params_read(zr_unit_t *unit, int kind, size_t first,
 void zr_params_report(const zr_runtime_t *runtime, zr_params_report_t *report_p);
 /** Seconds that this thread was blocked for transfers of gathers and updates. */
 double zr_params_wait_seconds(const zr_runtime_t *runtime);
-
-#endif

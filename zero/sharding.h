@@ -12,8 +12,7 @@
  *
  * Source: Zhang et al. 2022, "MiCS"; Zhao et al. 2023, "PyTorch FSDP", section 3.2.2.
  */
-#ifndef ZR_ZERO_SHARDING_H
-#define ZR_ZERO_SHARDING_H
+#pragma once
 
 #include "zero/comm/comm.h"
 
@@ -50,5 +49,3 @@ ZR_NODISCARD zr_status_t zr_sharding_check(const zr_sharding_t *sharding);
 
 /** What this rank has sent, and how long it took, over all of them. */
 void zr_sharding_statistics(const zr_sharding_t *sharding, zr_comm_statistics_t *statistics_p);
-
-#endif

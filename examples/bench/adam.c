@@ -16,94 +16,66 @@
 
 /* ---- options -------------------------------------------------------------------------- */
 
-enum {
-    KEY_ELEMS = BENCH_KEY_FIRST_OWN,
-    KEY_DEVICE,
-    KEY_THREADS,
-    KEY_DTYPE,
-    KEY_OPTIMIZER,
-    KEY_ISA,
-    KEY_SECONDS,
-    KEY_OFFLOAD,
-    KEY_PATH,
-    KEY_SUB_GROUP,
-    KEY_BUFFERS,
-    KEY_VERIFY
-};
+static zr_status_t take_offload(const char *value, void *options) {
+    adam_options_t *o = options;
+    static const char *const places[] = {"none", "cpu", "nvme"};
+    size_t choice = 0;
+    ZR_TRY(args_choice("--offload", value, places, 3, o->log, &choice));
+    o->offload = (zr_offload_device_t)choice;
+    return ZR_OK;
+}
 
-static const struct argp_option option_table[] = {
-    {"elems", KEY_ELEMS, "N", 0, "elements of each array (default 20000003)", 0},
-    {"device", KEY_DEVICE, "host|cuda[:N]|auto", 0, "where it runs (default host)", 0},
-    {"threads", KEY_THREADS, "N", 0, "threads of the host and of the loop (default: all cores)", 0},
-    {"dtype", KEY_DTYPE, "NAME", 0, "of gradients and parameters: fp32 (default) or bf16", 0},
-    {"optimizer", KEY_OPTIMIZER, "NAME", 0, "adamw (default), lion or sgd", 0},
-    {"isa", KEY_ISA, "NAME", 0, "of the step: avx512, avx2, baseline (default: the best here)", 0},
-    {"seconds", KEY_SECONDS, "S", 0, "measure for about so long (default 2)", 0},
-    {"offload", KEY_OFFLOAD, "PLACE", 0,
-     "measure updates of state that is offloaded to cpu or nvme (default none; then --elems is "
-     "4194304 if it is not given)",
-     0},
-    {"path", KEY_PATH, "DIR[,DIR...]", 0, "folders of --offload nvme (default: the current one)",
-     0},
-    {"sub-group", KEY_SUB_GROUP, "ELEMS", 0, "of what is offloaded (default 1048576)", 0},
-    {"buffers", KEY_BUFFERS, "N", 0, "sub-groups in host memory, of --offload nvme (default 4)", 0},
-    {"verify", KEY_VERIFY, "on|off", 0, "make and verify checksums (default on)", 0},
-    BENCH_COMMON_OPTIONS,
-    {0},
-};
+static zr_status_t take_isa(const char *value, void *options) {
+    adam_options_t *o = options;
+    static const char *const isas[] = {"avx512", "avx2", "baseline"};
+    size_t choice = 0;
+    ZR_TRY(args_choice("--isa", value, isas, 3, o->log, &choice));
+    o->isa = isas[choice];
+    return ZR_OK;
+}
 
-static zr_status_t take_option(int key, const char *value, void *options) {
+static zr_status_t take_optimizer(const char *value, void *options) {
     adam_options_t *o = options;
     static const char *const optimizers[] = {"adamw", "lion", "sgd"};
-    static const char *const isas[] = {"avx512", "avx2", "baseline"};
-    static const char *const places[] = {"none", "cpu", "nvme"}, *const switches[] = {"off", "on"};
     size_t choice = 0;
-    switch (key) {
-    case KEY_OFFLOAD:
-        ZR_TRY(args_choice("--offload", value, places, 3, o->log, &choice));
-        o->offload = (zr_offload_device_t)choice;
-        return ZR_OK;
-    case KEY_PATH:
-        o->nvme_given = "--path";
-        o->paths = value;
-        return ZR_OK;
-    case KEY_SUB_GROUP:
-        return args_count("--sub-group", value, 1, MAX_ELEMS, o->log, &o->sub_group_elems);
-    case KEY_BUFFERS:
-        o->nvme_given = "--buffers";
-        return args_count("--buffers", value, 1, ZR_SWAP_MAX_BUFFERS, o->log, &o->n_buffers);
-    case KEY_VERIFY:
-        o->nvme_given = "--verify";
-        ZR_TRY(args_choice("--verify", value, switches, 2, o->log, &choice));
-        o->verify = choice == 1;
-        return ZR_OK;
-    case KEY_DEVICE:
-        o->device = value;
-        return device_check(value, o->log);
-    case KEY_ELEMS:
-        return args_count("--elems", value, 1, MAX_ELEMS, o->log, &o->n_elems);
-    case KEY_THREADS:
-        return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, o->log, &o->n_threads);
-    case KEY_DTYPE:
-        return args_dtype("--dtype", value, o->log, &o->dtype);
-    case KEY_OPTIMIZER:
-        ZR_TRY(args_choice("--optimizer", value, optimizers, 3, o->log, &choice));
-        o->optimizer = zr_optimizer_find(optimizers[choice]);
-        return ZR_OK;
-    case KEY_ISA:
-        ZR_TRY(args_choice("--isa", value, isas, 3, o->log, &choice));
-        o->isa = isas[choice];
-        return ZR_OK;
-    case KEY_SECONDS:
-        return args_number("--seconds", value, 0.0, 3600.0, o->log, &o->seconds);
-    }
-    return ZR_ERR_UNSUPPORTED;
+    ZR_TRY(args_choice("--optimizer", value, optimizers, 3, o->log, &choice));
+    o->optimizer = zr_optimizer_find(optimizers[choice]);
+    return ZR_OK;
 }
+
+static const command_option_t option_table[] = {
+    {"elems", "N", "elements of each array (default 20000003)", COMMAND_COUNT,
+     .field = offsetof(adam_options_t, n_elems), 1, MAX_ELEMS},
+    {"device", "host|cuda[:N]|auto", "where it runs (default host)", COMMAND_DEVICE,
+     .field = offsetof(adam_options_t, device)},
+    {"threads", "N", "threads of the host and of the loop (default: all cores)", COMMAND_COUNT,
+     .field = offsetof(adam_options_t, n_threads), 1, ON_DEVICE_MAX_THREADS},
+    {"dtype", "NAME", "of gradients and parameters: fp32 (default) or bf16", COMMAND_DTYPE,
+     .field = offsetof(adam_options_t, dtype)},
+    {"optimizer", "NAME", "adamw (default), lion or sgd", COMMAND_OTHER, .take = take_optimizer},
+    {"isa", "NAME", "of the step: avx512, avx2, baseline (default: the best here)", COMMAND_OTHER,
+     .take = take_isa},
+    {"seconds", "S", "measure for about so long (default 2)", COMMAND_NUMBER,
+     .field = offsetof(adam_options_t, seconds), 0, 3600},
+    {"offload", "PLACE",
+     "measure updates of state that is offloaded to cpu or nvme (default none; then --elems is "
+     "4194304 if it is not given)",
+     COMMAND_OTHER, .take = take_offload},
+    {"path", "DIR[,DIR...]", "folders of --offload nvme (default: the current one)", COMMAND_TEXT,
+     .field = offsetof(adam_options_t, paths), .given = offsetof(adam_options_t, path_given)},
+    {"sub-group", "ELEMS", "of what is offloaded (default 1048576)", COMMAND_COUNT,
+     .field = offsetof(adam_options_t, sub_group_elems), 1, MAX_ELEMS},
+    {"buffers", "N", "sub-groups in host memory, of --offload nvme (default 4)", COMMAND_COUNT,
+     .field = offsetof(adam_options_t, n_buffers), 1, ZR_SWAP_MAX_BUFFERS,
+     .given = offsetof(adam_options_t, buffers_given)},
+    {"verify", "on|off", "make and verify checksums (default on)", COMMAND_SWITCH,
+     .field = offsetof(adam_options_t, verify), .given = offsetof(adam_options_t, verify_given)},
+    {0},
+};
 
 static const bench_parser_t parser = {
     .name = "adam",
     .options = option_table,
-    .take = take_option,
     .doc = "Elements per second of an optimizer's step, against a streaming loop of the same reads "
            "and "
            "writes, on a GPU against its own copy of as many bytes, in the same run."};
@@ -283,9 +255,13 @@ static zr_status_t check_offload(const adam_options_t *o) {
                        "--device %s: updates of offloaded state are measured on the host; leave "
                        "--device or --offload out",
                        o->device);
-    if (o->offload != ZR_OFFLOAD_NVME && o->nvme_given != NULL)
+    const char *of_nvme = o->path_given      ? "--path"
+                          : o->buffers_given ? "--buffers"
+                          : o->verify_given  ? "--verify"
+                                             : NULL;
+    if (o->offload != ZR_OFFLOAD_NVME && of_nvme != NULL)
         return zr_fail(o->log, ZR_ERR_ARGUMENT, "%s means something with --offload nvme only",
-                       o->nvme_given);
+                       of_nvme);
     if (o->offload == ZR_OFFLOAD_NONE && o->sub_group_elems > 0)
         return zr_fail(o->log, ZR_ERR_ARGUMENT,
                        "--sub-group means something with --offload cpu or nvme only");

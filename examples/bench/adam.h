@@ -21,7 +21,7 @@ typedef struct adam_options {
     size_t sub_group_elems; /* of offload; 0: the runtime's */
     size_t n_buffers;       /* of offload to NVMe; 0: the runtime's */
     bool verify;
-    const char *nvme_given; /* an option that means something with NVMe only; NULL: none */
+    bool path_given, buffers_given, verify_given; /* they mean something with NVMe only */
     const zr_log_t *log;
 } adam_options_t;
 

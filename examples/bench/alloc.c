@@ -29,30 +29,8 @@ typedef struct options {
     const zr_log_t *log;
 } options_t;
 
-enum { KEY_TRACE = BENCH_KEY_FIRST_OWN, KEY_CAPACITY, KEY_SECONDS, KEY_PLAN, KEY_ALIGN, KEY_PAIRS };
-
-static const struct argp_option option_table[] = {
-    {"trace", KEY_TRACE, "FILE", 0,
-     "buffers as CSV: id,lower,upper,size; each lives at the times lower <= t < upper (default: "
-     "those of a made-up training step)",
-     0},
-    {"capacity", KEY_CAPACITY, "SIZE", 0,
-     "stop as soon as the plan is no higher; exit with 1 if that is not reached", 0},
-    {"seconds", KEY_SECONDS, "S", 0,
-     "search for no longer than this (default: 60 with a capacity, else 0.9, or 0.0006 per buffer)",
-     0},
-    {"align", KEY_ALIGN, "SIZE", 0,
-     "round sizes up to this power of two and place buffers at its multiples (default: 1)", 0},
-    {"plan", KEY_PLAN, "FILE", 0, "write the plan as CSV: id,lower,upper,size,offset", 0},
-    {"pairs", KEY_PAIRS, "N", 0,
-     "time so many pairs of calls, allocate and free, per repetition; 0: none (default: 20000, "
-     "with a trace 0)",
-     0},
-    BENCH_COMMON_OPTIONS,
-    {0},
-};
-
-static zr_status_t take_align(const char *value, options_t *o) {
+static zr_status_t take_align(const char *value, void *options) {
+    options_t *o = options;
     ZR_TRY(args_size("--align", value, o->log, &o->align_bytes));
     size_t nearest = 1, align = o->align_bytes;
     while (nearest < ZR_PLAN_MAX_ALIGNMENT && align > nearest && align - nearest > nearest / 2)
@@ -64,33 +42,33 @@ static zr_status_t take_align(const char *value, options_t *o) {
                    ZR_PLAN_MAX_ALIGNMENT, nearest);
 }
 
-static zr_status_t take_option(int key, const char *value, void *options) {
-    options_t *o = options;
-    switch (key) {
-    case KEY_TRACE:
-        o->trace = value;
-        return ZR_OK;
-    case KEY_CAPACITY:
-        o->has_capacity = true;
-        return args_size("--capacity", value, o->log, &o->capacity_bytes);
-    case KEY_SECONDS:
-        return args_number("--seconds", value, 0.0, MAX_SECONDS, o->log, &o->seconds);
-    case KEY_ALIGN:
-        return take_align(value, o);
-    case KEY_PAIRS:
-        o->has_pairs = true;
-        return args_count("--pairs", value, 0, MAX_PAIRS, o->log, &o->n_pairs);
-    case KEY_PLAN:
-        o->plan = value;
-        return ZR_OK;
-    }
-    return ZR_ERR_UNSUPPORTED;
-}
+static const command_option_t option_table[] = {
+    {"trace", "FILE",
+     "buffers as CSV: id,lower,upper,size; each lives at the times lower <= t < upper (default: "
+     "those of a made-up training step)",
+     COMMAND_TEXT, .field = offsetof(options_t, trace)},
+    {"capacity", "SIZE",
+     "stop as soon as the plan is no higher; exit with 1 if that is not reached", COMMAND_SIZE,
+     .field = offsetof(options_t, capacity_bytes), .given = offsetof(options_t, has_capacity)},
+    {"seconds", "S",
+     "search for no longer than this (default: 60 with a capacity, else 0.9, or 0.0006 per buffer)",
+     COMMAND_NUMBER, .field = offsetof(options_t, seconds), 0, MAX_SECONDS},
+    {"align", "SIZE",
+     "round sizes up to this power of two and place buffers at its multiples (default: 1)",
+     COMMAND_OTHER, .take = take_align},
+    {"plan", "FILE", "write the plan as CSV: id,lower,upper,size,offset", COMMAND_TEXT,
+     .field = offsetof(options_t, plan)},
+    {"pairs", "N",
+     "time so many pairs of calls, allocate and free, per repetition; 0: none (default: 20000, "
+     "with a trace 0)",
+     COMMAND_COUNT, .field = offsetof(options_t, n_pairs), 0, MAX_PAIRS,
+     .given = offsetof(options_t, has_pairs)},
+    {0},
+};
 
 static const bench_parser_t parser = {
     .name = "alloc",
     .options = option_table,
-    .take = take_option,
     .doc = "Plan the offsets of a trace of buffers, and compare the height with the most bytes "
            "that are alive at once, and with what other allocators would reserve for them. Time "
            "pairs of calls, allocate and free, against malloc and the locks in them."};

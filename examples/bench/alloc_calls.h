@@ -2,8 +2,7 @@
  * Sequences of allocations and frees that are made up, to time allocators with: each ends with
  * nothing live, so that it can be played again and again.
  */
-#ifndef EXAMPLES_BENCH_ALLOC_CALLS_H
-#define EXAMPLES_BENCH_ALLOC_CALLS_H
+#pragma once
 
 #include "examples/bench/trace.h"
 
@@ -43,5 +42,3 @@ void calls_free(calls_t *calls);
 
 /** The buffers of these calls; time is the number of the call. */
 ZR_NODISCARD zr_status_t calls_trace(const calls_t *calls, const zr_log_t *log, trace_t *trace_p);
-
-#endif

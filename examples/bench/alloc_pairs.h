@@ -4,8 +4,7 @@
  * two uncontended locks of a mutex, since both calls take one; malloc with the same sizes in the
  * same order stands beside it.
  */
-#ifndef EXAMPLES_BENCH_ALLOC_PAIRS_H
-#define EXAMPLES_BENCH_ALLOC_PAIRS_H
+#pragma once
 
 #include "examples/bench/alloc_calls.h"
 #include "examples/common/json.h"
@@ -38,5 +37,3 @@ ZR_NODISCARD zr_status_t pairs_measure(size_t n_pairs, const zr_log_t *log,
 void pairs_print(const pairs_result_t *result);
 /** NULL when there is no memory. */
 json_t *pairs_describe(const pairs_result_t *result);
-
-#endif

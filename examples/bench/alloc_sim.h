@@ -8,8 +8,7 @@
  * Streams are left out: all is allocated and freed on one, and free at the time that the trace
  * says.
  */
-#ifndef EXAMPLES_BENCH_ALLOC_SIM_H
-#define EXAMPLES_BENCH_ALLOC_SIM_H
+#pragma once
 
 #include "examples/bench/trace.h"
 
@@ -95,5 +94,3 @@ sim_block_t *sim_extend(sim_t *sim, int pool, size_t size_bytes);
 void sim_split(sim_t *sim, sim_block_t *block, size_t size_bytes);
 /** Free a taken block, merged with its free neighbours. */
 void sim_free(sim_t *sim, sim_block_t *block);
-
-#endif

@@ -1,10 +1,9 @@
 /*
  * zero-bench: what its commands share. A command measures one part of the library against
  * this machine's own limit, in the same run, and reports the ratio of the two. Adding one is
- * a file that defines a bench_command_t, and a line in the table of zero_bench.c.
+ * a file that defines a bench_command_t, and a line in the table of main.c.
  */
-#ifndef EXAMPLES_BENCH_BENCH_H
-#define EXAMPLES_BENCH_BENCH_H
+#pragma once
 
 #include "examples/common/command.h"
 #include "examples/common/json.h"
@@ -36,11 +35,6 @@ extern const bench_command_t bench_plan;
 typedef command_common_t bench_common_t;
 typedef command_parser_t bench_parser_t;
 
-enum { BENCH_KEY_FIRST_OWN = COMMAND_KEY_FIRST_OWN };
-
-/** The last entries of a command's options. */
-#define BENCH_COMMON_OPTIONS COMMAND_COMMON_OPTIONS
-
 /** As command_parse. */
 bool bench_parse(const bench_parser_t *parser, int argc, char **argv, const zr_log_t *log,
                  bench_common_t *common, int *code_p);
@@ -69,5 +63,3 @@ bool bench_times_add(bench_times_t *times, double seconds);
 /** 0 when there are none. Sorts them. */
 double bench_times_median(bench_times_t *times);
 void bench_times_free(bench_times_t *times);
-
-#endif

@@ -44,46 +44,22 @@ typedef struct checkpoint_bench {
 
 /* ---- options ------------------------------------------------------------------------------- */
 
-enum { KEY_PATH = BENCH_KEY_FIRST_OWN, KEY_SIZE, KEY_OFFLOAD, KEY_ROUNDS };
-
-static const struct argp_option option_table[] = {
-    {"path", KEY_PATH, "DIR", 0, "the folder to save in (default: the current one)", 0},
-    {"size", KEY_SIZE, "SIZE", 0, "of the optimizer's state that is saved (default 1GiB)", 0},
-    {"offload", KEY_OFFLOAD, "none|cpu|nvme", 0,
-     "where the state lives (default none: in the host device's memory); nvme: in --path", 0},
-    {"rounds", KEY_ROUNDS, "N", 0, "the median counts (default 6)", 0},
-    BENCH_COMMON_OPTIONS,
+static const command_option_t option_table[] = {
+    {"path", "DIR", "the folder to save in (default: the current one)", COMMAND_TEXT,
+     .field = offsetof(checkpoint_options_t, path)},
+    {"size", "SIZE", "of the optimizer's state that is saved (default 1GiB)", COMMAND_SIZE,
+     .field = offsetof(checkpoint_options_t, size_bytes)},
+    {"offload", "none|cpu|nvme",
+     "where the state lives (default none: in the host device's memory); nvme: in --path",
+     COMMAND_CHOICE, .field = offsetof(checkpoint_options_t, offload)},
+    {"rounds", "N", "the median counts (default 6)", COMMAND_COUNT,
+     .field = offsetof(checkpoint_options_t, n_rounds), 1, 1000},
     {0},
 };
-
-static zr_status_t take_offload(const char *value, checkpoint_options_t *o) {
-    static const char *const words[] = {"none", "cpu", "nvme"};
-    size_t choice = 0;
-    ZR_TRY(args_choice("--offload", value, words, 3, o->log, &choice));
-    o->offload = (zr_offload_device_t)choice;
-    return ZR_OK;
-}
-
-static zr_status_t take_option(int key, const char *value, void *options) {
-    checkpoint_options_t *o = options;
-    switch (key) {
-    case KEY_PATH:
-        o->path = value;
-        return ZR_OK;
-    case KEY_SIZE:
-        return args_size("--size", value, o->log, &o->size_bytes);
-    case KEY_OFFLOAD:
-        return take_offload(value, o);
-    case KEY_ROUNDS:
-        return args_count("--rounds", value, 1, 1000, o->log, &o->n_rounds);
-    }
-    return ZR_ERR_UNSUPPORTED;
-}
 
 static const bench_parser_t parser = {
     .name = "checkpoint",
     .options = option_table,
-    .take = take_option,
     .doc = "What saving a checkpoint costs, against writing as many bytes with the best settings "
            "in the same run, and how long training stands still for it."};
 
@@ -108,7 +84,6 @@ static zr_status_t find_setting(checkpoint_bench_t *b) {
                        .given = {.n_files = 1},
                        .n_rounds = o->n_rounds,
                        .checksummed = true,
-                       .without_fio = true,
                        .log = o->log};
     ZR_TRY(io_sweep(&io, &best));
     b->setting = best.store;

@@ -38,99 +38,66 @@ typedef struct options {
     size_t least_bytes, most_bytes;
     bool has_collective;
     zr_collective_t collective;
-    bool measures[2]; /* apart, in place */
+    int in_place; /* 0: both, 1: in place, 2: apart */
     const zr_log_t *log;
 } options_t;
 
 /* ---- options -------------------------------------------------------------------------- */
 
-enum {
-    KEY_COMM = BENCH_KEY_FIRST_OWN,
-    KEY_RANKS,
-    KEY_THREADS,
-    KEY_DTYPE,
-    KEY_COLLECTIVE,
-    KEY_IN_PLACE,
-    KEY_LEAST,
-    KEY_MOST,
-    KEY_FACTOR,
-    KEY_SECONDS
-};
+static zr_status_t take_comm(const char *value, void *options) {
+    options_t *o = options;
+    const char *names[N_CHOICES];
+    size_t choice = 0;
+    for (size_t i = 0; i < N_CHOICES; i++)
+        names[i] = choices[i].name;
+    ZR_TRY(args_choice("--comm", value, names, N_CHOICES, o->log, &choice));
+    o->comm.comm = &choices[choice];
+    return ZR_OK;
+}
 
-static const struct argp_option option_table[] = {
-    {"comm", KEY_COMM, "threads|nccl|mpi", 0,
+static zr_status_t take_collective(const char *value, void *options) {
+    options_t *o = options;
+    const char *names[N_COLLECTIVES];
+    size_t choice = 0;
+    for (size_t i = 0; i < N_COLLECTIVES; i++)
+        names[i] = zr_collective_name(collectives[i]);
+    ZR_TRY(args_choice("--collective", value, names, N_COLLECTIVES, o->log, &choice));
+    o->has_collective = true;
+    o->collective = collectives[choice];
+    return ZR_OK;
+}
+
+static const command_option_t option_table[] = {
+    {"comm", "threads|nccl|mpi",
      "the communicator (default threads); mpi: of processes that mpirun, or you, have started "
      "(docs/clusters.md)",
-     0},
-    {"ranks", KEY_RANKS, "N", 0, "ranks, 2 or more (default 2; of mpi: those that were started)",
-     0},
-    {"threads", KEY_THREADS, "N", 0, "threads of each rank (default: all cores, shared out)", 0},
-    {"dtype", KEY_DTYPE, "NAME", 0, "of the tensors: fp32 (default) or bf16", 0},
-    {"collective", KEY_COLLECTIVE, "NAME", 0,
-     "measure this one only: all_gather, reduce_scatter, all_reduce or broadcast", 0},
-    {"in-place", KEY_IN_PLACE, "both|on|off", 0,
-     "with a rank's block at its place in the whole tensor, apart from it, or both (default)", 0},
-    {"min", KEY_LEAST, "SIZE", 0, "of each rank's whole tensor, the smallest (default 1KiB)", 0},
-    {"max", KEY_MOST, "SIZE", 0, "the largest (default 256MiB); a rank takes twice that", 0},
-    {"factor", KEY_FACTOR, "N", 0, "from one size to the next (default 4)", 0},
-    {"seconds", KEY_SECONDS, "S", 0, "measure each for about so long (default 0.2)", 0},
-    BENCH_COMMON_OPTIONS,
+     COMMAND_OTHER, .take = take_comm},
+    {"ranks", "N", "ranks, 2 or more (default 2; of mpi: those that were started)", COMMAND_COUNT,
+     .field = offsetof(options_t, n_ranks), 2, ZR_MAX_SUM_SOURCES},
+    {"threads", "N", "threads of each rank (default: all cores, shared out)", COMMAND_COUNT,
+     .field = offsetof(options_t, n_threads), 1, 1024},
+    {"dtype", "NAME", "of the tensors: fp32 (default) or bf16", COMMAND_DTYPE,
+     .field = offsetof(options_t, comm.dtype)},
+    {"collective", "NAME",
+     "measure this one only: all_gather, reduce_scatter, all_reduce or broadcast", COMMAND_OTHER,
+     .take = take_collective},
+    {"in-place", "both|on|off",
+     "with a rank's block at its place in the whole tensor, apart from it, or both (default)",
+     COMMAND_CHOICE, .field = offsetof(options_t, in_place)},
+    {"min", "SIZE", "of each rank's whole tensor, the smallest (default 1KiB)", COMMAND_SIZE,
+     .field = offsetof(options_t, least_bytes)},
+    {"max", "SIZE", "the largest (default 256MiB); a rank takes twice that", COMMAND_SIZE,
+     .field = offsetof(options_t, most_bytes)},
+    {"factor", "N", "from one size to the next (default 4)", COMMAND_COUNT,
+     .field = offsetof(options_t, factor), 2, 1 << 20},
+    {"seconds", "S", "measure each for about so long (default 0.2)", COMMAND_NUMBER,
+     .field = offsetof(options_t, comm.seconds), 0, 3600},
     {0},
 };
-
-static zr_status_t take_choice(int key, const char *value, options_t *o) {
-    static const char *const in_place[] = {"both", "on", "off"};
-    const char *names[N_CHOICES], *collective_names[N_COLLECTIVES];
-    size_t choice = 0;
-    switch (key) {
-    case KEY_COMM:
-        for (size_t i = 0; i < N_CHOICES; i++)
-            names[i] = choices[i].name;
-        ZR_TRY(args_choice("--comm", value, names, N_CHOICES, o->log, &choice));
-        o->comm.comm = &choices[choice];
-        return ZR_OK;
-    case KEY_COLLECTIVE:
-        for (size_t i = 0; i < N_COLLECTIVES; i++)
-            collective_names[i] = zr_collective_name(collectives[i]);
-        ZR_TRY(
-            args_choice("--collective", value, collective_names, N_COLLECTIVES, o->log, &choice));
-        o->has_collective = true;
-        o->collective = collectives[choice];
-        return ZR_OK;
-    case KEY_IN_PLACE:
-        ZR_TRY(args_choice("--in-place", value, in_place, 3, o->log, &choice));
-        o->measures[0] = choice != 1;
-        o->measures[1] = choice != 2;
-        return ZR_OK;
-    case KEY_DTYPE:
-        return args_dtype("--dtype", value, o->log, &o->comm.dtype);
-    }
-    return ZR_ERR_UNSUPPORTED;
-}
-
-static zr_status_t take_option(int key, const char *value, void *options) {
-    options_t *o = options;
-    switch (key) {
-    case KEY_RANKS:
-        return args_count("--ranks", value, 2, ZR_MAX_SUM_SOURCES, o->log, &o->n_ranks);
-    case KEY_THREADS:
-        return args_count("--threads", value, 1, 1024, o->log, &o->n_threads);
-    case KEY_LEAST:
-        return args_size("--min", value, o->log, &o->least_bytes);
-    case KEY_MOST:
-        return args_size("--max", value, o->log, &o->most_bytes);
-    case KEY_FACTOR:
-        return args_count("--factor", value, 2, 1 << 20, o->log, &o->factor);
-    case KEY_SECONDS:
-        return args_number("--seconds", value, 0.0, 3600.0, o->log, &o->comm.seconds);
-    }
-    return take_choice(key, value, o);
-}
 
 static const bench_parser_t parser = {
     .name = "comm",
     .options = option_table,
-    .take = take_option,
     .doc = "Bytes per second of collectives, against copies of the bytes that they have to read "
            "and write, by as many threads, in the same run. Results are checked. With --comm mpi "
            "under mpirun, MPI's own collectives take turns with them."};
@@ -202,7 +169,8 @@ static size_t list_rows(const options_t *o, comm_row_t *rows) {
         if (o->has_collective && collectives[i] != o->collective)
             continue;
         for (int in_place = 0; in_place < 2; in_place++) {
-            if (is_always_in_place(collectives[i]) ? in_place : o->measures[in_place])
+            bool is_measured = o->in_place == 0 || in_place == (o->in_place == 1);
+            if (is_always_in_place(collectives[i]) ? in_place : is_measured)
                 n_rows +=
                     list_sizes(o, collectives[i], in_place, rows != NULL ? rows + n_rows : NULL);
         }
@@ -224,7 +192,6 @@ static int run(int argc, char **argv, const zr_log_t *log) {
                          .factor = 4,
                          .least_bytes = 1024,
                          .most_bytes = (size_t)256 << 20,
-                         .measures = {true, true},
                          .log = log};
     int code = BENCH_FAILED;
     if (!bench_parse(&parser, argc, argv, log, &options.common, &code))

@@ -3,8 +3,7 @@
  * memcpy goes through the caches, and writes to what is not there read it first; streaming stores
  * do not, which is a third less to move where arrays are larger than the caches.
  */
-#ifndef EXAMPLES_BENCH_COMM_COPY_H
-#define EXAMPLES_BENCH_COMM_COPY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,5 +22,3 @@ void comm_copy_run(comm_copy_t copy, crew_t *crew, int n_threads, void *dst, con
                    size_t size_bytes);
 /** Read and write nothing, likewise; `src` begins where a uint64_t may. */
 void comm_read_run(crew_t *crew, int n_threads, const void *src, size_t size_bytes);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Threads: the rank's own, from begin to end.
  */
-#ifndef EXAMPLES_BENCH_COMM_MPI_H
-#define EXAMPLES_BENCH_COMM_MPI_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -72,5 +71,3 @@ void comm_mpi_keep_memory(void);
  * heap of a thread that is not the first is too small for what MPI allocates.
  */
 void comm_mpi_share_heap(void);
-
-#endif

@@ -3,8 +3,7 @@
  * makes the calls and copies, comm_check.c looks whether results are right, comm_turns.c takes the
  * times.
  */
-#ifndef EXAMPLES_BENCH_COMM_RANK_H
-#define EXAMPLES_BENCH_COMM_RANK_H
+#pragma once
 
 #include "examples/bench/comm_copy.h"
 #include "examples/bench/comm_run.h"
@@ -72,5 +71,3 @@ ZR_NODISCARD zr_status_t comm_measure_row(comm_rank_t *rank, comm_row_t *row);
 /** Check a call of MPI's, and time it a few times by itself. */
 ZR_NODISCARD zr_status_t comm_measure_untouched(comm_rank_t *rank, const comm_row_t *row, int work,
                                                 double *median_p);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * What zero-bench comm has measured, for people and as JSON (docs/bench.md).
  */
-#ifndef EXAMPLES_BENCH_COMM_REPORT_H
-#define EXAMPLES_BENCH_COMM_REPORT_H
+#pragma once
 
 #include "examples/bench/comm_run.h"
 
@@ -17,5 +16,3 @@ typedef struct comm_report {
 void comm_report_print(const comm_report_t *report);
 /** NULL: no memory. */
 json_t *comm_report_describe(const comm_report_t *report);
-
-#endif

@@ -2,8 +2,7 @@
  * Collectives, timed and checked: all ranks of a communicator make the same calls, in turns with
  * copies of as many bytes as have to be moved, and the slowest rank's time counts.
  */
-#ifndef EXAMPLES_BENCH_COMM_RUN_H
-#define EXAMPLES_BENCH_COMM_RUN_H
+#pragma once
 
 #include "examples/bench/bench.h"
 #include "examples/bench/comm_mpi.h"
@@ -64,5 +63,3 @@ typedef struct comm_about {
  */
 ZR_NODISCARD zr_status_t comm_measure(const comm_options_t *options, comm_row_t *rows,
                                       size_t n_rows, comm_about_t *about_p);
-
-#endif

@@ -2,8 +2,7 @@
  * Threads that share a range of items: for loops that show what the machine can do, apart from the
  * library and its own threads.
  */
-#ifndef EXAMPLES_BENCH_CREW_H
-#define EXAMPLES_BENCH_CREW_H
+#pragma once
 
 #include <stddef.h>
 
@@ -15,5 +14,3 @@ crew_t *crew_create(int n_threads);
 void crew_run(crew_t *crew, size_t n_items, size_t piece_items,
               void (*task)(void *context, size_t first, size_t last), void *context);
 void crew_destroy(crew_t **crew);
-
-#endif

@@ -21,66 +21,35 @@ typedef struct options {
 
 /* ---- options -------------------------------------------------------------------------- */
 
-enum {
-    KEY_SAVE = BENCH_KEY_FIRST_OWN,
-    KEY_RANKS,
-    KEY_THREADS,
-    KEY_DEVICE,
-    KEY_PATH,
-    KEY_SECONDS,
-    KEY_QUICK
-};
-
-static const struct argp_option option_table[] = {
-    {"save-hardware", KEY_SAVE, "FILE", 0, "write the description, for --hardware FILE", 0},
-    {"ranks", KEY_RANKS, "N", 0, "ranks that share the machine, and work at once (default 1)", 0},
-    {"threads", KEY_THREADS, "N", 0, "threads of each rank (default: all cores, shared out)", 0},
-    {"device", KEY_DEVICE, "host|cuda[:N]|auto", 0, "of all ranks (default host)", 0},
-    {"path", KEY_PATH, "DIR[,DIR...]", 0,
-     "measure the drives of these folders, with 256 MiB of each rank (default: none)", 0},
-    {"seconds", KEY_SECONDS, "S", 0,
-     "of each of the 7 groups of measurements, one round at least (default 1)", 0},
-    {"quick", KEY_QUICK, NULL, 0,
-     "measure on next to nothing: the form is the same, figures say nothing", 0},
-    BENCH_COMMON_OPTIONS,
+static const command_option_t option_table[] = {
+    {"save-hardware", "FILE", "write the description, for --hardware FILE", COMMAND_TEXT,
+     .field = offsetof(options_t, file)},
+    {"ranks", "N", "ranks that share the machine, and work at once (default 1)", COMMAND_COUNT,
+     .field = offsetof(options_t, n_ranks), 1, MAX_RANKS},
+    {"threads", "N", "threads of each rank (default: all cores, shared out)", COMMAND_COUNT,
+     .field = offsetof(options_t, n_threads), 1, ON_DEVICE_MAX_THREADS},
+    {"device", "host|cuda[:N]|auto", "of all ranks (default host)", COMMAND_DEVICE,
+     .field = offsetof(options_t, machine.device)},
+    {"path", "DIR[,DIR...]",
+     "measure the drives of these folders, with 256 MiB of each rank (default: none)", COMMAND_TEXT,
+     .field = offsetof(options_t, machine.paths)},
+    {"seconds", "S", "of each of the 7 groups of measurements, one round at least (default 1)",
+     COMMAND_NUMBER, .field = offsetof(options_t, machine.seconds), 0, 3600},
+    {"quick", NULL, "measure on next to nothing: the form is the same, figures say nothing",
+     COMMAND_FLAG, .field = offsetof(options_t, machine.is_quick)},
     {0},
 };
-
-static zr_status_t take_option(int key, const char *value, void *options) {
-    options_t *o = options;
-    switch (key) {
-    case KEY_SAVE:
-        o->file = value;
-        return ZR_OK;
-    case KEY_RANKS:
-        return args_count("--ranks", value, 1, MAX_RANKS, o->log, &o->n_ranks);
-    case KEY_THREADS:
-        return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, o->log, &o->n_threads);
-    case KEY_DEVICE:
-        o->machine.device = value;
-        return device_check(value, o->log);
-    case KEY_PATH:
-        o->machine.paths = value;
-        return ZR_OK;
-    case KEY_SECONDS:
-        return args_number("--seconds", value, 0.0, 3600.0, o->log, &o->machine.seconds);
-    case KEY_QUICK:
-        o->machine.is_quick = true;
-        o->machine.seconds = 0.0;
-        return ZR_OK;
-    }
-    return ZR_ERR_UNSUPPORTED;
-}
 
 static const bench_parser_t parser = {
     .name = "hardware",
     .options = option_table,
-    .take = take_option,
     .doc = "What a rank's share of this machine reaches while all ranks work at once, as a "
            "description of hardware for zero-plan and zero-train."};
 
 static zr_status_t complete(options_t *o) {
     o->machine.log = *o->log;
+    if (o->machine.is_quick)
+        o->machine.seconds = 0.0;
     o->machine.n_ranks = (int)o->n_ranks;
     o->machine.n_threads = device_threads(o->n_threads, o->machine.n_ranks);
     if (o->file != NULL)

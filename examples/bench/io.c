@@ -12,36 +12,9 @@
 
 /* ---- options -------------------------------------------------------------------------- */
 
-enum {
-    KEY_PATH = BENCH_KEY_FIRST_OWN,
-    KEY_SIZE,
-    KEY_REQUEST,
-    KEY_DEPTH,
-    KEY_FILES,
-    KEY_ROUNDS,
-    KEY_VERIFY,
-    KEY_FIO,
-    KEY_SAVE
-};
-
-static const struct argp_option option_table[] = {
-    {"path", KEY_PATH, "DIR[,DIR...]", 0, "folders to measure (default: the current one)", 0},
-    {"size", KEY_SIZE, "SIZE", 0,
-     "of the files of one contender, together (default 256MiB); there are up to four", 0},
-    {"request", KEY_REQUEST, "SIZE", 0, "measure this request size only", 0},
-    {"depth", KEY_DEPTH, "N", 0, "measure this number of requests at once only", 0},
-    {"files", KEY_FILES, "N", 0, "measure this number of files per folder only", 0},
-    {"rounds", KEY_ROUNDS, "N", 0, "of the comparison; the median counts (default 6)", 0},
-    {"verify", KEY_VERIFY, "both|on|off", 0,
-     "measure with checksums (on), without (off), or both (default)", 0},
-    {"fio", KEY_FIO, "on|off", 0, "compare with fio (default on)", 0},
-    {"save-settings", KEY_SAVE, "FILE", 0, "write the best settings, as JSON", 0},
-    BENCH_COMMON_OPTIONS,
-    {0},
-};
-
 /* Cut at commas; the place keeps pointers into the copy. */
-static zr_status_t take_paths(const char *value, io_options_t *o) {
+static zr_status_t take_paths(const char *value, void *options) {
+    io_options_t *o = options;
     free(o->paths);
     o->paths = strdup(value);
     if (o->paths == NULL)
@@ -57,7 +30,8 @@ static zr_status_t take_paths(const char *value, io_options_t *o) {
     return ZR_OK;
 }
 
-static zr_status_t take_request(const char *value, io_options_t *o) {
+static zr_status_t take_request(const char *value, void *options) {
+    io_options_t *o = options;
     size_t request_bytes = 0;
     ZR_TRY(args_size("--request", value, o->log, &request_bytes));
     if (request_bytes == 0 || request_bytes % ZR_STORE_CHUNK_ALIGN_BYTES != 0 ||
@@ -69,15 +43,8 @@ static zr_status_t take_request(const char *value, io_options_t *o) {
     return ZR_OK;
 }
 
-static zr_status_t take_switch(const char *key, const char *value, io_options_t *o, bool *on_p) {
-    static const char *const words[] = {"off", "on"};
-    size_t choice = 0;
-    ZR_TRY(args_choice(key, value, words, 2, o->log, &choice));
-    *on_p = choice == 1;
-    return ZR_OK;
-}
-
-static zr_status_t take_verify(const char *value, io_options_t *o) {
+static zr_status_t take_verify(const char *value, void *options) {
+    io_options_t *o = options;
     static const char *const words[] = {"both", "on", "off"};
     size_t choice = 0;
     ZR_TRY(args_choice("--verify", value, words, 3, o->log, &choice));
@@ -87,39 +54,31 @@ static zr_status_t take_verify(const char *value, io_options_t *o) {
     return ZR_OK;
 }
 
-static zr_status_t take_option(int key, const char *value, void *options) {
-    io_options_t *o = options;
-    bool with_fio = true;
-    switch (key) {
-    case KEY_PATH:
-        return take_paths(value, o);
-    case KEY_SIZE:
-        return args_size("--size", value, o->log, &o->place.size_bytes);
-    case KEY_REQUEST:
-        return take_request(value, o);
-    case KEY_DEPTH:
-        return args_count("--depth", value, 1, ZR_STORE_MAX_DEPTH, o->log, &o->given.depth);
-    case KEY_FILES:
-        return args_count("--files", value, 1, IO_MAX_FILES, o->log, &o->given.n_files);
-    case KEY_ROUNDS:
-        return args_count("--rounds", value, 1, 1000, o->log, &o->n_rounds);
-    case KEY_VERIFY:
-        return take_verify(value, o);
-    case KEY_FIO:
-        ZR_TRY(take_switch("--fio", value, o, &with_fio));
-        o->without_fio = !with_fio;
-        return ZR_OK;
-    case KEY_SAVE:
-        o->save_path = value;
-        return ZR_OK;
-    }
-    return ZR_ERR_UNSUPPORTED;
-}
+static const command_option_t option_table[] = {
+    {"path", "DIR[,DIR...]", "folders to measure (default: the current one)", COMMAND_OTHER,
+     .take = take_paths},
+    {"size", "SIZE",
+     "of the files of one contender, together (default 256MiB); there are up to four", COMMAND_SIZE,
+     .field = offsetof(io_options_t, place.size_bytes)},
+    {"request", "SIZE", "measure this request size only", COMMAND_OTHER, .take = take_request},
+    {"depth", "N", "measure this number of requests at once only", COMMAND_COUNT,
+     .field = offsetof(io_options_t, given.depth), 1, ZR_STORE_MAX_DEPTH},
+    {"files", "N", "measure this number of files per folder only", COMMAND_COUNT,
+     .field = offsetof(io_options_t, given.n_files), 1, IO_MAX_FILES},
+    {"rounds", "N", "of the comparison; the median counts (default 6)", COMMAND_COUNT,
+     .field = offsetof(io_options_t, n_rounds), 1, 1000},
+    {"verify", "both|on|off", "measure with checksums (on), without (off), or both (default)",
+     COMMAND_OTHER, .take = take_verify},
+    {"fio", "on|off", "compare with fio (default on)", COMMAND_SWITCH,
+     .field = offsetof(io_options_t, with_fio)},
+    {"save-settings", "FILE", "write the best settings, as JSON", COMMAND_TEXT,
+     .field = offsetof(io_options_t, save_path)},
+    {0},
+};
 
 static const bench_parser_t parser = {
     .name = "io",
     .options = option_table,
-    .take = take_option,
     .doc = "Bandwidth of the store on these folders, against fio on the same file systems in the "
            "same run; finds the settings that do best."};
 
@@ -152,11 +111,11 @@ static zr_status_t measure(io_options_t *o, int *code_p) {
     char fio_version[64];
     io_best_t best;
     io_comparison_t comparison;
-    if (!o->without_fio && !io_fio_find(fio_version, sizeof(fio_version))) {
+    if (o->with_fio && !io_fio_find(fio_version, sizeof(fio_version))) {
         zr_log_write(o->log, ZR_LOG_WARNING,
                      "there is no fio, so there are no ratios; install it (bash cmake/install.sh "
                      "fio), or give --fio off");
-        o->without_fio = true;
+        o->with_fio = false;
     }
     ZR_TRY(io_sweep(o, &best));
     ZR_TRY(io_compare(o, &best, &comparison));
@@ -181,6 +140,7 @@ static int run(int argc, char **argv, const zr_log_t *log) {
                             .n_rounds = 6,
                             .plain = true,
                             .checksummed = true,
+                            .with_fio = true,
                             .log = log};
     int code = BENCH_FAILED;
     if (bench_parse(&parser, argc, argv, log, &options.common, &code)) {

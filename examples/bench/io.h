@@ -2,8 +2,7 @@
  * zero-bench io in its parts: options (io.c), the sweep for the best settings (io_sweep.c), the
  * comparison with them (io_compare.c), and what is printed of it (io_report.c).
  */
-#ifndef EXAMPLES_BENCH_IO_H
-#define EXAMPLES_BENCH_IO_H
+#pragma once
 
 #include "examples/bench/io_run.h"
 
@@ -16,7 +15,7 @@ typedef struct io_options {
     io_setting_t given; /* 0: sweep it */
     size_t n_rounds;
     bool plain, checksummed; /* what is compared; one of them at least */
-    bool without_fio;
+    bool with_fio;
     const char *save_path;
     const zr_log_t *log;
 } io_options_t;
@@ -56,5 +55,3 @@ int io_report(const io_options_t *o, const io_best_t *best, const io_comparison_
 /** Whether --save-settings can be written to, now, before hours are spent. */
 ZR_NODISCARD zr_status_t io_check_save(const io_options_t *o);
 ZR_NODISCARD zr_status_t io_save(const io_options_t *o, const io_best_t *best);
-
-#endif

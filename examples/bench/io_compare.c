@@ -40,7 +40,7 @@ static zr_status_t open_contender(compare_t *c, io_contender_t who) {
     bool is_checksummed = who == IO_STORE_CHECKSUMMED || who == IO_FIO_CHECKSUMMED;
     io_place_t place = o->place;
     place.verify = is_checksummed;
-    if (is_fio && o->without_fio)
+    if (is_fio && !o->with_fio)
         return ZR_OK;
     /* Bandwidth with checksums is compared with that of plain fio, too. */
     if (who != IO_FIO_PLAIN && !(is_checksummed ? o->checksummed : o->plain))

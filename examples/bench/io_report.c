@@ -53,7 +53,7 @@ static void print_for_people(const io_options_t *o, const io_best_t *best,
     fprintf(stderr, "best for the store: %zu KiB, depth %zu, %s per path, batches of %zu\n",
             best->store.request_bytes >> 10, best->store.depth,
             zr_count_text(best->store.n_files, "file").text, best->store.submit_batch);
-    if (!o->without_fio)
+    if (o->with_fio)
         fprintf(stderr, "best for fio:       %zu KiB, depth %zu, %s per path\n",
                 best->fio.request_bytes >> 10, best->fio.depth,
                 zr_count_text(best->fio.n_files, "file").text);
@@ -143,7 +143,7 @@ int io_report(const io_options_t *o, const io_best_t *best, const io_comparison_
     json_put(&object, "registered", json_boolean(comparison->is_registered));
     json_put(&object, "rounds", json_count(o->n_rounds));
     json_put(&object, "settings", describe_setting(&best->store, true));
-    if (!o->without_fio) {
+    if (o->with_fio) {
         json_put(&object, "fio", json_text(fio_version));
         json_put(&object, "fio_settings", describe_setting(&best->fio, false));
     }

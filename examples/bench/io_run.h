@@ -2,8 +2,7 @@
  * Passes over files: by the store, and by fio on files of the same kind in the same folders.
  * All files are without a name, so that none is left behind, and as long as they will be.
  */
-#ifndef EXAMPLES_BENCH_IO_RUN_H
-#define EXAMPLES_BENCH_IO_RUN_H
+#pragma once
 
 #include "examples/bench/bench.h"
 
@@ -77,5 +76,3 @@ typedef struct io_fio_job {
 
 ZR_NODISCARD zr_status_t io_fio_pass(const io_fio_t *fio, const io_fio_job_t *job,
                                      const zr_log_t *log, io_speed_t *speed_p);
-
-#endif

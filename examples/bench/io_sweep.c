@@ -153,7 +153,7 @@ static zr_status_t run_finals(const io_options_t *o, sweep_t *sweep, bool of_fio
 /* Sizes of requests times depths, with one number of files. */
 static zr_status_t sweep_requests(const io_options_t *o, sweep_t *sweep, size_t n_files) {
     io_fio_t fio = {.n_files = 0};
-    zr_status_t status = o->without_fio ? ZR_OK : io_fio_open(&o->place, n_files, &fio);
+    zr_status_t status = o->with_fio ? io_fio_open(&o->place, n_files, &fio) : ZR_OK;
     for (size_t size = (size_t)128 << 10; size <= (size_t)2 << 20 && status == ZR_OK; size *= 2) {
         if (o->given.request_bytes > 0)
             size = o->given.request_bytes;
@@ -162,7 +162,7 @@ static zr_status_t sweep_requests(const io_options_t *o, sweep_t *sweep, size_t 
                 depth = o->given.depth;
             const io_setting_t setting = {size, depth, depth < 4 ? depth : 4, n_files};
             if (size * depth <= IO_MAX_MEMORY || o->given.depth > 0)
-                status = try_setting(o, sweep, &setting, o->without_fio ? NULL : &fio);
+                status = try_setting(o, sweep, &setting, o->with_fio ? &fio : NULL);
             if (o->given.depth > 0)
                 break;
         }
@@ -179,12 +179,12 @@ static zr_status_t sweep_files(const io_options_t *o, sweep_t *sweep) {
         io_fio_t fio = {.n_files = 0};
         io_setting_t setting = sweep->best.store;
         setting.n_files = n_files;
-        zr_status_t status = o->without_fio ? ZR_OK : io_fio_open(&o->place, n_files, &fio);
+        zr_status_t status = o->with_fio ? io_fio_open(&o->place, n_files, &fio) : ZR_OK;
         if (status == ZR_OK)
-            status = try_setting(o, sweep, &setting, o->without_fio ? NULL : &fio);
+            status = try_setting(o, sweep, &setting, o->with_fio ? &fio : NULL);
         setting = sweep->best.fio;
         setting.n_files = n_files;
-        if (status == ZR_OK && !o->without_fio)
+        if (status == ZR_OK && o->with_fio)
             status = try_setting(o, sweep, &setting, &fio);
         io_fio_close(&fio);
         ZR_TRY(status);
@@ -213,7 +213,7 @@ static zr_status_t run_sweep(const io_options_t *o, sweep_t *sweep) {
     ZR_TRY(sweep_batches(o, sweep));
     fprintf(stderr, "once more: the %d fastest of each\n", N_FINALISTS);
     ZR_TRY(run_finals(o, sweep, false));
-    if (!o->without_fio)
+    if (o->with_fio)
         ZR_TRY(run_finals(o, sweep, true));
     choose_best(sweep);
     return ZR_OK;

@@ -14,37 +14,22 @@ typedef struct options {
 
 /* ---- options -------------------------------------------------------------------------- */
 
-enum { KEY_TOKENS = ON_DEVICE_KEY_FIRST_OWN, KEY_CHANNELS, KEY_VOCAB, KEY_DTYPE };
-
-static const struct argp_option option_table[] = {
-    {"tokens", KEY_TOKENS, "N", 0, "rows of the arrays (default 16384)", 0},
-    {"channels", KEY_CHANNELS, "C", 0, "columns of the arrays (default 768)", 0},
-    {"vocab", KEY_VOCAB, "V", 0, "rows of the table of tokens (default 50257)", 0},
-    {"dtype", KEY_DTYPE, "NAME", 0, "of parameters: fp32 (default) or bf16", 0},
+static const command_option_t option_table[] = {
+    {"tokens", "N", "rows of the arrays (default 16384)", COMMAND_COUNT,
+     .field = offsetof(options_t, shape.n_rows), 1, MAX_COUNT},
+    {"channels", "C", "columns of the arrays (default 768)", COMMAND_COUNT,
+     .field = offsetof(options_t, shape.channels), 1, 65536},
+    {"vocab", "V", "rows of the table of tokens (default 50257)", COMMAND_COUNT,
+     .field = offsetof(options_t, shape.vocab), 1, 1 << 24},
+    {"dtype", "NAME", "of parameters: fp32 (default) or bf16", COMMAND_DTYPE,
+     .field = offsetof(options_t, shape.dtype)},
     ON_DEVICE_OPTIONS,
-    BENCH_COMMON_OPTIONS,
     {0},
 };
-
-static zr_status_t take_option(int key, const char *value, void *options) {
-    options_t *o = options;
-    switch (key) {
-    case KEY_TOKENS:
-        return args_count("--tokens", value, 1, MAX_COUNT, o->on.log, &o->shape.n_rows);
-    case KEY_CHANNELS:
-        return args_count("--channels", value, 1, 65536, o->on.log, &o->shape.channels);
-    case KEY_VOCAB:
-        return args_count("--vocab", value, 1, 1 << 24, o->on.log, &o->shape.vocab);
-    case KEY_DTYPE:
-        return args_dtype("--dtype", value, o->on.log, &o->shape.dtype);
-    }
-    return on_device_take_option(key, value, &o->on);
-}
 
 static const bench_parser_t parser = {
     .name = "kernels",
     .options = option_table,
-    .take = take_option,
     .doc = "Bytes per second of the kernels that memory bounds, against the device's own copy in "
            "the same run."};
 

@@ -2,8 +2,7 @@
  * This machine, measured: a description that plans are made for, of what each rank reaches while
  * all of them work at once.
  */
-#ifndef EXAMPLES_BENCH_MACHINE_H
-#define EXAMPLES_BENCH_MACHINE_H
+#pragma once
 
 #include "examples/bench/bench.h"
 
@@ -34,5 +33,3 @@ ZR_NODISCARD zr_status_t machine_measure(const machine_options_t *options, machi
 /** Write it as a file that --hardware takes. */
 ZR_NODISCARD zr_status_t machine_save(const machine_t *machine, const char *path,
                                       const zr_log_t *log);
-
-#endif

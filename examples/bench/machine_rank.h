@@ -1,8 +1,7 @@
 /*
  * What one rank measures of the machine while all others do the same.
  */
-#ifndef EXAMPLES_BENCH_MACHINE_RANK_H
-#define EXAMPLES_BENCH_MACHINE_RANK_H
+#pragma once
 
 #include "examples/bench/machine.h"
 #include "examples/bench/on_device.h"
@@ -90,5 +89,3 @@ ZR_NODISCARD zr_status_t machine_rank_processor(machine_rank_t *rank, const on_d
                                                 machine_processor_t *processor);
 /** Drives (machine_disk.c). */
 ZR_NODISCARD zr_status_t machine_rank_disk(machine_rank_t *rank);
-
-#endif

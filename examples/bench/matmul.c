@@ -23,38 +23,23 @@ typedef struct bench {
 
 /* ---- options -------------------------------------------------------------------------- */
 
-enum { KEY_TOKENS = ON_DEVICE_KEY_FIRST_OWN, KEY_CHANNELS, KEY_SIDE, KEY_DTYPE };
-
-static const struct argp_option option_table[] = {
-    {"tokens", KEY_TOKENS, "N", 0, "rows of the activations (default 1024; on a GPU 16384)", 0},
-    {"channels", KEY_CHANNELS, "C", 0, "of the model (default 768)", 0},
-    {"side", KEY_SIDE, "N", 0,
-     "of the square matrices of the machine's own product (default 2048; on a GPU 8192)", 0},
-    {"dtype", KEY_DTYPE, "NAME", 0, "of parameters: fp32 (default) or bf16", 0},
+static const command_option_t option_table[] = {
+    {"tokens", "N", "rows of the activations (default 1024; on a GPU 16384)", COMMAND_COUNT,
+     .field = offsetof(options_t, n_rows), 1, MAX_COUNT},
+    {"channels", "C", "of the model (default 768)", COMMAND_COUNT,
+     .field = offsetof(options_t, channels), 1, 65536},
+    {"side", "N",
+     "of the square matrices of the machine's own product (default 2048; on a GPU 8192)",
+     COMMAND_COUNT, .field = offsetof(options_t, side), 16, 65536},
+    {"dtype", "NAME", "of parameters: fp32 (default) or bf16", COMMAND_DTYPE,
+     .field = offsetof(options_t, dtype)},
     ON_DEVICE_OPTIONS,
-    BENCH_COMMON_OPTIONS,
     {0},
 };
-
-static zr_status_t take_option(int key, const char *value, void *options) {
-    options_t *o = options;
-    switch (key) {
-    case KEY_TOKENS:
-        return args_count("--tokens", value, 1, MAX_COUNT, o->on.log, &o->n_rows);
-    case KEY_CHANNELS:
-        return args_count("--channels", value, 1, 65536, o->on.log, &o->channels);
-    case KEY_SIDE:
-        return args_count("--side", value, 16, 65536, o->on.log, &o->side);
-    case KEY_DTYPE:
-        return args_dtype("--dtype", value, o->on.log, &o->dtype);
-    }
-    return on_device_take_option(key, value, &o->on);
-}
 
 static const bench_parser_t parser = {
     .name = "matmul",
     .options = option_table,
-    .take = take_option,
     .doc = "Operations per second of the products of a GPT layer, against the machine's own rate "
            "in the same run."};
 

@@ -3,8 +3,7 @@
  * a model's products could reach at best. On the host it is oneDNN's sgemm in fp32; on a GPU it is
  * cuBLASLt's product of operands of the model's dtype, through the library.
  */
-#ifndef EXAMPLES_BENCH_MATRIX_RATE_H
-#define EXAMPLES_BENCH_MATRIX_RATE_H
+#pragma once
 
 #include "examples/bench/on_device.h"
 
@@ -30,5 +29,3 @@ double matrix_rate_per_s(matrix_rate_t *rate);
 size_t matrix_rate_side(const matrix_rate_t *rate);
 /** "sgemm" or "cublas": what it is made with; static. */
 const char *matrix_rate_name(const matrix_rate_t *rate);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The kernels that move memory and hardly compute, on arrays of a size.
  */
-#ifndef EXAMPLES_BENCH_MEMORY_KERNELS_H
-#define EXAMPLES_BENCH_MEMORY_KERNELS_H
+#pragma once
 
 #include "examples/bench/on_device.h"
 
@@ -51,5 +50,3 @@ extern const memory_kernel_t memory_kernels_all[N_MEMORY_KERNELS];
 ZR_NODISCARD zr_status_t memory_kernels_copy(void *context, zr_stream_t *stream);
 /** The one of them that computes most. */
 ZR_NODISCARD zr_status_t memory_kernels_gelu(void *context, zr_stream_t *stream);
-
-#endif

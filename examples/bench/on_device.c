@@ -16,20 +16,6 @@ on_device_options_t on_device_options_default(const zr_log_t *log) {
     return (on_device_options_t){.device = "host", .seconds = 2.0, .log = log};
 }
 
-zr_status_t on_device_take_option(int key, const char *value, on_device_options_t *options) {
-    switch (key) {
-    case ON_DEVICE_KEY:
-        options->device = value;
-        return device_check(value, options->log);
-    case ON_DEVICE_KEY_THREADS:
-        return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, options->log,
-                          &options->n_threads);
-    case ON_DEVICE_KEY_SECONDS:
-        return args_number("--seconds", value, 0.0, 3600.0, options->log, &options->seconds);
-    }
-    return ZR_ERR_UNSUPPORTED;
-}
-
 /* ---- the device ------------------------------------------------------------------------- */
 
 zr_status_t on_device_open(const on_device_options_t *options, on_device_t *on) {

@@ -3,8 +3,7 @@
  * the time of work that is queued. On a GPU work runs late, so that a single call says nothing:
  * many are queued, the stream is waited for once, and the time is divided.
  */
-#ifndef EXAMPLES_BENCH_ON_DEVICE_H
-#define EXAMPLES_BENCH_ON_DEVICE_H
+#pragma once
 
 #include "examples/bench/bench.h"
 
@@ -21,22 +20,24 @@ typedef struct on_device_options {
     const zr_log_t *log;
 } on_device_options_t;
 
-enum { ON_DEVICE_KEY = BENCH_KEY_FIRST_OWN, ON_DEVICE_KEY_THREADS, ON_DEVICE_KEY_SECONDS };
-enum { ON_DEVICE_KEY_FIRST_OWN = ON_DEVICE_KEY_SECONDS + 1 };
-
 /** Their entries of a command's options. */
 #define ON_DEVICE_OPTIONS                                                                          \
-    {"device", ON_DEVICE_KEY, "host|cuda[:N]|auto", 0, "where it runs (default host)", 0},         \
-        {"threads", ON_DEVICE_KEY_THREADS, "N", 0, "threads of the host (default: all cores)", 0}, \
+    {"device", "host|cuda[:N]|auto", "where it runs (default host)", COMMAND_DEVICE,               \
+     .field = offsetof(on_device_options_t, device)},                                              \
+        {"threads",                                                                                \
+         "N",                                                                                      \
+         "threads of the host (default: all cores)",                                               \
+         COMMAND_COUNT,                                                                            \
+         .field = offsetof(on_device_options_t, n_threads),                                        \
+         1,                                                                                        \
+         ON_DEVICE_MAX_THREADS},                                                                   \
     {                                                                                              \
-        "seconds", ON_DEVICE_KEY_SECONDS, "S", 0, "measure for about so long (default 2)", 0       \
+        "seconds", "S", "measure for about so long (default 2)", COMMAND_NUMBER,                   \
+            .field = offsetof(on_device_options_t, seconds), 0, 3600                               \
     }
 
 /** What they are when nothing is given. */
 on_device_options_t on_device_options_default(const zr_log_t *log);
-/** Take one of them; ZR_ERR_UNSUPPORTED: it is none. */
-ZR_NODISCARD zr_status_t on_device_take_option(int key, const char *value,
-                                               on_device_options_t *options);
 
 typedef struct on_device {
     zr_device_t *device;
@@ -95,5 +96,3 @@ ZR_NODISCARD zr_status_t works_measure(work_t *works, size_t n_works, zr_stream_
                                        double seconds);
 void works_free(work_t *works, size_t n_works);
 #define ON_DEVICE_MIN_ROUNDS 5
-
-#endif

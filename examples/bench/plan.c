@@ -27,24 +27,9 @@ typedef struct options {
 
 /* ---- options -------------------------------------------------------------------------- */
 
-enum { KEY_PATH = BENCH_KEY_FIRST_OWN, KEY_STEPS, KEY_ONLY, KEY_SECONDS, KEY_QUICK };
-
-static const struct argp_option option_table[] = {
-    {"path", KEY_PATH, "DIR[,DIR...]", 0,
-     "folders of drives (default: none, and configurations that need them are left out)", 0},
-    {"steps", KEY_STEPS, "S", 0, "steps of each that are timed, after 2 that are not (default 3)",
-     0},
-    {"only", KEY_ONLY, "N[,N...]", 0, "these of the configurations, by their numbers", 0},
-    {"seconds", KEY_SECONDS, "S", 0,
-     "of each group of measurements of the machine, as of hardware (default 1)", 0},
-    {"quick", KEY_QUICK, NULL, 0,
-     "a few configurations of milliseconds: the form is the same, times say nothing", 0},
-    BENCH_COMMON_OPTIONS,
-    {0},
-};
-
 /* "3,7": numbers of configurations. */
-static zr_status_t take_only(options_t *o, const char *value) {
+static zr_status_t take_only(const char *value, void *options) {
+    options_t *o = options;
     char *text = strdup(value), *rest = NULL;
     zr_status_t status = ZR_OK;
     if (text == NULL)
@@ -62,29 +47,24 @@ static zr_status_t take_only(options_t *o, const char *value) {
     return status;
 }
 
-static zr_status_t take_option(int key, const char *value, void *options) {
-    options_t *o = options;
-    switch (key) {
-    case KEY_PATH:
-        o->settings.paths = value;
-        return ZR_OK;
-    case KEY_STEPS:
-        return args_count("--steps", value, 1, 1000000, o->log, &o->settings.n_steps);
-    case KEY_ONLY:
-        return take_only(o, value);
-    case KEY_SECONDS:
-        return args_number("--seconds", value, 0.0, 3600.0, o->log, &o->seconds);
-    case KEY_QUICK:
-        o->quick = true;
-        return ZR_OK;
-    }
-    return ZR_ERR_UNSUPPORTED;
-}
+static const command_option_t option_table[] = {
+    {"path", "DIR[,DIR...]",
+     "folders of drives (default: none, and configurations that need them are left out)",
+     COMMAND_TEXT, .field = offsetof(options_t, settings.paths)},
+    {"steps", "S", "steps of each that are timed, after 2 that are not (default 3)", COMMAND_COUNT,
+     .field = offsetof(options_t, settings.n_steps), 1, 1000000},
+    {"only", "N[,N...]", "these of the configurations, by their numbers", COMMAND_OTHER,
+     .take = take_only},
+    {"seconds", "S", "of each group of measurements of the machine, as of hardware (default 1)",
+     COMMAND_NUMBER, .field = offsetof(options_t, seconds), 0, 3600},
+    {"quick", NULL, "a few configurations of milliseconds: the form is the same, times say nothing",
+     COMMAND_FLAG, .field = offsetof(options_t, quick)},
+    {0},
+};
 
 static const bench_parser_t parser = {
     .name = "plan",
     .options = option_table,
-    .take = take_option,
     .doc = "Predicted times of training steps against measured ones, on this machine as it is "
            "measured in the same run."};
 

@@ -2,8 +2,7 @@
  * The matrix products of a GPT layer, forward and backward, as the model makes them: with bias,
  * residual stream and GELU.
  */
-#ifndef EXAMPLES_BENCH_PRODUCTS_H
-#define EXAMPLES_BENCH_PRODUCTS_H
+#pragma once
 
 #include "examples/bench/on_device.h"
 
@@ -41,5 +40,3 @@ ZR_NODISCARD zr_status_t products_make(on_device_t *on, size_t n_rows, size_t ch
 
 /** Operations per second of all of them, one after another, by the medians of what was timed. */
 double products_per_s(products_t *products);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Ranks of this process as threads, for what is measured while all of them work.
  */
-#ifndef EXAMPLES_BENCH_RANKS_H
-#define EXAMPLES_BENCH_RANKS_H
+#pragma once
 
 #include <pthread.h>
 
@@ -38,5 +37,3 @@ struct bench_ranks {
  *         logged
  */
 ZR_NODISCARD zr_status_t bench_ranks_run(const bench_ranks_t *ranks);
-
-#endif

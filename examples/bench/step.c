@@ -22,92 +22,48 @@ typedef struct options {
 
 /* ---- options -------------------------------------------------------------------------- */
 
-enum {
-    KEY_MODEL = BENCH_KEY_FIRST_OWN,
-    KEY_MICRO_BATCH,
-    KEY_GRAD_ACCUM,
-    KEY_SEQ,
-    KEY_RANKS,
-    KEY_THREADS,
-    KEY_STAGE,
-    KEY_DTYPE,
-    KEY_RECOMPUTE,
-    KEY_STEPS,
-    KEY_DEVICE,
-    KEY_SIDE
-};
-
-static const struct argp_option option_table[] = {
-    {"model", KEY_MODEL, "NAME|SIZES", 0,
-     "gpt2 (default), gpt2-medium, ..., or layers=..,channels=..,heads=..,seq=..,vocab=..", 0},
-    {"micro-batch", KEY_MICRO_BATCH, "B", 0, "sequences of each rank's micro-batch (default 4)", 0},
-    {"grad-accum", KEY_GRAD_ACCUM, "K", 0, "micro-batches of a step (default 1)", 0},
-    {"seq", KEY_SEQ, "TOKENS", 0, "tokens of a sequence (default 64, or the model's, if fewer)", 0},
-    {"ranks", KEY_RANKS, "N", 0, "in-process ranks (default 1)", 0},
-    {"threads", KEY_THREADS, "N", 0, "threads of each rank (default: all cores, shared out)", 0},
-    {"stage", KEY_STAGE, "0|1|2|3", 0, "of ZeRO (default 0)", 0},
-    {"dtype", KEY_DTYPE, "NAME", 0, "of parameters and gradients: fp32 (default) or bf16", 0},
-    {"recompute", KEY_RECOMPUTE, "none|unit", 0, "compute layers again in backward (default none)",
-     0},
-    {"device", KEY_DEVICE, "host|cuda[:N]|auto", 0, "of all ranks (default host)", 0},
-    {"side", KEY_SIDE, "N", 0,
-     "of the square matrices of the machine's own product (default 2048; on a GPU 8192)", 0},
-    {"steps", KEY_STEPS, "S", 0, "steps to time, after one that is not (default 5)", 0},
-    BENCH_COMMON_OPTIONS,
-    {0},
-};
-
-static zr_status_t take_choice(int key, const char *value, options_t *o) {
-    static const char *const stages[] = {"0", "1", "2", "3"};
+static zr_status_t take_recompute(const char *value, void *options) {
+    options_t *o = options;
     static const char *const recomputes[] = {"none", "unit"};
     size_t choice = 0;
-    switch (key) {
-    case KEY_STAGE:
-        ZR_TRY(args_choice("--stage", value, stages, 4, o->log, &choice));
-        o->step.config.stage = (int)choice;
-        return ZR_OK;
-    case KEY_DTYPE:
-        return args_dtype("--dtype", value, o->log, &o->step.config.dtype);
-    case KEY_RECOMPUTE:
-        ZR_TRY(args_choice("--recompute", value, recomputes, 2, o->log, &choice));
-        o->step.recompute = choice == 1;
-        return ZR_OK;
-    }
-    return ZR_ERR_UNSUPPORTED;
+    ZR_TRY(args_choice("--recompute", value, recomputes, 2, o->log, &choice));
+    o->step.recompute = choice == 1;
+    return ZR_OK;
 }
 
-static zr_status_t take_option(int key, const char *value, void *options) {
-    options_t *o = options;
-    switch (key) {
-    case KEY_MODEL:
-        o->model = value;
-        return ZR_OK;
-    case KEY_MICRO_BATCH:
-        return args_count("--micro-batch", value, 1, MAX_COUNT, o->log,
-                          &o->step.config.micro_batch);
-    case KEY_GRAD_ACCUM:
-        return args_count("--grad-accum", value, 1, MAX_COUNT, o->log, &o->step.config.grad_accum);
-    case KEY_SEQ:
-        return args_count("--seq", value, 1, MAX_COUNT, o->log, &o->seq);
-    case KEY_RANKS:
-        return args_count("--ranks", value, 1, MAX_RANKS, o->log, &o->n_ranks);
-    case KEY_THREADS:
-        return args_count("--threads", value, 1, ON_DEVICE_MAX_THREADS, o->log, &o->n_threads);
-    case KEY_DEVICE:
-        o->device = value;
-        return device_check(value, o->log);
-    case KEY_SIDE:
-        return args_count("--side", value, 16, 65536, o->log, &o->side);
-    case KEY_STEPS:
-        return args_count("--steps", value, 1, 1000000, o->log, &o->step.n_steps);
-    }
-    return take_choice(key, value, o);
-}
+static const command_option_t option_table[] = {
+    {"model", "NAME|SIZES",
+     "gpt2 (default), gpt2-medium, ..., or layers=..,channels=..,heads=..,seq=..,vocab=..",
+     COMMAND_TEXT, .field = offsetof(options_t, model)},
+    {"micro-batch", "B", "sequences of each rank's micro-batch (default 4)", COMMAND_COUNT,
+     .field = offsetof(options_t, step.config.micro_batch), 1, MAX_COUNT},
+    {"grad-accum", "K", "micro-batches of a step (default 1)", COMMAND_COUNT,
+     .field = offsetof(options_t, step.config.grad_accum), 1, MAX_COUNT},
+    {"seq", "TOKENS", "tokens of a sequence (default 64, or the model's, if fewer)", COMMAND_COUNT,
+     .field = offsetof(options_t, seq), 1, MAX_COUNT},
+    {"ranks", "N", "in-process ranks (default 1)", COMMAND_COUNT,
+     .field = offsetof(options_t, n_ranks), 1, MAX_RANKS},
+    {"threads", "N", "threads of each rank (default: all cores, shared out)", COMMAND_COUNT,
+     .field = offsetof(options_t, n_threads), 1, ON_DEVICE_MAX_THREADS},
+    {"stage", "0|1|2|3", "of ZeRO (default 0)", COMMAND_CHOICE,
+     .field = offsetof(options_t, step.config.stage)},
+    {"dtype", "NAME", "of parameters and gradients: fp32 (default) or bf16", COMMAND_DTYPE,
+     .field = offsetof(options_t, step.config.dtype)},
+    {"recompute", "none|unit", "compute layers again in backward (default none)", COMMAND_OTHER,
+     .take = take_recompute},
+    {"device", "host|cuda[:N]|auto", "of all ranks (default host)", COMMAND_DEVICE,
+     .field = offsetof(options_t, device)},
+    {"side", "N",
+     "of the square matrices of the machine's own product (default 2048; on a GPU 8192)",
+     COMMAND_COUNT, .field = offsetof(options_t, side), 16, 65536},
+    {"steps", "S", "steps to time, after one that is not (default 5)", COMMAND_COUNT,
+     .field = offsetof(options_t, step.n_steps), 1, 1000000},
+    {0},
+};
 
 static const bench_parser_t parser = {
     .name = "step",
     .options = option_table,
-    .take = take_option,
     .doc = "Time of a training step on random tokens, split into its parts, and its matrix "
            "products against the machine's own rate in the same run."};
 

@@ -1,8 +1,7 @@
 /*
  * Real training steps of the GPT model on random tokens, timed: ranks are threads.
  */
-#ifndef EXAMPLES_BENCH_STEP_RUN_H
-#define EXAMPLES_BENCH_STEP_RUN_H
+#pragma once
 
 #include "examples/bench/bench.h"
 #include "examples/bench/matrix_rate.h"
@@ -34,5 +33,3 @@ typedef struct step_result {
 
 /** @return ZR_OK; what failed has been logged otherwise */
 ZR_NODISCARD zr_status_t step_run(const step_options_t *options, step_result_t *result_p);
-
-#endif

@@ -2,8 +2,7 @@
  * A streaming loop: the reads and writes of an optimizer's step and no arithmetic worth the name,
  * on as many threads. It is what the memory of the machine allows such a step.
  */
-#ifndef EXAMPLES_BENCH_STREAM_H
-#define EXAMPLES_BENCH_STREAM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ stream_t *stream_create(const stream_arrays_t *arrays, int n_threads);
 /** Go through the arrays once; values stay as they are, and param becomes a copy of grad. */
 void stream_run(stream_t *stream);
 void stream_destroy(stream_t **stream);
-
-#endif

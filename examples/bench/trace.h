@@ -3,8 +3,7 @@
  * any order, then a line per buffer, which lives at the times lower <= t < upper. A column
  * "alignment" is understood, others are passed over. Fields may be quoted as RFC 4180 says.
  */
-#ifndef EXAMPLES_BENCH_TRACE_H
-#define EXAMPLES_BENCH_TRACE_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -34,5 +33,3 @@ ZR_NODISCARD zr_status_t trace_write_plan(const trace_t *trace, const size_t *of
 /** Whether no two buffers that live at once overlap; says which do. ZR_ERR_MEMORY, too. */
 ZR_NODISCARD zr_status_t trace_check_plan(const trace_t *trace, const size_t *offsets,
                                           const zr_log_t *log, bool *is_valid_p, size_t *height_p);
-
-#endif

@@ -7,8 +7,7 @@
  * width, at its own least depth, is the smaller step. One of both may be held instead, and the
  * other grows alone.
  */
-#ifndef EXAMPLES_CAPACITY_FAMILY_H
-#define EXAMPLES_CAPACITY_FAMILY_H
+#pragma once
 
 #include "examples/models/gpt2/gpt.h"
 
@@ -31,5 +30,3 @@ bool capacity_family_shape(const capacity_family_t *family, size_t index, gpt_sh
 #define CAPACITY_MODEL_BYTES 160
 /** A shape as --model takes it. */
 void capacity_model_text(const gpt_shape_t *shape, char text[CAPACITY_MODEL_BYTES]);
-
-#endif

@@ -7,6 +7,7 @@
 #include "examples/capacity/plot.h"
 #include "examples/capacity/point.h"
 #include "examples/capacity/report.h"
+#include "examples/common/command.h"
 #include "examples/common/signals.h"
 
 enum { EXIT_FOUND = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
@@ -18,13 +19,6 @@ static int exit_code(zr_status_t status) {
                    status == ZR_ERR_IO
                ? EXIT_BAD_INPUT
                : EXIT_FAILED;
-}
-
-static int check_output(int code, bool printed, const zr_log_t *log) {
-    if (printed && fflush(stdout) == 0 && !ferror(stdout))
-        return code;
-    zr_log_write(log, ZR_LOG_ERROR, "cannot write to standard output");
-    return EXIT_FAILED;
 }
 
 /* Whether something was found, and everything that was to be proved is. */
@@ -79,7 +73,7 @@ static int find(const capacity_options_t *options, messages_t *messages, const z
         code = judge(options, &results, log);
         if (write_files(options, &results, log) != ZR_OK)
             code = EXIT_FAILED;
-        code = check_output(code, printed, log);
+        code = program_check_output(code, printed, log);
     }
     capacity_results_free(&results);
     return code;
@@ -98,17 +92,9 @@ static int run(int argc, char **argv, messages_t *messages) {
         capacity_options_help(stdout);
     else
         printf("zero-capacity %s (%s)\n", zr_version(), zr_build_description());
-    return check_output(EXIT_FOUND, true, &log);
+    return program_check_output(EXIT_FOUND, true, &log);
 }
 
 int main(int argc, char **argv) {
-    messages_hold_standard_files();
-    messages_t *messages = messages_create("zero-capacity");
-    if (messages == NULL) {
-        fputs("zero-capacity: error: no memory\n", stderr);
-        return EXIT_FAILED;
-    }
-    int code = run(argc, argv, messages);
-    messages_destroy(&messages);
-    return code;
+    return program_main("zero-capacity", run, argc, argv);
 }

@@ -93,7 +93,8 @@ static void case_name(const capacity_results_t *results, const json_t *point, ch
         if (k == 0)
             snprintf(value, sizeof(value), "%.0f", capacity_point_number(point, names[k]));
         else
-            train_format_bytes(capacity_point_number(point, names[k]), value, sizeof(value));
+            snprintf(value, sizeof(value), "%s",
+                     train_bytes(capacity_point_number(point, names[k])).text);
         n += (size_t)snprintf(text + n, size - n, "%s%s %s", n > 0 ? ", " : "", said[k], value);
     }
 }

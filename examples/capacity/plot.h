@@ -2,13 +2,10 @@
  * A picture of capacities: how large at each stage and placement, and how step time grows with
  * size.
  */
-#ifndef EXAMPLES_CAPACITY_PLOT_H
-#define EXAMPLES_CAPACITY_PLOT_H
+#pragma once
 
 #include "examples/capacity/run.h"
 
 /** Draw --plot. Errors as gnuplot_end. */
 ZR_NODISCARD zr_status_t capacity_plot(const capacity_results_t *results, const char *path,
                                        const zr_log_t *log);
-
-#endif

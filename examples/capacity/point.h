@@ -2,8 +2,7 @@
  * One capacity as an object of JSON, which is what all output is made of, and what is kept of a run
  * that was stopped: docs/capacity.md tables its fields.
  */
-#ifndef EXAMPLES_CAPACITY_POINT_H
-#define EXAMPLES_CAPACITY_POINT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -33,5 +32,3 @@ double capacity_point_number(const json_t *point, const char *path);
 const char *capacity_point_text(const json_t *point, const char *path);
 /** Whatever is there; NULL: nothing. Borrowed. */
 const json_t *capacity_point_at(const json_t *point, const char *path);
-
-#endif

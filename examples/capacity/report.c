@@ -125,8 +125,8 @@ zr_status_t capacity_report_csv(const capacity_results_t *results, const char *p
 
 /* ---- for people ------------------------------------------------------------------------------ */
 
-static const char *bytes_at(const json_t *point, const char *path, char *text, size_t size) {
-    return train_format_bytes(capacity_point_number(point, path), text, size);
+static train_bytes_t bytes_at(const json_t *point, const char *path) {
+    return train_bytes(capacity_point_number(point, path));
 }
 
 /* "1.06e9" as "1.06 billion" would be too wide for a column. */
@@ -139,11 +139,10 @@ static const char *format_params(double n, char *text, size_t size) {
 }
 
 static void print_budget(const json_t *point, const char *name, const char *path, FILE *file) {
-    char text[32];
     if (json_is_null(capacity_point_at(point, path)))
         fprintf(file, "  %s as there is", name);
     else
-        fprintf(file, "  %s %s", name, bytes_at(point, path, text, sizeof(text)));
+        fprintf(file, "  %s %s", name, bytes_at(point, path).text);
 }
 
 static void print_case(const capacity_options_t *options, const json_t *point, FILE *file) {
@@ -160,14 +159,12 @@ static void print_case(const capacity_options_t *options, const json_t *point, F
 }
 
 static void print_lack(const json_t *point, FILE *file) {
-    char missing[32], has[32];
     double there = capacity_point_number(point, "next.lack.there");
     double over = capacity_point_number(point, "next.lack.needed") - there;
     bool is_of_both = json_is_true(capacity_point_at(point, "next.lack.of_both"));
     fprintf(file, "; %s: %s over %s, most of all %s",
             is_of_both ? "device and host" : capacity_point_text(point, "next.lack.tier"),
-            train_format_bytes(over > 0 ? over : 0, missing, sizeof(missing)),
-            train_format_bytes(there, has, sizeof(has)),
+            train_bytes(over > 0 ? over : 0).text, train_bytes(there).text,
             capacity_point_text(point, "next.lack.tag"));
 }
 
@@ -186,7 +183,7 @@ static void print_proof(const json_t *point, FILE *file) {
 }
 
 static void print_point(const json_t *point, FILE *file) {
-    char params[32], states[32], device[32], host[32], nvme[32], shape[32], measured[32] = "-";
+    char params[32], shape[32], measured[32] = "-";
     bool found = strcmp(capacity_point_text(point, "result"), "found") == 0;
     fprintf(file, "%5.0f %9s %6s", capacity_point_number(point, "stage"),
             capacity_point_text(point, "offload_optimizer"),
@@ -207,28 +204,26 @@ static void print_point(const json_t *point, FILE *file) {
             capacity_point_text(point, "largest.offload_activations"),
             format_params(capacity_point_number(point, "largest.model.parameters"), params,
                           sizeof(params)),
-            shape, bytes_at(point, "largest.bytes.states", states, sizeof(states)),
-            bytes_at(point, "largest.peak_bytes.device.reserved", device, sizeof(device)),
-            bytes_at(point, "largest.peak_bytes.host.reserved", host, sizeof(host)),
-            bytes_at(point, "largest.peak_bytes.nvme.reserved", nvme, sizeof(nvme)),
+            shape, bytes_at(point, "largest.bytes.states").text,
+            bytes_at(point, "largest.peak_bytes.device.reserved").text,
+            bytes_at(point, "largest.peak_bytes.host.reserved").text,
+            bytes_at(point, "largest.peak_bytes.nvme.reserved").text,
             capacity_point_number(point, "largest.efficiency"),
             capacity_point_number(point, "largest.step_ms"), measured);
     print_proof(point, file);
 }
 
 static void print_share(const json_t *point, const char *what, const char *path, FILE *file) {
-    char text[32];
     double bytes = capacity_point_number(point, path);
     double all = capacity_point_number(point, "largest.bytes.budgets");
     if (bytes != 0)
-        fprintf(file, "  %-52s %10s  %6.2f%%\n", what,
-                train_format_bytes(bytes, text, sizeof(text)), 100 * bytes / all);
+        fprintf(file, "  %-52s %10s  %6.2f%%\n", what, train_bytes(bytes).text, 100 * bytes / all);
 }
 
 /* What of a tier was neither model states nor free, with its tags: their peaks are their own, at
  * different moments. */
 static void print_work(const json_t *point, const char *tier, FILE *file) {
-    char path[96], what[512], text[32];
+    char path[96], what[512];
     const char *tag;
     json_t *value;
     int n = snprintf(what, sizeof(what), "%s, beside states, a rank at most:", tier);
@@ -240,7 +235,7 @@ static void print_work(const json_t *point, const char *tier, FILE *file) {
         if (bytes > 0 && strcmp(tag, "parameters") != 0 && strcmp(tag, "gradients") != 0 &&
             strcmp(tag, "optimizer_state") != 0 && (size_t)n < sizeof(what))
             n += snprintf(what + n, sizeof(what) - (size_t)n, " %s %s,", tag,
-                          train_format_bytes(bytes, text, sizeof(text)));
+                          train_bytes(bytes).text);
     }
     if ((size_t)n < sizeof(what) && what[n - 1] == ',') {
         what[n - 1] = '\0';
@@ -250,7 +245,6 @@ static void print_work(const json_t *point, const char *tier, FILE *file) {
 
 /* The parts add up to the budgets. */
 static void print_bytes(const json_t *point, FILE *file) {
-    char text[32];
     static const char *const tiers[] = {"device", "host", "nvme"};
     fprintf(file,
             "\nthe largest of them: stage %.0f, optimizer %s, parameters %s: capacity "
@@ -259,7 +253,7 @@ static void print_bytes(const json_t *point, FILE *file) {
             capacity_point_text(point, "offload_params"),
             capacity_point_number(point, "largest.efficiency"));
     fprintf(file, "  of %s, the budgets of all ranks and tiers:\n",
-            bytes_at(point, "largest.bytes.budgets", text, sizeof(text)));
+            bytes_at(point, "largest.bytes.budgets").text);
     print_share(point, "model states, once", "largest.bytes.states", file);
     print_share(point, "further copies of them on other ranks", "largest.bytes.replicas", file);
     print_share(point, "padding of shards", "largest.bytes.padding", file);

@@ -1,8 +1,7 @@
 /*
  * Capacities for people, as CSV and as JSON.
  */
-#ifndef EXAMPLES_CAPACITY_REPORT_H
-#define EXAMPLES_CAPACITY_REPORT_H
+#pragma once
 
 #include "examples/capacity/run.h"
 
@@ -18,5 +17,3 @@ bool capacity_report_json(const capacity_options_t *options, const capacity_resu
 /** Write --csv: a line of names, and one for each capacity. ZR_ERR_IO: logged. */
 ZR_NODISCARD zr_status_t capacity_report_csv(const capacity_results_t *results, const char *path,
                                              const zr_log_t *log);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * All capacities that are asked for, one after the other.
  */
-#ifndef EXAMPLES_CAPACITY_RUN_H
-#define EXAMPLES_CAPACITY_RUN_H
+#pragma once
 
 #include <jansson.h>
 
@@ -31,5 +30,3 @@ ZR_NODISCARD zr_status_t capacity_run(const capacity_options_t *options, const z
                                       messages_t *messages, const atomic_bool *stop,
                                       capacity_results_t *results_p);
 void capacity_results_free(capacity_results_t *results);
-
-#endif

@@ -2,8 +2,7 @@
  * What zero-capacity has found so far, in a file: so that a run that was stopped, or has died, goes
  * on where it was.
  */
-#ifndef EXAMPLES_CAPACITY_STATE_H
-#define EXAMPLES_CAPACITY_STATE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -27,5 +26,3 @@ ZR_NODISCARD zr_status_t capacity_state_read(const char *path, const json_t *que
 /** Write it: what was there is replaced in one go, or stays. ZR_ERR_IO, ZR_ERR_MEMORY: logged. */
 ZR_NODISCARD zr_status_t capacity_state_write(const char *path, const json_t *question,
                                               const json_t *points, const zr_log_t *log);
-
-#endif

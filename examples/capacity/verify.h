@@ -2,8 +2,7 @@
  * Proof of a capacity: a few steps of real training at that size, and that the next larger size is
  * refused.
  */
-#ifndef EXAMPLES_CAPACITY_VERIFY_H
-#define EXAMPLES_CAPACITY_VERIFY_H
+#pragma once
 
 #include "examples/capacity/search.h"
 #include "examples/train/train.h"
@@ -29,5 +28,3 @@ typedef struct capacity_proof {
  */
 ZR_NODISCARD zr_status_t capacity_verify(const capacity_search_t *search,
                                          capacity_proof_t *proof_p);
-
-#endif

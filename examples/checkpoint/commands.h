@@ -2,8 +2,7 @@
  * The commands of zero-checkpoint, each a file checkpoint_NAME.c. Adding one is a file that defines
  * a command_t, and a line in the table of zero_checkpoint.c.
  */
-#ifndef EXAMPLES_CHECKPOINT_COMMANDS_H
-#define EXAMPLES_CHECKPOINT_COMMANDS_H
+#pragma once
 
 #include <limits.h>
 
@@ -32,5 +31,3 @@ const char *checkpoint_follow(const char *word, char path[PATH_MAX]);
 /** Check that there is a checkpoint, or something of one; COMMAND_DONE, or what the program exits
  * with: logged. */
 int checkpoint_expect(const char *path, const zr_log_t *log);
-
-#endif

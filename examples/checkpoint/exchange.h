@@ -2,8 +2,7 @@
  * What zero-checkpoint's export and import share: whose fault an error is, progress, and what is
  * said of a model.
  */
-#ifndef EXAMPLES_CHECKPOINT_EXCHANGE_H
-#define EXAMPLES_CHECKPOINT_EXCHANGE_H
+#pragma once
 
 #include "examples/checkpoint/commands.h"
 #include "examples/weights/weights.h"
@@ -37,5 +36,3 @@ ZR_NODISCARD zr_status_t exchange_model(const char *value, const zr_log_t *log,
 
 /** Put "model", "tensors" and "parameters" into a report; false when memory ends. */
 void exchange_describe(const gpt_shape_t *shape, json_t **object_p);
-
-#endif

@@ -15,32 +15,8 @@ enum { FORMAT_SAFETENSORS, FORMAT_LLMC };
 static const char *const formats[] = {"safetensors", "llm.c"};
 static const char *const dtypes[] = {"fp32", "bf16", "fp16"}; /* as element_kind_t */
 
-enum { KEY_FORMAT = COMMAND_KEY_FIRST_OWN, KEY_DTYPE, KEY_SHARD_SIZE, KEY_MODEL };
-
-static const struct argp_option option_table[] = {
-    {"output", 'o', "PATH", 0,
-     "where to: for safetensors a folder as Hugging Face reads it, or one file when it ends with "
-     ".safetensors; for llm.c a file. Nothing may be there yet",
-     0},
-    {"format", KEY_FORMAT, "FORMAT", 0,
-     "safetensors: names and shapes of Hugging Face's GPT-2; llm.c: its model file (default "
-     "safetensors)",
-     0},
-    {"dtype", KEY_DTYPE, "TYPE", 0,
-     "fp32, bf16 or fp16 (llm.c: fp32 or bf16): rounded to nearest; a value that it does not have "
-     "is an error (default fp32)",
-     0},
-    {"shard-size", KEY_SHARD_SIZE, "SIZE", 0,
-     "safetensors: the most that tensors of a file have; several files and their index are made "
-     "(default: one file)",
-     0},
-    {"model", KEY_MODEL, "NAME|SIZES", 0,
-     "the model's shape, as zero-train has it, where the checkpoint does not say", 0},
-    COMMAND_COMMON_OPTIONS,
-    {0},
-};
-
-static zr_status_t take_shard_size(const char *value, options_t *o) {
+static zr_status_t take_shard_size(const char *value, void *options) {
+    options_t *o = options;
     size_t size_bytes;
     ZR_TRY(args_size("--shard-size", value, o->log, &size_bytes));
     if (size_bytes == 0)
@@ -51,29 +27,48 @@ static zr_status_t take_shard_size(const char *value, options_t *o) {
     return ZR_OK;
 }
 
-static zr_status_t take_option(int key, const char *value, void *options) {
+static zr_status_t take_format(const char *value, void *options) {
     options_t *o = options;
-    switch (key) {
-    case 'o':
-        o->write.path = value;
-        return ZR_OK;
-    case KEY_FORMAT:
-        return args_choice("--format", value, formats, 2, o->log, &o->format);
-    case KEY_DTYPE:
-        return element_kind_parse("--dtype", value, o->log, &o->write.kind);
-    case KEY_SHARD_SIZE:
-        return take_shard_size(value, o);
-    case KEY_MODEL:
-        o->has_model = true;
-        return exchange_model(value, o->log, &o->model);
-    }
-    return ZR_ERR_UNSUPPORTED;
+    return args_choice("--format", value, formats, 2, o->log, &o->format);
 }
+
+static zr_status_t take_dtype(const char *value, void *options) {
+    options_t *o = options;
+    return element_kind_parse("--dtype", value, o->log, &o->write.kind);
+}
+
+static zr_status_t take_model(const char *value, void *options) {
+    options_t *o = options;
+    o->has_model = true;
+    return exchange_model(value, o->log, &o->model);
+}
+
+static const command_option_t option_table[] = {
+    {"output", "PATH",
+     "where to: for safetensors a folder as Hugging Face reads it, or one file when it ends with "
+     ".safetensors; for llm.c a file. Nothing may be there yet",
+     COMMAND_TEXT, .field = offsetof(options_t, write.path), .letter = 'o'},
+    {"format", "FORMAT",
+     "safetensors: names and shapes of Hugging Face's GPT-2; llm.c: its model file (default "
+     "safetensors)",
+     COMMAND_OTHER, .take = take_format},
+    {"dtype", "TYPE",
+     "fp32, bf16 or fp16 (llm.c: fp32 or bf16): rounded to nearest; a value that it does not have "
+     "is an error (default fp32)",
+     COMMAND_OTHER, .take = take_dtype},
+    {"shard-size", "SIZE",
+     "safetensors: the most that tensors of a file have; several files and their index are made "
+     "(default: one file)",
+     COMMAND_OTHER, .take = take_shard_size},
+    {"model", "NAME|SIZES",
+     "the model's shape, as zero-train has it, where the checkpoint does not say", COMMAND_OTHER,
+     .take = take_model},
+    {0},
+};
 
 static const command_parser_t parser = {
     .name = "export",
     .options = option_table,
-    .take = take_option,
     .doc = "Write the weights of a checkpoint, or of the newest one in a folder of them, for other "
            "tools. Optimizer state is left out. What is written appears whole or not at all."
            "\vExit status: 0 exported, 1 failed, or the checkpoint is not whole, 2 bad usage or "

@@ -10,34 +10,24 @@ typedef struct options {
     const zr_log_t *log;
 } options_t;
 
-enum { KEY_CHECKPOINT_DIR = COMMAND_KEY_FIRST_OWN, KEY_MODEL };
+static zr_status_t take_model(const char *value, void *options) {
+    options_t *o = options;
+    o->has_model = true;
+    return exchange_model(value, o->log, &o->model);
+}
 
-static const struct argp_option option_table[] = {
-    {"checkpoint-dir", KEY_CHECKPOINT_DIR, "DIR", 0,
-     "the folder for checkpoints, as zero-train --resume takes it; it is made, or has none yet", 0},
-    {"model", KEY_MODEL, "NAME|SIZES", 0,
-     "the model's shape, as zero-train has it, where the files do not say", 0},
-    COMMAND_COMMON_OPTIONS,
+static const command_option_t option_table[] = {
+    {"checkpoint-dir", "DIR",
+     "the folder for checkpoints, as zero-train --resume takes it; it is made, or has none yet",
+     COMMAND_TEXT, .field = offsetof(options_t, folder)},
+    {"model", "NAME|SIZES", "the model's shape, as zero-train has it, where the files do not say",
+     COMMAND_OTHER, .take = take_model},
     {0},
 };
-
-static zr_status_t take_option(int key, const char *value, void *options) {
-    options_t *o = options;
-    switch (key) {
-    case KEY_CHECKPOINT_DIR:
-        o->folder = value;
-        return ZR_OK;
-    case KEY_MODEL:
-        o->has_model = true;
-        return exchange_model(value, o->log, &o->model);
-    }
-    return ZR_ERR_UNSUPPORTED;
-}
 
 static const command_parser_t parser = {
     .name = "import",
     .options = option_table,
-    .take = take_option,
     .doc =
         "Make a checkpoint of weights from other tools, at step 0 and with optimizer state of 0: "
         "a folder with a GPT-2 of Hugging Face, its safetensors files or their index, of fp32, "

@@ -7,11 +7,8 @@
 
 #include "examples/checkpoint/commands.h"
 
-static const struct argp_option option_table[] = {COMMAND_COMMON_OPTIONS, {0}};
-
 static const command_parser_t parser = {
     .name = "list",
-    .options = option_table,
     .doc =
         "List the checkpoints of a folder, newest first: steps, ranks, stage and dtype of the run "
         "that saved it, bytes of its data, age, and whether it is complete. Data is not read: that "

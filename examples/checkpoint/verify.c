@@ -1,11 +1,8 @@
 /* zero-checkpoint verify: all data of a checkpoint is read and compared with its checksums. */
 #include "examples/checkpoint/commands.h"
 
-static const struct argp_option option_table[] = {COMMAND_COMMON_OPTIONS, {0}};
-
 static const command_parser_t parser = {
     .name = "verify",
-    .options = option_table,
     .doc =
         "Read all data of a checkpoint, or of the newest one that is complete in a folder of them, "
         "and compare it with its checksums. Each damaged extent is named with its unit, file and "

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "examples/common/device.h"
+
 /* ---- finding one ---------------------------------------------------------------------- */
 
 static void print_help(const program_t *program) {
@@ -78,19 +80,37 @@ static int run(const program_t *program, int argc, char **argv, const zr_log_t *
     return refuse(program, argv[1], log);
 }
 
-int command_main(const program_t *program, int argc, char **argv) {
+int program_check_output(int code, bool printed, const zr_log_t *log) {
+    if (printed && fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    zr_log_write(log, ZR_LOG_ERROR, "cannot write to standard output");
+    return COMMAND_FAILED;
+}
+
+static messages_t *open_messages(const char *program) {
     messages_hold_standard_files();
-    messages_t *messages = messages_create(program->name);
-    if (messages == NULL) {
-        fprintf(stderr, "%s: error: no memory\n", program->name);
+    messages_t *messages = messages_create(program);
+    if (messages == NULL)
+        fprintf(stderr, "%s: error: no memory\n", program);
+    return messages;
+}
+
+int program_main(const char *name, int (*run)(int argc, char **argv, messages_t *messages),
+                 int argc, char **argv) {
+    messages_t *messages = open_messages(name);
+    int code = messages != NULL ? run(argc, argv, messages) : COMMAND_FAILED;
+    messages_destroy(&messages);
+    return code;
+}
+
+int command_main(const program_t *program, int argc, char **argv) {
+    messages_t *messages = open_messages(program->name);
+    if (messages == NULL)
         return COMMAND_FAILED;
-    }
     zr_log_t log = messages_log(messages, ZR_LOG_INFO);
     int code = run(program, argc, argv, &log);
-    if (code == COMMAND_DONE && (fflush(stdout) != 0 || ferror(stdout))) {
-        zr_log_write(&log, ZR_LOG_ERROR, "cannot write to standard output");
-        code = COMMAND_FAILED;
-    }
+    if (code == COMMAND_DONE)
+        code = program_check_output(code, true, &log);
     messages_destroy(&messages);
     return code;
 }
@@ -123,22 +143,98 @@ static zr_status_t take_word(const parsing_t *parsing, const char *word) {
     return ZR_OK;
 }
 
+/* The words of "none|cpu|nvme": which of them the value is. */
+static zr_status_t take_choice(const char *key, const char *words, const char *value,
+                               const zr_log_t *log, int *choice_p) {
+    enum { MOST = 8 };
+    char text[128], *rest = text, *names[MOST];
+    size_t n = 0, choice = 0;
+    snprintf(text, sizeof(text), "%s", words);
+    while (n < MOST && (names[n] = strsep(&rest, "|")) != NULL)
+        n++;
+    ZR_TRY(args_choice(key, value, (const char *const *)names, n, log, &choice));
+    *choice_p = (int)choice;
+    return ZR_OK;
+}
+
+static zr_status_t take_own(const parsing_t *parsing, const command_option_t *option,
+                            const char *value) {
+    const zr_log_t *log = parsing->log;
+    void *field = (char *)parsing->common + option->field;
+    char key[64];
+    int choice = 0;
+    snprintf(key, sizeof(key), "--%s", option->name);
+    if (option->given != 0)
+        *(bool *)((char *)parsing->common + option->given) = true;
+    switch (option->kind) {
+    case COMMAND_COUNT:
+        return args_count(key, value, (size_t)option->least, (size_t)option->most, log, field);
+    case COMMAND_SIZE:
+        return args_size(key, value, log, field);
+    case COMMAND_NUMBER:
+        return args_number(key, value, option->least, option->most, log, field);
+    case COMMAND_DTYPE:
+        return args_dtype(key, value, log, field);
+    case COMMAND_CHOICE:
+        return take_choice(key, option->value, value, log, field);
+    case COMMAND_SWITCH:
+        ZR_TRY(take_choice(key, "off|on", value, log, &choice));
+        *(bool *)field = choice == 1;
+        return ZR_OK;
+    case COMMAND_FLAG:
+        *(bool *)field = true;
+        return ZR_OK;
+    case COMMAND_OTHER:
+        return option->take(value, parsing->common);
+    case COMMAND_DEVICE:
+    case COMMAND_TEXT:
+        break;
+    }
+    *(const char **)field = value;
+    return option->kind == COMMAND_DEVICE ? device_check(value, log) : ZR_OK;
+}
+
+enum { KEY_JSON = 0x1000, KEY_HELP, KEY_VERSION, KEY_FIRST_OWN };
+
+static int key_of(const command_option_t *options, size_t i) {
+    return options[i].letter != 0 ? options[i].letter : KEY_FIRST_OWN + (int)i;
+}
+
+/* As argp has them: a command's own, and those that all have. */
+static void list_options(const command_parser_t *parser,
+                         struct argp_option table[COMMAND_MOST_OPTIONS + 4]) {
+    static const struct argp_option common[] = {
+        {"json", KEY_JSON, NULL, 0, "print one JSON object on standard output", 0},
+        {"help", KEY_HELP, NULL, 0, "print this", -1},
+        {"version", KEY_VERSION, NULL, 0, "print the version and how it was built", -1},
+        {0}};
+    const command_option_t *own = parser->options;
+    size_t n = 0;
+    for (; own != NULL && own[n].name != NULL && n < COMMAND_MOST_OPTIONS; n++)
+        table[n] =
+            (struct argp_option){own[n].name, key_of(own, n), own[n].value, 0, own[n].help, 0};
+    memcpy(&table[n], common, sizeof(common));
+}
+
 static zr_status_t take(const parsing_t *parsing, int key, char *value) {
+    const command_option_t *own = parsing->parser->options;
     switch (key) {
-    case COMMAND_KEY_JSON:
+    case KEY_JSON:
         parsing->common->json = true;
         return ZR_OK;
-    case COMMAND_KEY_HELP:
+    case KEY_HELP:
         parsing->common->help = true;
         return ZR_OK;
-    case COMMAND_KEY_VERSION:
+    case KEY_VERSION:
         parsing->common->version = true;
         return ZR_OK;
     case ARGP_KEY_ARG:
         return take_word(parsing, value);
     }
-    return parsing->parser->take != NULL ? parsing->parser->take(key, value, parsing->common)
-                                         : ZR_ERR_UNSUPPORTED;
+    for (size_t i = 0; own != NULL && own[i].name != NULL; i++)
+        if (key_of(own, i) == key)
+            return take_own(parsing, &own[i], value);
+    return ZR_ERR_UNSUPPORTED;
 }
 
 static error_t parse_option(int key, char *value, struct argp_state *state) {
@@ -155,10 +251,10 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
 bool command_parse(const char *program, const command_parser_t *parser, int argc, char **argv,
                    const zr_log_t *log, command_common_t *common, int *code_p) {
     parsing_t parsing = {.parser = parser, .common = common, .log = log};
-    const struct argp argp = {.options = parser->options,
-                              .parser = parse_option,
-                              .args_doc = parser->words,
-                              .doc = parser->doc};
+    struct argp_option options[COMMAND_MOST_OPTIONS + 4];
+    list_options(parser, options);
+    const struct argp argp = {
+        .options = options, .parser = parse_option, .args_doc = parser->words, .doc = parser->doc};
     zr_status_t status = args_parse(&argp, argc, argv, log, &parsing);
     bool is_asked = common->help || common->version;
     if (status == ZR_OK && !is_asked && common->n_words < parser->least_words)

@@ -3,8 +3,7 @@
  * command_t, and a line in the table of the program; what all of them share is here: finding the
  * command, its options and words, --help, --version, and the exit status.
  */
-#ifndef EXAMPLES_COMMON_COMMAND_H
-#define EXAMPLES_COMMON_COMMAND_H
+#pragma once
 
 #include <argp.h>
 
@@ -35,6 +34,12 @@ typedef struct program {
 /** All of main: find the command and run it. The log that it gets is one of messages_log. */
 int command_main(const program_t *program, int argc, char **argv);
 
+/** All of main of a program that is no several; what it exits with is what `run` returns. */
+int program_main(const char *name, int (*run)(int argc, char **argv, messages_t *messages),
+                 int argc, char **argv);
+/** `code` where all has been printed; otherwise COMMAND_FAILED, and the log says it. */
+int program_check_output(int code, bool printed, const zr_log_t *log);
+
 /** Print what --json asked for and free it: `code`, or that this failed. NULL is a failure, too. */
 int command_print(json_t *object, int code, const zr_log_t *log);
 
@@ -49,22 +54,38 @@ typedef struct command_common {
     size_t n_words;
 } command_common_t;
 
-enum { COMMAND_KEY_JSON = 0x1000, COMMAND_KEY_HELP, COMMAND_KEY_VERSION, COMMAND_KEY_FIRST_OWN };
+/** What an option's value is, and with it the type of the field that it goes to. */
+typedef enum command_kind {
+    COMMAND_TEXT,   /* const char *: as it was written */
+    COMMAND_COUNT,  /* size_t, from least to most */
+    COMMAND_SIZE,   /* size_t, of bytes */
+    COMMAND_NUMBER, /* double, from least to most */
+    COMMAND_DTYPE,  /* zr_dtype_t */
+    COMMAND_DEVICE, /* const char *, a device as device_choose takes it */
+    COMMAND_CHOICE, /* int or enum: the place among the words of `value`, "none|cpu|nvme" */
+    COMMAND_SWITCH, /* bool, off or on */
+    COMMAND_FLAG,   /* bool, true where it is given: it has no value */
+    COMMAND_OTHER   /* what `take` makes of it */
+} command_kind_t;
 
-/** The last entries of a command's options. */
-#define COMMAND_COMMON_OPTIONS                                                                     \
-    {"json", COMMAND_KEY_JSON, NULL, 0, "print one JSON object on standard output", 0},            \
-        {"help", COMMAND_KEY_HELP, NULL, 0, "print this", -1}, {                                   \
-        "version", COMMAND_KEY_VERSION, NULL, 0, "print the version and how it was built", -1      \
-    }
+/** An option of a command: where its value goes, and what it may be. */
+typedef struct command_option {
+    const char *name, *value; /* "ranks", "N" */
+    const char *help;
+    command_kind_t kind;
+    size_t field; /* offset among the command's options */
+    double least, most;
+    size_t given; /* offset of a bool that is true where the option is given; 0: none */
+    zr_status_t (*take)(const char *value, void *options); /* what is wrong has been logged */
+    char letter;                                           /* a short name, or 0 */
+} command_option_t;
+
+#define COMMAND_MOST_OPTIONS 32
 
 typedef struct command_parser {
-    const char *name;                  /* of the command */
-    const struct argp_option *options; /* its own, COMMAND_COMMON_OPTIONS, and zeros */
-    const char *doc;                   /* what --help says of it */
-    /* Take one of its own; what is wrong has been logged. ZR_ERR_UNSUPPORTED: it has none such.
-     * NULL: it has none. */
-    zr_status_t (*take)(int key, const char *value, void *options);
+    const char *name;                /* of the command */
+    const command_option_t *options; /* its own, and zeros; NULL: none */
+    const char *doc;                 /* what --help says of it */
     const char *words; /* that it takes beside options, as --help shows them; NULL: none */
     size_t least_words, most_words;
 } command_parser_t;
@@ -73,11 +94,9 @@ typedef struct command_parser {
  * Parse a command line, and answer --help and --version.
  *
  * @param program  "zero-bench"
- * @param common   the first member of the options that the parser's `take` gets
+ * @param common   the first member of the options that the parser's fields are in
  * @param code_p   set when the answer is false: what the program exits with
  * @return whether to go on
  */
 bool command_parse(const char *program, const command_parser_t *parser, int argc, char **argv,
                    const zr_log_t *log, command_common_t *common, int *code_p);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Which device a program takes, and how many threads.
  */
-#ifndef EXAMPLES_COMMON_DEVICE_H
-#define EXAMPLES_COMMON_DEVICE_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -28,4 +27,3 @@ ZR_NODISCARD zr_status_t device_choose(const char *wanted, const zr_log_t *log,
 int device_cores(void);
 /** Threads of each rank: as asked for, or with 0 those cores, shared out. */
 int device_threads(size_t n_wanted, int n_ranks);
-#endif

@@ -2,8 +2,7 @@
  * Files that a command line names: whether two names are one file, and whether one can be written,
  * found out before work that would be lost.
  */
-#ifndef EXAMPLES_COMMON_FILES_H
-#define EXAMPLES_COMMON_FILES_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -31,5 +30,3 @@ zr_log_t files_log(const files_log_t *own);
 /** Why no files can be made in a folder, as the store makes them; NULL: they can. The text is good
  * until the thread's next call of strerror. */
 const char *files_refuse_folder(const char *path);
-
-#endif

@@ -2,8 +2,7 @@
  * Pictures by gnuplot: a script is written, and handed to it. The form is chosen by the ending of
  * the picture's name.
  */
-#ifndef EXAMPLES_COMMON_GNUPLOT_H
-#define EXAMPLES_COMMON_GNUPLOT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -34,5 +33,3 @@ ZR_NODISCARD zr_status_t gnuplot_end(gnuplot_t *plot);
 
 /** Write a text as a string of the script, whatever is in it. */
 void gnuplot_text(FILE *script, const char *text);
-
-#endif

@@ -3,8 +3,7 @@
  * a value could not be put becomes NULL, and so does what that is put into, up to the one that is
  * printed. Numbers that JSON does not have (nan, infinity) become null.
  */
-#ifndef EXAMPLES_COMMON_JSON_H
-#define EXAMPLES_COMMON_JSON_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -30,5 +29,3 @@ json_t *json_hex(uint64_t value);
 bool json_print(const json_t *object, bool indented, FILE *file);
 /** The same, indented, and free it. */
 bool json_print_new(json_t *object, FILE *file);
-
-#endif

@@ -3,8 +3,7 @@
  * program itself, and a progress line that is rewritten in place on a terminal. Ranks often
  * meet the same error together; it is printed once and the others are counted.
  */
-#ifndef EXAMPLES_COMMON_MESSAGES_H
-#define EXAMPLES_COMMON_MESSAGES_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -45,5 +44,3 @@ void messages_end_progress(messages_t *messages);
 /** The first error that was written, "" before; valid until destroy. For a thread that has written
  * one, or when all others have ended. */
 const char *messages_first_error(const messages_t *messages);
-
-#endif

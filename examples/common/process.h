@@ -1,10 +1,7 @@
 /* What the system says of this process. */
-#ifndef EXAMPLES_COMMON_PROCESS_H
-#define EXAMPLES_COMMON_PROCESS_H
+#pragma once
 
 #include <stddef.h>
 
 /** The most memory that was resident at a time, bytes; 0 where the system does not say. */
 size_t process_peak_resident_bytes(void);
-
-#endif

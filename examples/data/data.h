@@ -14,8 +14,7 @@
  * Nothing is held in memory but what the next few micro-batches need, so data may be larger
  * than memory.
  */
-#ifndef EXAMPLES_DATA_DATA_H
-#define EXAMPLES_DATA_DATA_H
+#pragma once
 
 #include <stdint.h>
 
@@ -123,5 +122,3 @@ ZR_NODISCARD zr_status_t data_reader_next(data_reader_t *reader, size_t *length_
 
 /** How long data_reader_next has waited so far. */
 double data_reader_wait_seconds(const data_reader_t *reader);
-
-#endif

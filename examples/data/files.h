@@ -1,8 +1,7 @@
 /*
  * The files behind the training data, as one row of tokens: found, checked and read.
  */
-#ifndef EXAMPLES_DATA_FILES_H
-#define EXAMPLES_DATA_FILES_H
+#pragma once
 
 #include <stdint.h>
 #include <sys/types.h>
@@ -62,5 +61,3 @@ void data_cursor_close(data_cursor_t *cursor);
  */
 ZR_NODISCARD zr_status_t data_cursor_read(data_cursor_t *cursor, size_t first, size_t n,
                                           size_t vocab, unsigned char *bytes, int32_t *tokens);
-
-#endif

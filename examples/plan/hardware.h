@@ -1,8 +1,7 @@
 /*
  * The hardware that --hardware names.
  */
-#ifndef EXAMPLES_PLAN_HARDWARE_H
-#define EXAMPLES_PLAN_HARDWARE_H
+#pragma once
 
 #include "examples/train/options.h"
 
@@ -38,5 +37,3 @@ ZR_NODISCARD zr_status_t plan_hardware_read(const char *path, const zr_log_t *lo
  */
 void plan_hardware_warn(const char *which, const zr_hardware_t *hardware, int n_ranks,
                         const zr_log_t *log);
-
-#endif

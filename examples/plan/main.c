@@ -4,18 +4,12 @@
  */
 #include <stdio.h>
 
+#include "examples/common/command.h"
 #include "examples/plan/plot.h"
 #include "examples/plan/refusal.h"
 #include "examples/plan/report.h"
 
 enum { EXIT_PLANNED = 0, EXIT_FAILED = 1, EXIT_BAD_INPUT = 2 };
-
-static int check_output(int code, bool printed, const zr_log_t *log) {
-    if (printed && fflush(stdout) == 0 && !ferror(stdout))
-        return code;
-    zr_log_write(log, ZR_LOG_ERROR, "cannot write to standard output");
-    return EXIT_FAILED;
-}
 
 static void say_nearest(const plan_options_t *options, const zr_run_rows_t *rows,
                         const zr_log_t *log) {
@@ -53,7 +47,7 @@ static int plan(const plan_options_t *options, messages_t *messages, const zr_lo
     if (rows.n_fit == 0)
         say_nearest(options, &rows, log);
     status = write_files(options, &rows, log);
-    int code = check_output(rows.n_fit > 0 ? EXIT_PLANNED : EXIT_FAILED, printed, log);
+    int code = program_check_output(rows.n_fit > 0 ? EXIT_PLANNED : EXIT_FAILED, printed, log);
     zr_run_rows_free(&rows);
     return status == ZR_OK ? code : EXIT_FAILED;
 }
@@ -70,17 +64,9 @@ static int run(int argc, char **argv, messages_t *messages) {
         plan_options_help(stdout);
     else
         printf("zero-plan %s (%s)\n", zr_version(), zr_build_description());
-    return check_output(EXIT_PLANNED, true, &log);
+    return program_check_output(EXIT_PLANNED, true, &log);
 }
 
 int main(int argc, char **argv) {
-    messages_hold_standard_files();
-    messages_t *messages = messages_create("zero-plan");
-    if (messages == NULL) {
-        fputs("zero-plan: error: no memory\n", stderr);
-        return EXIT_FAILED;
-    }
-    int code = run(argc, argv, messages);
-    messages_destroy(&messages);
-    return code;
+    return program_main("zero-plan", run, argc, argv);
 }

@@ -198,7 +198,6 @@ static void write_bars(const plot_t *plot, int tier, const scale_t *scale) {
 }
 
 static void write_sizes(const plot_t *plot, int tier, const scale_t *scale) {
-    char size[32];
     for (size_t i = 0; i < plot->n_columns; i++) {
         double own = (double)bytes_of(plot->columns[i], tier);
         double top = own > scale->top ? scale->top : own;
@@ -207,28 +206,27 @@ static void write_sizes(const plot_t *plot, int tier, const scale_t *scale) {
                 plot->script,
                 "set label '%s%s' at first %zu, first %.6g center offset 0,%s font ',8' front boxed"
                 " textcolor rgb '%s'\n",
-                own > scale->top ? "^ " : "", train_format_bytes(own, size, sizeof(size)), i,
-                top / scale->unit, own > scale->top ? "-0.6" : "0.55",
+                own > scale->top ? "^ " : "", train_bytes(own).text, i, top / scale->unit,
+                own > scale->top ? "-0.6" : "0.55",
                 plot->columns[i]->one.fits ? "#000000" : "#bb2222");
     }
 }
 
 static void write_budget(const plot_t *plot, int tier, const scale_t *scale) {
-    char size[32];
-    train_format_bytes(scale->budget, size, sizeof(size));
+    train_bytes_t size = train_bytes(scale->budget);
     fprintf(plot->script, "set ylabel '%s, %s'\n", zr_tier_name((zr_tier_t)tier), scale->name);
     if (scale->budget > scale->top) {
         fprintf(plot->script,
                 "set label \"of\\n%s\" at graph 1.004, graph 0.97 left font ',9' textcolor rgb "
                 "'#555555'\n",
-                size);
+                size.text);
         return;
     }
     fprintf(plot->script,
             "set arrow from graph 0, first %.6g to graph 1, first %.6g nohead front linewidth 2 "
             "dashtype 2 linecolor rgb '#222222'\n"
             "set label '%s' at graph 1.004, first %.6g left font ',9' front\n",
-            scale->budget / scale->unit, scale->budget / scale->unit, size,
+            scale->budget / scale->unit, scale->budget / scale->unit, size.text,
             scale->budget / scale->unit);
 }
 

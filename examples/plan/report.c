@@ -165,14 +165,12 @@ static void print_choice(const plan_options_t *options, const zr_run_rows_t *row
 }
 
 static void print_row(const zr_run_row_t *row, FILE *file) {
-    char device[32], host[32], nvme[32], lack[256];
+    char lack[256];
     const zr_run_times_t *times = &row->one.plan.times;
     plan_words_t text = {lack, sizeof(lack), 0};
-    fprintf(
-        file, " %10s %10s %10s",
-        train_format_bytes((double)row->one.plan.tiers[0].reserved.peak, device, sizeof(device)),
-        train_format_bytes((double)row->one.plan.tiers[1].reserved.peak, host, sizeof(host)),
-        train_format_bytes((double)row->one.plan.nvme_bytes, nvme, sizeof(nvme)));
+    fprintf(file, " %10s %10s %10s", train_bytes((double)row->one.plan.tiers[0].reserved.peak).text,
+            train_bytes((double)row->one.plan.tiers[1].reserved.peak).text,
+            train_bytes((double)row->one.plan.nvme_bytes).text);
     if (!row->one.fits) {
         plan_words_lack(row, &text);
         fprintf(file, "   %s\n", lack);
@@ -205,19 +203,17 @@ static bool print_rows(const plan_options_t *options, const zr_run_rows_t *rows,
 }
 
 static void print_memory(const zr_run_plan_t *plan, FILE *file) {
-    char bytes[32];
     for (int tier = ZR_TIER_DEVICE; tier <= ZR_TIER_NVME; tier++) {
         bool is_nvme = tier == ZR_TIER_NVME;
         size_t all = is_nvme ? plan->nvme_bytes : plan->tiers[tier].reserved.peak;
         if (all == 0)
             continue;
         fprintf(file, "  %s, the most of a rank: %s", zr_tier_name((zr_tier_t)tier),
-                train_format_bytes((double)all, bytes, sizeof(bytes)));
+                train_bytes((double)all).text);
         for (int tag = 0; tag < ZR_N_TAGS; tag++) {
             size_t own = is_nvme ? plan->nvme_by_tag[tag] : plan->tiers[tier].by_tag[tag].peak;
             if (own > 0)
-                fprintf(file, ", %s %s", zr_tag_name((zr_tag_t)tag),
-                        train_format_bytes((double)own, bytes, sizeof(bytes)));
+                fprintf(file, ", %s %s", zr_tag_name((zr_tag_t)tag), train_bytes((double)own).text);
         }
         fprintf(file, "\n");
     }

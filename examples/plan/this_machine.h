@@ -1,8 +1,7 @@
 /*
  * The machine that a program runs on, as a description that plans are made for.
  */
-#ifndef EXAMPLES_PLAN_THIS_MACHINE_H
-#define EXAMPLES_PLAN_THIS_MACHINE_H
+#pragma once
 
 #include "examples/train/options.h"
 
@@ -21,5 +20,3 @@
  */
 ZR_NODISCARD zr_status_t this_machine_describe(const train_options_t *options, const zr_log_t *log,
                                                zr_hardware_t *hardware_p);
-
-#endif

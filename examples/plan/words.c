@@ -47,13 +47,11 @@ void plan_words_placement(const zr_run_row_t *row, plan_words_t *words) {
 }
 
 void plan_words_lack(const zr_run_row_t *row, plan_words_t *words) {
-    char needed[32], has[32], tag[32];
     const zr_run_lack_t *lack = &row->one.lack;
-    plan_words_add(
-        words, "needs %s of %s and has %s; %s of it are %s",
-        train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
-        zr_run_lack_name(lack), train_format_bytes((double)lack->there_bytes, has, sizeof(has)),
-        train_format_bytes((double)lack->tag_bytes, tag, sizeof(tag)), zr_tag_name(lack->tag));
+    plan_words_add(words, "needs %s of %s and has %s; %s of it are %s",
+                   train_bytes((double)lack->needed_bytes).text, zr_run_lack_name(lack),
+                   train_bytes((double)lack->there_bytes).text,
+                   train_bytes((double)lack->tag_bytes).text, zr_tag_name(lack->tag));
 }
 
 /* What the plan's step waits for most, after what it computes. */

@@ -2,8 +2,7 @@
  * Ranks that are processes have a command line each. What of it they must have in common is
  * compared before anything is made of it, so that the difference is named, and not its effect.
  */
-#ifndef EXAMPLES_TRAIN_AGREE_H
-#define EXAMPLES_TRAIN_AGREE_H
+#pragma once
 
 #include "examples/data/data.h"
 #include "examples/train/checkpoint.h"
@@ -18,5 +17,3 @@
  */
 ZR_NODISCARD zr_status_t train_agree(const train_options_t *options, const data_t *data,
                                      const train_start_t *start, zr_comm_t *comm);
-
-#endif

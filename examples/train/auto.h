@@ -1,8 +1,7 @@
 /*
  * `auto`: the stage, the groups and the placements that zero-train was left to choose.
  */
-#ifndef EXAMPLES_TRAIN_AUTO_H
-#define EXAMPLES_TRAIN_AUTO_H
+#pragma once
 
 #include "examples/train/options.h"
 
@@ -19,5 +18,3 @@ bool train_auto_is_wanted(const train_options_t *options);
  *         what it lacks; what opening the device or the drives returns
  */
 ZR_NODISCARD zr_status_t train_auto_place(train_options_t *options, const zr_log_t *log);
-
-#endif

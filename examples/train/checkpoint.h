@@ -2,8 +2,7 @@
  * Checkpoints of a training run: where it goes on from, when it saves, and what of the trainer is
  * saved: its model and its place in the data.
  */
-#ifndef EXAMPLES_TRAIN_CHECKPOINT_H
-#define EXAMPLES_TRAIN_CHECKPOINT_H
+#pragma once
 
 #include "examples/data/data.h"
 #include "examples/train/train.h"
@@ -50,5 +49,3 @@ ZR_NODISCARD zr_status_t train_checkpoint_save(const train_options_t *options, c
  */
 ZR_NODISCARD zr_status_t train_checkpoint_end(zr_runtime_t *runtime, bool wait,
                                               train_saves_t *saves);
-
-#endif

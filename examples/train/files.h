@@ -2,8 +2,7 @@
  * The files that zero-train writes, and the folders it is given: what cannot work, or would destroy
  * something, is found before anything is made.
  */
-#ifndef EXAMPLES_TRAIN_FILES_H
-#define EXAMPLES_TRAIN_FILES_H
+#pragma once
 
 #include "examples/data/data.h"
 #include "examples/train/options.h"
@@ -33,5 +32,3 @@ ZR_NODISCARD zr_status_t train_files_check_nvme_paths(const train_options_t *opt
  */
 ZR_NODISCARD zr_status_t train_files_rank_path(const char *path, int rank, const zr_log_t *log,
                                                char **path_p);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The file of --io-settings: how a drive is best read and written, as zero-bench io found it.
  */
-#ifndef EXAMPLES_TRAIN_IO_SETTINGS_H
-#define EXAMPLES_TRAIN_IO_SETTINGS_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -17,5 +16,3 @@
  */
 ZR_NODISCARD zr_status_t train_io_settings_read(const char *path, bool keep_paths,
                                                 const zr_log_t *log, zr_nvme_options_t *nvme);
-
-#endif

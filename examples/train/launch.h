@@ -2,8 +2,7 @@
  * A run whose ranks are processes, each started by torchrun or its like, by mpirun, by srun, or by
  * hand.
  */
-#ifndef EXAMPLES_TRAIN_LAUNCH_H
-#define EXAMPLES_TRAIN_LAUNCH_H
+#pragma once
 
 #include "examples/train/options.h"
 
@@ -37,5 +36,3 @@ ZR_NODISCARD zr_status_t train_launch_count(train_options_t *options, zr_comm_t 
 /** The communicators of the ranks that are here. comms: [train_launch_n_here] */
 ZR_NODISCARD zr_status_t train_launch_comms(const train_options_t *options, const zr_log_t *log,
                                             zr_comm_t **comms);
-
-#endif

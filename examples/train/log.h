@@ -2,8 +2,7 @@
  * The file of --log, a line per step. A run that goes on goes on in it, so that a command that is
  * given again leaves each step's line there once, in order.
  */
-#ifndef EXAMPLES_TRAIN_LOG_H
-#define EXAMPLES_TRAIN_LOG_H
+#pragma once
 
 #include <stdio.h>
 
@@ -20,5 +19,3 @@
  */
 ZR_NODISCARD zr_status_t train_log_open(const train_options_t *options, const train_start_t *start,
                                         const zr_log_t *log, FILE **file_p);
-
-#endif

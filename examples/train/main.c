@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "examples/common/command.h"
 #include "examples/common/messages.h"
 #include "examples/common/signals.h"
 #include "examples/train/train.h"
@@ -20,13 +21,6 @@ static int exit_code(zr_status_t status, bool bad_input) {
     return bad_input ? EXIT_BAD_INPUT : EXIT_FAILED;
 }
 
-static int check_output(const zr_log_t *log) {
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return EXIT_TRAINED;
-    zr_log_write(log, ZR_LOG_ERROR, "cannot write to standard output");
-    return EXIT_FAILED;
-}
-
 /* With --json an object is printed for every run that began, so that scripts find one. */
 static int report(const train_options_t *options, const zero_train_t *run,
                   const train_result_t *result, const messages_t *messages, const zr_log_t *log) {
@@ -38,7 +32,7 @@ static int report(const train_options_t *options, const zero_train_t *run,
         printed = train_report_json(options, run, result, messages_first_error(messages), stdout);
     else if (!options->quiet && result->status == ZR_OK && result->n_steps > 0)
         train_report_summary(options, result, stdout);
-    if (!printed || check_output(log) != EXIT_TRAINED) {
+    if (!printed || program_check_output(EXIT_TRAINED, true, log) != EXIT_TRAINED) {
         if (!printed)
             zr_log_write(log, ZR_LOG_ERROR, "cannot print the result");
         return code == EXIT_TRAINED ? EXIT_FAILED : code;
@@ -101,7 +95,7 @@ static int run(int argc, char **argv, messages_t *messages) {
             train_options_help(stdout);
         else
             printf("zero-train %s (%s)\n", zr_version(), zr_build_description());
-        code = check_output(&log);
+        code = program_check_output(EXIT_TRAINED, true, &log);
     } else {
         code = train(&options, messages, log);
     }
@@ -110,13 +104,5 @@ static int run(int argc, char **argv, messages_t *messages) {
 }
 
 int main(int argc, char **argv) {
-    messages_hold_standard_files();
-    messages_t *messages = messages_create("zero-train");
-    if (messages == NULL) {
-        fputs("zero-train: error: no memory\n", stderr);
-        return EXIT_FAILED;
-    }
-    int code = run(argc, argv, messages);
-    messages_destroy(&messages);
-    return code;
+    return program_main("zero-train", run, argc, argv);
 }

@@ -122,7 +122,6 @@ void train_plan_warn(const train_plan_t *plan, const train_options_t *options,
                      const zr_log_t *log) {
     const zr_config_t *config = &options->config;
     const zr_run_lack_t *lack = &plan->on_host.lack;
-    char needed[32], there[32];
     if (!plan->is_made || plan->on_host.fits || (plan->has_choice && plan->on_device.fits) ||
         (lack->tier != ZR_TIER_DEVICE && lack->tier != ZR_TIER_HOST))
         return;
@@ -134,9 +133,8 @@ void train_plan_warn(const train_plan_t *plan, const train_options_t *options,
                  "a rank needs %s of %s, and its part of this machine is %s: the system may "
                  "end the run without a word; --device-memory and --host-memory have it refused "
                  "instead, and zero-plan says what fits",
-                 train_format_bytes((double)lack->needed_bytes, needed, sizeof(needed)),
-                 zr_run_lack_name(lack),
-                 train_format_bytes((double)lack->there_bytes, there, sizeof(there)));
+                 train_bytes((double)lack->needed_bytes).text, zr_run_lack_name(lack),
+                 train_bytes((double)lack->there_bytes).text);
 }
 
 train_planned_t train_plan_of(const train_plan_t *plan, const train_result_t *result) {

@@ -432,15 +432,16 @@ bool train_report_json(const train_options_t *options, const zero_train_t *run,
 
 /* ---- for people ------------------------------------------------------------------------- */
 
-const char *train_format_bytes(double bytes, char *text, size_t size) {
+train_bytes_t train_bytes(double bytes) {
+    train_bytes_t size;
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     size_t unit = 0;
     while (bytes >= 1024 && unit < 4) {
         bytes /= 1024;
         unit++;
     }
-    snprintf(text, size, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
-    return text;
+    snprintf(size.text, sizeof(size.text), unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    return size;
 }
 
 /* What of the memory that was reserved never held anything: holes, and the rest of granules. */
@@ -449,7 +450,6 @@ static double lost_percent(size_t live, size_t reserved) {
 }
 
 static void print_classes(const train_peak_t *peak, FILE *file) {
-    char live[32], reserved[32], hole[32];
     fprintf(file, "  %-20s %10s %10s %6s %13s\n", "class", "live", "reserved", "lost",
             "largest hole");
     for (int i = 0; i < ZR_N_CLASSES; i++) {
@@ -457,23 +457,19 @@ static void print_classes(const train_peak_t *peak, FILE *file) {
         if (own->reserved == 0)
             continue;
         fprintf(file, "  %-20s %10s %10s %5.1f%% %13s\n", zr_class_name(i),
-                train_format_bytes((double)own->live, live, sizeof(live)),
-                train_format_bytes((double)own->reserved, reserved, sizeof(reserved)),
+                train_bytes((double)own->live).text, train_bytes((double)own->reserved).text,
                 lost_percent(own->live, own->reserved),
-                train_format_bytes((double)own->largest_hole, hole, sizeof(hole)));
+                train_bytes((double)own->largest_hole).text);
     }
-    fprintf(file, "  %-20s %10s %10s %5.1f%%\n", "all",
-            train_format_bytes((double)peak->live, live, 32),
-            train_format_bytes((double)peak->reserved, reserved, 32),
-            lost_percent(peak->live, peak->reserved));
+    fprintf(file, "  %-20s %10s %10s %5.1f%%\n", "all", train_bytes((double)peak->live).text,
+            train_bytes((double)peak->reserved).text, lost_percent(peak->live, peak->reserved));
 }
 
 /* A kind of memory: what there was of it, and what had been foretold. */
 static void print_kind(const char *name, size_t live, const size_t *planned, FILE *file) {
-    char text[32];
-    fprintf(file, "  %-20s %10s", name, train_format_bytes((double)live, text, sizeof(text)));
+    fprintf(file, "  %-20s %10s", name, train_bytes((double)live).text);
     if (planned != NULL)
-        fprintf(file, " %10s", train_format_bytes((double)*planned, text, sizeof(text)));
+        fprintf(file, " %10s", train_bytes((double)*planned).text);
     fprintf(file, "\n");
 }
 
@@ -490,11 +486,10 @@ static void print_tags(const train_peak_t *peak, const train_peak_t *planned, FI
 }
 
 static void print_plan(const zr_replay_plan_t *plan, FILE *file) {
-    char height[32];
     if (plan->n_allocations > 0)
         fprintf(file, "  plan of a step: %s in %s, %.4f of the most alive at once\n",
                 zr_count_text(plan->n_allocations, "allocation").text,
-                train_format_bytes((double)plan->height_bytes, height, sizeof(height)),
+                train_bytes((double)plan->height_bytes).text,
                 (double)plan->height_bytes / (double)plan->max_live_bytes);
 }
 
@@ -521,7 +516,6 @@ static void print_memory(const train_result_t *result, FILE *file) {
 
 static void print_sent_of(const uint64_t bytes_sent[ZR_N_COLLECTIVES], const char *which,
                           FILE *file) {
-    char text[32];
     const char *between = "sent         ";
     bool any = false;
     for (int i = 0; i < ZR_N_COLLECTIVES; i++) {
@@ -529,7 +523,7 @@ static void print_sent_of(const uint64_t bytes_sent[ZR_N_COLLECTIVES], const cha
         if (bytes == 0)
             continue;
         fprintf(file, "%s%s %s", between, zr_collective_name((zr_collective_t)i),
-                train_format_bytes((double)bytes, text, sizeof(text)));
+                train_bytes((double)bytes).text);
         between = ", ";
         any = true;
     }
@@ -545,7 +539,6 @@ static void print_sent(const train_result_t *result, FILE *file) {
 
 static void print_steps(const train_options_t *options, const train_result_t *result, FILE *file) {
     const train_saves_t *saves = &result->saves;
-    char bytes[32];
     if (result->n_steps == result->first_step)
         fprintf(file, "steps        none: the checkpoint has all %zu\n", result->n_steps);
     else
@@ -557,8 +550,8 @@ static void print_steps(const train_options_t *options, const train_result_t *re
                 result->tokens_per_s);
     if (saves->n_saves > 0)
         fprintf(file, "checkpoints  %zu saved, %s together, in %.1f s; the last is %s/%s\n",
-                saves->n_saves, train_format_bytes((double)saves->n_bytes, bytes, sizeof(bytes)),
-                saves->seconds, options->checkpoint.dir, saves->last);
+                saves->n_saves, train_bytes((double)saves->n_bytes).text, saves->seconds,
+                options->checkpoint.dir, saves->last);
 }
 
 void train_report_summary(const train_options_t *options, const train_result_t *result,

@@ -2,8 +2,7 @@
  * What a run says about itself: a progress line, a line of JSON per step, and at the end an
  * object of JSON or a summary for people.
  */
-#ifndef EXAMPLES_TRAIN_REPORT_H
-#define EXAMPLES_TRAIN_REPORT_H
+#pragma once
 
 #include <jansson.h>
 
@@ -70,10 +69,12 @@ void train_put_endurance(json_t **object_p, const train_options_t *options,
 void train_offload_summary(const train_options_t *options, const train_result_t *result,
                            FILE *file);
 
-/** 1536 as "1.5 KiB"; returns text. */
-const char *train_format_bytes(double bytes, char *text, size_t size);
+typedef struct train_bytes {
+    char text[32];
+} train_bytes_t;
+
+/** 1536 as "1.5 KiB". */
+train_bytes_t train_bytes(double bytes);
 
 /** Print a summary. */
 void train_report_summary(const train_options_t *options, const train_result_t *result, FILE *file);
-
-#endif

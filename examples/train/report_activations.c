@@ -50,20 +50,17 @@ void train_activations_summary(const train_options_t *options, const train_resul
                                FILE *file) {
     const train_activations_t *activations = &result->activations;
     const uint64_t *bytes = activations->drive_bytes;
-    char away[32], back[32];
     if (options->offload_activations == ZR_OFFLOAD_NONE)
         return;
     fprintf(file, "activations  %s away from the device in %.2f s, %s back in %.2f s\n",
-            train_format_bytes((double)activations->bytes[ZR_STORE_PUT], away, sizeof(away)),
+            train_bytes((double)activations->bytes[ZR_STORE_PUT]).text,
             activations->seconds[ZR_STORE_PUT],
-            train_format_bytes((double)activations->bytes[ZR_STORE_GET], back, sizeof(back)),
+            train_bytes((double)activations->bytes[ZR_STORE_GET]).text,
             activations->seconds[ZR_STORE_GET]);
     if (!activations->has_store)
         return;
     fprintf(file, "             nvme: %s written, waited %.2f s; %s read, waited %.2f s%s\n",
-            train_format_bytes((double)bytes[ZR_STORE_PUT], away, sizeof(away)),
-            activations->wait_seconds[ZR_STORE_PUT],
-            train_format_bytes((double)bytes[ZR_STORE_GET], back, sizeof(back)),
-            activations->wait_seconds[ZR_STORE_GET],
+            train_bytes((double)bytes[ZR_STORE_PUT]).text, activations->wait_seconds[ZR_STORE_PUT],
+            train_bytes((double)bytes[ZR_STORE_GET]).text, activations->wait_seconds[ZR_STORE_GET],
             activations->is_direct ? "" : "; through the page cache");
 }

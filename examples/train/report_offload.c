@@ -143,13 +143,11 @@ json_t *train_offload_object(const train_options_t *options, const train_result_
 
 static void print_places(const train_offload_t *offload, FILE *file) {
     const char *between = "";
-    char text[32];
     for (int tier = 0; tier < ZR_N_TIERS; tier++) {
         if (offload->n_groups[tier] == 0)
             continue;
         fprintf(file, "%s%s on %s in %s", between,
-                train_format_bytes((double)offload->state_bytes[tier], text, sizeof(text)),
-                zr_tier_name((zr_tier_t)tier),
+                train_bytes((double)offload->state_bytes[tier]).text, zr_tier_name((zr_tier_t)tier),
                 zr_count_text(offload->n_groups[tier], "sub-group").text);
         between = ", ";
     }
@@ -157,13 +155,11 @@ static void print_places(const train_offload_t *offload, FILE *file) {
 
 static void print_direction(const train_offload_t *offload, zr_store_direction_t direction,
                             FILE *file) {
-    char bytes[32], per_s[32];
-    fprintf(
-        file, "%s %s at %s/s, waited %.2f s",
-        direction == ZR_STORE_GET ? "nvme         read" : ", written",
-        train_format_bytes((double)offload->updates[direction].bytes, bytes, sizeof(bytes)),
-        train_format_bytes(rate(offload, offload->updates[direction].bytes), per_s, sizeof(per_s)),
-        offload->wait_seconds[direction]);
+    fprintf(file, "%s %s at %s/s, waited %.2f s",
+            direction == ZR_STORE_GET ? "nvme         read" : ", written",
+            train_bytes((double)offload->updates[direction].bytes).text,
+            train_bytes(rate(offload, offload->updates[direction].bytes)).text,
+            offload->wait_seconds[direction]);
 }
 
 static void print_nvme(const train_options_t *options, const train_result_t *result, FILE *file) {
@@ -178,13 +174,11 @@ static void print_nvme(const train_options_t *options, const train_result_t *res
 /* Of all that is written. */
 static void print_endurance(const train_options_t *options, const train_result_t *result,
                             FILE *file) {
-    char text[32];
     double per_day = bytes_per_day(result);
-    fprintf(file, "nvme         %s written per day at this rate",
-            train_format_bytes(per_day, text, sizeof(text)));
+    fprintf(file, "nvme         %s written per day at this rate", train_bytes(per_day).text);
     if (options->nvme_tbw_bytes > 0 && per_day > 0)
         fprintf(file, ": drives rated for %s last %.1f days",
-                train_format_bytes((double)options->nvme_tbw_bytes, text, sizeof(text)),
+                train_bytes((double)options->nvme_tbw_bytes).text,
                 (double)options->nvme_tbw_bytes / per_day);
     fprintf(file, "\n");
 }
@@ -192,7 +186,7 @@ static void print_endurance(const train_options_t *options, const train_result_t
 static void print_optimizer(const train_options_t *options, const train_result_t *result,
                             FILE *file) {
     const train_offload_t *offload = &result->offload;
-    char down[32], up[32], why[192];
+    char why[192];
     if (options->config.offload_optimizer.device == ZR_OFFLOAD_NONE)
         return;
     fprintf(file, "optimizer    ");
@@ -208,8 +202,8 @@ static void print_optimizer(const train_options_t *options, const train_result_t
     fprintf(file, "\n");
     if (offload->copied_down_bytes > 0)
         fprintf(file, "copied       %s to the host, gradients among it, and %s to the device\n",
-                train_format_bytes((double)offload->copied_down_bytes, down, sizeof(down)),
-                train_format_bytes((double)offload->copied_up_bytes, up, sizeof(up)));
+                train_bytes((double)offload->copied_down_bytes).text,
+                train_bytes((double)offload->copied_up_bytes).text);
     if (offload->has_store)
         print_nvme(options, result, file);
 }

@@ -56,27 +56,22 @@ json_t *train_params_object(const train_options_t *options, const train_result_t
 void train_params_summary(const train_options_t *options, const train_result_t *result,
                           FILE *file) {
     const train_offload_params_t *params = &result->offload.params;
-    char first[32], second[32];
     if (options->config.offload_param.device == ZR_OFFLOAD_NONE)
         return;
     fprintf(file, "parameters   ");
     for (int tier = 0; tier < ZR_N_TIERS; tier++)
         if (params->bytes[tier] > 0)
-            fprintf(file, "%s on %s, ",
-                    train_format_bytes((double)params->bytes[tier], first, sizeof(first)),
+            fprintf(file, "%s on %s, ", train_bytes((double)params->bytes[tier]).text,
                     zr_tier_name((zr_tier_t)tier));
-    fprintf(file, "%s to gathered buffers\n",
-            train_format_bytes((double)params->copied_up_bytes, first, sizeof(first)));
+    fprintf(file, "%s to gathered buffers\n", train_bytes((double)params->copied_up_bytes).text);
     if (!params->has_store)
         return;
     fprintf(file, "             gathers read %s, waited %.2f s; updates wrote %s, waited %.2f s\n",
-            train_format_bytes((double)params->gathers.bytes, first, sizeof(first)),
-            params->gather_wait_seconds,
-            train_format_bytes((double)params->updates.bytes, second, sizeof(second)),
-            params->update_wait_seconds);
+            train_bytes((double)params->gathers.bytes).text, params->gather_wait_seconds,
+            train_bytes((double)params->updates.bytes).text, params->update_wait_seconds);
     fprintf(file, "             %s, %s; checksums %s, %.2f s%s%s\n",
             zr_count_text(params->n_buffers, "buffer").text,
-            train_format_bytes((double)params->staging_bytes, first, sizeof(first)),
+            train_bytes((double)params->staging_bytes).text,
             options->config.nvme.verify ? "on" : "off", params->checksum_seconds,
             params->is_direct ? "" : "; through the page cache",
             params->is_registered ? "" : "; buffers not registered");

@@ -3,8 +3,7 @@
  * where ranks are equal and one is slow, its own time is longer, while all steps are as long as
  * its.
  */
-#ifndef EXAMPLES_TRAIN_SLOWEST_H
-#define EXAMPLES_TRAIN_SLOWEST_H
+#pragma once
 
 #include <stddef.h>
 
@@ -25,5 +24,3 @@ typedef struct train_delays {
 
 /** The rank whose excesses add up to most; the first of equals. */
 int train_slowest_of_all(const train_delays_t *delays, int n_ranks);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * The results of a run's ranks, made one.
  */
-#ifndef EXAMPLES_TRAIN_SUM_H
-#define EXAMPLES_TRAIN_SUM_H
+#pragma once
 
 #include "examples/train/train.h"
 
@@ -20,5 +19,3 @@ bool train_tag_is_on_drives(zr_tag_t tag);
 
 /** Of NVMe, of what all ranks together have there. */
 train_peak_t train_sum_peak_of_drives(const train_result_t *result);
-
-#endif

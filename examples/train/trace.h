@@ -6,8 +6,7 @@
  * own, and a trace takes neither the device's memory nor the network's time. Their clocks are
  * compared when the run begins, so that the files show one time.
  */
-#ifndef EXAMPLES_TRAIN_TRACE_H
-#define EXAMPLES_TRAIN_TRACE_H
+#pragma once
 
 #include "examples/train/train.h"
 
@@ -47,5 +46,3 @@ ZR_NODISCARD zr_status_t train_trace_path(const train_options_t *options, int ra
 ZR_NODISCARD zr_status_t train_trace_save(const train_options_t *options, zr_trace_t *const *traces,
                                           size_t n_traces, const zr_log_t *log,
                                           train_trace_result_t *result_p);
-
-#endif

@@ -2,8 +2,7 @@
  * Elements as files have them, and how they become fp32 and come from it. Files are little endian,
  * as the machines are that this is built for.
  */
-#ifndef EXAMPLES_WEIGHTS_ELEMENTS_H
-#define EXAMPLES_WEIGHTS_ELEMENTS_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -42,5 +41,3 @@ void elements_to_fp32(element_kind_t kind, const void *from, size_t n_elems, flo
  * @return n_elems; less: that value is finite and the kind has none so large
  */
 size_t elements_from_fp32(element_kind_t kind, const float *values, size_t n_elems, void *to);
-
-#endif

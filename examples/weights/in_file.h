@@ -1,8 +1,7 @@
 /*
  * Files that are read: of others, so that they may be anything.
  */
-#ifndef EXAMPLES_WEIGHTS_IN_FILE_H
-#define EXAMPLES_WEIGHTS_IN_FILE_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -33,5 +32,3 @@ ZR_NODISCARD zr_status_t in_file_text(const char *path, uint64_t most, const zr_
 
 /** "folder/name", of a folder or of a file in it; free it. NULL when memory ends. */
 char *in_file_beside(const char *path, bool is_folder, const char *name);
-
-#endif

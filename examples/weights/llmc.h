@@ -4,8 +4,7 @@
  * linear layers are [out, in], so they are transposed here; the embedding has more rows than words,
  * of zeros. Source: train_gpt2.py of llm.c, write_model.
  */
-#ifndef EXAMPLES_WEIGHTS_LLMC_H
-#define EXAMPLES_WEIGHTS_LLMC_H
+#pragma once
 
 #include "examples/weights/weights.h"
 
@@ -46,5 +45,3 @@ uint64_t llmc_file_bytes(const llmc_header_t *header);
 /** weights_open of a file of llm.c. */
 ZR_NODISCARD zr_status_t weights_open_llmc(const char *path, const gpt_shape_t *model,
                                            const zr_log_t *log, weights_t **weights_p);
-
-#endif

@@ -5,8 +5,7 @@
  * The other name begins with a dot and ends with .partial and the process's number. A process that
  * is killed leaves it; nothing takes it for a model.
  */
-#ifndef EXAMPLES_WEIGHTS_OUT_FILE_H
-#define EXAMPLES_WEIGHTS_OUT_FILE_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -52,5 +51,3 @@ const char *out_folder_path(const out_folder_t *folder);
 ZR_NODISCARD zr_status_t out_folder_publish(out_folder_t *folder);
 /** What was not published is removed, with its files. NULL and *folder == NULL are fine. */
 void out_folder_destroy(out_folder_t **folder);
-
-#endif

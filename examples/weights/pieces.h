@@ -2,8 +2,7 @@
  * From weights to elements of a file, piece by piece: what all that write files share. A value that
  * the file's dtype does not have is found here.
  */
-#ifndef EXAMPLES_WEIGHTS_PIECES_H
-#define EXAMPLES_WEIGHTS_PIECES_H
+#pragma once
 
 #include "examples/weights/weights.h"
 
@@ -41,5 +40,3 @@ ZR_NODISCARD zr_status_t pieces_convert(const pieces_t *pieces, const gpt_tensor
                                         size_t n_elems, void *elements);
 /** So many elements more are written. */
 void pieces_note(pieces_t *pieces, size_t n_elems);
-
-#endif

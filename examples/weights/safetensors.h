@@ -7,8 +7,7 @@
  * Nothing that a file says of itself is taken on trust: a header is read only when every byte
  * behind it belongs to one tensor, which its dtype and shape need.
  */
-#ifndef EXAMPLES_WEIGHTS_SAFETENSORS_H
-#define EXAMPLES_WEIGHTS_SAFETENSORS_H
+#pragma once
 
 #include "examples/weights/elements.h"
 
@@ -105,5 +104,3 @@ void safetensors_index_clear(safetensors_index_t *index);
 ZR_NODISCARD zr_status_t safetensors_index_parse(const char *text, size_t n_bytes,
                                                  const char *where, const zr_log_t *log,
                                                  safetensors_index_t *index_p);
-
-#endif

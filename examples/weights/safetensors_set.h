@@ -1,8 +1,7 @@
 /*
  * The tensors of one safetensors file, or of several as if they were one.
  */
-#ifndef EXAMPLES_WEIGHTS_SAFETENSORS_SET_H
-#define EXAMPLES_WEIGHTS_SAFETENSORS_SET_H
+#pragma once
 
 #include "examples/weights/in_file.h"
 #include "examples/weights/safetensors.h"
@@ -43,5 +42,3 @@ safetensors_place_t safetensors_set_find(const safetensors_set_t *set, const cha
 ZR_NODISCARD zr_status_t safetensors_set_read(const safetensors_set_t *set,
                                               safetensors_place_t place, size_t first,
                                               size_t n_elems, float *values, const zr_log_t *log);
-
-#endif

@@ -2,8 +2,7 @@
  * The shape of a model as other places write it down: in the text of --model, in the object that a
  * checkpoint keeps for the trainer, in the config.json of Hugging Face.
  */
-#ifndef EXAMPLES_WEIGHTS_SHAPE_H
-#define EXAMPLES_WEIGHTS_SHAPE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -46,5 +45,3 @@ ZR_NODISCARD zr_status_t shape_from_hf_config(const char *text, size_t n_bytes, 
 /** Its opposite: what Hugging Face needs to compute what ours does. `dtype`: "float32" and so on.
  * NULL when memory ends. */
 json_t *shape_to_hf_config(const gpt_shape_t *shape, const char *dtype);
-
-#endif

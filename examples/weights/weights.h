@@ -3,8 +3,7 @@
  * reads them gets any piece of any parameter as fp32, in our shapes; who writes them asks for the
  * pieces in the order in which it wants them. So nothing of the size of a model is in memory.
  */
-#ifndef EXAMPLES_WEIGHTS_WEIGHTS_H
-#define EXAMPLES_WEIGHTS_WEIGHTS_H
+#pragma once
 
 #include "examples/models/gpt2/tensors.h"
 #include "examples/weights/elements.h"
@@ -84,5 +83,3 @@ ZR_NODISCARD zr_status_t weights_write_safetensors(weights_t *weights,
 /** Write a file of llm.c, of fp32 or bf16; errors as above. */
 ZR_NODISCARD zr_status_t weights_write_llmc(weights_t *weights, const weights_export_t *options,
                                             const zr_log_t *log, weights_report_t *report_p);
-
-#endif

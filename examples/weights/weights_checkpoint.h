@@ -1,8 +1,7 @@
 /*
  * Weights of a checkpoint: the fp32 masters of a run, or what was imported.
  */
-#ifndef EXAMPLES_WEIGHTS_WEIGHTS_CHECKPOINT_H
-#define EXAMPLES_WEIGHTS_WEIGHTS_CHECKPOINT_H
+#pragma once
 
 #include "examples/weights/weights.h"
 
@@ -34,5 +33,3 @@ typedef struct weights_import {
 ZR_NODISCARD zr_status_t weights_write_checkpoint(weights_t *weights,
                                                   const weights_import_t *options,
                                                   const zr_log_t *log);
-
-#endif

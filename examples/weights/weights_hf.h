@@ -3,8 +3,7 @@
  * are [in, out] there as well (Conv1D). Names may have "transformer." in front, as a model with a
  * head saves them.
  */
-#ifndef EXAMPLES_WEIGHTS_WEIGHTS_HF_H
-#define EXAMPLES_WEIGHTS_WEIGHTS_HF_H
+#pragma once
 
 #include "examples/weights/weights.h"
 
@@ -16,5 +15,3 @@
 ZR_NODISCARD zr_status_t weights_open_hf(const char *const *paths, size_t n_paths,
                                          const gpt_shape_t *model, const zr_log_t *log,
                                          weights_t **weights_p);
-
-#endif

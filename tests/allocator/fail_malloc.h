@@ -2,8 +2,7 @@
  * For tests of the library without memory: the linker sends its malloc, calloc and realloc here
  * (--wrap), and one of them fails when it is told to.
  */
-#ifndef ZR_TESTS_ALLOCATOR_FAIL_MALLOC_H
-#define ZR_TESTS_ALLOCATOR_FAIL_MALLOC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ extern fault_t fault;
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *pointer, size_t size);
-
-#endif

@@ -7,8 +7,7 @@
  * many pieces of work are behind it, an event keeps its stream's, waiting merges, and what the
  * CPU has waited for, or has seen to have passed, is behind all that comes after.
  */
-#ifndef ZR_TESTS_ALLOCATOR_FAKE_DEVICE_H
-#define ZR_TESTS_ALLOCATOR_FAKE_DEVICE_H
+#pragma once
 
 #include <pthread.h>
 
@@ -106,5 +105,3 @@ bool fake_is_ordered(const fake_t *fake, const zr_stream_t *before, size_t tick,
 fake_range_t *fake_range_of(fake_t *fake, const void *pointer);
 /** Whether all of it is mapped. */
 bool fake_is_mapped(fake_t *fake, const void *pointer, size_t size_bytes);
-
-#endif

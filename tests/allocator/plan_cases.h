@@ -2,8 +2,7 @@
  * Problems for the planner, and oracles that share nothing with it: an overlap test of all
  * pairs, the bytes alive at each time, and the least height by trying every order.
  */
-#ifndef TESTS_ALLOCATOR_PLAN_CASES_H
-#define TESTS_ALLOCATOR_PLAN_CASES_H
+#pragma once
 
 #include "allocator/planner.h"
 
@@ -48,5 +47,3 @@ size_t plan_max_live(const zr_plan_buffer_t *buffers, size_t n_buffers);
 
 /** The least height there is: some order of stacking from the bottom has it. Up to 12 buffers. */
 size_t plan_least_height(const zr_plan_buffer_t *buffers, size_t n_buffers);
-
-#endif

@@ -4,8 +4,7 @@
  * what every count must be, that the budget holds, and of every address who had it before: whoever
  * gets it next has to be ordered behind them, on the device or by the CPU.
  */
-#ifndef ZR_TESTS_ALLOCATOR_REPLAY_STEPS_H
-#define ZR_TESTS_ALLOCATOR_REPLAY_STEPS_H
+#pragma once
 
 #include "allocator/allocator.h"
 #include "allocator/replay.h"
@@ -106,5 +105,3 @@ zr_replay_statistics_t steps_replay(steps_t *steps);
 zr_tier_statistics_t steps_memory(steps_t *steps, zr_tier_t tier);
 /** Waits of streams for each other that the allocator has queued so far. */
 size_t steps_n_waits(const steps_t *steps);
-
-#endif

@@ -24,7 +24,6 @@
 #define N_OPERATIONS 8000
 #endif
 
-static char folder[] = "/tmp/zr-test-record-XXXXXX";
 
 /* With all that a format may stumble over. */
 static const char *const names[] = {"h.0 parameters", "a,b",      "say \"x\"",         "",
@@ -683,14 +682,4 @@ TEST(test_unwritable) {
     destroy(&oracle);
 }
 
-static int prepare(void **state) {
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
-}
-
-static int clean(void **state) {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    return chdir("/") | system(command);
-}
-
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {enter_test_folder, leave_test_folder};

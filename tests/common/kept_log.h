@@ -2,8 +2,7 @@
  * Logs of tests: one that keeps what it is told, from any thread, and looks at every message
  * (one_thing.h), and one that does not.
  */
-#ifndef ZR_TESTS_COMMON_KEPT_LOG_H
-#define ZR_TESTS_COMMON_KEPT_LOG_H
+#pragma once
 
 #include "tests/common/one_thing.h"
 #include "zero/zero.h"
@@ -19,5 +18,3 @@ zr_log_t kept_log(kept_log_t *kept, zr_log_level_t level);
 void keep_message(void *context, zr_log_level_t level, int rank, const char *message);
 /** A sink that keeps nothing. */
 void drop_message(void *context, zr_log_level_t level, int rank, const char *message);
-
-#endif

@@ -2,8 +2,7 @@
  * Of one thing a message says "1 file", never "1 files". Logs of tests look at every message, so
  * that no test has to know which can get to a number of 1.
  */
-#ifndef ZR_TESTS_COMMON_ONE_THING_H
-#define ZR_TESTS_COMMON_ONE_THING_H
+#pragma once
 
 #include <ctype.h>
 #include <stdbool.h>
@@ -46,5 +45,3 @@ static inline void expect_one_thing(const char *message) {
         abort();
     }
 }
-
-#endif

@@ -26,3 +26,15 @@ int run_all_tests(CMFixtureFunction setup, CMFixtureFunction teardown) {
         return 1; /* a file without a test has not passed */
     return _cmocka_run_group_tests("tests", tests, n_tests, setup, teardown);
 }
+
+static char folder[] = "/tmp/zr-test-XXXXXX";
+
+int enter_test_folder(void **state) {
+    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
+}
+
+int leave_test_folder(void **state) {
+    char command[64];
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    return chdir("/") | system(command);
+}

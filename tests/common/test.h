@@ -9,8 +9,7 @@
  * which test_main.c's main() runs in the order in which the file has them. A file that has
  * something to do before has a main() of its own, and calls run_all_tests() there.
  */
-#ifndef ZR_TESTS_COMMON_TEST_H
-#define ZR_TESTS_COMMON_TEST_H
+#pragma once
 
 #include <errno.h>
 #include <math.h>
@@ -49,10 +48,13 @@ void add_test(struct CMUnitTest test, int line);
 /** Run them all, between these two functions or NULL: how many failed. */
 int run_all_tests(CMFixtureFunction setup, CMFixtureFunction teardown);
 
+/** For tests that leave files: into a new folder below /tmp, and out of it when it has been
+ * removed. 0, or the tests are not run. */
+int enter_test_folder(void **state);
+int leave_test_folder(void **state);
+
 /** The functions around all tests of a file without main(); it defines this where it has some. */
 typedef struct test_group {
     CMFixtureFunction setup, teardown;
 } test_group_t;
 extern const test_group_t test_group;
-
-#endif

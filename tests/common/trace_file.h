@@ -2,8 +2,7 @@
  * Files of zr_trace_save as tests look at them: whole, with slices that lie within each other or
  * apart, by process and lane.
  */
-#ifndef TESTS_COMMON_TRACE_FILE_H
-#define TESTS_COMMON_TRACE_FILE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -33,5 +32,3 @@ double trace_file_last(json_t *file, int process, const char *counter);
 /** Nanoseconds. */
 long long trace_file_begin(json_t *slice);
 long long trace_file_end(json_t *slice);
-
-#endif

@@ -18,10 +18,6 @@ typedef struct run {
     char hash[32];
 } run_t;
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 /* Of what was run with --json last: the losses of all steps and the weights that they ended in. */
 static run_t read_run(const char *arguments) {
     run_t run = {.hash = ""};
@@ -287,5 +283,5 @@ TEST(test_device) {
 int main(int argc, char **argv) {
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    return run_all_tests(prepare, clean);
+    return run_all_tests(make_folder, leave_test_folder);
 }

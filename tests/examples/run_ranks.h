@@ -1,20 +1,10 @@
 /*
  * Ranks of zero-train that are processes, as somebody starts them by hand.
  */
-#ifndef TESTS_EXAMPLES_RUN_RANKS_H
-#define TESTS_EXAMPLES_RUN_RANKS_H
+#pragma once
 
 #include "tests/examples/run_train.h"
 #include "tests/zero/comm/free_port.h"
-
-/* Run a command of the shell; its exit status. */
-static inline int run_shell(const char *command) {
-    int status = system(command);
-    read_file("out", out, sizeof(out));
-    read_file("err", err, sizeof(err));
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
 
 #ifndef ZERO_TRAIN_PROCESS
 #define ZERO_TRAIN_PROCESS ZERO_TRAIN /* what is started several times */
@@ -55,5 +45,3 @@ static inline void kill_rank(const char *arguments) {
     assert_said("a killed rank", "rank 1");
     assert_not_said("a killed rank", "has failed before");
 }
-
-#endif

@@ -2,8 +2,7 @@
  * zero-train as its users meet it: a process with a command line, an exit status, standard output
  * and standard error, in a folder of its own. For one test program each: everything is static.
  */
-#ifndef TESTS_EXAMPLES_RUN_TRAIN_H
-#define TESTS_EXAMPLES_RUN_TRAIN_H
+#pragma once
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -17,7 +16,6 @@
 
 #define TINY "--model layers=2,channels=16,heads=2,seq=16,vocab=256 --data text --comm-timeout 60 "
 
-static char folder[] = "/tmp/zr-test-zero-train-XXXXXX";
 static char out[1 << 20], err[65536];
 
 static inline void write_file(const char *name, const void *bytes, size_t n) {
@@ -34,17 +32,37 @@ static inline void read_file(const char *name, char *text, size_t size) {
     assert_int_equal(fclose(file), 0);
 }
 
-/* Run zero-train in the folder, after a command of the shell, with its output in `out` and `err`;
- * its exit status. */
-static inline int run_after(const char *before, const char *arguments) {
-    char command[4096];
-    snprintf(command, sizeof(command), "exec >out 2>err; %s exec '%s' %s", before, ZERO_TRAIN,
-             arguments);
+/* Run a command of the shell that leaves its output in the files out and err; its exit status. */
+static inline int run_shell(const char *command) {
     int status = system(command);
     read_file("out", out, sizeof(out));
     read_file("err", err, sizeof(err));
     assert_true(WIFEXITED(status));
     return WEXITSTATUS(status);
+}
+
+/* Run a program in the folder, after a command of the shell. */
+static inline int run_program(const char *before, const char *program, const char *arguments) {
+    char command[4096];
+    snprintf(command, sizeof(command), "exec >out 2>err; %s exec '%s' %s", before, program,
+             arguments);
+    return run_shell(command);
+}
+
+/* The object that it prints with --json. */
+static inline json_t *program_json(const char *program, const char *arguments, int expected) {
+    char with_json[2048];
+    snprintf(with_json, sizeof(with_json), "%s --json", arguments);
+    int code = run_program("", program, with_json);
+    if (code != expected)
+        fail_msg("%s %s: exit %d instead of %d\n%s", program, with_json, code, expected, err);
+    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(object);
+    return object;
+}
+
+static inline int run_after(const char *before, const char *arguments) {
+    return run_program(before, ZERO_TRAIN, arguments);
 }
 
 static inline int run(const char *arguments) {
@@ -114,20 +132,14 @@ static inline void assert_ran(const char *arguments, int expected) {
 }
 
 /* Enter a new folder, with a text of 5000 tokens and a folder that stands for a drive. */
-static inline int make_folder(void) {
+static inline int make_folder(void **state) {
     char text[5000];
-    if (mkdtemp(folder) == NULL || chdir(folder) != 0 || mkdir("drive", 0777) != 0)
+    if (enter_test_folder(state) != 0 || mkdir("drive", 0777) != 0)
         return -1;
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = "the quick brown fox jumps over the lazy dog. "[i * i % 7 + i % 38];
     write_file("text", text, sizeof(text));
     return 0;
-}
-
-static inline int clean(void **state) {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    return chdir("/") | system(command);
 }
 
 /* False, said: this machine has no io_uring. */
@@ -176,5 +188,3 @@ static inline const char *text(json_t *object, const char *name) {
         fail_msg("%s is no string in %s", name, out);
     return value;
 }
-
-#endif

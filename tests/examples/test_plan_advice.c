@@ -9,10 +9,6 @@
 static const char *const tiers[] = {"device", "host", "nvme"};
 static const char *const memory_keys[] = {"device_memory_bytes", "host_memory_bytes", "disk_bytes"};
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 /* A description that comes with the program, with another bandwidth between nodes; 0: its own. */
 static json_t *describe(const char *name, double between_nodes) {
     char path[512];
@@ -195,4 +191,4 @@ TEST(to_the_granule) {
     }
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

@@ -14,10 +14,6 @@
 #define AUTO "--offload-optimizer auto "
 #define AUTO_PARAMS "--stage 3 --ranks 2 --offload-params auto "
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 /* The object of a run that trains. */
 static json_t *train(const char *arguments) {
     assert_ran(arguments, 0);
@@ -301,4 +297,4 @@ TEST(rates_are_of_one_machine) {
                         "this machine: times are rough");
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

@@ -16,10 +16,6 @@
 #define BUDGETS "--device-memory 60MB --host-memory 300MB "
 #define STATE_BYTES_PER_PARAMETER 16
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 static double peak(json_t *object, const char *tier) {
     return number(json_object_get(object, "peak_bytes"), tier, "reserved");
 }
@@ -51,4 +47,4 @@ TEST(less_offloaded_is_refused) {
     assert_non_null(strstr(err, "--offload-optimizer nvme"));
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

@@ -235,7 +235,7 @@ TEST(people_are_told) {
 }
 
 static int prepare(void **state) {
-    if (make_folder() != 0)
+    if (make_folder(state) != 0)
         return -1;
     nvme = has_nvme();
     return 0;
@@ -246,5 +246,5 @@ int main(int argc, char **argv) {
         n_cases = strtoul(argv[1], NULL, 10);
     if (argc > 2)
         first_case = strtoul(argv[2], NULL, 10);
-    return run_all_tests(prepare, clean);
+    return run_all_tests(prepare, leave_test_folder);
 }

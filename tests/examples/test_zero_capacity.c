@@ -14,30 +14,12 @@
 #define SMALL "--seq 16 --head-size 16 --threads 1 "
 #define BUDGETS "--device-memory 2MiB --host-memory 8MiB "
 
-/* Run zero-capacity as run() does zero-train. */
 static int capacity(const char *arguments) {
-    char command[4096];
-    snprintf(command, sizeof(command), "'%s' %s >out 2>err", ZERO_CAPACITY, arguments);
-    int status = system(command);
-    read_file("out", out, sizeof(out));
-    read_file("err", err, sizeof(err));
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
+    return run_program("", ZERO_CAPACITY, arguments);
 }
 
 static json_t *capacity_json(const char *arguments, int expected) {
-    char with_json[2048];
-    snprintf(with_json, sizeof(with_json), "%s --json", arguments);
-    int code = capacity(with_json);
-    if (code != expected)
-        fail_msg("zero-capacity %s: exit %d instead of %d\n%s", with_json, code, expected, err);
-    json_t *object = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
-    assert_non_null(object);
-    return object;
-}
-
-static int prepare(void **state) {
-    return make_folder();
+    return program_json(ZERO_CAPACITY, arguments, expected);
 }
 
 static json_t *at(json_t *object, const char *name, const char *inner) {
@@ -675,4 +657,4 @@ TEST(everything_is_documented) {
         assert_documented("`", name, "`");
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

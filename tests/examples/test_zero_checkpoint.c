@@ -8,7 +8,6 @@
 #include "tests/common/test.h"
 #include "zero/zero.h"
 
-static char root[] = "/tmp/zr-test-zero-checkpoint-XXXXXX";
 static char out[65536], err[65536];
 
 static void read_text(const char *name, char *text, size_t size) {
@@ -60,7 +59,7 @@ static int enter(void **state) {
     zr_save_options_t options = {.folder = "c"};
     zr_param_desc_t large = {.name = "large", .n_dims = 2, .dims = {200, 1000}, .fill = fill};
     zr_param_desc_t small = {.name = "small", .fill = fill};
-    if (mkdtemp(root) == NULL || chdir(root) != 0 ||
+    if (enter_test_folder(state) != 0 ||
         zr_checkpoint_writer_create(&options, NULL, &writer) != ZR_OK ||
         zr_checkpoint_writer_add(writer, &large) != ZR_OK ||
         zr_checkpoint_writer_add(writer, &small) != ZR_OK ||
@@ -69,12 +68,6 @@ static int enter(void **state) {
     zr_checkpoint_writer_destroy(&writer);
     return system("mkdir c/.step-00000007.partial && cp -r c/step-00000000 c/step-00000003 && "
                   "rm c/step-00000003/rank-00000.sums");
-}
-
-static int leave(void **state) {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", root);
-    return chdir("/") | system(command);
 }
 
 TEST(test_list) {
@@ -209,4 +202,4 @@ TEST(test_usage) {
     expect("list c --json >/dev/full; exit $?;", 1);
 }
 
-const test_group_t test_group = {enter, leave};
+const test_group_t test_group = {enter, leave_test_folder};

@@ -9,10 +9,6 @@
 
 #define MODEL "--model layers=2,channels=64,heads=2,seq=16,vocab=256 --sub-group 4096 "
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 static json_t *only_plan(json_t *object) {
     json_t *plans = json_object_get(object, "plans");
     assert_int_equal(json_array_size(plans), 1);
@@ -749,4 +745,4 @@ TEST(groups_that_are_recommended_run) {
     json_decref(planned);
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

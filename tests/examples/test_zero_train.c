@@ -11,7 +11,7 @@
 
 static int prepare(void **state) {
     int32_t header[256] = {20240520, 1, 1000};
-    if (make_folder() != 0)
+    if (make_folder(state) != 0)
         return -1;
     write_file("empty", "", 0);
     write_file("short", "sixteen letters.", 16);
@@ -918,4 +918,4 @@ TEST(help_version_summary) {
     assert_non_null(strstr(out, " on host in 1 sub-group\n"));
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {prepare, leave_test_folder};

@@ -13,10 +13,6 @@
 
 #define LONG "--steps 1000000 --schedule constant "
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 static void empty(const char *name) {
     char command[256];
     snprintf(command, sizeof(command), "chmod -R u+w '%s' 2>/dev/null; rm -rf '%s'", name, name);
@@ -399,4 +395,4 @@ TEST(a_full_drive_ends_the_run) {
     empty("ckpt");
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

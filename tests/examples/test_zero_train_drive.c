@@ -17,7 +17,7 @@
 static bool has_drive;
 
 static int prepare(void **state) {
-    if (make_folder() != 0)
+    if (make_folder(state) != 0)
         return -1;
     has_drive = has_nvme();
     return 0;
@@ -120,4 +120,4 @@ TEST(killed_runs_leave_nothing) {
         assert_ran(MODEL DRIVE "--steps 2 --quiet --ranks 2", 0);
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {prepare, leave_test_folder};

@@ -9,10 +9,6 @@
 
 #define LONG "--steps 1000000 --schedule constant "
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 /* ---- signals ---------------------------------------------------------------------------- */
 
 static json_t *interrupt(const char *arguments, int number) {
@@ -134,4 +130,4 @@ TEST(a_run_that_trains_nothing_says_so) {
     assert_string_equal(err, "");
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

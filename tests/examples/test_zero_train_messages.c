@@ -12,7 +12,7 @@ static void write_text(const char *name, const char *text) {
 }
 
 static int prepare(void **state) {
-    if (make_folder() != 0 || mkdir("other", 0777) != 0)
+    if (make_folder(state) != 0 || mkdir("other", 0777) != 0)
         return -1;
     write_text("there.csv", "");
     if (link("there.csv", "link.csv") != 0)
@@ -278,4 +278,4 @@ TEST(every_field_is_documented) {
     json_decref(object);
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {prepare, leave_test_folder};

@@ -13,10 +13,6 @@
 #define SAME RUN "--reduce every-micro-batch "
 #define OFFLOAD "--offload-optimizer cpu --sub-group 2048 "
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 static int run_by_mpirun(int n_ranks, const char *arguments) {
     char command[4096];
     snprintf(command, sizeof(command), "exec >out 2>err; %s -n %d '%s' %s", ZR_MPIRUN, n_ranks,
@@ -319,4 +315,4 @@ TEST(without_module) {
     assert_said("no module", "Install Open MPI");
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

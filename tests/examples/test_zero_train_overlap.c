@@ -7,10 +7,6 @@
 
 #define RUN TINY "--steps 4 --threads 1 --json --ranks "
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 static bool overlaps(json_t *object) {
     json_t *value = json_object_get(object, "overlap_comm");
     assert_true(json_is_boolean(value));
@@ -82,4 +78,4 @@ TEST(test_when_it_is_on) {
     assert_said("--overlap-comm maybe", "auto, on, off");
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

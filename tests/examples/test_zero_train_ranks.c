@@ -12,10 +12,6 @@ enum { SAVED_STEP = 3, N_MORE = 10, N_STEPS = SAVED_STEP + N_MORE };
 /* 24 sequences in a step, whatever the ranks. */
 #define RUN TINY "--schedule constant --lr 0.01 --threads 1 --checkpoint-dir ckpt "
 
-static int prepare(void **state) {
-    return make_folder();
-}
-
 static void shell(const char *command) {
     if (system(command) != 0)
         fail_msg("%s", command);
@@ -95,4 +91,4 @@ TEST(any_ranks_go_on) {
         }
 }
 
-const test_group_t test_group = {prepare, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

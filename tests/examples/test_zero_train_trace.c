@@ -9,10 +9,6 @@
 
 #define STAGE3 TINY "--ranks 2 --stage 3 --steps 3 --grad-accum 2 --threads 1 --clip 1 "
 
-static int setup(void **state) {
-    return make_folder();
-}
-
 static const char *name_of(json_t *slice) {
     return json_string_value(json_object_get(slice, "name"));
 }
@@ -326,4 +322,4 @@ TEST(the_plan_of_a_drive) {
             lanes, 4);
 }
 
-const test_group_t test_group = {setup, clean};
+const test_group_t test_group = {make_folder, leave_test_folder};

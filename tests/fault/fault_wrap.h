@@ -5,8 +5,7 @@
  * libraries allocate inside themselves is not seen. An allocation is a piece of memory, a
  * mapping, an open file or folder, or a thread: whatever the system may refuse.
  */
-#ifndef TESTS_FAULT_FAULT_WRAP_H
-#define TESTS_FAULT_FAULT_WRAP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -39,5 +38,3 @@ void *fault_malloc(size_t size_bytes);
 /** The same, but never refused. */
 void *fault_malloc_always(size_t size_bytes);
 void fault_free(void *pointer);
-
-#endif

@@ -21,7 +21,6 @@
 /* A run takes milliseconds; one that takes this long hangs. */
 #define WATCHDOG_SECONDS 100
 
-static char folder[] = "/tmp/zr-test-allocations-XXXXXX";
 
 typedef struct error_count {
     pthread_mutex_t lock;
@@ -117,7 +116,7 @@ static long refuse_each(const char *const *words, int n_words) {
 
 static int prepare(void **state) {
     char text[2000];
-    if (mkdtemp(folder) == NULL || chdir(folder) != 0)
+    if (enter_test_folder(state) != 0)
         return -1;
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = (char)('a' + i * i % 23);
@@ -138,10 +137,8 @@ static int prepare(void **state) {
 }
 
 static int clean(void **state) {
-    char command[256];
     json_set_alloc_funcs(malloc, free);
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    return chdir("/") | system(command);
+    return leave_test_folder(state);
 }
 
 #define TINY(layers)                                                                               \

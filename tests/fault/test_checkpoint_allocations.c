@@ -14,7 +14,6 @@
 #define ERROR_BYTES 512
 #define N_ELEMS ((size_t)3000)
 
-static char folder[] = "/tmp/zr-test-checkpoint-allocations-XXXXXX";
 
 static void count_errors(void *context, zr_log_level_t level, int rank, const char *message) {
     expect_one_thing(message);
@@ -134,14 +133,12 @@ TEST(test_verify) {
 static int enter(void **state) {
     /* Its own allocations are counted, and none refused: see test_allocations.c. */
     json_set_alloc_funcs(fault_malloc_always, fault_free);
-    return mkdtemp(folder) == NULL || chdir(folder) != 0 ? -1 : 0;
+    return enter_test_folder(state);
 }
 
 static int leave(void **state) {
-    char command[256];
     json_set_alloc_funcs(malloc, free);
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    return chdir("/") | system(command);
+    return leave_test_folder(state);
 }
 
 const test_group_t test_group = {enter, leave};

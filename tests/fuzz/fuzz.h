@@ -3,8 +3,7 @@
  * libFuzzer calls; replay.c calls them as well, where there is no libFuzzer: with the files of
  * corpus/NAME, and with changes of them that follow from a seed. See docs/checkpoints.md.
  */
-#ifndef TESTS_FUZZ_FUZZ_H
-#define TESTS_FUZZ_FUZZ_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ zr_log_t fuzz_log(int *n_errors);
             abort();                                                                               \
         }                                                                                          \
     } while (0)
-
-#endif

@@ -3,8 +3,7 @@
  * one arena of mapped device memory, and copies to and from it. Tests that use it
  * never touch device memory themselves, so they run on any device.
  */
-#ifndef ZR_TESTS_KERNELS_DEVICE_FIXTURE_H
-#define ZR_TESTS_KERNELS_DEVICE_FIXTURE_H
+#pragma once
 
 #include "kernels/kernels.h"
 #include "tests/common/test.h"
@@ -60,5 +59,3 @@ void fixture_random_values(void *values, zr_dtype_t dtype, size_t n, float scale
         assert_int_equal((fixture)->n_errors, n_errors_before + 1);                                \
         assert_true((fixture)->last_error[0] != '\0');                                             \
     } while (0)
-
-#endif

@@ -1,6 +1,5 @@
 /* A kernel that is none of the library's, for test_native.c: one file for each kind of device. */
-#ifndef ZR_TESTS_KERNELS_NATIVE_KERNEL_H
-#define ZR_TESTS_KERNELS_NATIVE_KERNEL_H
+#pragma once
 
 #include <stddef.h>
 
@@ -13,5 +12,4 @@ void native_kernel(void *handle, float *x, size_t n_elems);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -5,8 +5,7 @@
  * One store at a time is meant: where several threads have one each, all of them but one are
  * spared.
  */
-#ifndef ZR_TESTS_OFFLOAD_FAULT_RING_H
-#define ZR_TESTS_OFFLOAD_FAULT_RING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ void fault_spare_thread(bool spared);
 
 /** FAULT_EVENT: what happens, to the file that the request is for. Set before it is armed. */
 extern void (*fault_event)(int file);
-
-#endif

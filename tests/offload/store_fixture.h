@@ -2,8 +2,7 @@
  * What the tests of the store share: stores in folders of their own, a log that is kept, and a
  * look at what is left behind.
  */
-#ifndef ZR_TESTS_OFFLOAD_STORE_FIXTURE_H
-#define ZR_TESTS_OFFLOAD_STORE_FIXTURE_H
+#pragma once
 
 #include "offload/store.h"
 #include "tests/common/test.h"
@@ -65,5 +64,3 @@ uint64_t next_random(uint64_t *state);
 /** Put or get, and wait. */
 zr_status_t put_now(zr_store_t *store, size_t extent, size_t offset, size_t size, const void *from);
 zr_status_t get_now(zr_store_t *store, size_t extent, size_t offset, size_t size, void *to);
-
-#endif

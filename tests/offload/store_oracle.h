@@ -1,8 +1,7 @@
 /*
  * Random transfers against arrays in memory that know what has to come back.
  */
-#ifndef ZR_TESTS_OFFLOAD_STORE_ORACLE_H
-#define ZR_TESTS_OFFLOAD_STORE_ORACLE_H
+#pragma once
 
 #include "tests/offload/store_fixture.h"
 
@@ -24,5 +23,3 @@ extern const size_t oracle_sizes[ORACLE_N_EXTENTS];
  */
 void oracle_run(zr_store_t *store, size_t n_transfers, size_t most, uint64_t seed,
                 oracle_result_t *result_p);
-
-#endif

@@ -2,8 +2,7 @@
  * How far a kernel of attention that rounds as it says may be from the double precision oracle,
  * element by element: the sum of what each rounding can do.
  */
-#ifndef ZR_TESTS_REF_ATTENTION_BOUNDS_H
-#define ZR_TESTS_REF_ATTENTION_BOUNDS_H
+#pragma once
 
 #include <stddef.h>
 
@@ -20,5 +19,3 @@ void attention_bounds(double *out_bound, double *log_sum_bound, const double *qk
 void attention_backward_bounds(double *dqkv_bound, const double *qkv, const double *dqkv,
                                const double *out, const double *dout, const double *log_sum,
                                const attention_case_t *c);
-
-#endif

@@ -3,8 +3,7 @@
  * inputs of layers, and what such a run leaves behind, however it ends. For tests of drives that
  * fail: the linker sends the store's calls of one rank through fault_ring.h.
  */
-#ifndef ZR_TESTS_REF_GPT_ON_DRIVE_H
-#define ZR_TESTS_REF_GPT_ON_DRIVE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ typedef struct gpt_run {
  * that was not freed, a transfer of its stores that was not waited for.
  */
 void gpt_run(gpt_run_t *run);
-
-#endif

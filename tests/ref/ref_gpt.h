@@ -6,8 +6,7 @@
  * wpe.weight; per layer ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj, each weight
  * and bias; ln_f.weight, ln_f.bias.
  */
-#ifndef ZR_TESTS_REF_REF_GPT_H
-#define ZR_TESTS_REF_REF_GPT_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -28,5 +27,3 @@ size_t ref_gpt_tensor(const ref_gpt_shape_t *shape, size_t index, char *name);
  */
 double ref_gpt(const ref_gpt_shape_t *shape, double *const *params, double *const *gradients,
                const int32_t *tokens, const int32_t *targets, size_t b, size_t t);
-
-#endif

@@ -2,8 +2,7 @@
  * Oracles of the transformer's kernels: double precision, naive loops, written from the
  * formulas alone. Slow on purpose: nothing here is shared with what it checks.
  */
-#ifndef ZR_TESTS_REF_REF_NN_H
-#define ZR_TESTS_REF_REF_NN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,5 +33,3 @@ void ref_attention_backward(double *dqkv, const double *dout, const double *qkv,
 /** Sum over rows of -log softmax(logits)[target]; dlogits (or NULL) = its gradient. */
 double ref_cross_entropy(double *dlogits, const double *logits, const int32_t *targets,
                          size_t n_rows, size_t vocab);
-
-#endif

@@ -2,8 +2,7 @@
  * What the tests of the configuration share: a log that keeps its messages, and reading from a
  * text as if it were a file.
  */
-#ifndef TESTS_ZERO_CONFIG_HELPER_H
-#define TESTS_ZERO_CONFIG_HELPER_H
+#pragma once
 
 #include <sys/mman.h>
 
@@ -45,5 +44,3 @@ static inline bool configs_equal(const zr_config_t *a, const zr_config_t *b) {
             return false;
     return a->nvme.files_per_path == b->nvme.files_per_path;
 }
-
-#endif

@@ -2,8 +2,7 @@
  * Files of a checkpoint: opened in their folder, without following links, read and written whole,
  * and every error told with the path and its cause. Internal to zero/checkpoint/.
  */
-#ifndef ZR_ZERO_CHECKPOINT_FILE_H
-#define ZR_ZERO_CHECKPOINT_FILE_H
+#pragma once
 
 #include <dirent.h>
 #include <stdint.h>
@@ -56,5 +55,3 @@ ZR_NODISCARD zr_status_t zr_file_sync_and_close(zr_file_t *file, const zr_log_t 
 
 /** Close what was read, or is given up. A zr_file_t with fd -1 is fine. */
 void zr_file_close(zr_file_t *file);
-
-#endif

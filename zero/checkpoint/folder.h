@@ -12,8 +12,7 @@
  *
  * Threads: one, of one rank: rank 0 of those that save, which holds the folder's lock.
  */
-#ifndef ZR_ZERO_CHECKPOINT_FOLDER_H
-#define ZR_ZERO_CHECKPOINT_FOLDER_H
+#pragma once
 
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/manifest.h"
@@ -127,5 +126,3 @@ bool zr_folder_is_checkpoint(const zr_folder_item_t *items, size_t index);
  */
 ZR_NODISCARD zr_status_t zr_folder_read(int folder_fd, const char *name, char reason[256],
                                         int *fd_p, zr_manifest_t *manifest_p);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * In a header alone, since the module for MPI (mpi/module/) has nothing of the library beside it.
  */
-#ifndef ZR_ZERO_COMM_DEADLINE_H
-#define ZR_ZERO_COMM_DEADLINE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -45,5 +44,3 @@ static inline bool zr_deadline_init(pthread_mutex_t *lock, pthread_cond_t *chang
     pthread_mutex_destroy(lock);
     return false;
 }
-
-#endif

@@ -3,10 +3,7 @@
  * microseconds, which a wakeup takes as well, where ranks have cores of their own; next to nothing
  * where they wait for each other's core.
  */
-#ifndef ZR_ZERO_COMM_LOOKS_H
-#define ZR_ZERO_COMM_LOOKS_H
+#pragma once
 
 /** Looks of a rank of so many that share this process's cores. */
 int zr_looks_count(int n_ranks);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Threads: the rank's own.
  */
-#ifndef ZR_ZERO_COMM_PASS_H
-#define ZR_ZERO_COMM_PASS_H
+#pragma once
 
 #include <stdatomic.h>
 
@@ -40,5 +39,3 @@ void zr_pass_init(zr_pass_t *pass, void *arrays, int rank, int n_ranks);
 /** Queue this rank's part of the call on its stream, and what it takes of others': a collective
  * with data, not a split. */
 ZR_NODISCARD zr_status_t zr_pass_make_part(zr_pass_t *pass, const zr_comm_call_t *call);
-
-#endif

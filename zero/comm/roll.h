@@ -9,8 +9,7 @@
  *
  * Threads: externally locked; `is_dead` may be read without the lock, and `reason` after it.
  */
-#ifndef ZR_ZERO_COMM_ROLL_H
-#define ZR_ZERO_COMM_ROLL_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -96,5 +95,3 @@ void zr_roll_count_in(zr_roll_t *roll, zr_status_t status);
 int zr_roll_rank_in_color(const zr_roll_t *roll, int rank);
 /** The ranks of a color by their place in its group, and how many they are. */
 int zr_roll_members(const zr_roll_t *roll, int color, int *members);
-
-#endif

@@ -3,8 +3,7 @@
  * stands for, in sections. The reader, the writer, docs/config.md and the tests walk these tables.
  * Internal to zero/.
  */
-#ifndef ZR_ZERO_CONFIG_KEYS_H
-#define ZR_ZERO_CONFIG_KEYS_H
+#pragma once
 
 #include "zero/options.h"
 
@@ -88,5 +87,3 @@ const zr_key_section_t *zr_key_section_of(const zr_key_t *key);
 
 /** Find a key by its path; false: there is none. */
 bool zr_key_find(const char *path, zr_key_t *key_p);
-
-#endif

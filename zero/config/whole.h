@@ -1,8 +1,7 @@
 /*
  * Whether what a JSON parser made of a text is all of it.
  */
-#ifndef ZR_ZERO_CONFIG_WHOLE_H
-#define ZR_ZERO_CONFIG_WHOLE_H
+#pragma once
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -15,5 +14,3 @@
  * @param text  ends in '\0'; it has been parsed, so it is JSON, and no key stands twice
  */
 bool zr_config_is_whole(const char *text, const json_t *root);
-
-#endif

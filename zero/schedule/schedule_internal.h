@@ -2,8 +2,7 @@
  * What the files of the schedule share: model.c (blocks and their parameters), walk.c (turns),
  * batch.c (a micro-batch's memory, losses), init.c (initial values).
  */
-#ifndef ZR_ZERO_SCHEDULE_SCHEDULE_INTERNAL_H
-#define ZR_ZERO_SCHEDULE_SCHEDULE_INTERNAL_H
+#pragma once
 
 #include "zero/schedule/model.h"
 
@@ -90,5 +89,3 @@ void zr_flight_end(zr_model_t *model, zr_flight_t *flight);
 ZR_NODISCARD zr_status_t zr_losses_prepare(zr_model_t *model);
 /** Read a sum of losses, and start it again from 0. */
 ZR_NODISCARD zr_status_t zr_losses_read(zr_model_t *model, size_t index, double *sum_p);
-
-#endif

@@ -1,8 +1,7 @@
 /*
  * Running zero-bench as a user does, for the tests of its commands.
  */
-#ifndef ZR_TESTS_EXAMPLES_BENCH_RUN_BENCH_H
-#define ZR_TESTS_EXAMPLES_BENCH_RUN_BENCH_H
+#pragma once
 
 #include <jansson.h>
 #include <sys/wait.h>
@@ -40,5 +39,3 @@ static inline void assert_bad_usage(const char *arguments, const char *expected)
     if (strstr(output, expected) == NULL)
         fail_msg("%s: \"%s\" does not contain \"%s\"", arguments, output, expected);
 }
-
-#endif

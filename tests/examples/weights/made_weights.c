@@ -53,19 +53,6 @@ made_weights_t made_weights(const gpt_shape_t *shape) {
 
 /* ---- files ------------------------------------------------------------------------------- */
 
-static char folder[64];
-
-int made_folder_enter(void **state) {
-    snprintf(folder, sizeof(folder), "/tmp/zr-test-interchange-XXXXXX");
-    return mkdtemp(folder) == NULL || chdir(folder) != 0;
-}
-
-int made_folder_leave(void **state) {
-    char command[128];
-    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
-    return chdir("/") != 0 || system(command) != 0;
-}
-
 void made_file(const char *path, const void *bytes, size_t n_bytes) {
     FILE *file = fopen(path, "wb");
     if (file == NULL)

@@ -2,8 +2,7 @@
  * Weights that are made up, for what writes them; and files for what reads them, in a folder of the
  * test's own.
  */
-#ifndef TESTS_EXAMPLES_WEIGHTS_MADE_WEIGHTS_H
-#define TESTS_EXAMPLES_WEIGHTS_MADE_WEIGHTS_H
+#pragma once
 
 #include "examples/weights/weights.h"
 
@@ -23,10 +22,6 @@ float made_value(const char *name, size_t index);
 uint64_t made_key(const char *name);
 float made_value_of(uint64_t key, size_t index);
 
-/** Make a folder and enter it; remove it. As cmocka's setup and teardown of a group. */
-int made_folder_enter(void **state);
-int made_folder_leave(void **state);
-
 /** Write a file; fails the test when that fails. */
 void made_file(const char *path, const void *bytes, size_t n_bytes);
 /** Read a file that has at most 64 MiB; free it. */
@@ -35,5 +30,3 @@ unsigned char *made_file_read(const char *path, size_t *n_bytes_p);
 bool made_file_is_there(const char *path);
 /** How many entries a folder has. */
 size_t made_folder_count(const char *path);
-
-#endif

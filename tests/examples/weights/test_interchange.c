@@ -271,4 +271,4 @@ TEST(test_padding_that_says_something) {
                                           "with 1 element that is not 0"));
 }
 
-const test_group_t test_group = {made_folder_enter, made_folder_leave};
+const test_group_t test_group = {enter_test_folder, leave_test_folder};

@@ -409,4 +409,4 @@ TEST(test_places_that_are_taken) {
     assert_int_equal(chdir(".."), 0);
 }
 
-const test_group_t test_group = {made_folder_enter, made_folder_leave};
+const test_group_t test_group = {enter_test_folder, leave_test_folder};

@@ -77,7 +77,7 @@ static void assert_same_files(const char *a, const char *b) {
 static int enter(void **state) {
     zr_log_t log = zr_log_default();
     weights_report_t report;
-    if (made_folder_enter(state) != 0)
+    if (enter_test_folder(state) != 0)
         return -1;
     made_weights_t made = made_weights(&shape);
     return weights_write_safetensors(&made.base, &(weights_export_t){.path = "a.safetensors"}, &log,
@@ -353,4 +353,4 @@ TEST(test_a_damaged_checkpoint) {
     assert_false(made_file_is_there("x"));
 }
 
-const test_group_t test_group = {enter, made_folder_leave};
+const test_group_t test_group = {enter, leave_test_folder};

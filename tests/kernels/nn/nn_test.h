@@ -5,14 +5,10 @@
  * A program's first argument names the device, "host" without one. Tests see device memory only
  * through the functions below, so they run on any device.
  */
-#ifndef ZR_TESTS_KERNELS_NN_NN_TEST_H
-#define ZR_TESTS_KERNELS_NN_NN_TEST_H
+#pragma once
 
 #include "kernels/nn/nn.h"
 #include "tests/common/test.h"
-
-/** What main is: 0, or 77 having said why, when this build or machine has no such device. */
-int nn_choose_device(int argc, char **argv);
 
 /* A device to run every case on. */
 typedef struct nn_device {
@@ -71,5 +67,3 @@ void nn_assert_close(const char *what, const nn_array_t *array, double tolerance
 
 /** Bytes, which the test can reach, are equal. */
 void nn_assert_same(const char *what, const void *a, const void *b, size_t size_bytes);
-
-#endif

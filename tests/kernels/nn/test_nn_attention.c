@@ -82,9 +82,3 @@ static void workspace_body(nn_device_t *device) {
 TEST(test_workspace) {
     nn_on_every_device(workspace_body);
 }
-
-int main(int argc, char **argv) {
-    if (nn_choose_device(argc, argv) != 0)
-        return 77;
-    return run_all_tests(NULL, NULL);
-}

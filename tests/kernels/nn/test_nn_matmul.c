@@ -247,9 +247,3 @@ static void determinism_body(nn_device_t *device) {
 TEST(test_determinism) {
     nn_on_every_device(determinism_body);
 }
-
-int main(int argc, char **argv) {
-    if (nn_choose_device(argc, argv) != 0)
-        return 77;
-    return run_all_tests(NULL, NULL);
-}

@@ -410,9 +410,3 @@ static void again_body(nn_device_t *device) {
 TEST(test_again) {
     nn_on_every_device(again_body);
 }
-
-int main(int argc, char **argv) {
-    if (nn_choose_device(argc, argv) != 0)
-        return 77;
-    return run_all_tests(NULL, NULL);
-}

@@ -2,8 +2,7 @@
  * The folder that a test of checkpoints has to itself, and in it one for checkpoints. For one test
  * program each: everything is static. Include it after cmocka.h.
  */
-#ifndef TESTS_ZERO_CHECKPOINT_FOLDER_FIXTURE_H
-#define TESTS_ZERO_CHECKPOINT_FOLDER_FIXTURE_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,5 +41,3 @@ static inline int remove_folder(void **state) {
     empty(folder);
     return 0;
 }
-
-#endif

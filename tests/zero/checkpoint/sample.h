@@ -2,8 +2,7 @@
  * A manifest to break: a small valid one, as jansson's objects, changed by hand, sealed and parsed
  * again.
  */
-#ifndef TESTS_ZERO_CHECKPOINT_SAMPLE_H
-#define TESTS_ZERO_CHECKPOINT_SAMPLE_H
+#pragma once
 
 #include <jansson.h>
 
@@ -27,5 +26,3 @@ zr_status_t sample_parse(json_t *root, kept_log_t *kept);
 
 /** Write the sample's manifest into a folder, as of a step, and its files, of zeros. */
 void sample_write(const char *folder, size_t step);
-
-#endif

@@ -43,7 +43,6 @@ ssize_t __wrap_pread(int fd, void *bytes, size_t n_bytes, off_t offset) {
 #define N_FILES 3
 #define ROW_ELEMS 20000
 
-static char root[] = "/tmp/zr-test-reader-XXXXXX";
 
 static uint64_t hash(uint64_t x) {
     x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
@@ -169,16 +168,10 @@ static void make_checkpoint(const char *folder) {
 }
 
 static int enter(void **state) {
-    if (mkdtemp(root) == NULL || chdir(root) != 0 || mkdir("c", 0777) != 0)
+    if (enter_test_folder(state) != 0 || mkdir("c", 0777) != 0)
         return -1;
     make_checkpoint("c");
     return 0;
-}
-
-static int leave(void **state) {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", root);
-    return chdir("/") | system(command);
 }
 
 static zr_checkpoint_t *open_it(const char *path) {
@@ -451,4 +444,4 @@ TEST(test_errors) {
     zr_checkpoint_close(&checkpoint);
 }
 
-const test_group_t test_group = {enter, leave};
+const test_group_t test_group = {enter, leave_test_folder};

@@ -5,7 +5,6 @@
 #include "tests/common/test.h"
 #include "tests/zero/checkpoint/sample.h"
 
-static char root[] = "/tmp/zr-test-writer-XXXXXX";
 static int n_writes, fail_at;
 
 ssize_t __real_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset);
@@ -23,16 +22,6 @@ ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n_bytes, off_t offset) {
     }
     return __real_pwrite(fd, bytes, n_writes % 3 == 0 && n_bytes > 10 ? n_bytes / 2 : n_bytes,
                          offset);
-}
-
-static int enter(void **state) {
-    return mkdtemp(root) == NULL || chdir(root) != 0 ? -1 : 0;
-}
-
-static int leave(void **state) {
-    char command[256];
-    snprintf(command, sizeof(command), "rm -rf '%s'", root);
-    return chdir("/") | system(command);
 }
 
 /* Values in order, from the first, each once. */
@@ -185,4 +174,4 @@ TEST(test_refusals) {
     assert_int_equal(system("test -z \"$(ls -A h)\""), 0);
 }
 
-const test_group_t test_group = {enter, leave};
+const test_group_t test_group = {enter_test_folder, leave_test_folder};

@@ -1,8 +1,7 @@
 /*
  * One collective call with known input and the result that a naive loop gives.
  */
-#ifndef ZR_TESTS_ZERO_COMM_COMM_CASES_H
-#define ZR_TESTS_ZERO_COMM_COMM_CASES_H
+#pragma once
 
 #include "tests/zero/comm/ranks.h"
 
@@ -26,5 +25,3 @@ void run_case(rank_t *self, zr_comm_t *comm, const comm_case_t *wanted);
 /** Of a rank: sums that are made in several pieces, and blocks of several messages, or of pieces
  * that ranks take from each other. */
 void large_tensors(rank_t *self);
-
-#endif

@@ -3,8 +3,7 @@
  * else while this process is there. A socket that is bound to it, and does not listen, is what
  * keeps it; ranks listen at it nevertheless, since they share addresses (SO_REUSEADDR).
  */
-#ifndef ZR_TESTS_ZERO_COMM_FREE_PORT_H
-#define ZR_TESTS_ZERO_COMM_FREE_PORT_H
+#pragma once
 
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -42,5 +41,3 @@ static inline int free_port(void) {
     keeper = fd;
     return port;
 }
-
-#endif

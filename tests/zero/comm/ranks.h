@@ -6,8 +6,7 @@
  * Ranks may also be processes: children of the test, or processes that each run all of the tests as
  * one rank. What they note is then in memory that they share.
  */
-#ifndef ZR_TESTS_ZERO_COMM_RANKS_H
-#define ZR_TESTS_ZERO_COMM_RANKS_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -112,5 +111,3 @@ void release_memory(rank_t *self);
 /** Queue copies; host memory is from host_take. */
 void upload(rank_t *self, void *device, const void *host, size_t size_bytes);
 void download(rank_t *self, void *host, const void *device, size_t size_bytes);
-
-#endif

@@ -5,8 +5,7 @@
  *   mid   h = x w, y = x + h h; keeps h, or is computed again
  *   loss  the mean over rows of half the squared distance to the target
  */
-#ifndef ZR_TESTS_ZERO_SCHEDULE_OWN_MODEL_H
-#define ZR_TESTS_ZERO_SCHEDULE_OWN_MODEL_H
+#pragma once
 
 #include "zero/zero.h"
 
@@ -32,5 +31,3 @@ zr_param_t *own_model_param(zr_model_t *model, size_t index);
  * n_mids][WIDTH] is added to. */
 double own_model_oracle(size_t n_mids, const double *params, const float *inputs,
                         const float *targets, size_t rows, double *gradients);
-
-#endif

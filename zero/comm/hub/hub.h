@@ -9,8 +9,7 @@
  * all communicators that it is in; and what ends a communicator, but for leaving, ends the groups
  * split from it.
  */
-#ifndef ZR_ZERO_COMM_HUB_HUB_H
-#define ZR_ZERO_COMM_HUB_HUB_H
+#pragma once
 
 #include "zero/comm/wire.h"
 
@@ -39,5 +38,3 @@ ZR_NODISCARD zr_status_t zr_hub_start(const zr_hub_options_t *options, zr_hub_t 
  * remains elsewhere ends with the loss of its connection.
  */
 void zr_hub_stop(zr_hub_t **hub);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * Threads: entries may be called from any thread; a transfer belongs to who posted it.
  */
-#ifndef ZR_ZERO_COMM_MPI_MPI_MODULE_H
-#define ZR_ZERO_COMM_MPI_MPI_MODULE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -62,5 +61,3 @@ typedef struct zr_mpi_module {
      * (is_dead). False: it was given up before, the end took longer, or failed. */
     bool (*close)(bool is_dead, int timeout_ms, char *error);
 } zr_mpi_module_t;
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Threads: a site belongs to the thread of its rank.
  */
-#ifndef ZR_ZERO_COMM_MPI_MPI_SITE_H
-#define ZR_ZERO_COMM_MPI_MPI_SITE_H
+#pragma once
 
 #include "zero/comm/control.h"
 #include "zero/comm/mpi/mpi_module.h"
@@ -50,5 +49,3 @@ void zr_mpi_kill_for_lateness(zr_control_t *control, const zr_mpi_transfer_t *tr
  */
 ZR_NODISCARD zr_status_t zr_mpi_site_wait(zr_mpi_site_t *site, zr_control_t *control,
                                           zr_mpi_transfer_t *transfers, size_t n_transfers);
-
-#endif

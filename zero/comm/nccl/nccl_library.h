@@ -5,8 +5,7 @@
  *   nccl_link.c      one NCCL communicator: queueing, and the thread that watches over it
  *   comm_nccl.c      the communicator `nccl`: collectives, sums in rank order
  */
-#ifndef ZR_ZERO_COMM_NCCL_NCCL_LIBRARY_H
-#define ZR_ZERO_COMM_NCCL_NCCL_LIBRARY_H
+#pragma once
 
 #include <nccl.h>
 
@@ -43,5 +42,3 @@ typedef struct zr_nccl_library {
 
 /** Find them all. ZR_ERR_UNSUPPORTED says which library or call is missing, or too old. */
 ZR_NODISCARD zr_status_t zr_nccl_library_open(const zr_log_t *log, zr_nccl_library_t *library_p);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * Threads: calls belong to the rank's thread.
  */
-#ifndef ZR_ZERO_COMM_NCCL_NCCL_LINK_H
-#define ZR_ZERO_COMM_NCCL_NCCL_LINK_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -73,5 +72,3 @@ void zr_nccl_link_abort(zr_nccl_link_t *link);
 
 /** Wait for what is queued, within the time limit, and free; *link == NULL is fine. */
 void zr_nccl_link_close(zr_nccl_link_t **link);
-
-#endif
