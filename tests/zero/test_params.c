@@ -351,7 +351,8 @@ TEST(what_cannot_be_is_said) {
     toy_options_t options = variant(2, ZR_DTYPE_F32, 0);
     offload(&options, ZR_OFFLOAD_NVME, SMALL_BUFFER);
     options.config.offload_param.n_buffers = 1025;
-    toy_expect_error(&options, ZR_ERR_ARGUMENT, "offload_param.buffer_count, --param-buffers) is 1025");
+    toy_expect_error(&options, ZR_ERR_ARGUMENT,
+                     "offload_param.buffer_count, --param-buffers) is 1025");
     options.config.offload_param.n_buffers = 2;
     options.config.nvme.capacity_bytes = 20000;
     toy_expect_error(&options, ZR_ERR_BUDGET, "a larger --nvme-capacity");
