@@ -128,7 +128,8 @@ static inline const zr_encoding_t *zr_state_encoding(const zr_state_t *state, si
 
 /** Elements of the largest piece of a tier. */
 static inline size_t zr_state_largest_elems(const zr_state_t *state, zr_tier_t tier) {
-    return state->placement.largest_bytes[tier] / zr_state_bytes(state->rule, 1);
+    size_t bytes = state->placement.largest_bytes[tier]; /* 0, also before the rule is known */
+    return bytes != 0 ? bytes / zr_state_bytes(state->rule, 1) : 0;
 }
 
 /** Set initial values. Elements that are not this rank's are passed over. Work is queued on the
