@@ -47,6 +47,7 @@ static const options_use_t uses[] = {
     {"reduce", 2, NULL},
     {"prefetch", 2, NULL},
     {"memory-plan", 2, NULL},
+    {"optimizer", 2, NULL},
     {"seed", 2, "of initial weights and data of the verifying runs (default 1)"},
     {"stage", 3, "what is sharded (default, and auto: each stage is tried)"},
     {"offload-optimizer", 3,

@@ -113,8 +113,8 @@ static const wrong_file_t wrong_files[] = {
     {"{\"zero_optimization\": true}", ZR_ERR_ARGUMENT, "zero_optimization is true, has to be an"},
     {"{\"optimizer\": \"AdamW\"}", ZR_ERR_ARGUMENT, "optimizer is \"AdamW\", has to be an object"},
     {"{\"optimizer\": {\"type\": \"Lamb\"}}", ZR_ERR_UNSUPPORTED,
-     "optimizer.type is \"Lamb\", which is not supported; write \"AdamW\" or \"Adam\" "
-     "or \"Lion\" or \"SGD\""},
+     "optimizer.type is \"Lamb\", which is not supported; write \"AdamW\" or \"Lion\" "
+     "or \"SGD\" or \"Adam\""},
     {"{\"optimizer\": {\"type\": \"AdmaW\"}}", ZR_ERR_ARGUMENT, "did you mean \"AdamW\"?"},
     {"{\"zero_optimization\": {\"offload_param\": {\"device\": \"tape\"}}}", ZR_ERR_ARGUMENT,
      "zero_optimization.offload_param.device is \"tape\""},

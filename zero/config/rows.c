@@ -79,8 +79,8 @@ static const zr_option_choice_t schedules[] = {
 static const zr_option_choice_t rises[] = {{"linear", 0, NULL}, {"log", 1, NULL}, {NULL, 0, NULL}};
 
 static const zr_option_choice_t optimizers[] = {
-    {"adamw", ZR_OPTIMIZER_ADAMW, "\"AdamW\""}, {NULL, ZR_OPTIMIZER_ADAMW, "\"Adam\""},
-    {"lion", ZR_OPTIMIZER_LION, "\"Lion\""},    {"sgd", ZR_OPTIMIZER_SGD, "\"SGD\""},
+    {"adamw", ZR_OPTIMIZER_ADAMW, "\"AdamW\""}, {"lion", ZR_OPTIMIZER_LION, "\"Lion\""},
+    {"sgd", ZR_OPTIMIZER_SGD, "\"SGD\""},       {NULL, ZR_OPTIMIZER_ADAMW, "\"Adam\""},
     {NULL, 0, NULL}};
 
 /* ---- when an option means something --------------------------------------------------------- */
