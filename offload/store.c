@@ -14,7 +14,7 @@
 
 static const zr_store_backend_t *const backends[] = {
     &zr_store_memory_backend, &zr_store_uring_backend, &zr_store_posix_backend,
-    &zr_store_sim_backend};
+    &zr_store_sim_backend, &zr_store_sim_plain_backend};
 #define N_BACKENDS (sizeof(backends) / sizeof(backends[0]))
 
 const char *zr_store_direction_name(zr_store_direction_t direction) {

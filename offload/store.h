@@ -102,7 +102,8 @@ zr_store_options_t zr_store_options_default(void);
  * Make a store and reserve everything that its extents need.
  *
  * @param backend    "memory" (reference: host memory), "uring" (files, by io_uring), "posix"
- * (files, by pread and pwrite), or "sim" (nothing: on a simulated device)
+ * (files, by pread and pwrite), or on a simulated device, where nothing is kept, "sim" (as files)
+ * or "sim-plain" (as memory, or a store of a program's own)
  * @param options    NULL means the defaults; borrowed for the call
  * @param extents    [n_extents], copied with their names
  * @return ZR_OK; ZR_ERR_ARGUMENT; ZR_ERR_MEMORY; ZR_ERR_BUDGET when a path has no room for the

@@ -134,6 +134,7 @@ extern const zr_store_backend_t zr_store_memory_backend;
 extern const zr_store_backend_t zr_store_uring_backend;
 extern const zr_store_backend_t zr_store_posix_backend;
 extern const zr_store_backend_t zr_store_sim_backend;
+extern const zr_store_backend_t zr_store_sim_plain_backend;
 
 /** Extents on drives begin and end at multiples of the larger of this and a drive's block. */
 static inline size_t zr_store_layout_bytes(size_t block_bytes) {

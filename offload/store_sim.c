@@ -44,7 +44,7 @@ static zr_status_t reserve(zr_store_t *store) {
                    zr_size_text(sim->hardware->disk_bytes).text);
 }
 
-static zr_status_t open_sim(zr_store_t *store) {
+static zr_status_t open_sim(zr_store_t *store, bool has_drives) {
     sim_store_t *sim = (sim_store_t *)store;
     const zr_device_t *device = store->options.device;
     sim->newest = &sim->oldest;
@@ -56,15 +56,25 @@ static zr_status_t open_sim(zr_store_t *store) {
     sim->hardware = zr_sim_hardware_of(device);
     store->info.request_bytes = store->options.request_bytes;
     store->info.depth = store->options.depth;
-    store->info.block_bytes = sim->hardware->disk_block_bytes;
-    store->info.buffer_align_bytes = sim->hardware->disk_align_bytes;
-    store->info.is_direct = true;
+    if (has_drives) { /* which move whole blocks */
+        store->info.block_bytes = sim->hardware->disk_block_bytes;
+        store->info.buffer_align_bytes = sim->hardware->disk_align_bytes;
+        store->info.is_direct = true;
+    }
     sim->ends = calloc(store->options.max_transfers, sizeof(*sim->ends));
     if (sim->ends == NULL)
         return zr_fail(&store->options.log, ZR_ERR_MEMORY, "store: no memory for the times of %s",
                        zr_count_text(store->options.max_transfers, "transfer").text);
     ZR_TRY(reserve(store));
-    return zr_store_bounce_allocate(store, &sim->bounce_memory);
+    return has_drives ? zr_store_bounce_allocate(store, &sim->bounce_memory) : ZR_OK;
+}
+
+static zr_status_t open_drives(zr_store_t *store) {
+    return open_sim(store, true);
+}
+
+static zr_status_t open_plain(zr_store_t *store) {
+    return open_sim(store, false);
 }
 
 static void close_sim(zr_store_t *store) {
@@ -183,7 +193,18 @@ const zr_store_backend_t zr_store_sim_backend = {
     .name = "sim",
     .handle_bytes = sizeof(sim_store_t),
     .keeps_nothing = true,
-    .open = open_sim,
+    .open = open_drives,
+    .close = close_sim,
+    .start = start,
+    .progress = progress,
+};
+
+/* As a store that is none of files: without their blocks. */
+const zr_store_backend_t zr_store_sim_plain_backend = {
+    .name = "sim-plain",
+    .handle_bytes = sizeof(sim_store_t),
+    .keeps_nothing = true,
+    .open = open_plain,
     .close = close_sim,
     .start = start,
     .progress = progress,

@@ -26,9 +26,9 @@ printf '%s\n' "$@" | sort >"$prefix/public"
     exit 1
 }
 
-compile() { # SOURCE PROGRAM PACKAGE
-    # shellcheck disable=SC2046
-    cc -std=c11 -Wall -Werror "$1" -o "$prefix/$2" $(pkg-config --cflags --libs "$3") -lm
+compile() { # SOURCES PROGRAM PACKAGE
+    # shellcheck disable=SC2046,SC2086
+    cc -std=c11 -Wall -Werror $1 -o "$prefix/$2" $(pkg-config --cflags --libs "$3") -lm
 }
 compile "$example/regression.c" regression libzero
 (
@@ -62,11 +62,32 @@ awk '/^step/ { sub(/^.* /, ""); last = $0; if (!first) first = last }
 grep -q '^weights [0-9a-f]\{16\}$' "$prefix/stage-0"
 
 # A store of the program's own, on the core alone; a transformer's kernel.
-compile "$outside/store.c" store libzero
+compile "$outside/store.c $outside/inverted_store.c" store libzero
 compile "$outside/gelu.c" gelu libzero_nn
 "$prefix/store"
 "$prefix/gelu"
+
+# A model of blocks, an optimizer and a store of the program's own: planned to the byte, the same at every
+# stage, and after each kill. The example's blocks are planned to the byte, too.
+compile "$outside/whole.c $outside/own_model.c $outside/inverted_store.c" whole libzero
+"$prefix/whole" "$prefix/run-0" 0 3 >"$prefix/whole-0"
+grep -q '^weights [0-9a-f]\{16\}$' "$prefix/whole-0"
+for stage in 1 2 3; do
+    "$prefix/whole" "$prefix/run-$stage" $stage 3 | diff "$prefix/whole-0" -
+done
+for step in 2 5 8; do
+    if "$prefix/whole" "$prefix/killed-$step" 2 3 $step 2>/dev/null; then
+        echo "step $step did not kill it"
+        exit 1
+    fi
+    "$prefix/whole" "$prefix/killed-$step" 3 3 | diff "$prefix/whole-0" -
+done
+compile "$example/blocks.c" blocks libzero
+"$prefix/blocks" 3 "$prefix/ds.json" >"$prefix/said"
+[ "$(sed -n 's/^planned: //p' "$prefix/said")" = "$(sed -n 's/^device memory: //p' "$prefix/said")" ]
+grep -q '^step 300: loss 0\.00' "$prefix/said"
 "$prefix/user/outside/store" >/dev/null
+"$prefix/user/outside/whole" "$prefix/run-cmake" 3 3 | diff "$prefix/whole-0" -
 "$prefix/user/outside/gelu"
 for program in store regression; do
     if readelf -dW "$prefix/$program" | grep -iE 'NEEDED.*(dnnl|gomp|libzero)'; then
@@ -76,7 +97,7 @@ for program in store regression; do
 done
 readelf -dW "$prefix/gelu" | grep -q 'NEEDED.*dnnl' # so the above would be seen
 if [ -e "$libraries/libzero.so" ]; then
-    compile "$outside/store.c" store-shared libzero-shared
+    compile "$outside/store.c $outside/inverted_store.c" store-shared libzero-shared
     compile "$outside/gelu.c" gelu-shared libzero_nn-shared
     compile "$example/regression.c" regression-shared libzero-shared
     readelf -dW "$prefix/gelu-shared" | grep -q 'NEEDED.*libzero_nn\.so\.[0-9]'
@@ -85,6 +106,7 @@ if [ -e "$libraries/libzero.so" ]; then
         "$prefix/store-shared" >/dev/null
         "$prefix/gelu-shared"
         "$prefix/user/outside/store-shared" >/dev/null
+        "$prefix/user/outside/whole-shared" "$prefix/run-shared" 1 3 | diff "$prefix/whole-0" -
         "$prefix/user/outside/gelu-shared"
         "$prefix/regression-shared" 3 "$prefix/ds.json" | diff "$prefix/stage-0" -
     )

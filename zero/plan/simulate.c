@@ -1,6 +1,7 @@
 /* Planning a run by making it, on simulated hardware. */
 #include "zero/plan/run_plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +35,11 @@ static zr_status_t open_rank(planned_rank_t *rank) {
     device_options.hardware = &request->hardware;
     device_options.beside = request->beside;
     device_options.trace = request->trace;
-    config.nvme.store = "sim";
+    bool has_drives = config.nvme.backend == NULL && strcmp(config.nvme.store, "memory") != 0;
+    config.nvme.store = has_drives ? "sim" : "sim-plain";
+    config.nvme.backend = NULL;
+    if (config.nvme.paths[0] == '\0')
+        snprintf(config.nvme.paths, sizeof(config.nvme.paths), "."); /* never opened */
     ZR_TRY(zr_device_open("sim", &device_options, &rank->device));
     rank->watch = zr_run_watch_create(zr_sim_clock_of(rank->device), request->spans);
     if (rank->watch == NULL)

@@ -4,7 +4,7 @@
 #include "tests/common/kept_log.h"
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
-#include "tests/zero/schedule/own_model.h"
+#include "tests/package/outside/own_model.h"
 
 enum { N_MIDS = 4, N_STEPS = 3, B = 3, T = 64, ROWS = B * T };
 

@@ -4,7 +4,7 @@
  */
 #include "tests/common/ranks.h"
 #include "tests/common/test.h"
-#include "tests/zero/schedule/own_model.h"
+#include "tests/package/outside/own_model.h"
 
 enum { N_MIDS = 3, N_PARAMS = 2 + N_MIDS, N_STEPS = 3, ACCUM = 3, B = 2, T = 4, ROWS = B * T };
 

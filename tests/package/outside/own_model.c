@@ -1,5 +1,5 @@
 /* See own_model.h. */
-#include "tests/zero/schedule/own_model.h"
+#include "own_model.h"
 
 #include <stdio.h>
 #include <string.h>
